@@ -139,6 +139,10 @@ INVARIANTS = (
         SELECT format('%s is overdue after a step, and has no time for its recovery', w.machine_id)
         FROM machine_process_needs w LEFT JOIN machine_due d ON d.machine_id = w.machine_id AND d.process = w.process
         WHERE w.overdue AND d.not_before IS NULL
+        UNION ALL
+        SELECT format('%s is due below the floor', d.machine_id)
+        FROM machine_due d JOIN due_floors f ON f.process = d.process AND f.provider = d.provider
+        WHERE d.not_before < f.floor
         """,
     ),
     Invariant(

@@ -42,6 +42,7 @@ COMMANDS = (
     "tests/integration/chaos/test_concurrent_invocations.py::test_concurrent_commands_on_one_machine_keep_every_promise"
 )
 LOCKS = "tests/integration/transactions/test_locks.py::test_the_second_writer_sees_the_change_of_the_first"
+FLOOR = "tests/integration/transactions/test_due_floor.py"
 LIMITS = "tests/unit/rules/test_provisioning.py::test_a_started_creation_is_not_repeated_beyond_the_limit"
 
 NETWORK = "tests/integration/chaos/test_faulty_network.py::test_a_connection_broken_at_any_exchange_keeps_every_promise"
@@ -287,6 +288,18 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (Edit(_WORK, "SET not_before = g.not_before, revision", "SET revision", "cancel"),),
         MODEL,
         "no_machine_waits_without_end",
+    ),
+    PlantedBug(
+        "canceled work is below the floor of the due rows",
+        (Edit(_WORK, "SET floor = least(f.floor, excluded.floor), revision", "SET revision", "cancel"),),
+        f"{FLOOR}::test_canceled_work_keeps_its_due_time_although_the_floor_was_raised[with a floor]",
+        "test_canceled_work_keeps_its_due_time_although_the_floor_was_raised[with a floor]",
+    ),
+    PlantedBug(
+        "a session raises the floor above canceled work that it cannot see",
+        (Edit(_SESSION, " WHERE f.revision = excluded.revision", "", "close_session"),),
+        f"{FLOOR}::test_a_session_that_cannot_see_a_canceled_machine_does_not_raise_the_floor[with a floor]",
+        "test_a_session_that_cannot_see_a_canceled_machine_does_not_raise_the_floor[with a floor]",
     ),
     PlantedBug(
         "the intent is written after the machine was created",

@@ -195,6 +195,8 @@ SHARED = {
     "ended_work": {"finish", "fail", "cancel", "end_unneeded_recovery"},
     "ended_work_on_due_machines": {"finish_agent_start", "finish_recovery", "quarantine"},
     "locked_provider": NEEDS_PROVIDER_LOCK,
+    "due_floor": {"claim", "close_session"},
+    "recovery_floor": {"take_health_snapshot", "apply_overrides"},
     "suspects": {"claim"},
     "due_suspects": {"claim"},
     "creation_pauses": {"create_intent", "creation_paused"},

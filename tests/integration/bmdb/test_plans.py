@@ -63,6 +63,7 @@ INSERT INTO machine_due
     FROM machine_need n
     CROSS JOIN unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
     LEFT JOIN machine_grace w ON w.machine_id = n.machine_id;
+INSERT INTO due_floors SELECT process, provider, min(not_before) FROM machine_due GROUP BY process, provider;
 INSERT INTO recovery_policy VALUES ('static', 600, 1800, 1800, '{UUID(int=0)}');
 INSERT INTO work_history
     SELECT machine_id, 'ShepherdAgentStart', event, machine_created_at, NULL, gen_random_uuid()
@@ -109,6 +110,7 @@ ANALYZE;
 
 ALL_DUE = (
     "UPDATE machine_due SET not_before = now() - random() * interval '1 hour' WHERE not_before IS NOT NULL; "
+    "UPDATE due_floors SET floor = now() - interval '1 hour'; "
     "ANALYZE machine_due;"
 )
 STATES = {
@@ -121,6 +123,7 @@ STATES = {
 # These have about as many rows as there are workers, pauses, and creations and recoveries in progress.
 SMALL = {
     "capacity_penalties",
+    "due_floors",
     "machine_grace",
     "machine_creation_intent",
     "machine_release",
@@ -259,7 +262,6 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "uncounted": [None] * BATCH,
         "since": "2026-01-01",
         "public_keys": ["5e" * 32] * BATCH,
-        "response_keys": ["5e" * 32] * BATCH,
         "host_keys": ["key"] * BATCH,
         "origins": ["Provider"] * BATCH,
         "replace": True,

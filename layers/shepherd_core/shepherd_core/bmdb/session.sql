@@ -158,6 +158,8 @@ RETURNING session_id;
 -- Each deleted session of a loop leaves a row in ticks. So a tick is recorded once, however often this statement runs and
 -- whoever deletes the session.
 --
+-- Also raise the floor of the due rows (due_floors) to the oldest one, and to two minutes ago at most.
+--
 -- Returns how many machines are still due and for how many seconds the oldest has been due. The count stops at 1,000,
 -- so that it costs the same in a fleet of any size.
 --
@@ -204,14 +206,31 @@ sessions_deleted AS (
 backlog AS (
     SELECT
         count(*) AS count,
-        coalesce(extract(epoch FROM statement_timestamp() - min(not_before)), 0)::float8 AS oldest_due_age_seconds
+        coalesce(extract(epoch FROM statement_timestamp() - min(not_before)), 0)::float8 AS oldest_due_age_seconds,
+        min(not_before) AS oldest
     FROM (
         SELECT not_before
         FROM machine_due
-        WHERE process = :process AND provider = :provider AND not_before <= statement_timestamp()
+        WHERE process = :process
+            AND provider = :provider
+            AND not_before >= {due_floor}
+            AND not_before <= statement_timestamp()
         ORDER BY not_before -- makes the planner use the index; else it scans the fleet if many seem to be due
         LIMIT 1000
     ) AS due_sample
+),
+floor_raised AS (
+    INSERT INTO due_floors AS f (process, provider, floor, revision)
+    SELECT
+        :process,
+        :provider,
+        least(b.oldest, statement_timestamp() - interval '2 minutes'),
+        coalesce((SELECT revision FROM due_floors WHERE process = :process AND provider = :provider), 0)
+    FROM backlog b
+    WHERE :process IS NOT NULL
+        AND :provider IS NOT NULL
+        AND (SELECT count(*) FROM sessions_deleted) >= 0 -- this row is locked last
+    ON CONFLICT (process, provider) DO UPDATE SET floor = excluded.floor WHERE f.revision = excluded.revision
 ),
 tick_rows AS (
     INSERT INTO ticks

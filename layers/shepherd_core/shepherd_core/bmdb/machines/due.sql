@@ -32,6 +32,7 @@
 --   backoff of a step that was begun                          record_attempts                        none (3)
 --   heartbeat                                                 accept_heartbeats, record_heartbeat    none (6)
 --   due row that contradicts the facts                        due.repair                             lock_due_rows, evaluated again
+--   floor of the due rows                                     close_session, cancel                  none (7)
 --
 -- (1) What a machine needs does not depend on them. The location decides which suspension and which SSH outage applies.
 --
@@ -51,6 +52,20 @@
 -- (6) The write that every machine causes all the time. It makes the due row too early, never too late, because the
 -- machine becomes unhealthy later than expected; the claim compares. reports.sql says why no heartbeat is lost beside a
 -- statement that deletes the agent.
+--
+-- (7) No due row is ever below the floor, where claims would not find it:
+-- - close_session raises the floor to the oldest due row of its snapshot at most, and no later than two minutes ago.
+-- - Every statement but cancel writes due times that are not earlier than its own beginning, or leaves the row at an
+--   earlier time than it had and not below the floor. So a row that close_session cannot see yet could only be below the
+--   floor if its transaction lasted two minutes after writing it. The server ends ours after 65 s (connection.py) with
+--   the default settings.
+-- - cancel restores earlier times, and lowers the floor to them with a new revision, in the same statement. A concurrent
+--   close_session, whose snapshot does not contain that, waits for the floor's row and finds another revision than in its
+--   snapshot; then it does not raise the floor.
+-- - If the clock of the server is set back, the next close_session lowers the floor to two minutes before the new time.
+-- Whatever breaks this (a transaction that lasts longer, a statement typed by hand) is found by find_due_inconsistencies
+-- like every other due row that is wrong.
+-- While a machine stays due, as during a suspension, the floor stays with it.
 
 -- name: lock_due_rows
 -- Lock the due rows, by machine id and process. First statement of every transaction that changes facts which decide
@@ -59,14 +74,15 @@ SELECT machine_id FROM machine_due WHERE machine_id = ANY(:machine_ids::uuid[]) 
 
 -- name: reschedule
 -- Bring due rows up to date after facts of these machines changed. Runs in the transaction that changed them, after
--- lock_due_rows, and as a statement of its own so that its snapshot contains the change.
+-- lock_due_rows, and as a statement of its own so that its snapshot contains the change. A process that is needed is due
+-- now, not since when it is needed: that would be below the floor.
 INSERT INTO machine_due (machine_id, process, provider, not_before)
 SELECT
     p.machine_id,
     x.process,
     p.provider,
     (
-        SELECT least(n.since, clock_timestamp())
+        SELECT clock_timestamp()
         FROM machine_process_needs n
         WHERE n.machine_id = p.machine_id AND n.process = x.process
     )
@@ -128,6 +144,7 @@ evaluated AS (
             WHEN p.machine_id IS NULL AND d.machine_id IS NOT NULL THEN 'it has a due row, but is not provided'
             WHEN d.machine_id IS NULL THEN 'it has no due row'
             WHEN d.provider <> p.provider THEN 'its due row has provider ' || d.provider
+            WHEN n.process IS NOT NULL AND d.not_before < f.floor THEN 'it is due for ' || x.process || ' below the floor'
             WHEN n.process IS NOT NULL AND d.not_before IS NULL THEN 'it needs ' || x.process || ', but is not due for it'
             WHEN n.process IS NOT NULL AND d.not_before > interval '10 minutes' + CASE
                 WHEN n.overdue THEN greatest(
@@ -157,6 +174,7 @@ evaluated AS (
     LEFT JOIN LATERAL (
         SELECT grace_until - grace_began_at AS grace FROM machine_grace WHERE machine_id = c.machine_id LIMIT 1
     ) AS w ON true
+    LEFT JOIN due_floors f ON f.process = x.process AND f.provider = :provider
 )
 SELECT machine_id, wrong FROM evaluated WHERE provider = :provider AND wrong IS NOT NULL ORDER BY machine_id, process;
 

@@ -85,6 +85,7 @@ candidates AS (
     FROM machine_due d
     WHERE d.process = 'ShepherdRecovery'
         AND d.provider = :provider
+        AND d.not_before >= {recovery_floor}
         AND d.not_before <= statement_timestamp()
         AND EXISTS (SELECT 1 FROM overrides_in_force)
     ORDER BY d.not_before, d.machine_id

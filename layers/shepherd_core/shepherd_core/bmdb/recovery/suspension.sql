@@ -154,6 +154,7 @@ candidates AS (
     FROM machine_due d
     WHERE d.process = 'ShepherdRecovery'
         AND d.provider = :provider
+        AND d.not_before >= {recovery_floor}
         AND d.not_before <= statement_timestamp()
         AND EXISTS (SELECT 1 FROM session)
         AND {outside_skipped_locations}

@@ -87,11 +87,9 @@ CREATE TABLE machine_agent_started (
     machine_id uuid NOT NULL,
     agent_started_at timestamptz NOT NULL,
     agent_public_key bytea NOT NULL,
-    agent_response_key bytea,
     CONSTRAINT machine_agent_started_pkey PRIMARY KEY (machine_id),
     CONSTRAINT machine_agent_started_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id),
-    CONSTRAINT machine_agent_started_key CHECK ((octet_length(agent_public_key) = 32)),
-    CONSTRAINT machine_agent_started_response_key CHECK ((octet_length(agent_response_key) = 32))
+    CONSTRAINT machine_agent_started_key CHECK ((octet_length(agent_public_key) = 32))
 );
 CREATE INDEX machine_agent_started_by_time ON machine_agent_started USING btree (agent_started_at);
 
@@ -241,6 +239,14 @@ CREATE TABLE machine_due (
 );
 CREATE INDEX machine_due_by_time ON machine_due USING btree (process, provider, not_before) WHERE (not_before IS NOT NULL);
 CREATE INDEX machine_due_for_recovery ON machine_due USING btree (provider, machine_id) WHERE ((process = 'ShepherdRecovery'::text) AND (not_before IS NOT NULL));
+
+CREATE TABLE due_floors (
+    process text NOT NULL,
+    provider text NOT NULL,
+    floor timestamptz NOT NULL,
+    revision bigint NOT NULL DEFAULT 0,
+    CONSTRAINT due_floors_pkey PRIMARY KEY (process, provider)
+);
 
 CREATE TABLE machine_rebooted (
     machine_id uuid NOT NULL,

@@ -84,15 +84,12 @@ CREATE INDEX machine_tombstone_by_provider ON machine_tombstone (provider);
 
 -- Agents -------------------------------------------------------------------------------------------------------------
 
--- An agent was started on the machine, with this Ed25519 key. By agent_response_key it recognizes the answers that a
--- relay brings; null: it believes no relay. Written by the Initializer; goes when the Recoverer takes a step, when a
--- quarantine ends, and when the machine is decommissioned.
+-- An agent was started on the machine, with this Ed25519 key. Written by the Initializer; goes when the Recoverer
+-- takes a step, when a quarantine ends, and when the machine is decommissioned.
 CREATE TABLE machine_agent_started (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_agent_started_machine REFERENCES machines,
     agent_started_at timestamptz NOT NULL,
-    agent_public_key bytea NOT NULL CONSTRAINT machine_agent_started_key CHECK (octet_length(agent_public_key) = 32),
-    agent_response_key bytea
-        CONSTRAINT machine_agent_started_response_key CHECK (octet_length(agent_response_key) = 32)
+    agent_public_key bytea NOT NULL CONSTRAINT machine_agent_started_key CHECK (octet_length(agent_public_key) = 32)
 );
 
 -- Recently started agents show whether SSH works.
@@ -271,6 +268,18 @@ CREATE TABLE machine_due (
 );
 
 CREATE INDEX machine_due_by_time ON machine_due (process, provider, not_before) WHERE not_before IS NOT NULL;
+
+-- No due row of the process at the provider is earlier than floor: claims and snapshots begin to read machine_due_by_time
+-- there. Each move of a due row leaves a dead entry in that index, which an open transaction keeps; nearly all of them are
+-- below the floor. It only saves time: without a row, everything is read. revision changes when the floor is lowered.
+-- Written when a loop closes its session (raised), and by cancel (lowered); stays. machines/due.sql says why it is safe.
+CREATE TABLE due_floors (
+    process text NOT NULL,
+    provider text NOT NULL,
+    floor timestamptz NOT NULL,
+    revision bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (process, provider)
+);
 
 -- Machines that may need recovery, by their ids. Ids are random, so a range of them is a random sample.
 CREATE INDEX machine_due_for_recovery ON machine_due (provider, machine_id)

@@ -14,6 +14,7 @@ GRANT USAGE ON SCHEMA public TO {provisioner}, {initializer}, {recoverer}, {upda
 -- Provisioner
 
 GRANT SELECT, INSERT, UPDATE (until, cause), DELETE ON capacity_penalties TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (floor) ON due_floors TO {provisioner};
 GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {provisioner}; -- lock
 GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {provisioner}; -- lock
 GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {provisioner};
@@ -40,8 +41,9 @@ GRANT INSERT ON work_history TO {provisioner};
 
 -- Initializer
 
+GRANT SELECT, INSERT, UPDATE (floor, revision) ON due_floors TO {initializer};
 GRANT SELECT, DELETE ON machine_agent_heartbeat TO {initializer};
-GRANT SELECT, INSERT, UPDATE (agent_public_key, agent_response_key, agent_started_at) ON machine_agent_started TO {initializer};
+GRANT SELECT, INSERT, UPDATE (agent_public_key, agent_started_at) ON machine_agent_started TO {initializer};
 GRANT SELECT, UPDATE (not_before, revision) ON machine_due TO {initializer};
 GRANT SELECT ON machine_eligibility TO {initializer};
 GRANT SELECT, DELETE ON machine_grace TO {initializer};
@@ -62,6 +64,7 @@ GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {initializer}; --
 
 -- Recoverer
 
+GRANT SELECT, INSERT, UPDATE (floor, revision) ON due_floors TO {recoverer};
 GRANT SELECT, DELETE ON machine_agent_heartbeat TO {recoverer};
 GRANT SELECT, DELETE ON machine_agent_started TO {recoverer};
 GRANT SELECT, UPDATE (not_before, revision) ON machine_due TO {recoverer};
@@ -92,6 +95,7 @@ GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {recoverer}; -- l
 
 -- Updater
 
+GRANT SELECT, INSERT, UPDATE (floor) ON due_floors TO {updater};
 GRANT SELECT, INSERT, UPDATE (provider, not_before, revision), DELETE ON machine_due TO {updater};
 GRANT SELECT ON machine_eligibility TO {updater};
 GRANT SELECT ON machine_facts TO {updater};
@@ -124,6 +128,7 @@ GRANT SELECT ON schema_migrations TO {agent_api};
 -- Operators (shepherdctl)
 
 GRANT SELECT, DELETE ON capacity_penalties TO {operator};
+GRANT SELECT, INSERT, UPDATE (floor) ON due_floors TO {operator};
 GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {operator}; -- lock
 GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {operator}; -- lock
 GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {operator};
