@@ -19,6 +19,9 @@ _CA_CERTIFICATE = 3
 _INSTALLATION_KEY, _TIME = 1000, 1001
 _SIGNED, _SIGNATURE = 1000, 1001
 _ENDPOINT = 1001
+_RESPONSE_KEY = 1000
+
+RESPONSE_KEY_LENGTH = 32
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,10 @@ def _last(message: bytes, number: int, default: V) -> V:
     return found[-1] if found else default
 
 
-def takeover_success(init: TakeoverInit, key: bytes, warnings: Sequence[str]) -> bytes:
+def takeover_success(init: TakeoverInit, key: bytes, response_key: bytes, warnings: Sequence[str]) -> bytes:
     """Return the TakeoverResponse that reports success; *key* is the public key."""
-    success = field(1, init.received) + field(2, key)
-    return field(1, success + b"".join(field(3, warning.encode()) for warning in warnings))
+    success = field(1, init.received) + field(2, key) + b"".join(field(3, warning.encode()) for warning in warnings)
+    return field(1, success + (field(_RESPONSE_KEY, response_key) if response_key else b""))
 
 
 def takeover_error(message: str) -> bytes:

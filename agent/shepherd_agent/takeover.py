@@ -14,7 +14,7 @@ from .endpoint import Endpoint
 from .heartbeat import Heartbeats, interval, send_heartbeats
 from .installation import Installer, time_limit
 from .inventory import Inventory
-from .messages import TakeoverInit, takeover_success
+from .messages import RESPONSE_KEY_LENGTH, TakeoverInit, takeover_success
 from .permit import Permit
 from .process import PidFile, detach, has_open, keep_memory_private, older_agents
 from .refusal import Refusal
@@ -66,7 +66,8 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
             os.kill(older, signal.SIGKILL)
     keep_memory_private()
     key = PrivateKey(os.urandom(SEED_LENGTH))  # never leaves the memory of this process
-    answer.write(takeover_success(init, key.public, warnings))
+    response_key = os.urandom(RESPONSE_KEY_LENGTH)
+    answer.write(takeover_success(init, key.public, response_key, warnings))
     answer.flush()
     detach(pid_file)
     reporter = SwitchingReporter(endpoint, key, init.machine_id, init.ca_certificate, f"{path}.endpoint")

@@ -171,6 +171,55 @@ def test_a_batch_that_is_sent_again_is_a_replay(
     assert recorded(fleet) == before
 
 
+# --- what the agent can check ---
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_an_agent_recognizes_the_answer_to_its_heartbeat(
+    fleet: Fleet, api: AgentApi, agents: list[SignedAgent], known: bool
+) -> None:
+    """Whatever the answer is: a relay that lies has another one, or that to another heartbeat."""
+    if known:
+        statuses(api, *(agent.request() for agent in agents))
+    good, stale, bad, reporting = agents
+    requests = (
+        good.request(),
+        stale.request(at=database_time(fleet) - 400_000),
+        bad.request(b"\xff"),
+        reporting.outcome(1),
+    )
+    found = answers(api.handle(passed_on(*requests)))
+    assert [answer.status for answer in found] == [OK, UNAUTHORIZED, BAD, BAD]
+    assert all(map(SignedAgent.believes, agents, requests, found))
+    assert not good.believes(good.request(), found[0])
+    for change in ({"status": 401}, {"time": found[0].time + 1}, {"body": b"\x08\x01"}, {"mac": b""}):
+        lie = type(found[0])(status=OK, time=found[0].time, body=found[0].body, mac=found[0].mac)
+        lie.MergeFrom(type(lie)(**change))
+        if change == {"mac": b""}:
+            lie.ClearField("mac")
+        assert not good.believes(requests[0], lie)
+
+
+def test_an_answer_to_a_stranger_is_not_authenticated(fleet: Fleet, api: AgentApi, agents: list[SignedAgent]) -> None:
+    """Or any stranger could have answers made in the name of an agent whose signature it does not have."""
+    agent, other, old, _ = agents
+    unable = SignedAgent(fleet, old.machine_id)
+    fleet.sql("UPDATE machine_agent_started SET agent_response_key = NULL WHERE machine_id = :id", id=old.machine_id)
+    requests = (
+        other.request(machine_id=agent.machine_id),
+        agent.request(machine_id=uuid4()),
+        replace(agent.request(), body=b"x" * (MAX_BODY_BYTES + 1)),
+        unable.request(),
+    )
+    found = answers(api.handle(passed_on(*requests)))
+    assert [(answer.status, answer.mac) for answer in found] == [
+        (UNAUTHORIZED, b""),
+        (UNAUTHORIZED, b""),
+        (TOO_LARGE, b""),
+        (OK, b""),
+    ]
+
+
 # --- the same machine twice ---
 
 

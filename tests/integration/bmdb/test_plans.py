@@ -262,6 +262,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "uncounted": [None] * BATCH,
         "since": "2026-01-01",
         "public_keys": ["5e" * 32] * BATCH,
+        "response_keys": ["5e" * 32] * BATCH,
         "host_keys": ["key"] * BATCH,
         "origins": ["Provider"] * BATCH,
         "replace": True,

@@ -234,7 +234,11 @@ def test_an_agent_is_started_and_its_key_recorded(world: World) -> None:
     assert world.run()[Metric.FINISHED] == 1
     (answer,) = world.dialer.answers
     shown = world.show(machine_id)
-    assert shown["agent_public_key"] == TakeoverResponse.FromString(answer).success.key.hex()
+    success = TakeoverResponse.FromString(answer).success
+    assert shown["agent_public_key"] == success.key.hex()
+    assert len(success.response_key) == 32
+    assert world.fleet.sql("SELECT agent_response_key FROM machine_agent_started") == [[success.response_key]]
+    assert success.response_key.hex() not in str(shown)
     assert shown["agent_started_at"] is not None
     assert world.fleet.events(machine_id) == ["Started", "Finished"]
     assert len(world.pool.agents(name)) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+import os
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.domain.pb.callback_pb2 import HeartbeatAnswer
 
     from tests.support.bmdb.fleet import Fleet
 
@@ -65,12 +68,14 @@ class SignedAgent:
         self._fleet = fleet
         self._key = Ed25519PrivateKey.generate()
         self._signed_at = 0
+        self.response_key = os.urandom(32)
         self.machine_id = machine_id or fleet.started_machine()
         fleet.change(
             self.machine_id,
-            f"INSERT INTO machine_agent_started VALUES ('{self.machine_id}', clock_timestamp(), '\\x{self.key.hex()}') "
-            "ON CONFLICT (machine_id) DO UPDATE "
-            "SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key",
+            f"INSERT INTO machine_agent_started VALUES ('{self.machine_id}', clock_timestamp(), "
+            f"'\\x{self.key.hex()}', '\\x{self.response_key.hex()}') ON CONFLICT (machine_id) DO UPDATE "
+            "SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key, "
+            "agent_response_key = excluded.agent_response_key",
             f"DELETE FROM machine_agent_heartbeat WHERE machine_id = '{self.machine_id}'",
         )
 
@@ -113,6 +118,12 @@ class SignedAgent:
             "shepherd-signature": b64encode(self._key.sign(signed)).decode(),
         }
         return AgentRequest("POST", path, headers, message, received_at, ADDRESS)
+
+    def believes(self, request: AgentRequest, answer: HeartbeatAnswer) -> bool:
+        """Return whether the answer that a relay brings is one of Shepherd's, to this request."""
+        signature = b64decode(request.headers["shepherd-signature"]).hex()
+        head = f"shepherd-answer-v1\n{signature}\n{answer.status}\n{answer.time}\n".encode()
+        return hmac.new(self.response_key, head + answer.body, "sha256").digest() == answer.mac
 
     def outcome(self, generation: int, error: str | None = None) -> AgentRequest:
         """Return a request that reports how an installation went."""

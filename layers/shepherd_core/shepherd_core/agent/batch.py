@@ -7,6 +7,7 @@ entries there are, and how long each is, costs no memory to find out.
 
 from __future__ import annotations
 
+import hmac
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,14 @@ from shepherd_core.agent.heartbeats import Refused, SignedBody
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatAnswer, HeartbeatBatchResponse, SignedHeartbeat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from shepherd_core.agent.judgement import Answer
 
 MOST_ENTRIES = 500
 """Heartbeats in a batch: as many as one statement records."""
 
+_DOMAIN = b"shepherd-answer-v1"
 _ENTRY_TAG = 0x0A  # field 1, of a message type
 _ENVELOPE_BYTES = 256
 """What a SignedHeartbeat may have beside its body: an id, a time and a signature take 130 bytes."""
@@ -49,10 +51,22 @@ def decode(message: bytes, path: str, body_bytes: int) -> list[SignedBody | Refu
     return [_entry(entry, path, body_bytes) for entry in entries]
 
 
-def encode(answers: Sequence[Answer]) -> bytes:
-    """Return the HeartbeatBatchResponse."""
-    encoded = (HeartbeatAnswer(status=each.status, time=each.time, body=each.body) for each in answers)
+def encode(answers: Iterable[tuple[bytes, Answer]]) -> bytes:
+    """Return the HeartbeatBatchResponse: answers with the signatures of the heartbeats that they are to."""
+    encoded = (
+        HeartbeatAnswer(status=answer.status, time=answer.time, body=answer.body, mac=_mac(signature, answer))
+        for signature, answer in answers
+    )
     return HeartbeatBatchResponse(answer=encoded).SerializeToString()
+
+
+def _mac(signature: bytes, answer: Answer) -> bytes:
+    """Return what shows the agent that the answer is ours, and to this heartbeat of its; empty: it has no key."""
+    if answer.response_key is None:
+        return b""
+    parts = (signature.hex(), str(int(answer.status)), str(answer.time))
+    text = b"\n".join((_DOMAIN, *(part.encode() for part in parts), answer.body))
+    return hmac.digest(answer.response_key, text, "sha256")
 
 
 def _split(message: bytes) -> Iterator[memoryview]:

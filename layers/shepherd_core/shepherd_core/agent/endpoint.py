@@ -104,7 +104,10 @@ class AgentApi:
         path = request.path.removesuffix(_BATCH) + _HEARTBEAT
         entries = batch.decode(request.body, path, self._limits.body_bytes)
         judged = iter(self._judgement.judge([each for each in entries if isinstance(each, SignedBody)], call))
-        answers = [next(judged) if isinstance(each, SignedBody) else call.refuse(each) for each in entries]
+        answers = [
+            (each.signature, next(judged)) if isinstance(each, SignedBody) else (b"", call.refuse(each))
+            for each in entries
+        ]
         call.close()
         return AgentResponse(HTTPStatus.OK, request.received_at, batch.encode(answers))
 

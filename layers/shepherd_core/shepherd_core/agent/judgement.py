@@ -13,7 +13,7 @@ key does not fit the signature, the BMDB is asked, as for an unknown machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -64,6 +64,8 @@ class Answer:
     time: int
     """Milliseconds since the Unix epoch, by the database's clock if it was asked."""
     body: bytes
+    response_key: bytes | None = None
+    """That of the agent that signed the heartbeat; None: it has none, or no known agent signed it."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ class _Known:
     """What is cached about the agent of a machine. Times are in milliseconds since the Unix epoch."""
 
     key: bytes
+    response_key: bytes | None
     reported_at: int = 0
     hardware_at: int = 0
 
@@ -82,6 +85,7 @@ class _Entry:
     signed: SignedBody
     heartbeat: reports.Heartbeat | None = None
     answer: Answer | None = None
+    response_key: bytes | None = None
 
 
 class Call:
@@ -160,7 +164,7 @@ class Judgement:
                 cause=error,
             )
         unavailable = Answer(HTTPStatus.SERVICE_UNAVAILABLE, call.received_at, b"try again later\n")
-        return [entry.answer or unavailable for entry in entries]
+        return [replace(entry.answer or unavailable, response_key=entry.response_key) for entry in entries]
 
     def _judge_once(self, entries: Mapping[UUID, _Entry], call: Call) -> None:
         """Judge one heartbeat of each machine."""
@@ -173,10 +177,12 @@ class Judgement:
         new = {}
         for machine_id, entry in left.items():
             key = agents[machine_id].public_key
+            entry.response_key = None
             if entry.signed.is_by(key or self._dummy_key) and key:
+                entry.response_key = agents[machine_id].response_key
                 # The cached key was tried above; it would fail again.
                 if machine_id not in tried or tried[machine_id].key != key:
-                    new[machine_id] = _Known(key)
+                    new[machine_id] = _Known(key, entry.response_key)
             else:
                 why = "the signature is not by its agent" if key else "it has no agent"
                 entry.answer = call.refuse(_unauthorized(why, agents[machine_id]), machine_id)
@@ -197,6 +203,7 @@ class Judgement:
             known = self._known.get(machine_id)
             if entry.signed.is_by(known.key if known else self._dummy_key) and known:
                 fitting[machine_id] = known
+                entry.response_key = known.response_key
         return fitting
 
     def _accept(self, entries: Mapping[UUID, _Entry], agents: Mapping[UUID, _Known], call: Call) -> None:

@@ -10,6 +10,7 @@ SELECT
     (SELECT max(version) FROM schema_migrations) = :schema_version AS fits,
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS time,
     a.agent_public_key,
+    a.agent_response_key,
     h.agent_signed_at
 FROM unnest(:machine_ids::uuid[]) AS n (machine_id)
 LEFT JOIN machine_agent_started a ON a.machine_id = n.machine_id

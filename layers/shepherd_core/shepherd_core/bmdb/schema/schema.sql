@@ -87,9 +87,11 @@ CREATE TABLE machine_agent_started (
     machine_id uuid NOT NULL,
     agent_started_at timestamptz NOT NULL,
     agent_public_key bytea NOT NULL,
+    agent_response_key bytea,
     CONSTRAINT machine_agent_started_pkey PRIMARY KEY (machine_id),
     CONSTRAINT machine_agent_started_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id),
-    CONSTRAINT machine_agent_started_key CHECK ((octet_length(agent_public_key) = 32))
+    CONSTRAINT machine_agent_started_key CHECK ((octet_length(agent_public_key) = 32)),
+    CONSTRAINT machine_agent_started_response_key CHECK ((octet_length(agent_response_key) = 32))
 );
 CREATE INDEX machine_agent_started_by_time ON machine_agent_started USING btree (agent_started_at);
 

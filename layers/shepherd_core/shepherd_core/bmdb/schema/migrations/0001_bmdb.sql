@@ -84,12 +84,15 @@ CREATE INDEX machine_tombstone_by_provider ON machine_tombstone (provider);
 
 -- Agents -------------------------------------------------------------------------------------------------------------
 
--- An agent was started on the machine, with this Ed25519 key. Written by the Initializer; goes when the Recoverer
--- takes a step, when a quarantine ends, and when the machine is decommissioned.
+-- An agent was started on the machine, with this Ed25519 key. By agent_response_key it recognizes the answers that a
+-- relay brings; null: it believes no relay. Written by the Initializer; goes when the Recoverer takes a step, when a
+-- quarantine ends, and when the machine is decommissioned.
 CREATE TABLE machine_agent_started (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_agent_started_machine REFERENCES machines,
     agent_started_at timestamptz NOT NULL,
-    agent_public_key bytea NOT NULL CONSTRAINT machine_agent_started_key CHECK (octet_length(agent_public_key) = 32)
+    agent_public_key bytea NOT NULL CONSTRAINT machine_agent_started_key CHECK (octet_length(agent_public_key) = 32),
+    agent_response_key bytea
+        CONSTRAINT machine_agent_started_response_key CHECK (octet_length(agent_response_key) = 32)
 );
 
 -- Recently started agents show whether SSH works.
