@@ -15,6 +15,7 @@ from shepherd_core.adapters import ssh_keys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
+    from pathlib import Path
     from typing import Self
 
     Process = asyncssh.SSHServerProcess[bytes]
@@ -58,6 +59,8 @@ class SshServer:
         self.has_commands = True
         self.options: dict[str, Any] = {}
         """Of asyncssh, for the connection: algorithms and the like. Set before entering."""
+        self.home: Path | None = None
+        """Where commands run. Its .ssh/authorized_keys, as of each login, admits clients instead of *public_line*."""
         self._authorized = asyncssh.import_public_key(public_line)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -89,6 +92,7 @@ class SshServer:
             stdout=PIPE,
             stderr=PIPE,
             start_new_session=True,
+            cwd=self.home,
             env={**os.environ, "PATH": f"{self.tools}:{os.environ['PATH']}"},
         )
         assert child.stdin is not None
@@ -103,6 +107,13 @@ class SshServer:
                 os.killpg(child.pid, signal.SIGKILL)
             child._transport.close()  # type: ignore[attr-defined]  # else it waits for output that nobody reads
             await child.wait()
+
+    def admits(self, key: asyncssh.SSHKey) -> bool:
+        """Return whether *key* may log in."""
+        if self.home is None:
+            return key == self._authorized
+        lines = (self.home / ".ssh/authorized_keys").read_text().splitlines()
+        return key in [asyncssh.import_public_key(line) for line in lines if line.strip()]
 
     def reach(self, step: str) -> None:
         """Say that a client got to *step*."""
@@ -180,7 +191,7 @@ class _Guard(asyncssh.SSHServer):
         return True
 
     def validate_public_key(self, _username: str, key: asyncssh.SSHKey) -> bool:
-        return key == self._server._authorized
+        return self._server.admits(key)
 
     def session_requested(self) -> asyncssh.SSHServerProcess[bytes]:
         self._server.reach("channel")

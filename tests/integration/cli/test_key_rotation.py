@@ -1,0 +1,140 @@
+"""The shell commands by which docs/security.md leads through a rotation of the SSH key, run on machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.adapters import ssh_keys
+
+from tests.support.agents.ssh_server import SshServer
+from tests.support.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from tests.support.bmdb.fleet import Fleet
+
+PAGE = Path(__file__).parents[3] / "docs/security.md"
+OLD, NEW, OTHER = (ssh_keys.generate() for _ in range(3))
+
+
+def blocks() -> tuple[str, str]:
+    """Return the commands of the steps that change machines: add the new key, remove the old one."""
+    text = PAGE.read_text(encoding="utf-8").partition("**The SSH key.**")[2]
+    found, block = [], ""
+    for line in [*text.splitlines(), "end"]:
+        if line.startswith("       ") or (block and not line):
+            block += f"{line}\n"
+        elif block:
+            found.append(dedent(block))
+            block = ""
+    add, remove = (each for each in found if "authorized_keys" in each)
+    return add, remove
+
+
+@dataclass
+class World:
+    """Three machines, of which one admits another key alone, and two that cannot be reached."""
+
+    folder: Path
+    port: int
+    ids: dict[str, UUID]
+    shell: str = "bash"
+
+    def run(self, *commands: str) -> set[str]:
+        """Run the commands as an operator does in one shell; return the machines that the last one could not change."""
+        script = "\n".join(commands).replace("PORT=22", f"PORT={self.port}")
+        subprocess.run(
+            [self.shell, "-c", script],
+            cwd=self.folder,
+            env={**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"},
+            check=True,
+        )
+        known = {str(machine_id): name for name, machine_id in self.ids.items()}
+        return {known[line.split()[0]] for line in (self.folder / "failed").read_text().splitlines()}
+
+    def keys(self, name: str) -> list[str]:
+        """Return the keys that a machine admits."""
+        return [line for line in self._file(name).read_text().splitlines() if line]
+
+    def admit(self, name: str, text: str) -> None:
+        """Write the machine's file of keys."""
+        self._file(name).write_text(text)
+
+    def _file(self, name: str) -> Path:
+        return self.folder / name / ".ssh/authorized_keys"
+
+
+@pytest.fixture(params=["bash", "dash"])
+def world(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> Iterator[World]:
+    """Return machines, and an operator's computer with an AWS account and a fleet."""
+    if shutil.which("ssh") is None or shutil.which("jq") is None or shutil.which(request.param) is None:
+        pytest.skip(f"ssh, jq or {request.param} is missing here")
+    addresses = {"first": "127.0.0.1", "second": "127.0.0.2", "third": "127.0.0.3", "off": "127.0.0.4", "unknown": None}
+    with ExitStack() as servers:
+        port = 0
+        for name in ("first", "second", "third"):
+            (tmp_path / name / ".ssh").mkdir(parents=True)
+            server = SshServer(ssh_keys.public_line(OTHER), address=addresses[name] or "", port=port)
+            server.home = tmp_path / name
+            port = servers.enter_context(server).port
+        world = World(tmp_path, port, {name: fleet.provided_machine() for name in addresses}, request.param)
+        for name, machine_id in world.ids.items():
+            fleet.sql(
+                "UPDATE machine_provided SET provider_ip_address = :at WHERE machine_id = :id",
+                at=addresses[name],
+                id=machine_id,
+            )
+        world.admit("first", ssh_keys.public_line(OLD))  # without a line's end
+        world.admit("second", f"{ssh_keys.public_line(OTHER)}\n{ssh_keys.public_line(OLD)} old\n")
+        world.admit("third", f"{ssh_keys.public_line(OTHER)}\n")
+        listed = CommandLine(fleet.settings).load("machine", "list", "--limit", "1000000")
+        (tmp_path / "listed").write_text(json.dumps(listed))
+        (tmp_path / "parameter.ssh-key").write_text(NEW)
+        (tmp_path / "parameter.ssh-key.previous").write_text(OLD)
+        for name, command in {
+            "aws": f'cat "{tmp_path}/parameter.${{5#/shepherd/}}"',
+            "shepherdctl": f'[ "$*" = "machine list --limit 1000000 -o json" ] && cat "{tmp_path}/listed"',
+            "ssh": f'exec {shutil.which("ssh")} -F none -o "UserKnownHostsFile {tmp_path}/known" "$@"',
+        }.items():
+            program = tmp_path / "bin" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(f"#!/bin/sh\n{command}\n")
+            program.chmod(0o755)
+        yield world
+
+
+def test_the_documented_commands_rotate_the_ssh_key(world: World) -> None:
+    """Every machine that can be reached gets the new key, then loses the old one; the others are named."""
+    add, remove = blocks()
+    old, new, other = (ssh_keys.public_line(key) for key in (OLD, NEW, OTHER))
+    assert world.run(add) == {"third", "off", "unknown"}
+    assert world.keys("first") == [old, new]
+    assert world.keys("second") == [other, f"{old} old", new]
+    assert world.keys("third") == [other]
+    world.admit("third", f"{other}\n{old}\n")
+    assert world.run(add) == {"off", "unknown"}, "a machine that was repaired gets the key"
+    assert world.keys("third") == [other, old, new]
+    assert world.keys("first") == [old, new], "a machine that is done is only tried again"
+    assert world.run(add, remove) == {"off", "unknown"}
+    assert [world.keys(name) for name in ("first", "second", "third")] == [[new], [other, new], [other, new]]
+    assert world.run(add, remove) == {"off", "unknown"}, "it may be run again"
+
+
+def test_without_the_old_key_the_documented_commands_remove_no_line(world: World) -> None:
+    """An empty expression may match all keys, and would lock everybody out."""
+    new = ssh_keys.public_line(NEW)
+    world.admit("first", f"{new}\n")
+    (world.folder / "parameter.ssh-key.previous").write_text("")
+    assert world.run(*blocks()) == set(world.ids)
+    assert world.keys("first") == [new]
