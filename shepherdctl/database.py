@@ -13,12 +13,12 @@ _UNDEFINED = {"42P01", "42703"}  # table, column
 
 
 @contextmanager
-def explain_schema_mismatch() -> Iterator[None]:
+def explain_schema_mismatch(settings: BmdbSettings | None = None) -> Iterator[None]:
     """
     Replace the failure of a statement that lacks a table or column by its cause: the schema's version.
 
-    The version is not checked beforehand, so that operators can still look at machines, and pause them, during a
-    deployment.
+    *settings* are as for ``bmdb``. The version is not checked beforehand, so that operators can still look at machines,
+    and pause them, during a deployment.
 
     Raises:
         SchemaMismatch: the BMDB is older or newer than this code.
@@ -28,7 +28,7 @@ def explain_schema_mismatch() -> Iterator[None]:
     except StatementFailed as error:
         if error.sqlstate not in _UNDEFINED:
             raise
-        with closing(adapters.bmdb()) as connection:
+        with closing(adapters.bmdb(settings)) as connection:
             if migrations.schema_version(connection) == migrations.migrations()[-1].version:
                 raise
             raise migrations.mismatch(connection) from error
@@ -44,5 +44,5 @@ def bmdb(settings: BmdbSettings | None = None) -> Iterator[Connection]:
         SchemaMismatch: as ``explain_schema_mismatch``.
         BmdbError: as ``Connection``.
     """
-    with closing(adapters.bmdb(settings)) as connection, explain_schema_mismatch():
+    with closing(adapters.bmdb(settings)) as connection, explain_schema_mismatch(settings):
         yield connection

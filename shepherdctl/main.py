@@ -16,6 +16,7 @@ from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from shepherdctl.commands import (
+    console,
     db,
     demo,
     history,
@@ -155,6 +156,7 @@ _add(app, "pause", pause.pause)
 _add(app, "pauses", pause.pauses)
 _add(app, "resume", pause.resume)
 _add(app, "run", run.run)
+_add(app, "console", console.console)
 _add(app, "demo", demo.demo)
 _add(app, "simulate", demo.simulate)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -142,14 +142,17 @@ def document(value: object) -> None:
     sys.stdout.write(json.dumps(plain(value), indent=2) + "\n")
 
 
-def spreadsheet(titles: Sequence[str], rows: Iterable[Sequence[str | int | None]]) -> None:
+def spreadsheet(titles: Sequence[str], rows: Iterable[Sequence[str | int | None]], file: TextIO | None = None) -> None:
     """
-    Print *rows* as CSV (RFC 4180): a header, lines that end in CR LF, quotes where they are needed, one line a row.
+    Print *rows* as CSV (RFC 4180), or write them to *file*: a header, lines that end in CR LF, one line a row.
+
+    Without *titles* there is no header.
 
     A text that a spreadsheet would take for a formula gets an apostrophe in front.
     """
-    writer = csv.writer(sys.stdout)
-    writer.writerow(titles)
+    writer = csv.writer(file or sys.stdout)
+    if titles:
+        writer.writerow(titles)
     for row in rows:
         writer.writerow([_inert(value) if isinstance(value, str) else value for value in row])
 
@@ -189,12 +192,14 @@ class ReadableLog(io.TextIOBase):
 
 def note(message: str) -> None:
     """Print a message on standard error."""
-    Console(stderr=True, highlight=False).print(Text(_safe(message)), soft_wrap=True)
+    Console(stderr=True, highlight=False).print(Text(visible(message)), soft_wrap=True)
 
 
 def print_error(message: str) -> None:
     """Print the reason why the command failed."""
-    Console(stderr=True, highlight=False).print(Text.assemble(("error: ", "bold red"), _safe(message)), soft_wrap=True)
+    Console(stderr=True, highlight=False).print(
+        Text.assemble(("error: ", "bold red"), visible(message)), soft_wrap=True
+    )
 
 
 def plain(value: object) -> Any:
@@ -234,7 +239,7 @@ def _cell(value: object) -> Text:
 
 def _line(text: str) -> str:
     """Return *text* on one line, safe to print."""
-    return " ".join(_safe(text).split())
+    return " ".join(visible(text).split())
 
 
 def _inert(text: str) -> str:
@@ -242,7 +247,7 @@ def _inert(text: str) -> str:
     return f"'{line}" if line.startswith(_FORMULA) else line
 
 
-def _safe(text: str) -> str:
+def visible(text: str) -> str:
     """Return *text* with its control characters, except line ends, as visible escapes."""
     return "".join(
         character if character.isprintable() or character == "\n" else ascii(character)[1:-1] for character in text

@@ -185,12 +185,12 @@ def _described(pauses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapp
     """Return each pause with its id and its scope in human-readable form."""
     names, machines = ids(one["pause_id"] for one in pauses), ids(one["machine_id"] for one in pauses)
     return [
-        (name, _scope({**one, "machine_id": machine or None}), one)
+        (name, scope_in_words({**one, "machine_id": machine or None}), one)
         for name, machine, one in zip(names, machines, pauses, strict=True)
     ]
 
 
-def _scope(pause: Mapping[str, Any]) -> str:
+def scope_in_words(pause: Mapping[str, Any]) -> str:
     """Return the machines and loops that a pause covers, in words."""
     parts = (
         pause["machine_id"] and f"machine {pause['machine_id']}",

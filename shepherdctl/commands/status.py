@@ -214,14 +214,14 @@ def _print_ticks(last: Sequence[Mapping[str, Any]], now: datetime) -> None:
                 one["provider"],
                 None if one["outcome"] == "Expired" else span(one["seconds"]),
                 one["outcome"] if one["outcome"] == "Succeeded" else Text(one["outcome"], "red"),
-                one["cause"] or ", ".join(_did(one["counts"])),
+                one["cause"] or ", ".join(did(one["counts"])),
             )
             for one in last
         ],
     )
 
 
-def _did(counts: Mapping[str, float]) -> Iterator[str]:
+def did(counts: Mapping[str, float]) -> Iterator[str]:
     """Yield what is not 0, in the order of the metrics."""
     for metric in Metric:
         if count := counts.get(metric.value):

@@ -47,10 +47,10 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     if output is Form.JSON:
         document(with_state(found, observer))
     else:
-        facts(_rows(found, observer))
+        facts(rows(found, observer))
 
 
-def _rows(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, object]]:
+def rows(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, object]]:
     """Return the facts about *machine* as lines of a name and a value."""
 
     def when(name: str) -> str | None:
@@ -58,7 +58,7 @@ def _rows(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obj
 
     evidence = _fold_lines(machine["quarantine_evidence"] or [])
     causes = [machine["quarantine_cause"], *(backoff["cause"] for backoff in machine["backoffs"])]
-    rows: list[tuple[str, object]] = [
+    lines: list[tuple[str, object]] = [
         ("machine", machine["machine_id"]),
         ("state", observer.describe(machine)),
         ("created", when("machine_created_at")),
@@ -88,20 +88,20 @@ def _rows(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obj
         left = (work["deadline"] - observer.now).total_seconds()
         session = f"expires in {span(left)} unless its lease is renewed" if left > 0 else "has expired"
         who = f"{work['component_name']} ({work['runtime_info']})"
-        rows.append(("work", f"{loop_name(work['process'])}, by {who}, whose session {session}"))
-    rows += [
+        lines.append(("work", f"{loop_name(work['process'])}, by {who}, whose session {session}"))
+    lines += [
         (
             "backoff",
             f"{loop_name(backoff['process'])}, ends {relative(backoff['until'], observer.now)}: {backoff['cause']}",
         )
         for backoff in machine["backoffs"]
     ]
-    rows += [("cure", line) for line in cures([*causes, *(line.partition(": ")[2] for line in evidence)])]
-    rows += [
+    lines += [("cure", line) for line in cures([*causes, *(line.partition(": ")[2] for line in evidence)])]
+    lines += [
         ("pause", f"{pause['pause_id']} by {pause['owner']}: {pause['reason']}")
         for pause in observer.pauses_of(machine)
     ]
-    return rows + ([] if machine["hardware"] is None else hardware.rows(machine["hardware"], observer.now))
+    return lines + ([] if machine["hardware"] is None else hardware.rows(machine["hardware"], observer.now))
 
 
 def _fold_lines(evidence: list[str]) -> list[str]:

@@ -159,13 +159,25 @@ LIMITS = {
     "quarantine": 400,
     "find_due_inconsistencies": 40_000,
     "delete_old_history": 4_000,
+    "search_machines": 1_000,
+    "last_examined": 1_000,
+    "tick_totals": 10_000,  # in table and index, of a day in which each of three loops runs 1,440 times
 }
 LIMIT = 200
+
+EXAMINED = 1_000
+"""Machines that a search examines here."""
+SEARCH_LIMIT = 25 * EXAMINED
+"""For each, the rows of some twenty small tables and views at most."""
 
 RECOVERY_CLAIM_LIMIT = 2 * LIMITS["claim"]
 
 # Tables that only this statement may scan, because it counts their rows.
-COUNTED = {"take_health_snapshot": {"machine_quarantine"}, "machines_that_kill": {"machine_quarantine"}}
+COUNTED = {
+    "take_health_snapshot": {"machine_quarantine"},
+    "machines_that_kill": {"machine_quarantine"},
+    "fleet_notices": {"machine_quarantine"},
+}
 
 MODES = ("force_custom_plan", "force_generic_plan")
 
@@ -178,6 +190,7 @@ READS_ALL = {
     "pauses_in_force": "people read it",
     "inventory": "people ask what the whole fleet consists of",
     "count_machines": "people ask how the whole fleet is",
+    "fleet_counts": "people ask how the whole fleet is",
     "timings": "people ask how long machines take; the history that it reads is bounded",
     "find_oldest_transaction": "the connections, and who they belong to",
     "find_machines": "people ask it, by the beginning of an id",
@@ -326,6 +339,12 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "reported": None,
         "reported_result": None,
         "days": 1,
+        "ages": [3600.0, 60.0],
+        "each": 30,
+        "examine": EXAMINED,
+        "state": None,
+        "paused": None,
+        "text": None,
     }
 
 
@@ -410,6 +429,29 @@ def test_each_page_of_the_list_costs_the_same(
 ) -> None:
     """A filter by state reads page after page: late pages must not read earlier machines again."""
     check(explain(large, "list_machines", mode, after=after, **chosen), LIMITS["list_machines"])
+
+
+@pytest.mark.parametrize("after", [None, UUID(int=int(2**128 * 0.9))], ids=["first", "late"])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"state": "quarantined"},
+        {"state": "unhealthy"},
+        {"state": "installed"},
+        {"state": "creating", "provider": None},
+        {"paused": True},
+        {"text": "nowhere"},
+        {"location": "nowhere"},
+        {"provider": "nobody"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_search_costs_what_it_examines(
+    large: pg8000.native.Connection, mode: str, chosen: dict[str, Any], after: UUID | None
+) -> None:
+    """Also where nothing matches: the page must not take longer in a larger fleet."""
+    check(explain(large, "search_machines", mode, after=after, limit=100, **chosen), SEARCH_LIMIT)
 
 
 @pytest.mark.parametrize("mode", MODES)

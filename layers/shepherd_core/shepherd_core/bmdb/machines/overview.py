@@ -1,0 +1,48 @@
+"""The fleet at a glance: counts, what holds machines back, and what the loops did. For operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shepherd_core.bmdb.connection import Connection
+
+HALF_HOURS = 48
+"""Of the day that ``tick_totals`` looks back."""
+_NOTICES = 200
+
+
+def fleet_counts(connection: Connection, ages: Sequence[float]) -> list[dict[str, Any]]:
+    """
+    Return the number of ``machines`` by ``provider``, ``location``, ``state`` and ``age_class``.
+
+    ``age_class`` n is a last heartbeat that is younger than n of *ages*, in seconds;
+    None: the machine does not report, or is quarantined or installed. Reads all machines.
+    """
+    return connection.records("fleet_counts", ages=list(ages))
+
+
+def fleet_notices(connection: Connection) -> list[dict[str, Any]]:
+    """
+    Return what holds machines back, at most 200 records; one of them has the ``kind`` now, and in ``since`` the time.
+
+    The other kinds are suspension, ssh_outage, override (``machines`` is how many
+    more it lets through), limit (``reason`` is the limit), pause and quarantine.
+    """
+    return connection.records("fleet_notices", limit=_NOTICES)
+
+
+def recent_ticks(connection: Connection, each: int) -> list[dict[str, Any]]:
+    """Return the last *each* ticks of each loop at each provider, as ``last_ticks`` returns one, newest first."""
+    return connection.records("recent_ticks", each=each)
+
+
+def tick_totals(connection: Connection) -> list[dict[str, Any]]:
+    """
+    Return what the ticks of the last day counted, by ``loop`` and ``half_hour`` (0, the oldest, to 47).
+
+    ``created``, ``finished`` and ``failed`` are machines, ``lost`` the ticks that failed or expired.
+    """
+    return connection.records("tick_totals")

@@ -1,0 +1,49 @@
+"""The command that serves the web console."""
+
+import webbrowser
+from typing import Annotated
+
+import typer
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.wiring.settings import load
+
+from shepherdctl.output import note
+
+
+def console(
+    *,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, metavar="PORT", help="Port on 127.0.0.1.", show_default="any free one")
+    ] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")] = True,
+) -> None:
+    """
+    Show the fleet in a browser, from this computer, until it is interrupted.
+
+    The pages show the fleet, its machines with the reason why each is worked on
+    or not, and the work in progress. They read the BMDB with your settings, as
+    the other commands do, and change nothing.
+
+    Only browsers of this computer that were given the token can read them. The
+    token is in the address that is printed, and ends with the command.
+
+    Examples:
+      shepherdctl console
+      shepherdctl console --port 8765 --no-browser
+    """
+    try:
+        from shepherdctl.console import server  # noqa: PLC0415 - its libraries are an extra
+    except ImportError as error:
+        message = f"the console needs libraries that are not installed ({error.name}): pip install 'shepherd[console]'"
+        raise ShepherdError(message) from error
+    (settings,) = load(BmdbSettings)
+    try:
+        with server.console(settings, port) as (serving, listening, access):
+            note(f"The console is at {access.address_with_token}\nStop it with Ctrl-C.")
+            if browser:
+                webbrowser.open(access.address_with_token)
+            serving.run(sockets=[listening])
+    except OSError as error:
+        message = f"cannot listen on port {port} of 127.0.0.1: {error.strerror}. Choose another with --port."
+        raise ShepherdError(message) from error

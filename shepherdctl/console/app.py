@@ -1,0 +1,144 @@
+"""The console's pages by address, and the pages for everything that goes wrong."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.bmdb.connection import sanitize_for_db
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.errors import BmdbError, ConfigError, MachineUnknown, SchemaMismatch, ShepherdError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from shepherdctl.console import fleet, machine, machines, open_work, pages
+from shepherdctl.console.guard import STATIC, Guard
+from shepherdctl.console.machines import FilterInvalid, Query
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from shepherdctl.console.guard import Access
+    from shepherdctl.console.store import Store
+
+_AWAY = 503
+_RETRY_SECONDS = 5
+"""After which the page of an error that may pass is loaded again, and how often the other pages are updated."""
+_FAILURES: tuple[tuple[type[Exception], int, str, str], ...] = (
+    (FilterInvalid, 400, "This address asks for something that does not exist.", "Change the filters, or begin anew."),
+    (MachineUnknown, 404, "There is no such machine.", "Search for it in the list: the id may be of another BMDB."),
+    (
+        SchemaMismatch,
+        _AWAY,
+        "The BMDB and this console are of different versions.",
+        "Use the shepherdctl of the deployed version; “db status” shows both. This page is loaded again by itself.",
+    ),
+    (
+        BmdbError,
+        _AWAY,
+        "The BMDB does not answer.",
+        "Check that the database runs and that this computer reaches it. This page is loaded again by itself.",
+    ),
+    (ConfigError, 500, "The settings are wrong.", "Correct them, and start the console again."),
+    (ShepherdError, 502, "That did not work.", "See the reason below; “shepherdctl” with --debug shows more."),
+)
+
+
+class Console:
+    """The pages."""
+
+    def __init__(self, store: Store, access: Access) -> None:
+        """Show what *store* has, to who has *access*."""
+        self._store = store
+        self._access = access
+        self._templates = pages.environment()
+
+    def application(self) -> ASGIApp:
+        """Return the application, guarded."""
+        routes = [
+            Route("/", self._fleet),
+            Route("/machines", self._machines),
+            Route("/machines.csv", partial(self._download, "csv")),
+            Route("/machines.json", partial(self._download, "json")),
+            Route("/machines/{name}", self._machine),
+            Route("/work", self._work),
+            Mount(STATIC.rstrip("/"), StaticFiles(directory=pages.STATIC_FOLDER)),
+        ]
+        handlers: dict[Any, Any] = {kind: self._failed for kind, *_ in _FAILURES}
+        handlers |= {HTTPException: self._wrong_address, Exception: self._broken}
+        return Guard(Starlette(routes=routes, exception_handlers=handlers), self._access, self.message)
+
+    def message(
+        self, status: int, title: str, advice: str, reason: str = "", *, again: bool = False, known: bool = False
+    ) -> Response:
+        """Return a page that says what is wrong and what to do; without *title*, the page that leads in."""
+        headers = {"Retry-After": str(_RETRY_SECONDS)} if again else None
+        context = {"title": title, "advice": advice, "reason": reason, "again": again, "known": known, "code": status}
+        return self._page("message.html" if title else "enter.html", status, headers, active="", **context)
+
+    def _page(
+        self, template: str, status: int = 200, headers: dict[str, str] | None = None, **context: Any
+    ) -> Response:
+        text = self._templates.get_template(template).render(
+            bmdb=self._store.name, every=_RETRY_SECONDS, **{"known": True, **context}
+        )
+        return HTMLResponse(text, status, headers)
+
+    def _fleet(self, _request: Request) -> Response:
+        return self._page("fleet.html", active="fleet", **self._store.read(fleet.fleet))
+
+    def _machines(self, request: Request) -> Response:
+        query = Query.parse(request.query_params)
+        shown = self._store.read(lambda connection: machines.page(connection, query))
+        if query.after is not None and not shown["machines"] and shown["next"] is None:
+            return self.message(
+                404,
+                "There are no machines on this page.",
+                "The list ends before it: machines may have gone since. Go back to the first page.",
+                known=True,
+            )
+        return self._page("machines.html", active="machines", **shown)
+
+    def _download(self, kind: str, request: Request) -> Response:
+        query = Query.parse(request.query_params)
+        name = self._store.read(lambda connection: machines.file_name(connection, kind))
+        rows, media = {"csv": (machines.csv, "text/csv"), "json": (machines.json_lines, "application/json")}[kind]
+        attachment = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return StreamingResponse(rows(self._store, query), media_type=media, headers=attachment)
+
+    def _machine(self, request: Request) -> Response:
+        name, days = sanitize_for_db(request.path_params["name"]), request.query_params.get("days")
+        if days is not None and days not in machine.DAYS:
+            message = f"days must be one of {', '.join(machine.DAYS)}, not {days!r}"
+            raise FilterInvalid(message)
+        machine_id = self._store.read(lambda connection: queries.find_machine(connection, name))
+        if name != str(machine_id):
+            return RedirectResponse(f"/machines/{machine_id}", 303)
+        return self._page(
+            "machine.html",
+            active="machines",
+            **self._store.read(lambda connection: machine.machine(connection, name, days)),
+        )
+
+    def _work(self, _request: Request) -> Response:
+        return self._page("work.html", active="work", **self._store.read(open_work.work))
+
+    def _failed(self, _request: Request, error: Exception) -> Response:
+        _, status, title, advice = next(each for each in _FAILURES if isinstance(error, each[0]))
+        return self.message(status, title, advice, str(error), again=status == _AWAY, known=True)
+
+    def _wrong_address(self, _request: Request, error: HTTPException) -> Response:
+        return self.message(error.status_code, f"{error.detail}.", "Use the links above.", known=True)
+
+    def _broken(self, _request: Request, _error: Exception) -> Response:
+        advice = "This is a defect of the console: the terminal in which it runs shows where. The other pages may work."
+        return self.message(500, "This page failed.", advice, known=True)
+
+
+def application(store: Store, access: Access) -> ASGIApp:
+    """Return the console as an ASGI application."""
+    return Console(store, access).application()

@@ -1,0 +1,153 @@
+"""
+Who may talk to the console: a browser of this computer that was given the token.
+
+Every other program and web page on this computer can reach the port, too. The
+token keeps out other users and pages; the Host header, pages whose name was made
+to point to this computer (DNS rebinding); the Origin header and the cookie's
+SameSite, requests that another page sends; the Content-Security-Policy, scripts
+that hide in the name of a machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+STATIC = "/static/"
+"""The beginning of the paths that everybody on this computer may read: they hold no data."""
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # With no-referrer, browsers would send "Origin: null" with a form.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What opens the console: made anew each time that it starts."""
+
+    port: int
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    """In the address that the command prints."""
+    session: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    """The value of the cookie."""
+
+    @property
+    def address(self) -> str:
+        """Return the address without the token."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def address_with_token(self) -> str:
+        """Return the address that the command prints."""
+        return f"{self.address}?token={self.token}"
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Return the values of the Host header that are accepted."""
+        return frozenset({f"127.0.0.1:{self.port}", f"localhost:{self.port}"})
+
+    @property
+    def cookie(self) -> str:
+        """Return the name of the cookie: browsers share the cookies of all ports of a host."""
+        return f"shepherd-console-{self.port}"
+
+    @property
+    def form_token(self) -> str:
+        """Return what a form that changes something must contain (CSRF)."""
+        return hashlib.sha256(f"form {self.session}".encode()).hexdigest()
+
+    def is_form_token(self, text: str) -> bool:
+        """Return whether *text* is the token of our forms. Takes the same time for any text."""
+        return _equal(text, self.form_token)
+
+
+class Guard:
+    """The application *app*, for those who may use it; others get a response that *refuse* makes."""
+
+    def __init__(self, app: ASGIApp, access: Access, refuse: Callable[[int, str, str], Response]) -> None:
+        """*refuse* gets the status, what is wrong, and what to do."""
+        self._app = app
+        self._access = access
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        app = self._refusal(scope) or self._app
+        await app(scope, receive, _with_headers(send))
+
+    def _refusal(self, scope: Scope) -> ASGIApp | None:
+        headers, access = Headers(scope=scope), self._access
+        if headers.get("host", "") not in access.hosts:
+            return self._refuse(421, "This is not the console's address.", f"Open {access.address} instead.")
+        origin = headers.get("origin")
+        if origin is not None and origin.removeprefix("http://") not in access.hosts:
+            return self._refuse(403, "The request comes from another web page.", "Use the console's own pages.")
+        token = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("token")
+        if token is not None:
+            return self._enter(token[-1])
+        if scope["path"].startswith(STATIC) or _equal(_cookie(headers, access.cookie), access.session):
+            return None
+        return self._refuse(
+            401,
+            "The console does not know this browser, or it was started again.",
+            "Open the address that “shepherdctl console” printed when it started; it has a token in it.",
+        )
+
+    def _enter(self, token: str) -> Response:
+        if not _equal(token, self._access.token):
+            return self._refuse(
+                401,
+                "The token in this address is not, or no longer, valid.",
+                "Each start of “shepherdctl console” makes a new one: open the address that it printed last.",
+            )
+        # Not a redirect: where a page of another site contains the link, that would be followed without the cookie.
+        response = self._refuse(200, "", "")
+        response.set_cookie(self._access.cookie, self._access.session, httponly=True, samesite="strict")
+        return response
+
+
+def _equal(text: str, expected: str) -> bool:
+    return hmac.compare_digest(text.encode(errors="replace"), expected.encode())
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+def _with_headers(send: Send) -> Callable[[Message], Awaitable[None]]:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers[name] = value
+        await send(message)
+
+    return sending

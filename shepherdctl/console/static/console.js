@@ -1,0 +1,72 @@
+"use strict";
+// Loads the page again now and then and replaces what is marked data-live, so that focus, scroll position, selection
+// and what is typed stay. Without it the pages work too; they are then as old as their last loading.
+(() => {
+  const every = 1000 * Number(document.body.dataset.every);
+  const status = document.getElementById("updates");
+  const button = document.getElementById("pause");
+  const live = [...document.querySelectorAll("[data-live]")];
+  if (!live.length) return;
+  let paused = sessionStorage.getItem("paused") === "yes";
+
+  const say = (text) => {
+    if (status.textContent !== text) status.textContent = text;
+  };
+
+  const show = () => {
+    button.hidden = false;
+    button.setAttribute("aria-pressed", String(paused));
+    say(paused ? "updates are paused" : "");
+  };
+
+  const selected = (part) => {
+    const selection = document.getSelection();
+    return selection && !selection.isCollapsed && part.contains(selection.anchorNode);
+  };
+
+  const focusable = (part) => [...part.querySelectorAll("a, summary, [tabindex]")];
+
+  const replace = (page) => {
+    for (const part of live) {
+      const fresh = page.getElementById(part.id);
+      if (!fresh || selected(part)) continue;
+      for (const details of part.querySelectorAll("details[open]")) {
+        fresh.querySelector(`#${details.id}`)?.setAttribute("open", "");
+      }
+      if (fresh.innerHTML === part.innerHTML) continue;
+      const focused = focusable(part).indexOf(document.activeElement);
+      const scrolled = [...part.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
+      part.replaceChildren(...fresh.childNodes);
+      part.querySelectorAll(".scroll").forEach((box, index) => {
+        box.scrollLeft = scrolled[index] || 0;
+      });
+      if (focused >= 0) focusable(part)[focused]?.focus({ preventScroll: true });
+    }
+  };
+
+  const update = async () => {
+    if (paused || document.hidden) return;
+    try {
+      const response = await fetch(location.href, { redirect: "error", signal: AbortSignal.timeout(30000) });
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      if (response.ok) replace(page);
+      say(response.ok ? "" : `not updated: ${page.querySelector("h1")?.textContent}`);
+    } catch {
+      say("not updated: the console does not answer");
+    }
+  };
+
+  const again = async () => {
+    await update();
+    setTimeout(again, every);
+  };
+
+  button.addEventListener("click", () => {
+    paused = !paused;
+    sessionStorage.setItem("paused", paused ? "yes" : "no");
+    show();
+    update();
+  });
+  show();
+  setTimeout(again, every);
+})();

@@ -1,0 +1,130 @@
+"""Who may read the console, and what a browser may do with its pages."""
+
+from __future__ import annotations
+
+import socket
+from http.cookiejar import Cookie
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.command_line import CommandLine
+from tests.support.console import Visitor, said, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherdctl.console.guard import Access
+    from tests.support.bmdb.fleet import Fleet
+
+
+@pytest.fixture
+def access(fleet: Fleet) -> Iterator[Access]:
+    """Return what opens a console."""
+    with serving(fleet.settings) as access:
+        yield access
+
+
+PAGES = ("/", "/machines", "/machines.csv", "/machines.json", "/machines/x", "/work", "/nothing")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_no_page_comes_without_the_token(access: Access, path: str) -> None:
+    """Every user and every web page of this computer reaches the port."""
+    response = Visitor(access, enters=False).get(path)
+    assert response.status_code == 401
+    assert "Open the address that “shepherdctl console” printed" in said(response.text)
+
+
+@pytest.mark.parametrize("token", ["", "x", "é", "%00", "a" * 32])
+def test_a_wrong_token_opens_nothing(access: Access, token: str) -> None:
+    """Also one of a console that ran before; the page says what to do."""
+    visitor = Visitor(access, enters=False)
+    response = visitor.get(f"/?token={token}")
+    assert response.status_code == 401
+    assert not visitor.session.cookies
+    assert "Each start of “shepherdctl console” makes a new one" in said(response.text)
+
+
+def test_a_cookie_of_another_console_opens_nothing(access: Access) -> None:
+    """The cookie of a console that ended is still in the browser: its page says what to do."""
+    visitor = Visitor(access)
+    visitor.session.cookies.set(access.cookie, "of-another", domain="127.0.0.1", path="/")
+    assert visitor.get("/").status_code == 401
+
+
+def test_the_cookie_goes_to_the_console_alone(access: Access) -> None:
+    """Scripts cannot read it, pages of others cannot use it, and it is not the token."""
+    visitor = Visitor(access)
+    (cookie,) = visitor.session.cookies
+    assert isinstance(cookie, Cookie)
+    assert (cookie.name, cookie.path) == (access.cookie, "/")
+    assert cookie.has_nonstandard_attr("HttpOnly")
+    assert cookie.get_nonstandard_attr("SameSite") == "strict"
+    assert cookie.value != access.token
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "evil.example:{port}", "[::1]:{port}", ""])
+def test_another_host_name_is_refused(access: Access, host: str) -> None:
+    """A page whose name is made to point to this computer would be of the same origin (DNS rebinding)."""
+    response = Visitor(access).get("/", Host=host.format(port=access.port))
+    assert response.status_code in {400, 421}
+    assert "machines" not in response.text
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1"])
+def test_a_request_of_another_page_is_refused(access: Access, origin: str) -> None:
+    """Browsers name the page that sends a request."""
+    assert Visitor(access).get("/", Origin=origin.format(port=access.port)).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_console_answers_to_its_own_names(access: Access, host: str) -> None:
+    """Both are this computer."""
+    own = f"{host}:{access.port}"
+    cookie = f"{access.cookie}={access.session}"
+    visitor = Visitor(access, enters=False)
+    assert visitor.get("/", Host=own, Origin=f"http://{own}", Cookie=cookie).status_code == 200
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/static/console.css"])
+@pytest.mark.parametrize("enters", [True, False], ids=["with token", "without"])
+def test_every_response_forbids_scripts_of_others(access: Access, path: str, enters: bool) -> None:
+    """Nothing in a page may run but the console's own script, and nothing keeps or frames it; errors too."""
+    headers = Visitor(access, enters=enters).get(path).headers
+    policy = dict(each.split(" ", 1) for each in headers["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["form-action"] == "'self'"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["Referrer-Policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("path", ["/", "/machines", "/work"])
+def test_a_page_contains_no_inline_script_or_style(access: Access, path: str) -> None:
+    """The policy would block them."""
+    page = Visitor(access).read(path)
+    assert page.count("<script") == page.count('<script src="/static/console.js" defer></script>') == 1
+    assert "<style" not in page
+    assert " style=" not in page
+    assert " on" not in page.replace(" on ", "").replace(" on\n", "").partition("<body")[0]
+
+
+def test_the_console_listens_on_this_computer_only(access: Access) -> None:
+    """Nobody in the network can even try a token."""
+    with socket.socket() as other:
+        other.settimeout(5)
+        assert other.connect_ex(("127.0.0.2", access.port)) != 0
+
+
+def test_no_secret_is_printed_with_an_access(access: Access) -> None:
+    """It may end up in a log or a traceback."""
+    assert access.token not in repr(access)
+    assert access.session not in repr(access)
+
+
+def test_a_port_that_is_taken_is_named(fleet: Fleet, access: Access) -> None:
+    """Two consoles on one port would answer by turns."""
+    result = CommandLine(fleet.settings)("console", "--no-browser", "--port", str(access.port))
+    assert result.exit_code == 1
+    assert f"cannot listen on port {access.port} of 127.0.0.1" in result.stderr

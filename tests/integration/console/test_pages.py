@@ -1,0 +1,308 @@
+"""What the console's pages show: the same as the commands."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
+from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.states import State
+
+from shepherdctl.console import fleet as fleet_page
+from shepherdctl.console import machines as machines_page
+from tests.support.bmdb.fleet import HOUR, PROVIDER
+from tests.support.command_line import CommandLine
+from tests.support.console import Visitor, said, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from tests.support.bmdb.fleet import Fleet
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}\u202e&lt;"
+ESCAPED = (
+    "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&gt;&lt;img src=x onerror=alert(2)&gt;{{ 7*7 }}\\u202e&amp;lt;"
+)
+
+
+@pytest.fixture
+def visitor(fleet: Fleet) -> Iterator[Visitor]:
+    """Return somebody who may read the console of the fleet."""
+    with serving(fleet.settings) as access:
+        yield Visitor(access)
+
+
+@pytest.fixture
+def mixed(fleet: Fleet) -> dict[State, UUID]:
+    """Return a machine in each state that is not decommissioned."""
+    installed = fleet.started_machine(HOUR)
+    fleet.request_installation(installed, 1)
+    fleet.report_installation(installed, 1)
+    quarantined = fleet.unhealthy_machine()
+    fleet.change(
+        quarantined, f"INSERT INTO machine_quarantine VALUES ('{quarantined}', now(), 'PolicyExhausted: x', '')"
+    )
+    creating = fleet.bare_machine()
+    fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'static', 'rack-7', now())", id=creating)
+    return {
+        State.CREATING: creating,
+        State.NEEDS_AGENT: fleet.provided_machine(),
+        State.STARTING: fleet.started_machine(60),
+        State.RUNNING: fleet.unhealthy_machine(60),
+        State.UNHEALTHY: fleet.unhealthy_machine(2 * HOUR),
+        State.INSTALLED: installed,
+        State.QUARANTINED: quarantined,
+    }
+
+
+class CountingConnection(Connection):
+    """A connection that knows what it ran."""
+
+    ran: list[str]
+
+    def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
+        """Run a statement, and remember it."""
+        self.ran.append(name)
+        return super().run(name, **parameters)
+
+
+def test_the_fleet_page_takes_four_statements(fleet: Fleet, mixed: dict[State, UUID]) -> None:
+    """Every open page asks every few seconds."""
+    connection = CountingConnection(fleet.settings, None, SystemClock())
+    connection.ran = []
+    shown = fleet_page.fleet(connection)
+    connection.close()
+    assert len(connection.ran) == 4
+    assert shown["machines"] == len(mixed)
+
+
+@pytest.mark.usefixtures("mixed")
+def test_the_fleet_page_counts_as_status_does(fleet: Fleet) -> None:
+    """Its statement reads the tables, the command's the view that claims use: they must not disagree."""
+    fleet.unhealthy_machine(60, started_ago=30)  # the heartbeat is of an agent before this one
+    fleet.started_machine(2 * HOUR)  # never reported
+    fleet.provided_machine("equinix")
+    shown = fleet_page.fleet(fleet.connection)
+    counted: Counter[tuple[str, str]] = Counter()
+    for one in queries.count_machines(fleet.connection):
+        counted[one["provider"], one["state"]] += one["machines"]
+    assert counted == Counter(
+        {
+            (place["provider"], state): sum(
+                other["states"][state] for other in shown["places"] if other["provider"] == place["provider"]
+            )
+            for place in shown["places"]
+            for state, number in place["states"].items()
+            if number
+        }
+    )
+    assert {state: number for state, number in shown["by_state"].items() if number}.keys() == {
+        state for _, state in counted
+    }
+    assert sum(part.width for part in shown["bar"]) == pytest.approx(1000, abs=0.1)
+
+
+def test_heartbeats_are_counted_by_age(fleet: Fleet) -> None:
+    """Each age counts in one bar, also the oldest."""
+    for age in (5, 90, 90, 400, 100_000):
+        fleet.unhealthy_machine(age, started_ago=200_000)
+    shown = {row["name"]: row["machines"] for row in fleet_page.fleet(fleet.connection)["heartbeats"]}
+    assert {name: number for name, number in shown.items() if number} == {
+        "under 1 min": 1,
+        "1 to 2 min": 2,
+        "5 to 10 min": 1,
+        "older": 1,
+    }
+
+
+def test_everything_that_holds_machines_back_is_on_the_fleet_page(
+    visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]
+) -> None:
+    """An operator asks why nothing happens, and the answer is in the words of the loops."""
+    fleet.sql(
+        "INSERT INTO recovery_suspensions VALUES ('static', 'ams', now(), NULL, '8 of 10 stopped reporting'), "
+        "('static', 'fra', now() - interval '2 hours', now() - interval '1 hour', 'elapsed')"
+    )
+    fleet.sql("INSERT INTO ssh_outages VALUES ('static', '', now(), NULL, 'no SSH for 9 of 10')")
+    fleet.sql(
+        "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) "
+        "VALUES ('static', 12, 50, now())"
+    )
+    queries.pause(fleet.connection, owner="ana", reason="new mainboard", machine_id=mixed[State.RUNNING])
+    queries.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
+    text = visitor.text("/")
+    for expected in (
+        "Recovery is suspended static, location ams 0 s ago 8 of 10 stopped reporting",
+        "Machines are not reached over SSH static, the whole provider 0 s ago no SSH for 9 of 10",
+        "12 places unused static 0 s ago the limit of 50 machines is reached",
+        "1 machine paused 0 s ago ana new mainboard",
+        "Provider static paused static 0 s ago bob maintenance",
+        "1 machine quarantined 0 s ago PolicyExhausted",
+    ):
+        assert expected.replace("0 s ago", "") in text.replace("1 s ago", "").replace("0 s ago", "")
+    assert "elapsed" not in text
+
+
+def test_ticks_are_shown_with_their_counts_and_backlog(visitor: Visitor, fleet: Fleet) -> None:
+    """A loop that fails, was killed or is behind is seen at once."""
+    for loop, end in (
+        ("initializer", TickEnd({"finished": 2, "failed": 1})),
+        ("recoverer", TickEnd({"claimed": 1}, "ProviderUnavailable: it rains")),
+    ):
+        session = Session.open(fleet.connection, SystemClock(), TickHead(loop, PROVIDER, "5e", "c0de"), "1", 60)
+        session.close(end=end)
+    fleet.pass_time(1_000)
+    text = visitor.text("/")
+    assert "Initializer static 17 min ago Succeeded 0 s 0 1 failed, 2 finished".replace("1 failed, 2", "2") in text or (
+        "2 finished, 1 failed" in text
+    )
+    assert "▲ Failed" in text
+    assert "ProviderUnavailable: it rains" in text
+    assert "agents started 2 2" in text
+    assert "agent starts failed 1 1" in text
+
+
+@pytest.mark.parametrize("state", [state for state in State if state not in (State.FORGOTTEN, State.RELEASED)])
+def test_each_state_can_be_searched_for(visitor: Visitor, mixed: dict[State, UUID], state: State) -> None:
+    """The filter finds what the list of the command line calls so, and nothing else."""
+    page = visitor.read(f"/machines?state={state}")
+    assert [f"/machines/{mixed[state]}"] == [
+        f"/machines/{machine_id}" for machine_id in mixed.values() if f'href="/machines/{machine_id}"' in page
+    ]
+
+
+def test_machines_are_found_by_id_address_location_and_serial_number(visitor: Visitor, fleet: Fleet) -> None:
+    """An operator has one of them, from a rack, an invoice or an alarm."""
+    machine_id = fleet.locate(fleet.provided_machine(), "rack 7")
+    fleet.provided_machine()
+    fleet.sql(
+        "UPDATE machine_provided SET provider_id = 'Node-77', provider_ip_address = '192.0.2.77' "
+        "WHERE machine_id = :id",
+        id=machine_id,
+    )
+    raw = b"\x0a\x06SN4711"
+    fleet.sql("INSERT INTO machine_hardware_report VALUES (:id, :raw)", id=machine_id, raw=raw)
+    for query in (
+        f"text={machine_id}",
+        f"text={str(machine_id)[:9].upper()}",
+        "text=node-7",
+        "text=192.0.2",
+        "text=SN4711",
+    ):
+        page = visitor.text(f"/machines?{query}")
+        assert "Node-77" in page, query
+        assert "machine-2" not in page, query
+    assert "Node-77" in visitor.text("/machines?location=rack+7&provider=static&paused=no")
+    assert "No machine matches" in visitor.text("/machines?paused=yes")
+    assert "No machine matches" in visitor.text("/machines?text=%25_\u0000")
+
+
+def test_pages_follow_each_other_without_loss(visitor: Visitor, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By keys: each machine is on one page, and the last page has no next one."""
+    monkeypatch.setattr(machines_page, "PAGE", 2)
+    planted = sorted(str(fleet.provided_machine()) for _ in range(5))
+    path, seen = "/machines?state=needs_agent", []
+    while path:
+        page = visitor.read(path)
+        seen += [part[:36] for part in page.split('href="/machines/')[1:]]
+        path = page.partition('rel="next"')[0].rpartition('href="')[2].partition('"')[0] if 'rel="next"' in page else ""
+        path = path.replace("&amp;", "&")
+    assert seen == planted
+
+
+def test_downloads_have_all_that_match(visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]) -> None:
+    """As CSV for spreadsheets, in which nothing is a formula, and as JSON like the command's."""
+    fleet.locate(mixed[State.RUNNING], "=1+1")
+    response = visitor.get("/machines.csv")
+    assert response.headers["Content-Disposition"].startswith('attachment; filename="machines-')
+    rows = list(csv.DictReader(io.StringIO(response.text)))
+    assert {row["machine_id"]: row["state"] for row in rows} == {str(each): state for state, each in mixed.items()}
+    assert [row["provider_location"] for row in rows if row["state"] == "running"] == ["'=1+1"]
+    expected = CommandLine(fleet.settings).load("machine", "list", "--state", "unhealthy")
+    (found,) = visitor.get("/machines.json?state=unhealthy").json()
+    assert {name: found[name] for name in expected[0]} == expected[0]
+    assert visitor.get("/machines.json?text=none").json() == []
+    assert visitor.read("/machines.csv?text=none").startswith("machine_id,provider,")
+
+
+def test_the_machine_page_says_why_as_the_command_does(visitor: Visitor, fleet: Fleet) -> None:
+    """From the same predicates."""
+    machine_id = fleet.unhealthy_machine()
+    queries.pause(fleet.connection, owner="ana", reason="new mainboard", machine_id=machine_id)
+    fleet.sql(
+        "INSERT INTO work_history VALUES (:id, 'ShepherdRecovery', 'Started', now(), NULL), "
+        "(:id, 'ShepherdRecovery', 'Failed', now(), 'ProviderUnavailable: it rains')",
+        id=machine_id,
+    )
+    text = visitor.text(f"/machines/{machine_id}")
+    for verdict in CommandLine(fleet.settings).load("machine", "why", str(machine_id))["processes"]:
+        assert verdict["reason"] in text
+    assert "Recoverer Failed ProviderUnavailable: it rains" in text
+    assert "ProviderUnavailable: see docs/operations.md#failures" in text
+    assert f"shepherdctl pause --machine {machine_id}" in text
+
+
+def test_each_machine_page_works(visitor: Visitor, mixed: dict[State, UUID]) -> None:
+    """In every state, with every length of the timeline; and by any name of the machine."""
+    for state, machine_id in mixed.items():
+        assert state.value.replace("_", " ") in visitor.text(f"/machines/{machine_id}")
+        assert visitor.get(f"/machines/{machine_id}?days=7").status_code == 200
+    response = visitor.get(f"/machines/{str(mixed[State.RUNNING])[:13]}")
+    assert (response.status_code, response.headers["Location"]) == (303, f"/machines/{mixed[State.RUNNING]}")
+
+
+def test_the_work_page_shows_what_is_under_way(visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]) -> None:
+    """Sessions with what they hold, creations, penalties, releases and pauses."""
+    session = fleet.open_session()
+    machine_id = mixed[State.NEEDS_AGENT]
+    fleet.sql(
+        "INSERT INTO work VALUES (:id, 'ShepherdAgentStart', :session)", id=machine_id, session=session.session_id
+    )
+    fleet.sql("INSERT INTO capacity_penalties VALUES ('static', 'rack-9', now() + interval '1 hour', 'it is sold out')")
+    fleet.sql("INSERT INTO machine_release VALUES (:id, now(), 'ana', 'too slow')", id=mixed[State.RUNNING])
+    queries.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
+    text = visitor.text("/work")
+    for expected in (
+        str(session.session_id)[:8],
+        str(machine_id)[:8],
+        "rack-7",
+        "rack-9",
+        "it is sold out",
+        "too slow",
+    ):
+        assert expected in text
+    assert "provider static bob" in text
+
+
+def test_hostile_text_is_shown_and_never_markup(visitor: Visitor, fleet: Fleet) -> None:
+    """Machines and providers choose their names; a page with a script in it could do all that its reader may."""
+    machine_id = fleet.unhealthy_machine()
+    fleet.sql(
+        "UPDATE machine_provided SET provider_id = :t, provider_ip_address = :t, provider_location = :t "
+        "WHERE machine_id = :id",
+        t=HOSTILE,
+        id=machine_id,
+    )
+    fleet.sql(
+        "INSERT INTO work_history VALUES (:id, 'ShepherdRecovery', 'Failed', now(), :t)", id=machine_id, t=HOSTILE
+    )
+    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', :t, now(), NULL, :t)", t=HOSTILE)
+    fleet.sql(
+        "INSERT INTO capacity_penalties VALUES ('static', :t, now() + interval '1 hour', :c)", t=HOSTILE, c=HOSTILE
+    )
+    queries.pause(fleet.connection, owner=HOSTILE, reason=HOSTILE, machine_id=machine_id)
+    for path in ("/", "/machines", f"/machines/{machine_id}", "/work", "/machines?text=" + HOSTILE):
+        page = visitor.read(path)
+        assert ESCAPED in page, path
+        assert page.count("<script") == 1, path
+        assert "<img src=x" not in page, path
+    assert HOSTILE.replace("\u202e", "\\u202e") not in visitor.get("/machines?state=" + HOSTILE).text
+    assert "alert(1)" in said(visitor.get("/machines/" + HOSTILE.replace("/", "")).text)
