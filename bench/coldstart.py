@@ -50,7 +50,6 @@ SETTINGS = {
 _ALWAYS = "import pydantic_settings, pg8000.native"
 _TELEMETRY = """
 from aws_lambda_powertools import Logger
-from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import AmazonCloudWatchEMFProvider
 """
 _SSH = """
 from cryptography.hazmat.primitives import serialization

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from shepherd_core.telemetry import COUNTS
 
 from shepherdctl.formats import iso
 
@@ -181,8 +182,9 @@ class ReadableLog(io.TextIOBase):
             record = json.loads(line)
             message = str(record["message"])
         except (ValueError, TypeError, LookupError):
-            if '"_aws"' not in line:
-                note(line)
+            note(line)
+            return
+        if message == COUNTS:
             return
         facts = ", ".join(f"{name} {value}" for name, value in record.items() if name not in self._TECHNICAL)
         level = "" if record.get("level") == "INFO" else f"{str(record.get('level')).lower()}: "

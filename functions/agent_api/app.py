@@ -1,4 +1,4 @@
-"""The API that agents report to, as a Lambda function behind an HTTP API."""
+"""The API that agents report to, as a Lambda function behind a function URL or an HTTP API."""
 
 from __future__ import annotations
 

@@ -99,12 +99,12 @@ def heartbeat_recorder(record: Callable[[str], None]) -> Callable[[HttpRequest],
 
 
 def function_invoker(service: Callable[[], Service], function: str) -> Callable[[HttpRequest], Reply]:
-    """Return a backend that acts as an HTTP API: it invokes *function* with an event of payload version 2.0."""
+    """Return a backend that acts as a function URL: it invokes *function* with an event of payload version 2.0."""
 
     def receive(request: HttpRequest) -> Reply:
         event = {
             "version": "2.0",
-            "routeKey": f"{request.method} {request.target}",
+            "routeKey": "$default",
             "rawPath": request.target,
             "rawQueryString": "",
             "headers": {name.lower(): value for name, value in request.headers.items()},
@@ -117,7 +117,7 @@ def function_invoker(service: Callable[[], Service], function: str) -> Callable[
             "isBase64Encoded": True,
         }
         answer = service().invoke(function, event).result
-        if answer is None:  # throttled, killed or failed: an HTTP API answers the same in each case
+        if answer is None:  # throttled, killed or failed: a function URL answers much the same in each case
             return Reply(status=HTTPStatus.SERVICE_UNAVAILABLE)
         body = answer.get("body", "")
         return Reply(

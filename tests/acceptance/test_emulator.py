@@ -73,13 +73,11 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
     assert len(requests) == len(LOOPS)
     assert all(f"START RequestId: {request}" in shown.err for request in requests)
     for (request, lines), result in zip(requests.items(), results, strict=True):
-        (metrics,) = [line for line in lines if "_aws" in line]
-        assert {name: metrics[name] for name in result if name != "dry_run"} == {
-            name: [value] if isinstance(value, int | float) else value
-            for name, value in result.items()
-            if name != "dry_run"
+        (counts,) = [line for line in lines if line.get("message") == "counts"]
+        assert {name: counts[name] for name in result if name != "dry_run"} == {
+            name: value for name, value in result.items() if name != "dry_run"
         }
-        others = [line for line in lines if "_aws" not in line]
+        others = [line for line in lines if line is not counts]
         assert {line.get("request_id", line.get("requestId")) for line in others} <= {request}
     told = Counter(line.get("message") for line in next(iter(requests.values())))
     assert told["machine provided"] == MACHINES

@@ -165,42 +165,62 @@ def test_bound_keys_are_on_the_lines_of_other_threads(capsys: pytest.CaptureFixt
     assert line["request_id"] == "r1"
 
 
-def test_counts_are_one_metric_record_with_two_dimensions(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Alarms name their dimensions: with one more or one fewer they would see nothing."""
-    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "other")
-    monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "Other")
+def test_counts_are_one_line_with_the_metrics_that_alarms_evaluate(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alarms name their dimensions: with one more or one fewer they would see nothing. Each metric has a price."""
+    telemetry.bind(request_id="r1", settings="abc")
     telemetry.emit("initializer", "static", {Metric.CLAIMED: 3, Metric.OLDEST_DUE_AGE: 12.5})
     (record,) = _lines(capsys)
-    (definition,) = record["_aws"]["CloudWatchMetrics"]
-    assert definition == {
-        "Namespace": "Shepherd",
-        "Dimensions": [["loop", "provider"]],
-        "Metrics": [{"Name": "claimed", "Unit": "Count"}, {"Name": "oldest_due_age_seconds", "Unit": "Seconds"}],
+    assert 1_700_000_000_000 < record["_aws"].pop("Timestamp") < 10_000_000_000_000
+    assert record == {
+        "message": "counts",
+        "request_id": "r1",
+        "settings": "abc",
+        "loop": "initializer",
+        "provider": "static",
+        "claimed": 3,
+        "oldest_due_age_seconds": 12.5,
+        "_aws": {
+            "CloudWatchMetrics": [
+                {
+                    "Namespace": "Shepherd",
+                    "Dimensions": [["provider"]],
+                    "Metrics": [{"Name": "oldest_due_age_seconds", "Unit": "Seconds"}],
+                }
+            ]
+        },
     }
-    del record["_aws"]
-    assert record == {"loop": "initializer", "provider": "static", "claimed": [3], "oldest_due_age_seconds": [12.5]}
 
 
-def test_a_record_holds_only_its_own_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_count_of_nothing_is_no_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    """An alarm needs no data to be over, and CloudWatch would charge for a month of zeros."""
+    telemetry.emit("recoverer", "static", {Metric.QUARANTINED: 0, Metric.RECOVERY_SUSPENDED: 2})
+    telemetry.emit("recoverer", "static", {Metric.QUARANTINED: 0, Metric.UNHEALTHY: 7})
+    some, none = _lines(capsys)
+    assert some["quarantined"] == none["quarantined"] == 0
+    assert [each["Name"] for each in some["_aws"]["CloudWatchMetrics"][0]["Metrics"]] == ["recovery_suspended"]
+    assert "_aws" not in none
+
+
+def test_a_line_of_counts_holds_only_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     """A warm function must not report the counts of its last invocation again."""
     telemetry.emit("initializer", "static", {Metric.CLAIMED: 3})
     telemetry.emit("recoverer", "equinix", {Metric.FAILED: 1})
     record = _lines(capsys)[1]
-    assert (record["loop"], record["provider"], record["failed"]) == ("recoverer", "equinix", [1])
+    assert (record["loop"], record["provider"], record["failed"]) == ("recoverer", "equinix", 1)
     assert "claimed" not in record
 
 
-def test_every_metric_can_be_emitted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_count_can_be_emitted(capsys: pytest.CaptureFixture[str]) -> None:
     """CloudWatch drops records with a unit that it does not know."""
-    telemetry.emit("provisioner", "static", dict.fromkeys(Metric, 0))
+    telemetry.emit("provisioner", "static", dict.fromkeys(Metric, 1))
     (record,) = _lines(capsys)
-    assert {metric.value: record[metric.value] for metric in Metric} == {metric.value: [0] for metric in Metric}
+    assert {metric.value: record[metric.value] for metric in Metric} == {metric.value: 1 for metric in Metric}
+    (directive,) = record["_aws"]["CloudWatchMetrics"]
+    assert {each["Unit"] for each in directive["Metrics"]} <= {"Count", "Seconds"}
 
 
-def test_no_counts_are_no_record(capsys: pytest.CaptureFixture[str]) -> None:
-    """An empty record is refused by CloudWatch."""
+def test_no_counts_are_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """There is nothing to find in it."""
     telemetry.emit("initializer", "static", {})
     assert capsys.readouterr().out == ""
 

@@ -123,7 +123,9 @@ def migrate(event: Mapping[str, object], context: LambdaContext) -> dict[str, ob
 
 def agent_api(event: Mapping[str, Any], context: LambdaContext) -> dict[str, object]:
     """
-    Answer one request of an agent, as ``AgentApi.handle``; *event* comes from an HTTP API (payload version 2.0).
+    Answer one request of an agent, as ``AgentApi.handle``.
+
+    *event* comes from a function URL or an HTTP API; both send payload version 2.0.
 
     Raises:
         EventInvalid: the event is not such a request.
@@ -165,7 +167,7 @@ def _request(event: Mapping[str, Any]) -> AgentRequest:
         )
     except (EventInvalid, ValueError) as error:
         text = str(error) if isinstance(error, EventInvalid) else f"body is {shown(body)}; it must be base64"
-        message = f"the event is not a request of an HTTP API, payload version 2.0: {text}"
+        message = f"the event is not a request of a function URL or an HTTP API, payload version 2.0: {text}"
         raise EventInvalid(message) from error
 
 

@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import sys
+import time
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from datetime import date
@@ -25,17 +26,26 @@ if TYPE_CHECKING:
 
 NAMESPACE = "Shepherd"
 """The CloudWatch namespace of all metrics."""
+COUNTS = "counts"
+"""The message of the line with the counts of an invocation."""
+
+_ALARM = ("provider",)
 
 
 class Metric(StrEnum):
-    """The metrics; the value is the name in CloudWatch and in the result of a function."""
+    """
+    What an invocation counts; the value is the name in its log line and in the result of a function.
+
+    What an alarm evaluates is a metric in CloudWatch besides, while it is not 0. The
+    other counts stay in the log: CloudWatch charges for each metric.
+    """
 
     unit: str
     """As CloudWatch spells it."""
     dimensions: tuple[str, ...]
-    """What it is counted by."""
+    """What it is counted by in CloudWatch; none: it is only in the log."""
 
-    def __new__(cls, name: str, unit: str = "Count", dimensions: tuple[str, ...] = ("loop", "provider")) -> Self:
+    def __new__(cls, name: str, dimensions: tuple[str, ...] = (), unit: str = "Count") -> Self:
         """Return a metric with these fields."""
         metric = str.__new__(cls, name)
         metric._value_, metric.unit, metric.dimensions = name, unit, dimensions
@@ -53,21 +63,21 @@ class Metric(StrEnum):
     """Machines that were due for recovery and left alone: they report again, or recovery is paused or suspended."""
     NOT_TAKEN = "not_taken"
     """Steps of recovery that were attempted and that the provider certainly did not take."""
-    FOUND_ALIVE = "found_alive"
+    FOUND_ALIVE = "found_alive", _ALARM
     """Unhealthy machines that answered over SSH: they were not interrupted, only their agent is started anew."""
     BACKLOG = "backlog"
     """Machines that were due and not claimed when the invocation ended."""
-    OLDEST_DUE_AGE = "oldest_due_age_seconds", "Seconds"
+    OLDEST_DUE_AGE = "oldest_due_age_seconds", _ALARM, "Seconds"
     """Seconds since the oldest of these machines became due."""
     INCOMPLETE = "incomplete"
     """1 if the invocation ran out of time before it ran out of work, else 0."""
-    RECOVERY_SUSPENDED = "recovery_suspended"
+    RECOVERY_SUSPENDED = "recovery_suspended", _ALARM
     """Locations where recovery is suspended, or 1 for the whole provider: too many machines are unhealthy at once."""
     UNHEALTHY = "unhealthy"
     """Machines whose agent stopped reporting, in the examined sample."""
     STARTUP_TIMEOUTS = "startup_timeouts"
     """Machines whose agent never reported, in the examined sample."""
-    QUARANTINED = "quarantined"
+    QUARANTINED = "quarantined", _ALARM
     """Quarantined machines; no loop touches them until an operator ends the quarantine."""
     NO_ACCESS = "no_access"
     """Machines on which no agent can be started until an operator acts: wrong host key, login or address."""
@@ -79,13 +89,13 @@ class Metric(StrEnum):
     """Intents that were dropped because their machine was never created."""
     ASSIMILATED = "assimilated"
     """Unknown machines at the provider that were taken into the BMDB."""
-    DISPUTED = "disputed"
+    DISPUTED = "disputed", _ALARM
     """Machines with drift that the Provisioner does not repair."""
-    DRIFT_LIMIT_EXCEEDED = "drift_limit_exceeded"
+    DRIFT_LIMIT_EXCEEDED = "drift_limit_exceeded", _ALARM
     """1 if more machines drifted than the limit allows, so that the invocation changed nothing, else 0."""
     CAPACITY_PENALIZED = "capacity_penalized"
     """Capacity whose creations failed and that is not used for a while."""
-    MACHINES_TOTAL = "machines_total"
+    MACHINES_TOTAL = "machines_total", _ALARM
     """Machines of this provider that count towards the limit: those in the BMDB, and intents."""
     WAITING_FOR_LIMIT = "waiting_for_limit"
     """Capacity at the provider that stays unused because the limit of machines is reached."""
@@ -95,9 +105,9 @@ class Metric(StrEnum):
     """Machines recorded as neither up, nor missing, nor failed permanently."""
     MISSING = "missing"
     """Machines recorded as missing, because the provider does not list them any more."""
-    REPAIRED = "repaired"
+    REPAIRED = "repaired", _ALARM
     """Machines whose due row contradicted the facts and was repaired; 0 unless something is broken."""
-    SETTINGS_REFUSED = "settings_refused"
+    SETTINGS_REFUSED = "settings_refused", _ALARM
     """1 if the settings document was refused, so that the last good one stays in force; else not written."""
 
 
@@ -136,30 +146,33 @@ def error(message: str, /, *, exc: BaseException | None = None, **facts: object)
 
 def emit(loop: str, provider: str, counts: Mapping[Metric, float]) -> None:
     """
-    Write *counts* as one metric record for each set of dimensions; *loop* and *provider* are their values.
+    Write *counts* as one log line, from which CloudWatch takes the metrics that are not 0.
 
     Call it once, after everything that is counted has been committed. Without
     *counts* nothing is written.
     """
     if not counts:
         return
-    from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (  # noqa: PLC0415 - loaded with the first record
-        AmazonCloudWatchEMFProvider,
-    )
-
-    values = {"loop": loop, "provider": provider}
-    for dimensions in dict.fromkeys(metric.dimensions for metric in counts):
-        record = AmazonCloudWatchEMFProvider(namespace=NAMESPACE)
-        record.service = ""  # else POWERTOOLS_SERVICE_NAME would become another dimension
-        for name in dimensions:
-            record.add_dimension(name, values[name])
-        if "settings" in _bound:
-            record.add_metadata("settings", _bound["settings"])  # each invocation writes this record, not always a line
-        for metric, count in counts.items():
-            if metric.dimensions == dimensions:
-                record.add_metric(metric.value, metric.unit, count)
-        # In one write, so that no line of another thread gets into it.
-        sys.stdout.write(json.dumps(record.serialize_metric_set()) + "\n")
+    dimensions = {"loop": loop, "provider": provider}
+    line: dict[str, object] = {"message": COUNTS, **_bound, **dimensions}
+    line |= {metric.value: count for metric, count in counts.items()}
+    metrics = [metric for metric, count in counts.items() if metric.dimensions and count]
+    if metrics:
+        line["_aws"] = {
+            "Timestamp": int(time.time() * 1000),  # noqa: TID251 - CloudWatch requires it, and nothing else reads it
+            "CloudWatchMetrics": [
+                {
+                    "Namespace": NAMESPACE,
+                    "Dimensions": [list(of)],
+                    "Metrics": [
+                        {"Name": metric.value, "Unit": metric.unit} for metric in metrics if metric.dimensions == of
+                    ],
+                }
+                for of in dict.fromkeys(metric.dimensions for metric in metrics)
+            ],
+        }
+    # In one write, so that no line of another thread gets into it.
+    sys.stdout.write(json.dumps(_plain(line), separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""The function that agents report to, as an HTTP API calls it, and real agents that report to it over HTTPS."""
+"""The function that agents report to, as its endpoints call it, and real agents that report to it over HTTPS."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 SAMPLE: dict[str, Any] = json.loads((ROOT / "events" / "agent_api.json").read_text())
+"""As a function URL sends it."""
+HTTP_API_SAMPLE: dict[str, Any] = json.loads((ROOT / "tests" / "data" / "agent_api_http_api.json").read_text())
+EVERY_SAMPLE = pytest.mark.parametrize("sample", [SAMPLE, HTTP_API_SAMPLE], ids=["function-url", "http-api"])
+PREFIX = SAMPLE["rawPath"].rpartition("/")[0]
 HARDWARE = b"\x12\x05a fan"  # an AgentHardwareReport with one warning
 YEAR = 365 * 86_400_000
 
@@ -76,34 +80,39 @@ def invoke(event: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def event_of(request: AgentRequest) -> dict[str, Any]:
-    """Return what an HTTP API makes of *request*."""
+def event_of(request: AgentRequest, sample: dict[str, Any] = SAMPLE) -> dict[str, Any]:
+    """Return what the endpoint that *sample* comes from makes of *request*."""
     return {
-        **SAMPLE,
+        **sample,
         "rawPath": request.path,
-        "headers": {**SAMPLE["headers"], **request.headers},
+        "headers": {**sample["headers"], **request.headers},
         "body": b64encode(request.body).decode(),
     }
 
 
-# --- as an HTTP API calls it ---
+# --- as a function URL and an HTTP API call it ---
 
 
 @configured
-def test_the_sample_request_is_not_believed() -> None:
+@EVERY_SAMPLE
+def test_a_sample_request_is_not_believed(sample: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """Its machine is unknown and its time long past; that it is refused shows that function and BMDB are well."""
-    answer = invoke(SAMPLE)
+    answer = invoke(sample)
     assert answer["statusCode"] == 401
     assert b64decode(answer["body"]) == b"not authorized\n"
-    assert int(answer["headers"]["shepherd-time"]) != SAMPLE["requestContext"]["timeEpoch"]
+    assert int(answer["headers"]["shepherd-time"]) != sample["requestContext"]["timeEpoch"]
+    (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert line["address"] == sample["requestContext"]["http"]["sourceIp"] == "192.0.2.13"
 
 
 @configured
-def test_a_signed_request_is_taken(fleet: Fleet) -> None:
-    """The answer is in the form that an HTTP API turns back into bytes."""
+@EVERY_SAMPLE
+def test_a_signed_request_is_taken(fleet: Fleet, sample: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is in the form that function URLs and HTTP APIs turn back into bytes."""
+    monkeypatch.setenv("SHEPHERD_PATH_PREFIX", PREFIX)
     agent = SignedAgent(fleet)
     fleet.request_installation(agent.machine_id, 1)
-    answer = invoke(event_of(agent.request()))
+    answer = invoke(event_of(agent.request(path=sample["rawPath"]), sample))
     assert answer["statusCode"] == 200
     assert answer["headers"]["content-type"] == "application/x-protobuf"
     assert answer["isBase64Encoded"] is True
@@ -112,11 +121,26 @@ def test_a_signed_request_is_taken(fleet: Fleet) -> None:
 
 
 @configured
-def test_a_body_that_is_text_or_missing_is_one_too() -> None:
-    """An HTTP API passes on text as it is, and of an empty body nothing; both are bytes that nobody signed."""
-    without = {name: value for name, value in SAMPLE.items() if name != "body"}
-    for event in (without, {**SAMPLE, "body": "a text", "isBase64Encoded": False}):
+@EVERY_SAMPLE
+def test_a_body_that_is_text_or_missing_is_one_too(sample: dict[str, Any]) -> None:
+    """Both endpoints pass on text as it is, and of an empty body nothing; both are bytes that nobody signed."""
+    without = {name: value for name, value in sample.items() if name != "body"}
+    for event in (without, {**sample, "body": "a text", "isBase64Encoded": False}):
         assert invoke(event)["statusCode"] == 401
+
+
+@configured
+@pytest.mark.parametrize(
+    "path", ["/heartbeat", "/other/heartbeat", "/other/heartbeats", "//heartbeat", f"{PREFIX}/x/heartbeat", "/", ""]
+)
+def test_a_path_of_another_deployment_is_refused_before_anything_is_read(
+    path: str, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function URL starts the function for every path; who only found the host learns nothing."""
+    monkeypatch.setenv("SHEPHERD_PATH_PREFIX", PREFIX)
+    monkeypatch.setenv("SHEPHERD_BMDB_HOST", "/nowhere")
+    answer = invoke(event_of(SignedAgent(fleet).request(path=path)))
+    assert (answer["statusCode"], b64decode(answer["body"])) == (404, b"not found\n")
 
 
 @configured

@@ -26,6 +26,7 @@ from tests.support.deployment.deployments import (
     DEPLOYMENTS,
     EQUINIX,
     FUNCTIONS,
+    HTTP_API,
     IAM,
     KEY,
     LOOPS,
@@ -45,9 +46,7 @@ if TYPE_CHECKING:
 
 QUEUE = "<FailureQueue.Arn>"
 STACK_UUID = PSEUDO["AWS::StackId"].rpartition("/")[2]
-OF_THE_DEPLOYMENT = {
-    PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "LOOP_MINUTES", "AGENT_API_RATE", "DEFAULT_AGENT_ENDPOINT")
-}
+OF_THE_DEPLOYMENT = {PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "LOOP_MINUTES", "DEFAULT_AGENT_ENDPOINT")}
 """What is no setting of a function, but of the deployment."""
 SETTINGS: dict[str, type[Settings]] = {
     "migrator": MigratorSettings,
@@ -91,7 +90,8 @@ def needs(stack: Stack, resource: str) -> set[str]:
             if isinstance(described.get("DependsOn"), str)
             else set(described.get("DependsOn", []))
         )
-        named |= {name for name in re.findall(r"<(\w+)[.>]", json.dumps(described)) if name in stack.resources}
+        named |= set(re.findall(r"<(\w+)[.>]", json.dumps(described)))
+        named &= stack.resources.keys()
         todo += named - found
         found |= named
     return found
@@ -113,19 +113,15 @@ def test_sam_makes_what_we_expect_and_nothing_else() -> None:
         *(f"{logical_id(loop)}ScheduleRole" for loop in LOOPS),
     }
     assert set(made.values()) == {
-        "AWS::ApiGatewayV2::Api",
-        "AWS::ApiGatewayV2::Integration",
-        "AWS::ApiGatewayV2::Route",
-        "AWS::ApiGatewayV2::Stage",
         "AWS::CloudFormation::Stack",
         "AWS::CloudWatch::Alarm",
-        "AWS::CloudWatch::Dashboard",
         "AWS::IAM::ManagedPolicy",
         "AWS::IAM::Role",
         "AWS::Lambda::EventInvokeConfig",
         "AWS::Lambda::Function",
         "AWS::Lambda::LayerVersion",
         "AWS::Lambda::Permission",
+        "AWS::Lambda::Url",
         "AWS::Logs::LogGroup",
         "AWS::SQS::Queue",
         "AWS::Scheduler::Schedule",
@@ -228,36 +224,79 @@ def test_who_needs_the_database_alone_knows_no_other_secret(
     assert (settings.bmdb_auth, settings.bmdb_user) == ("iam", "shepherd")
     known = {PREFIX + name.upper() for name in settings_type.model_fields}
     assert environment.keys() - known == {
-        PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "PROVIDER", "LOOP_MINUTES", "AGENT_API_RATE")
+        PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "PROVIDER", "LOOP_MINUTES")
     }
 
 
-def test_agents_report_to_this_deployment_by_default() -> None:
-    """Nobody can know the API's address before it is deployed, so nobody is asked for it."""
-    stack = deployed()
-    endpoint = properties(stack, "initializer")["Environment"]["Variables"]["SHEPHERD_DEFAULT_AGENT_ENDPOINT"]
-    assert endpoint == f"https://<AgentApi>.execute-api.eu-central-1.amazonaws.com/{STACK_UUID}"
+URL_ENDPOINT = f"<AgentUrl.FunctionUrl>{STACK_UUID}"
+API_ENDPOINT = f"https://<AgentApi>.execute-api.eu-central-1.amazonaws.com/{STACK_UUID}"
+URL_RESOURCES = {"AgentUrl", "AgentUrlPermission", "AgentUrlInvokePermission"}
+API_RESOURCES = {"AgentApi", "AgentApiStage", "AgentApiRoute", "AgentApiBatchRoute", "AgentApiIntegration"}
+API_RESOURCES |= {"AgentApiPermission"}
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "first", "made"),
+    [
+        ("function-url", URL_ENDPOINT, URL_RESOURCES),
+        ("http-api", API_ENDPOINT, API_RESOURCES),
+        ("function-url,http-api", URL_ENDPOINT, URL_RESOURCES | API_RESOURCES),
+        ("http-api,function-url", API_ENDPOINT, URL_RESOURCES | API_RESOURCES),
+    ],
+)
+def test_new_agents_report_to_the_first_endpoint_of_the_deployment(endpoints: str, first: str, made: set[str]) -> None:
+    """Nobody can know its address before it is deployed, so nobody is asked for it; the other serves running agents."""
+    stack = deployed(AgentEndpoints=endpoints)
+    variables = properties(stack, "initializer")["Environment"]["Variables"]
+    assert variables["SHEPHERD_DEFAULT_AGENT_ENDPOINT"] == first
+    assert made == stack.resources.keys() & (URL_RESOURCES | API_RESOURCES)
     # What is given out must answer by then.
-    assert needs(stack, "InitializerFunction") >= {
-        "AgentApiFunction",
-        "AgentApiStage",
-        "AgentApiRoute",
-        "AgentApiIntegration",
-        "AgentApiPermission",
-    }
+    given_out = URL_RESOURCES if first == URL_ENDPOINT else API_RESOURCES
+    assert needs(stack, "InitializerFunctionSchedule") >= {"AgentApiFunction", *given_out}
 
 
-def test_only_the_one_request_of_an_agent_reaches_a_function() -> None:
-    """It is the one thing here that the world may call, and only who knows the stack's id."""
+def test_the_default_endpoint_has_no_price_of_its_own() -> None:
+    """An HTTP API costs more than all the rest of a heartbeat."""
+    assert deployed().parameters["AgentEndpoints"] == "function-url"
+
+
+def test_everybody_may_call_the_function_url_and_the_function_through_it_alone() -> None:
+    """Without either permission Lambda answers 403, also where no authorization is asked for."""
     stack = deployed()
+    (url,) = stack.of_type("AWS::Lambda::Url").values()
+    assert url == {
+        "AuthType": "NONE",
+        "TargetFunctionArn": "<AgentApiFunction.Arn>",
+    }  # and no CORS: no browser calls it
+    permissions = stack.of_type("AWS::Lambda::Permission").values()
+    common = {"FunctionName": "<AgentApiFunction>", "Principal": "*"}
+    assert sorted(permissions, key=lambda each: each["Action"]) == [
+        {**common, "Action": "lambda:InvokeFunction", "InvokedViaFunctionUrl": True},
+        {**common, "Action": "lambda:InvokeFunctionUrl", "FunctionUrlAuthType": "NONE"},
+    ]
+
+
+@pytest.mark.parametrize("endpoints", ["function-url", "http-api"])
+def test_the_function_refuses_whoever_does_not_know_the_path(endpoints: str) -> None:
+    """A function URL passes every path on; an HTTP API only the one, which the function then sees."""
+    variables = properties(deployed(AgentEndpoints=endpoints), "agent_api")["Environment"]["Variables"]
+    assert variables["SHEPHERD_PATH_PREFIX"] == f"/{STACK_UUID}"
+
+
+def test_only_requests_of_agents_and_relays_pass_the_http_api() -> None:
+    """The world may call it, and only who knows the stack's id."""
+    stack = deployed(**HTTP_API)
     (api,) = stack.of_type("AWS::ApiGatewayV2::Api").values()
     assert (api["ProtocolType"], api.keys() & {"Body", "Target", "RouteKey", "CorsConfiguration"}) == ("HTTP", set())
-    (route,) = stack.of_type("AWS::ApiGatewayV2::Route").values()
-    assert route == {
-        "ApiId": "<AgentApi>",
-        "RouteKey": f"POST /{STACK_UUID}/heartbeat",
-        "Target": "integrations/<AgentApiIntegration>",  # and no authorizer: agents have no account with AWS
-    }
+    routes = stack.of_type("AWS::ApiGatewayV2::Route").values()
+    assert sorted(routes, key=lambda route: route["RouteKey"]) == [
+        {
+            "ApiId": "<AgentApi>",
+            "RouteKey": f"POST /{STACK_UUID}/{name}",
+            "Target": "integrations/<AgentApiIntegration>",  # and no authorizer: agents have no account with AWS
+        }
+        for name in ("heartbeat", "heartbeats")
+    ]
     (integration,) = stack.of_type("AWS::ApiGatewayV2::Integration").values()
     assert integration == {
         "ApiId": "<AgentApi>",
@@ -273,13 +312,13 @@ def test_only_the_one_request_of_an_agent_reaches_a_function() -> None:
 
 def test_the_path_that_an_agent_signs_is_the_path_that_the_function_sees() -> None:
     """A stage with a name would stand in front of it."""
-    (stage,) = deployed().of_type("AWS::ApiGatewayV2::Stage").values()
+    (stage,) = deployed(**HTTP_API).of_type("AWS::ApiGatewayV2::Stage").values()
     assert (stage["StageName"], stage["AutoDeploy"]) == ("$default", True)
 
 
 def test_the_api_lets_the_fleet_through_that_settings_allow() -> None:
     """The limit bounds what strangers can cost; settings of a fleet that needs more are refused with what to set."""
-    stack = deployed()
+    stack = deployed(**HTTP_API)
     (stage,) = stack.of_type("AWS::ApiGatewayV2::Stage").values()
     rate = properties(stack, "migrator")["Environment"]["Variables"]["SHEPHERD_AGENT_API_RATE"]
     assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": rate, "ThrottlingBurstLimit": rate}
@@ -288,7 +327,7 @@ def test_the_api_lets_the_fleet_through_that_settings_allow() -> None:
 
 def test_no_line_is_logged_for_each_heartbeat() -> None:
     """Neither by Lambda nor by the API: lines for four billion requests would cost more than the rest of the fleet."""
-    stack = deployed()
+    stack = deployed(**HTTP_API)
     assert properties(stack, "agent_api")["LoggingConfig"]["SystemLogLevel"] == "WARN"
     (stage,) = stack.of_type("AWS::ApiGatewayV2::Stage").values()
     assert "AccessLogSettings" not in stage

@@ -53,7 +53,8 @@ REQUIRED: dict[str, dict[str, str]] = {
 # What can be chosen besides.
 IAM = {"BmdbLogin": "cluster-ABC123"}
 ONE_PASSWORD = {"BmdbLogin": "one-password"}
-VPC = {"VpcSubnetIds": "subnet-0a1,subnet-0b2", "VpcSecurityGroupIds": "sg-0c3"}
+VPC = {"Vpc": "subnet-0a1,subnet-0b2:sg-0c3"}
+HTTP_API = {"AgentEndpoints": "http-api"}
 TOPIC = "arn:aws:sns:eu-central-1:123456789012:alarms"
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1234-abcd"
 
@@ -61,7 +62,13 @@ _CHOICES: tuple[tuple[dict[str, str], ...], ...] = (
     (STATIC, *(each for name, each in SMALLEST.items() if name != "static"), EC2_BY_TEMPLATE),
     ({}, IAM, ONE_PASSWORD),
     ({}, {**VPC, "KmsKeyArn": KEY}),
-    ({}, {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "LoopMinutes": "0,5,60,1", "ReservedConcurrency": "2,10"}),
+    (
+        {},
+        {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "LoopMinutes": "0,5,60,1", "ReservedConcurrency": "2,10"},
+        {"AgentEndpoints": "function-url,http-api", "LoopMinutes": "1,1,1,30"},
+        {"AgentEndpoints": "http-api,function-url", "LoopMinutes": "10,1,1,1"},
+        HTTP_API,
+    ),
 )
 DEPLOYMENTS = [{name: value for choice in chosen for name, value in choice.items()} for chosen in product(*_CHOICES)]
 """Every combination of what the conditions look at."""

@@ -41,6 +41,7 @@ EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 PARAMETERS: dict[str, dict[str, Any]] = TEMPLATE["Parameters"]
 OBSERVABILITY: dict[str, Any] = TEMPLATE["Nested"]["Observability"]
 STACK = stack_of(STATIC)
+STACK_UUID = PSEUDO["AWS::StackId"].rpartition("/")[2]
 
 
 def _properties(logical_id: str) -> dict[str, Any]:
@@ -130,7 +131,6 @@ def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
         "SHEPHERD_BUCKET_OWNER": PSEUDO["AWS::AccountId"],
         "SHEPHERD_PROVIDER": "static",
         "SHEPHERD_LOOP_MINUTES": "1,1,1,1",
-        "SHEPHERD_AGENT_API_RATE": "200",
         "SHEPHERD_BMDB_ROLES": "shepherd",
         "SHEPHERD_BMDB_HOST": "db.example.com",
         "SHEPHERD_BMDB_AUTH": "password",
@@ -142,10 +142,11 @@ def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
             "SHEPHERD_SSH_KEY_PARAMETER": "/shepherd/ssh-key",
             "SHEPHERD_INSTALLATION_PUBLIC_KEY_PARAMETER": "/shepherd/installation-key.pub",
             "SHEPHERD_AGENT_SOURCE": "s3://bucket/agent",
-            "SHEPHERD_DEFAULT_AGENT_ENDPOINT": f"https://<AgentApi>.execute-api.{PSEUDO['AWS::Region']}.amazonaws.com/"
-            + PSEUDO["AWS::StackId"].rpartition("/")[2],
+            "SHEPHERD_DEFAULT_AGENT_ENDPOINT": f"<AgentUrl.FunctionUrl>{STACK_UUID}",
         }
         if function in LOOPS
+        else {"SHEPHERD_PATH_PREFIX": f"/{STACK_UUID}"}
+        if function == "agent_api"
         else {}
     )
 
@@ -204,6 +205,7 @@ def test_the_deployment_asks_for_the_schema_that_its_code_needs() -> None:
         "Login",  # other roles
         "Provider",
         "LoopMinutes",
+        "AgentEndpoints",  # only one of them has a rate
         "ReservedConcurrency",
     }
 

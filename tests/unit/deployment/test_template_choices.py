@@ -28,9 +28,6 @@ from tests.support.deployment.deployments import (
 CAPABILITIES = {spec.name: spec.always for spec in SPECS}
 
 
-NETWORK = "VpcSubnetIds and VpcSecurityGroupIds need each other."
-
-
 @pytest.mark.parametrize(
     ("deployment", "refused"),
     [
@@ -42,8 +39,6 @@ NETWORK = "VpcSubnetIds and VpcSecurityGroupIds need each other."
             {**EC2, "Ec2Resources": ""},
             ["The provider ec2 needs Ec2Resources, which says with what instances may be launched."],
         ),
-        ({**STATIC, **VPC, "VpcSecurityGroupIds": ""}, [NETWORK]),
-        ({**STATIC, **VPC, "VpcSubnetIds": ""}, [NETWORK]),
     ],
 )
 def test_what_does_not_fit_together_is_refused_before_anything_is_made(
@@ -88,7 +83,14 @@ def test_what_nobody_can_know_must_be_said(nothing: str) -> None:
         ("AlarmTopicArn", TOPIC, True),
         ("AlarmTopicArn", "somebody@example.com", False),
         ("KmsKeyArn", "alias/aws/ssm", False),
-        ("VpcSubnetIds", "subnet-0a1, subnet-0b2", False),
+        ("Vpc", "subnet-0a1,subnet-0b2:sg-0c3", True),
+        ("Vpc", "subnet-0a1, subnet-0b2:sg-0c3", False),
+        ("Vpc", "subnet-0a1,subnet-0b2", False),
+        ("Vpc", "subnet-0a1:", False),
+        ("Vpc", ":sg-0c3", False),
+        ("AgentEndpoints", "http-api,function-url", True),
+        ("AgentEndpoints", "", False),
+        ("AgentEndpoints", "http-api,http-api", False),
     ],
 )
 def test_a_value_is_refused_that_makes_no_sense_or_would_widen_a_permission(

@@ -54,6 +54,8 @@ class Limits:
     """The same between two hardware reports."""
     batch_bytes: int
     """The size of a batch."""
+    path_prefix: str | None = None
+    """What paths must begin with; None: anything."""
 
 
 @dataclass(frozen=True, slots=True)

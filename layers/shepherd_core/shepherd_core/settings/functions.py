@@ -113,6 +113,12 @@ class AgentApiSettings(BmdbSettings, EndpointSettings):
     bmdb_statement_timeout_seconds: Seconds = Field(
         5, description="Maximum seconds for one statement of an agent's report."
     )
+    path_prefix: str | None = Field(
+        None,
+        pattern="^/[^/?#]+$",
+        description="What the path of the endpoint begins with, as the deployment says; requests for any other are "
+        "refused unread. Unset: any.",
+    )
     max_body_bytes: int = Field(
         65_536, ge=1_024, le=6_000_000, description="Maximum size of an agent's report in bytes."
     )
