@@ -72,6 +72,8 @@ class SimulatedBmc:
         """``BootSourceOverrideEnabled`` of the emulator's boot override."""
         self.pending: dict[str, str] | None = None
         """The boot override from the next reset on, for a BMC with a separate resource for it."""
+        self.session_location: str | None = None
+        """Where it says that a new session is; None: where it is."""
         self.sessions: dict[str, str] = {}
         """The paths of the open sessions, by token."""
         self.bad_logins = 0
@@ -153,7 +155,8 @@ class SimulatedBmc:
             return refusal(503, "SessionLimitExceeded", "The session establishment failed: too many sessions are open.")
         token, path = secrets.token_hex(16), f"{SESSIONS}/{next(self._numbers)}"
         self.sessions = {**self.sessions, token: path}
-        return Reply(status=201, body={"@odata.id": path}, headers={"X-Auth-Token": token, "Location": path})
+        headers = {"X-Auth-Token": token, "Location": self.session_location or path}
+        return Reply(status=201, body={"@odata.id": path}, headers=headers)
 
     def _reset(self, path: str, body: Any) -> Reply:
         kind = body["ResetType"]

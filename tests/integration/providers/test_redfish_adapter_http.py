@@ -482,6 +482,16 @@ def test_a_session_that_cannot_be_closed_spoils_nothing(
     assert "a session was left open" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("location", ["http://[", "https://x:y/", "//[::1/sessions"])
+def test_a_session_at_no_path_is_left_open(
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, location: str
+) -> None:
+    """The error of the parser would leave the adapter, after the restart."""
+    bmc.session_location = location
+    provider(rack, clock, auth="session").reboot(NAME, deadline)
+    assert bmc.resets == ["ForceRestart"]
+
+
 def test_a_session_that_ended_early_is_begun_again(
     rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:

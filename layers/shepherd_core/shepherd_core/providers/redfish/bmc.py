@@ -116,7 +116,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
                 answer = self._transport.send(logout, self._deadline, self._deadline.within(CLOSING_SECONDS))
                 if not answer.ok:
                     telemetry.warning("a session was left open", bmc=self._bmc_access.url, status=answer.status_code)
-            except ShepherdError as error:
+            except (ShepherdError, AttributeError, TypeError, ValueError) as error:  # its path and token may be anything
                 telemetry.warning("a session was left open", bmc=self._bmc_access.url, error=error)
 
     def failure(self, error: exceptions.HTTPError) -> ProviderError:
