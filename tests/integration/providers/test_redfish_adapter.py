@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -344,6 +345,41 @@ def test_a_reinstallation_that_is_refused_leaves_the_machine_running(
     assert "reinstall" not in site.done
     assert not site.inserted
     assert site.bmc.override == "Disabled"
+
+
+@pytest.mark.parametrize("status", [400, 503])
+def test_a_restart_that_is_refused_in_the_middle_says_that_the_machine_is_off(site: Site, status: int) -> None:
+    """The next restart switches it on; until then an operator may wonder."""
+    site.bmc.reset_types = ("On", "ForceOff")
+    site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=1, status=status))
+    with pytest.raises((ProviderRefused, ProviderUnavailable), match="; the machine is off"):
+        site.provider().power_cycle(NAME, site.deadline)
+    site.provider().reboot(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceOff", "On"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Boot": {"BootSourceOverrideTarget@Redfish.AllowableValues": ["Pxe"]}},
+        {"Boot": 5},
+        {"Actions": {}},
+        {"Actions": 5},
+        {"Id": None},
+    ],
+)
+def test_a_reinstallation_that_is_not_understood_leaves_the_machine_running(site: Site, change: Any) -> None:
+    """What a BMC shows of a machine that is off may be something else: no error may leave it off."""
+    system = json.loads(site.bmc._forwarded("GET", site.bmc.system, None).body)
+    shown = {name: value for name, value in {**system, "PowerState": "Off", **change}.items() if value is not None}
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=1, status=200, body=shown))
+    with suppress(ProviderRefused, ProviderUnavailable):
+        site.provider(boot_source=site.rack.image_url).reinstall(NAME, site.deadline)
+    assert site.bmc.resets[0] == "ForceOff"
+    assert len([call for call in site.bmc.calls if call == f"GET {site.bmc.system}"]) >= 3
+    site.rack.wait_until_idle()
+    assert site.rack.power(NAME) == "On"
+    assert site.inserted == ("reinstall" in site.done)
 
 
 def test_a_machine_that_cannot_be_switched_on_is_reported_as_off(site: Site) -> None:

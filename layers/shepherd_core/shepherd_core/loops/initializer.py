@@ -46,7 +46,7 @@ class StartOptions:
 
 
 class Initializer(Loop[AgentStarted]):
-    """Starts agents. Starting one where one runs already is harmless: the newer agent replaces the older."""
+    """Starts agents. Where one runs already, the newer replaces it, or refuses to as long as an installation goes on."""
 
     name = "initializer"
     process = Process.AGENT_START

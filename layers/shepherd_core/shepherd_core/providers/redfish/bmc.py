@@ -40,6 +40,10 @@ _PASSING = (408, 409, 423, 425, 429, 500, 502, 503, 504, 507)
 _UNAUTHORIZED = 401
 
 
+UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
+"""What sushy raises for an answer that is not what it expects: it parses answers without validating them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BmcOptions:
     """The options for all BMCs."""
@@ -67,13 +71,8 @@ def connected(options: BmcOptions, bmc_access: BmcAccess, deadline: Deadline) ->
     bmc = Bmc(options, bmc_access, deadline)
     try:
         yield bmc
-    except exceptions.HTTPError as error:
-        raise bmc.failure(error) from error
-    except exceptions.SushyError as error:
-        raise ProviderRefused(f"{bmc.asked}: {str(error)[:TEXT_LENGTH]}") from error
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        # sushy parses answers without validating them.
-        raise ProviderUnavailable(f"{bmc.asked}: the answer is not understood: {error!r:.200}") from error
+    except (exceptions.SushyError, *UNREADABLE) as error:
+        raise bmc.meaning(error) from error
     finally:
         bmc.close()
 
@@ -116,8 +115,18 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
                 answer = self._transport.send(logout, self._deadline, self._deadline.within(CLOSING_SECONDS))
                 if not answer.ok:
                     telemetry.warning("a session was left open", bmc=self._bmc_access.url, status=answer.status_code)
-            except (ShepherdError, AttributeError, TypeError, ValueError) as error:  # its path and token may be anything
+            except (ShepherdError, *UNREADABLE) as error:  # its path and its token may be anything
                 telemetry.warning("a session was left open", bmc=self._bmc_access.url, error=error)
+
+    def meaning(self, error: Exception) -> ShepherdError:
+        """Return Shepherd's error for any that an operation on this BMC raises."""
+        if isinstance(error, ShepherdError):
+            return error
+        if isinstance(error, exceptions.HTTPError):
+            return self.failure(error)
+        if isinstance(error, exceptions.SushyError):
+            return ProviderRefused(f"{self.asked}: {str(error)[:TEXT_LENGTH]}")
+        return ProviderUnavailable(f"{self.asked}: the answer is not understood: {error!r:.200}")
 
     def failure(self, error: exceptions.HTTPError) -> ProviderError:
         """Return Shepherd's error for a refusal of the BMC, with the BMC's message."""

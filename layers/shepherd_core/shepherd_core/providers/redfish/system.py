@@ -28,7 +28,7 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import ProviderStatus
-from shepherd_core.providers.redfish.bmc import ROOT
+from shepherd_core.providers.redfish.bmc import ROOT, UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,22 +116,23 @@ class ComputerSystem:
         """
         *first, last = self._steps([])
         target, drive = self._target()
-        off = not first
+        off, begun = not first, False
         try:
             if drive is not None:
                 if drive.inserted:
                     drive.eject_media()
                 drive.insert_media(self._boot_source)
+            begun = True
             for kind in first:
                 self._reset(kind)
                 self._system.refresh()
             off = True
             self._system.set_system_boot_options(target=target, enabled=BootSourceOverrideEnabled.ONCE)
             self._reset(last)
-        except exceptions.MissingActionError as error:
-            raise NotSupported(f"{self._bmc.name} cannot insert an image for {self._path}") from error
-        except (exceptions.HTTPError, ShepherdError) as error:
-            failure = self._bmc.failure(error) if isinstance(error, exceptions.HTTPError) else error
+        except (exceptions.SushyError, ShepherdError, *UNREADABLE) as error:
+            if isinstance(error, exceptions.MissingActionError) and not begun:
+                raise NotSupported(f"{self._bmc.name} cannot insert an image for {self._path}") from error
+            failure = self._bmc.meaning(error)
             left_off = self._take_back(off=off, switch_on=bool(first))
             if left_off and isinstance(failure, ProviderError):
                 raise type(failure)(f"{failure}; the machine is off") from error
@@ -164,7 +165,7 @@ class ComputerSystem:
             self._boot_as_usual()
             if stopped and switch_on:
                 self._system.reset_system(self._offered(ResetType.ON, ResetType.FORCE_ON))
-        except (exceptions.SushyError, ShepherdError) as error:
+        except (exceptions.SushyError, ShepherdError, *UNREADABLE) as error:
             telemetry.warning("reinstallation not taken back", system=f"{self._bmc.name} {self._path}", error=error)
             return switch_on
         return False
@@ -172,8 +173,13 @@ class ComputerSystem:
     def _restart(self, kinds: list[ResetType]) -> None:
         steps = self._steps(kinds)
         self._boot_as_usual()
-        for kind in steps:
-            self._reset(kind)
+        self._reset(steps[0])
+        for kind in steps[1:]:
+            try:
+                self._reset(kind)
+            except (exceptions.SushyError, ProviderError, *UNREADABLE) as error:
+                failure = self._bmc.meaning(error)
+                raise type(failure)(f"{failure}; the machine is off") from error
 
     def _boot_as_usual(self) -> None:
         boots = [resource.get("Boot") or {} for resource in (self._system.json, self._pending())]
