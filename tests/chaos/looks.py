@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shepherd_core.agent.takeover import AgentState
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import SshTimedOut
+from shepherd_core.domain.remediation import AgentState
 from shepherd_core.loops.look import Look
 
 from tests.chaos.fleet_operation import Machines

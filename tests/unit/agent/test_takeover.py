@@ -10,7 +10,6 @@ import pytest
 from shepherd_core.agent.takeover import (
     STDERR_BYTES,
     AgentProgram,
-    AgentState,
     RunResult,
     Takeover,
     printable,
@@ -29,6 +28,7 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.pb.agent_pb2 import TakeoverError as AgentsError
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
+from shepherd_core.domain.remediation import AgentState
 
 if TYPE_CHECKING:
     from shepherd_core.agent.takeover import AgentBinary

@@ -8,7 +8,6 @@ Protocols at its top, which ``adapters/ssh`` implements.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from google.protobuf.message import DecodeError
@@ -25,6 +24,7 @@ from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, Ta
 
 if TYPE_CHECKING:
     from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.remediation import AgentState
 
 KEY_BYTES = 32
 STDERR_BYTES = 4096
@@ -59,15 +59,6 @@ class RunResult:
     """The end of it, at most ``STDERR_BYTES``."""
     exit_status: int
     """-1: it ended without one, by a signal."""
-
-
-class AgentState(StrEnum):
-    """What a machine says about its agent."""
-
-    RUNS = "runs"
-    INSTALLS = "installs"
-    """It runs, and an installation that it started goes on."""
-    ENDED = "ended"
 
 
 class MachineConnection(Protocol):

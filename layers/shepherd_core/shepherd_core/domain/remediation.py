@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.provider import QUARANTINE, STEPS
@@ -74,6 +75,15 @@ class PastAttempt:
     def accepted(self) -> bool:
         """Whether the provider was asked for the step and accepted it."""
         return self.concluded and self.failed is None and self.step in STEPS and STEPS[self.step].take is not None
+
+
+class AgentState(StrEnum):
+    """What a machine says about its agent."""
+
+    RUNS = "runs"
+    INSTALLS = "installs"
+    """It runs, and an installation that it started goes on."""
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)

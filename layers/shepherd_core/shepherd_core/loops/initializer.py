@@ -46,7 +46,7 @@ class StartOptions:
 
 
 class Initializer(Loop[AgentStarted]):
-    """Starts agents. Where one runs already, the newer replaces it, or refuses to as long as an installation goes on."""
+    """Starts agents. Where one runs already, the newer one replaces it, but not during an installation."""
 
     name = "initializer"
     process = Process.AGENT_START

@@ -25,7 +25,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh import messages
 from shepherd_core.adapters.ssh.messages import Failure, RequestFailed
 from shepherd_core.adapters.ssh.processes import FORK_SERVER
-from shepherd_core.agent.takeover import AgentState, RunResult, printable
+from shepherd_core.agent.takeover import RunResult, printable
 from shepherd_core.domain.errors import (
     MalformedAnswer,
     SshAuthenticationFailed,
@@ -40,6 +40,7 @@ from shepherd_core.domain.errors import (
     SshUploadFailed,
     TimeLimitExceeded,
 )
+from shepherd_core.domain.remediation import AgentState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
