@@ -13,7 +13,7 @@ from .ed25519 import SEED_LENGTH, PrivateKey
 from .endpoint import Endpoint, NotDelivered
 from .hardware import hardware_report
 from .kernel import Kernel
-from .messages import heartbeat_request, installation_request
+from .messages import HeartbeatResponse, heartbeat_request
 from .refusal import Refusal
 from .reporter import Reporter
 
@@ -45,7 +45,7 @@ def beat_once(machine_id: str, address: str, ca_file: str | None) -> Sequence[st
     key = PrivateKey(os.urandom(SEED_LENGTH))
     answer = Reporter(endpoint, key, machine_id).send("heartbeat", heartbeat_request(machine_id))
     try:
-        request = installation_request(answer)
+        request = HeartbeatResponse.decode(answer).installation
     except ValueError as error:
         raise NotDelivered(f"the answer is not a HeartbeatResponse: {error}") from error
     asked = "nothing" if request is None else f"installation {request.generation}, which was not started"

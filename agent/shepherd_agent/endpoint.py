@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from email.message import Message
 
-_SECONDS = 60.0
+_SECONDS = 20.0
 _LONGEST_ANSWER = 4 << 20
 _KEPT_SHARE = 0.5
 """Of the time for a message, what a kept connection gets before a new one is tried."""

@@ -18,8 +18,9 @@ _TEXT = {1: "machine_id", 2: "bmaas_endpoint"}
 _CA_CERTIFICATE = 3
 _INSTALLATION_KEY, _TIME = 1000, 1001
 _SIGNED, _SIGNATURE = 1000, 1001
-_ENDPOINT = 1001
 _RESPONSE_KEY = 1000
+_FAILED_ATTEMPTS, _INTERVAL_IN_USE = 1000, 1001
+_INTERVAL, _ENDPOINT = 1000, 1001
 
 RESPONSE_KEY_LENGTH = 32
 
@@ -82,14 +83,20 @@ def takeover_error(message: str) -> bytes:
     return field(2, field(1, message.encode(errors="replace")))
 
 
-def heartbeat_request(machine_id: str, *, hardware: bytes = b"", installation: bytes = b"") -> bytes:
-    """Return the HeartbeatRequest of the machine, with the encoded reports that are not empty."""
+def heartbeat_request(
+    machine_id: str, *, hardware: bytes = b"", installation: bytes = b"", failed_attempts: int = 0, interval: int = 0
+) -> bytes:
+    """
+    Return the HeartbeatRequest of the machine, with the encoded reports that are not empty.
+
+    *failed_attempts* is how many failed since the last one that was accepted, *interval* in seconds.
+    """
     message = field(1, machine_id.encode())
     if hardware:
         message += field(2, hardware)
     if installation:
         message += field(3, installation)
-    return message
+    return message + integer(_FAILED_ATTEMPTS, failed_attempts) + integer(_INTERVAL_IN_USE, interval)
 
 
 @dataclass(frozen=True)
@@ -135,16 +142,26 @@ class SignedInstallation:
         return cls(_last(message, 1, b"").decode(), signed(_last(message, 2, 0)), request)
 
 
-def installation_request(response: bytes) -> InstallationRequest | None:
-    """
-    Return the installation that the HeartbeatResponse *response* requests, None if it requests none.
+@dataclass(frozen=True)
+class HeartbeatResponse:
+    """What the endpoint asks for."""
 
-    Raises:
-        ValueError: *response* is not a HeartbeatResponse.
-    """
-    # By the protobuf specification, repeated occurrences of a message field are merged.
-    parts = [value for number, value in fields(response) if number == 1 and isinstance(value, bytes)]
-    return InstallationRequest.decode(b"".join(parts)) if parts else None
+    installation: InstallationRequest | None
+    """None: no installation is requested."""
+    interval: int
+    """How long to wait between two heartbeats, in seconds; 0: as before."""
+
+    @classmethod
+    def decode(cls, message: bytes) -> HeartbeatResponse:
+        """
+        Decode *message*.
+
+        Raises:
+            ValueError: *message* is not a HeartbeatResponse.
+        """
+        # By the protobuf specification, repeated occurrences of a message field are merged.
+        parts = [value for number, value in fields(message) if number == 1 and isinstance(value, bytes)]
+        return cls(InstallationRequest.decode(b"".join(parts)) if parts else None, _last(message, _INTERVAL, 0))
 
 
 def named_endpoint(response: bytes) -> str:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from .ed25519 import SEED_LENGTH, PrivateKey
 from .endpoint import Endpoint
-from .heartbeat import Heartbeats, interval, send_heartbeats
+from .heartbeat import Heartbeats, send_heartbeats
 from .installation import Installer, time_limit
+from .interval import Interval
 from .inventory import Inventory
 from .messages import RESPONSE_KEY_LENGTH, TakeoverInit, takeover_success
 from .permit import Permit
@@ -35,15 +36,15 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     run from it are killed before the answer, the one in *path*.pid first; *path*.install
     is the operator's command for installations; *path*.generation records the last
     one that was started, *path*.endpoint the endpoint that the first one moved the
-    agent to. An installation would end with the agent that runs it, so meanwhile
-    that agent is left alone.
+    agent to, *path*.interval how often to report. An installation would end with the
+    agent that runs it, so meanwhile that agent is left alone.
 
     Raises:
         Refusal: nothing was written to *answer*, and no agent was started.
     """
     init = TakeoverInit.decode(_read(source))
     endpoint = Endpoint(init.bmaas_endpoint, init.ca_certificate)
-    seconds = interval(os.environ)
+    interval = Interval(os.environ, f"{path}.interval")
     limit = time_limit(os.environ)
     installer = Installer(f"{path}.install", limit, Permit(init, f"{path}.generation"))
     if _installs(path, limit):
@@ -71,7 +72,7 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     answer.flush()
     detach(pid_file)
     reporter = SwitchingReporter(endpoint, key, init.machine_id, init.ca_certificate, f"{path}.endpoint")
-    send_heartbeats(Heartbeats(reporter, Inventory(), installer), seconds)
+    send_heartbeats(Heartbeats(reporter, Inventory(), installer, interval))
 
 
 def _installs(path: str, limit: float) -> bool:

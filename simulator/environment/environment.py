@@ -62,6 +62,8 @@ class EnvironmentSettings:
     provider: SimulatedProvider = "equinix"
     speed: float = 60
     """How many times faster than real time fleet time runs."""
+    heartbeat_seconds: float = 60
+    """The fleet time between two heartbeats that agents are told."""
     faults: Faults = field(default_factory=Faults)
     twice: float = 0.05
     """Probability that a schedule's event is delivered twice."""
@@ -133,6 +135,15 @@ class Environment(Assembled):
                 self.inject_fault(names[fault.machine], fault.fault)
                 done.append((names[fault.machine], fault.fault))
         return done
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """Return the fleet time between two heartbeats; agents are told whole real seconds, at least one."""
+        return self._heartbeat_seconds * self.settings.speed
+
+    @property
+    def _heartbeat_seconds(self) -> int:
+        return max(1, round(self.scaled(self.settings.heartbeat_seconds)))
 
     def scaled(self, seconds: float) -> float:
         """Return the real seconds of *seconds* of fleet time."""
@@ -248,7 +259,13 @@ class Environment(Assembled):
             "migrator": FunctionConfig(common, timeout_seconds=60),
             # High enough never to throttle: agents that are throttled wait longer, and become unhealthy in the end.
             "agent_api": FunctionConfig(
-                {**common, "SHEPHERD_REPORT_SECONDS": str(self.scaled(5))}, timeout_seconds=10, concurrency=8
+                {
+                    **common,
+                    "SHEPHERD_REPORT_SECONDS": str(self.scaled(5)),
+                    "SHEPHERD_HEARTBEAT_INTERVAL_SECONDS": str(self._heartbeat_seconds),
+                },
+                timeout_seconds=10,
+                concurrency=8,
             ),
             "provisioner": FunctionConfig(
                 {

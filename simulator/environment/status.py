@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from simulator.environment.environment import Environment
 
-_FRESH_SECONDS = 180
-"""An agent runs if its last heartbeat is no older than this, in fleet time: three heartbeat intervals."""
+_FRESH_INTERVALS = 3
+"""An agent runs if its last heartbeat is no older than so many heartbeat intervals."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _machine_status(environment: Environment, row: dict[str, Any], now: datetime
     power = environment.pool.state(provider_id).name.lower() if provider_id in environment.pool.names() else "nowhere"
     beat, started = row["agent_heartbeat_at"], row["agent_started_at"]
     age = None if beat is None else (now - beat).total_seconds() * environment.settings.speed
-    running = started is not None and age is not None and age <= _FRESH_SECONDS
+    running = started is not None and age is not None and age <= _FRESH_INTERVALS * environment.heartbeat_seconds
     if row["being_worked_on"]:
         state = "being worked on"
     elif running:

@@ -80,7 +80,7 @@ def forget(
     Remove machines from the BMDB that the provider no longer has.
 
     Two listings must lack them. A machine is refused if its agent reported in the
-    last hour, or if a loop works on it. Its history and a tombstone stay. Asks
+    last two hours, or if a loop works on it. Its history and a tombstone stay. Asks
     for confirmation if there is more than one.
 
     Examples:
@@ -101,7 +101,7 @@ def release(
     *,
     reason: Reason,
     despite_heartbeat: Annotated[
-        bool, typer.Option("--despite-heartbeat", help="Also if the agent reported in the last hour.")
+        bool, typer.Option("--despite-heartbeat", help="Also if the agent reported in the last two hours.")
     ] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a requested release that has not happened.")] = False,
     interval: Interval = 30,

@@ -561,11 +561,40 @@ def test_the_last_hardware_report_counts(fleet: Fleet, api: AgentApi, agent: Sig
     assert memory == 0
 
 
+RECORDED = "SELECT report_interval_seconds, failed_attempts FROM machine_agent_heartbeat WHERE machine_id = :id"
+
+
+@pytest.mark.parametrize(
+    ("told", "in_use", "recorded"),
+    [(240, 60, 240), (60, 240, 240), (3600, 1, 3600), (60, 2**32 - 1, 3600), (0, 300, 300), (240, 0, 0)],
+)
+def test_the_longer_of_the_intervals_told_and_in_use_is_recorded(
+    fleet: Fleet, connection: Connection, agent: SignedAgent, told: int, in_use: int, recorded: int
+) -> None:
+    """The answer may be lost. An agent without one (0) follows none, and none may claim more than an hour."""
+    request = agent.request(HeartbeatRequest(report_interval_seconds=in_use))
+    answer = HeartbeatResponse.FromString(endpoint(connection, interval=told).handle(request).body)
+    assert answer.report_interval_seconds == told
+    assert fleet.sql(RECORDED, id=agent.machine_id) == [[recorded, 0]]
+
+
+@pytest.mark.parametrize(("claimed", "recorded"), [(0, 0), (1, 1), (1000, 1000), (1001, 1000), (2**32 - 1, 1000)])
+def test_failed_attempts_are_recorded_up_to_a_limit(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, claimed: int, recorded: int
+) -> None:
+    """Those before the last heartbeat; a machine may claim anything."""
+    api.handle(agent.request(HeartbeatRequest(failed_attempts=claimed)))
+    assert fleet.sql(RECORDED, id=agent.machine_id) == [[0, recorded]]
+    api.handle(agent.request())
+    assert fleet.sql(RECORDED, id=agent.machine_id) == [[0, 0]]
+
+
 def test_the_answer_carries_an_installation_until_it_is_reported(
     fleet: Fleet, api: AgentApi, agent: SignedAgent
 ) -> None:
     """An agent that was started anew must hear of it too; one that has done it must not hear again."""
     wanted = HeartbeatResponse.FromString((WIRE / "cloud.bmaas.server.api.HeartbeatResponse.bin").read_bytes())
+    wanted.ClearField("report_interval_seconds")
     generation = wanted.installation_request.generation
     fleet.request_installation(agent.machine_id, generation)
     raw = wanted.installation_request.SerializeToString()

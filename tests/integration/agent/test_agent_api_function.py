@@ -18,6 +18,7 @@ from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint
 from agent.shepherd_agent.heartbeat import Heartbeats
 from agent.shepherd_agent.installation import Installer
+from agent.shepherd_agent.interval import Interval
 from agent.shepherd_agent.inventory import Inventory
 from agent.shepherd_agent.permit import Permit
 from agent.shepherd_agent.reporter import Reporter, Unauthorized, milliseconds
@@ -226,7 +227,8 @@ class RealAgent:
         permit = Permit(taught(str(self.machine_id)), f"{command}.generation")
         self.installer = Installer(str(command), 20, permit)
         reporter = Reporter(Endpoint(url, ca), key, str(self.machine_id), now)
-        self.heartbeats = Heartbeats(reporter, Inventory(lambda: HARDWARE), self.installer)
+        interval = Interval({}, f"{command}.interval")
+        self.heartbeats = Heartbeats(reporter, Inventory(lambda: HARDWARE), self.installer, interval)
 
 
 @pytest.fixture

@@ -91,6 +91,8 @@ def _agents_heartbeat() -> bytes:
         "c0ffee00-0000-4000-8000-000000000001",
         hardware=encode(_hardware()),
         installation=messages.installation_report(2**53 + 1, "the installation command ended with status 4"),
+        failed_attempts=3,
+        interval=240,
     )
 
 
@@ -124,7 +126,9 @@ def test_the_agent_reads_a_takeover_that_protoc_wrote() -> None:
 
 def test_the_agent_reads_a_request_that_protoc_wrote() -> None:
     """And passes it on as it came in."""
-    request = messages.installation_request(_recorded(f"{SERVER}.HeartbeatResponse"))
+    response = messages.HeartbeatResponse.decode(_recorded(f"{SERVER}.HeartbeatResponse"))
+    assert response.interval == 300
+    request = response.installation
     assert request is not None
     assert (request.generation, request.signed, request.signature) == (2**53 + 1, b"\n\x02id", b"\0\1\2\3")
     metropolis = callback_pb2.OSInstallationRequest.FromString(request.received).metropolis
@@ -158,12 +162,12 @@ def test_numbers_of_all_sizes_cross_the_wire() -> None:
         asked = callback_pb2.OSInstallationRequest(generation=generation)
         asked.metropolis.SetInParent()
         response = callback_pb2.HeartbeatResponse(installation_request=asked).SerializeToString()
-        request = messages.installation_request(response)
+        request = messages.HeartbeatResponse.decode(response).installation
         assert request is not None
         assert request.generation == generation
 
 
 def test_a_response_that_asks_for_nothing_is_empty() -> None:
     """So are fields of a later version."""
-    assert messages.installation_request(b"") is None
-    assert messages.installation_request(b"\x12\x03new\x18\x07") is None
+    assert messages.HeartbeatResponse.decode(b"") == messages.HeartbeatResponse(None, 0)
+    assert messages.HeartbeatResponse.decode(b"\x12\x03new\x18\x07") == messages.HeartbeatResponse(None, 0)

@@ -20,6 +20,7 @@ from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.heartbeat import Heartbeats
 from agent.shepherd_agent.installation import Installer
+from agent.shepherd_agent.interval import Interval
 from agent.shepherd_agent.inventory import Inventory
 from agent.shepherd_agent.permit import Permit
 from agent.shepherd_agent.reporter import Refused, Reporter, TooOften, Unauthorized
@@ -52,7 +53,10 @@ class Agent:
         self.command = command
         self.installer = Installer(str(command), limit, Permit(taught(), f"{command}.generation"))
         self.heartbeats = Heartbeats(
-            Reporter(Endpoint(url, b""), KEY, "id"), Inventory(lambda: HARDWARE), self.installer
+            Reporter(Endpoint(url, b""), KEY, "id"),
+            Inventory(lambda: HARDWARE),
+            self.installer,
+            Interval({}, f"{command}.interval"),
         )
 
     def configure(self, script: str) -> None:
@@ -169,6 +173,27 @@ def test_the_hardware_is_sent_until_it_arrives(server: AgentServer, agent: Agent
     assert answered == [True, True, True]  # it is not sent again sooner than usual
     sent = [request.heartbeat.HasField("hardware_report") for request in server.requests]
     assert sent == [True, True, True, True, False]
+
+
+def test_a_heartbeat_says_how_many_attempts_failed_before_it(server: AgentServer, agent: Agent) -> None:
+    """Also those that the endpoint answered but could not record; wrong signatures and reports are no losses."""
+    for status in (503, 429, 500, 401, 413, 200, 200):
+        server.answer = lambda _, status=status: Answer(status)  # type: ignore[misc]  # a lambda with a default
+        with suppress(NotDelivered):
+            agent.heartbeats.send()
+    assert [request.heartbeat.failed_attempts for request in server.requests] == [0, 1, 2, 3, 3, 3, 0]
+
+
+def test_the_agent_goes_by_the_interval_of_the_answer_and_says_so(server: AgentServer, agent: Agent) -> None:
+    """Shepherd waits by it for the machine; an answer without one changes nothing."""
+    changed = []
+    for told in (240, 240, 0, 3600):
+        server.answer = lambda _, told=told: Answer(message=HeartbeatResponse(report_interval_seconds=told))  # type: ignore[misc]  # a lambda with a default
+        changed.append(agent.heartbeats.send())
+    assert changed == [True, False, False, True]
+    sent = [request.heartbeat.report_interval_seconds for request in server.requests]
+    assert sent == [60, 240, 240, 240]
+    assert agent.heartbeats.interval.seconds == 3600
 
 
 def test_hardware_that_comes_too_often_does_not_keep_the_heartbeats_out(server: AgentServer, agent: Agent) -> None:

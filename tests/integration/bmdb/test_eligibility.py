@@ -255,6 +255,36 @@ def test_the_timeouts_of_an_agent_are_settings(fleet: Fleet) -> None:
     ) == [never]
 
 
+@pytest.mark.parametrize(("interval", "minutes"), [(0, 10), (10, 10), (240, 10), (300, 12.5), (600, 25), (3600, 150)])
+def test_a_machine_is_unhealthy_after_two_and_a_half_of_its_own_intervals(
+    fleet: Fleet, interval: int, minutes: float
+) -> None:
+    """And after the timeout at the earliest; so no change of the interval makes a healthy machine look unhealthy."""
+    machine_id = fleet.unhealthy_machine(60 * minutes - 20, started_ago=86_400)
+    fleet.tell_interval(machine_id, interval)
+    session = fleet.open_session()
+    assert claimed(session, RECOVER) == []
+    assert plainly_eligible(fleet.sql, RECOVER) == set()
+    fleet.pass_time(20)
+    assert plainly_eligible(fleet.sql, RECOVER) == {machine_id}
+    assert ids(claimed(session, RECOVER)) == [machine_id]
+
+
+def test_a_shorter_interval_counts_from_the_heartbeat_that_brings_it(fleet: Fleet) -> None:
+    """The due row may say a later time: the heartbeat that brings the interval does not write it."""
+    machine_id = fleet.unhealthy_machine(5 * 60)
+    fleet.tell_interval(machine_id, 3600)
+    session = fleet.open_session(24 * 3600)
+    fleet.pass_time(5 * 60)
+    assert claimed(session, RECOVER) == []
+    assert fleet.connection.run("record_heartbeat", machine_id=machine_id)
+    fleet.tell_interval(machine_id, 60)
+    fleet.pass_time(10 * 60 - 20)
+    assert claimed(session, RECOVER) == []
+    fleet.pass_time(20)
+    assert ids(claimed(session, RECOVER)) == [machine_id]
+
+
 def test_the_machine_that_waited_longest_is_claimed_first(fleet: Fleet) -> None:
     """Otherwise a machine at the end of a long queue would never be claimed."""
     machines = [fleet.provided_machine() for _ in range(5)]

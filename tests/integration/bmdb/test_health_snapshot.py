@@ -85,11 +85,41 @@ def start_agents(fleet: Fleet) -> None:
 each_due = pytest.mark.parametrize("due_machine", [unhealthy, unreached])
 
 
-@pytest.mark.parametrize(("minutes", "stats"), [(4, LocationStats(1)), (6, LocationStats(0, Counter([STOPPED])))])
+@pytest.mark.parametrize(
+    ("minutes", "stats"), [(4, LocationStats(1, heard=1)), (6, LocationStats(0, Counter([STOPPED])))]
+)
 def test_a_machine_reports_for_half_of_the_heartbeat_timeout(fleet: Fleet, minutes: int, stats: LocationStats) -> None:
     """Later than that it may still be healthy, but it is no evidence that reports arrive."""
     fleet.locate(fleet.unhealthy_machine(silent_for=minutes * MINUTE), HERE)
     assert snapshot(fleet).stats == {HERE: stats}
+
+
+@pytest.mark.parametrize(
+    ("interval", "minutes", "reports"),
+    [(240, 4.9, True), (240, 5.1, False), (600, 12.4, True), (600, 12.6, False), (3600, 74, True), (3600, 76, False)],
+)
+def test_a_machine_with_a_longer_interval_reports_for_half_of_its_own_timeout(
+    fleet: Fleet, interval: int, minutes: float, reports: bool
+) -> None:
+    """Or an hourly heartbeat would make the whole fleet look late, and suspend recovery for good."""
+    machine_id = fleet.locate(fleet.unhealthy_machine(silent_for=minutes * MINUTE), HERE)
+    fleet.tell_interval(machine_id, interval)
+    (stats,) = snapshot(fleet).stats.values()
+    assert (stats.reporting, stats.unhealthy[STOPPED]) == ((1, 0) if reports else (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("failed", "minutes", "heard", "losing"), [(0, 4, 1, 0), (1, 4, 1, 1), (1000, 4, 1, 1), (1, 6, 0, 0)]
+)
+def test_a_machine_that_lost_requests_counts_while_its_heartbeat_is_fresh(
+    fleet: Fleet, failed: int, minutes: int, heard: int, losing: int
+) -> None:
+    """One machine is one sign, whatever number it claims; an hour later, an hourly heartbeat says nothing any more."""
+    machine_id = fleet.locate(fleet.unhealthy_machine(silent_for=minutes * MINUTE), HERE)
+    fleet.tell_interval(machine_id, 3600)
+    fleet.sql("UPDATE machine_agent_heartbeat SET failed_attempts = :failed", failed=failed)
+    for stats in (snapshot(fleet).stats[HERE], snapshot(fleet, THERE).stats[HERE]):
+        assert (stats.reporting, stats.heard, stats.losing) == (1, heard, losing)
 
 
 @pytest.mark.parametrize(("minutes", "late"), [(14, {}), (16, {HERE: {NEVER: 1}})])

@@ -13,7 +13,7 @@ from shepherd_core.domain.errors import MachineUnknown
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, MetropolisInstallation, OSInstallationRequest
 
-from agent.shepherd_agent.messages import installation_request
+from agent.shepherd_agent.messages import HeartbeatResponse as AgentsResponse
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import Fleet, claimed, ids
 
@@ -65,7 +65,7 @@ def test_the_agent_gets_the_generation_and_the_image_that_were_recorded(fleet: F
     assert request is not None
     sent = OSInstallationRequest.FromString(request.raw)
     assert sent == OSInstallationRequest(generation=7, metropolis=IMAGE)
-    received = installation_request(HeartbeatResponse(installation_request=sent).SerializeToString())
+    received = AgentsResponse.decode(HeartbeatResponse(installation_request=sent).SerializeToString()).installation
     assert received is not None
     assert (received.generation, received.received) == (7, request.raw)
 

@@ -69,6 +69,8 @@ SILENCE = HealthTimeouts(
 )
 SESSION_SECONDS = 20 * UNIT
 SETTLE_SECONDS = 2 * UNIT
+HOURLY, OFTEN = 3600, 60
+"""Intervals at which agents report: of the first, the timeout follows; of the second, it is that of the policy."""
 BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
 
 # A due row may come too early, because the claim evaluates the facts, and never later than this.
@@ -83,7 +85,10 @@ WHERE n.process IS NOT NULL
         least(n.paused_until, clock_timestamp() + interval '10 minutes'),
         n.since + CASE
             WHEN n.overdue OR n.process <> 'ShepherdRecovery' THEN interval '0'
-            WHEN n.reported THEN interval '{HEARTBEAT_TIMEOUT_SECONDS} seconds'
+            -- Of a longer interval too: the next heartbeat may bring a shorter one.
+            WHEN n.reported AND n.timeout = interval '{HEARTBEAT_TIMEOUT_SECONDS} seconds' THEN n.timeout
+            WHEN n.reported
+                THEN greatest(n.timeout, clock_timestamp() - n.since + interval '{HEARTBEAT_TIMEOUT_SECONDS} seconds')
             ELSE interval '{STARTUP_TIMEOUT_SECONDS} seconds'
         END
     ))
@@ -113,7 +118,7 @@ _EVENTS = {"fail": WorkEvent.FAILED, "cancel": WorkEvent.CANCELED, "spare": Work
 """The event that each way of ending work leaves in the history; otherwise it is finished."""
 
 Moment = Literal["before", "between", "after", "request lost", "answer lost", "late commit", "old transaction"]
-Event = Literal["death", "pause", "heartbeats", "failover", "clock"]
+Event = Literal["death", "pause", "heartbeats", "hourly", "often", "failover", "clock"]
 Deed = Literal["resume", "unquarantine", "retry", "install", "forget", "heartbeat"]
 DEEDS: tuple[Deed, ...] = get_args(Deed)
 
@@ -224,7 +229,7 @@ class Bmdb(RuleBasedStateMachine):
     @rule(
         at=st.integers(0, FUNCTIONS - 1),
         units=st.sampled_from([1, 2, 5, 10, 20, 30]),
-        event=st.sampled_from([None, None, "death", "heartbeats", "failover", "clock"]),
+        event=st.sampled_from([None, None, "death", "heartbeats", "hourly", "often", "failover", "clock"]),
     )
     def wait(self, at: int, units: int, event: Event | None) -> None:
         """Let time pass, and then something happen to a function, to all agents, or to the database."""
@@ -236,7 +241,7 @@ class Bmdb(RuleBasedStateMachine):
 
     lost = ("request lost", "answer lost", "late commit")
     moments = st.sampled_from([None] * 9 + ["between", "after", *lost, "old transaction"])
-    events = st.sampled_from(["death", "pause", "heartbeats", "failover"])
+    events = st.sampled_from(["death", "pause", "heartbeats", "hourly", "often", "failover"])
 
     def _both(
         self,
@@ -300,6 +305,9 @@ class Bmdb(RuleBasedStateMachine):
             case "heartbeats":
                 for machine in range(len(self.machines)):
                     self.heartbeat(machine)
+            case "hourly" | "often":
+                for machine in range(len(self.machines)):
+                    self.heartbeat(machine, HOURLY if event == "hourly" else OFTEN)
             case "failover":
                 self.fail_over()
             case "clock":  # the database has its own time, so this must have no effect
@@ -514,11 +522,13 @@ class Bmdb(RuleBasedStateMachine):
         self.machines.append(self.fleet.locate(self.fleet.provided_machine(), location))
         self.model.appear(location)
 
-    def heartbeat(self, machine: int) -> None:
-        """Record a heartbeat, if there is an agent."""
+    def heartbeat(self, machine: int, interval: int | None = None) -> None:
+        """Record a heartbeat, if there is an agent, which is told an *interval*; None: as before."""
         machine %= len(self.machines)
         queries.record_heartbeat(self.fleet.connection, self.machines[machine])
-        self.model.heartbeat(machine)
+        if interval is not None:
+            self.fleet.tell_interval(self.machines[machine], interval)
+        self.model.heartbeat(machine, interval)
 
     @rule(
         machine=st.none() | st.integers(0, MACHINES - 1),
@@ -803,7 +813,7 @@ class KnownHistory:
         if not arguments:
             self.step("claim", at=at, process=Process.AGENT_START, limit=3, suspects=True)
 
-    def recover(self, at: int, units: int, how: str, **arguments: Any) -> None:
+    def recover(self, at: int, units: int, how: str | None, **arguments: Any) -> None:
         """Carry out an invocation of the Recoverer."""
         self.step("tick", at=at, process=Process.RECOVERY, units=units, how=how, **arguments)
 
@@ -883,6 +893,23 @@ class KnownHistory:
             self.recover(0, 3, "do it")  # unhealthy for long enough, but there was a gap
             self.recover(0, 8, "cancel")  # by now they would have reported
 
+    def intervals(self) -> None:
+        """Tell agents to report once an hour: they have two and a half hours, and less again later."""
+        self.wait(0, 5)
+        self.step("invoke", at=0, close=True)
+        self.claim(0)
+        self.end("do it")
+        self.wait(0, 1, "hourly")
+        before = list(self.bmdb.handed_out)
+        self.recover(0, 10, None)  # longer than the timeout of the policy
+        assert self.bmdb.handed_out == before
+        self.wait(0, 1, "often")
+        self.recover(0, 10, "do it")
+        self.claim(0)
+        self.end("do it")
+        self.wait(0, 1, "hourly")
+        self.recover(0, 13, "do it", moment="between", event="often")
+
     def deaths(self) -> None:
         """Let sessions expire: with work in hand, before it is ended, and in a transaction that began before."""
         self.wait(0, 2, "clock")
@@ -942,6 +969,7 @@ def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way
     known.late_commits()
     known.lost_answers()
     known.agents()
+    known.intervals()
     known.deaths()
     known.work_by_name()
     known.strikes()

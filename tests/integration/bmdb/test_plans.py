@@ -289,6 +289,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "skipped_locations": ["fra"],
         "public_key": "\\x" + "5e" * 32,
         "signed_at": [1] * BATCH,
+        "report_intervals": [240] * BATCH,
+        "failed_attempts": [0] * BATCH,
         "stale_seconds": 1e12,
         "raws": ["00"] * BATCH,
         "hardware_threads": [1] * BATCH,

@@ -419,7 +419,7 @@ def test_a_deployment_with_wrong_settings_fails_with_every_fault(
     kind: str,
 ) -> None:
     """Before it touches the schema; settings of all functions count, those of the environment too."""
-    document.write_text("version = 1\n[recoverer]\nheartbeat_timeout_seconds = 300\n[provider.redfish]\nlist = 1\n")
+    document.write_text("version = 1\n[recoverer]\nheartbeat_timeout_seconds = 200\n[provider.redfish]\nlist = 1\n")
     monkeypatch.setenv("SHEPHERD_LOOP_MINUTES", "1,1,31,1")
     invoke(asked(cloudformation, kind, before=LATEST))
     answer = answered(cloudformation)
@@ -428,7 +428,7 @@ def test_a_deployment_with_wrong_settings_fails_with_every_fault(
         "provider.redfish.list is unknown",
         "SHEPHERD_REDFISH_LIST is not set",
         "the recoverer (SHEPHERD_LOOP_MINUTES) is 31",
-        "initializer.agent_heartbeat_seconds is unset and recoverer.heartbeat_timeout_seconds is 300",
+        "agent_api.heartbeat_interval_seconds is 240 and recoverer.heartbeat_timeout_seconds is 200",
     ):
         assert fault in answer["Reason"]
     assert schema_version(bmdb) == 0

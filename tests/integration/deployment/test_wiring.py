@@ -8,11 +8,9 @@ import boto3
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.settings import functions, sources
 from shepherd_core.wiring import adapters, loops
 
 from agent.shepherd_agent.ed25519 import verify
-from tests.support.agents.ssh_server import SshServer
 from tests.support.deployment import function_process
 
 if TYPE_CHECKING:
@@ -73,27 +71,6 @@ def test_a_key_that_cannot_be_used_is_held_against_no_machine(
         ["Started"],
     ]
     assert len(initializer.plan(deadline)["plan"]) == 1  # type: ignore[arg-type]  # a list, for this function
-
-
-@pytest.mark.usefixtures("initializer")
-@pytest.mark.parametrize(("seconds", "said"), [("300", b"300"), ("", b"unset")])
-def test_agents_get_their_heartbeat_interval(
-    deadline: Deadline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: str, said: bytes
-) -> None:
-    """By what they are started with; where nothing is set, what the machine's environment says counts."""
-    key = ssh_keys.generate()
-    boto3.client("ssm").put_parameter(Name=KEY, Value=key, Type="SecureString")
-    agent = tmp_path / "the agent"
-    agent.write_text('#!/bin/sh\nprintf %s "${SHEPHERD_AGENT_HEARTBEAT_SECONDS-unset}"')
-    agent.chmod(0o755)
-    monkeypatch.setenv("SHEPHERD_AGENT_HEARTBEAT_SECONDS", seconds)
-    (settings,) = sources.load(functions.InitializerSettings)
-    monkeypatch.delenv("SHEPHERD_AGENT_HEARTBEAT_SECONDS")
-    with SshServer(ssh_keys.public_line(key)) as server:
-        dialer = adapters.LazyDialer(settings.model_copy(update={"ssh_port": server.port}))
-        connection = dialer.dial("127.0.0.1", None, deadline)
-        assert connection.run(str(agent), b"", deadline).stdout == said
-        connection.close()
 
 
 def test_the_keys_for_installations_may_be_missing(aws: None) -> None:

@@ -32,10 +32,11 @@ def endpoint(
     *,
     report_seconds: float = 0,
     hardware_seconds: float = 0,
+    interval: int = 0,
     new_endpoint: str | None = None,
 ) -> AgentApi:
     """Return an endpoint as a process of its own would have it; without limits to how often agents report."""
-    limits = Limits(MAX_BODY_BYTES, 300, report_seconds, hardware_seconds, MAX_BATCH_BYTES)
+    limits = Limits(MAX_BODY_BYTES, 300, report_seconds, hardware_seconds, MAX_BATCH_BYTES, interval)
     return AgentApi(connection, limits, new_endpoint)
 
 
@@ -105,11 +106,9 @@ class SignedAgent:
             self._signed_at = at = max(self._signed_at + 1, database_time(self._fleet))
         message = HeartbeatRequest() if message is None else message
         if isinstance(message, HeartbeatRequest):
-            message = HeartbeatRequest(
-                machine_id=str(machine_id or self.machine_id),
-                hardware_report=message.hardware_report if message.HasField("hardware_report") else None,
-                installation_report=message.installation_report if message.HasField("installation_report") else None,
-            ).SerializeToString()
+            named = HeartbeatRequest(machine_id=str(machine_id or self.machine_id))
+            named.MergeFrom(message)
+            message = named.SerializeToString()
         signed = b"\n".join((domain, b"POST", path.encode(), str(at).encode(), message))
         headers = {
             "host": host,

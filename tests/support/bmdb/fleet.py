@@ -216,6 +216,14 @@ class Fleet:
         )
         return machine_id
 
+    def tell_interval(self, machine_id: UUID, seconds: int) -> None:
+        """Let the last heartbeat of the machine's agent have said this interval, or have been answered with it."""
+        self.sql(
+            "UPDATE machine_agent_heartbeat SET report_interval_seconds = :seconds WHERE machine_id = :id",
+            id=machine_id,
+            seconds=seconds,
+        )
+
     # What happens to machines.
 
     def locate(self, machine_id: UUID, location: str | None) -> UUID:

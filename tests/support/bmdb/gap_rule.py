@@ -12,7 +12,8 @@ for some time before the gap began, or until some time after the gap ended.
 
 That time follows from the gap itself, not from a setting, and holds also for an
 agent that waits longer after each attempt, for about half of the time that it has
-been trying (Shepherd's own tries again within an interval). So the rule holds for
+been trying (Shepherd's own tries again within a minute). The last heartbeat before the gap
+may be an interval older than it. So the rule holds for
 schedules of any rate, regular or not, and nothing must be relearned when the
 schedule changes.
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _SHARE_OF_GAP = 0.6
 _SHARE_OF_TIMEOUT = 0.15
+_SHARE_OF_INTERVAL = 0.85
 """How late an agent may be that could not report in a gap: the pauses of the agent, its jitter included."""
 
 
@@ -44,38 +46,46 @@ class Gap:
         return self.seconds + self.ended_ago
 
 
-def extended_timeout(seconds: float, gaps: Iterable[Gap]) -> float:
+def extended_timeout(seconds: float, gaps: Iterable[Gap], interval: float = 0) -> float:
     """
     Return after how many seconds without a heartbeat a machine is recovered, where the timeout is *seconds*.
+
+    *interval* is how often its agent reports, in seconds.
 
     At most the longest of the *gaps* and twice *seconds*. Gaps of up to half of
     *seconds* make no difference.
     """
-    return max([seconds, *(gap.began_ago + _doubt(gap, seconds) for gap in _doubtful(seconds, gaps))])
+    return max(
+        [seconds, *(gap.began_ago + _doubt(gap, seconds, interval) for gap in _doubtful(seconds, gaps, interval))]
+    )
 
 
-def required_overdue(seconds: float, gaps: Iterable[Gap]) -> float:
+def required_overdue(seconds: float, gaps: Iterable[Gap], interval: float = 0) -> float:
     """
     Return how many seconds a machine that was to come back must be overdue to be recovered; *seconds* is the timeout.
 
     The function that starts agents may have been down when the Recoverer was, so
     the machine must have been overdue before the gap began, as long as the gap is in doubt.
     """
-    return max([0.0, *(gap.began_ago for gap in _doubtful(seconds, gaps))])
+    return max([0.0, *(gap.began_ago for gap in _doubtful(seconds, gaps, interval))])
 
 
-def recheck_after(seconds: float, gaps: Iterable[Gap]) -> float | None:
+def recheck_after(seconds: float, gaps: Iterable[Gap], interval: float = 0) -> float | None:
     """Return in how many seconds the functions above may return less than now; None: they will not."""
-    return min((_doubt(gap, seconds) - gap.ended_ago for gap in _doubtful(seconds, gaps)), default=None)
+    return min(
+        (_doubt(gap, seconds, interval) - gap.ended_ago for gap in _doubtful(seconds, gaps, interval)), default=None
+    )
 
 
-def _doubtful(seconds: float, gaps: Iterable[Gap]) -> list[Gap]:
+def _doubtful(seconds: float, gaps: Iterable[Gap], interval: float) -> list[Gap]:
     """Return the gaps that are longer than the timeout covers by itself, and that ended recently."""
     return [
-        gap for gap in gaps if gap.seconds + _doubt(gap, seconds) > seconds and gap.ended_ago < _doubt(gap, seconds)
+        gap
+        for gap in gaps
+        if gap.seconds + _doubt(gap, seconds, interval) > seconds and gap.ended_ago < _doubt(gap, seconds, interval)
     ]
 
 
-def _doubt(gap: Gap, seconds: float) -> float:
+def _doubt(gap: Gap, seconds: float, interval: float) -> float:
     """Return for how many seconds before and after the gap a missing heartbeat proves nothing."""
-    return min(seconds, _SHARE_OF_GAP * gap.seconds + _SHARE_OF_TIMEOUT * seconds)
+    return min(seconds, _SHARE_OF_GAP * gap.seconds + max(_SHARE_OF_TIMEOUT * seconds, _SHARE_OF_INTERVAL * interval))

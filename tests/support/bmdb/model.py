@@ -35,6 +35,8 @@ class Machine:
     started_at: int | None = None
     """When the present agent was started."""
     heartbeat_at: int | None = None
+    interval: int = 0
+    """How often the present agent reports; 0: it follows no interval."""
     boot_wait_until: int = 0
     """When it should have booted after its last reboot."""
     expected_back_since: int | None = None
@@ -213,6 +215,7 @@ class Model:
         if ended:
             found = self.machines[machine]
             found.started_at, found.heartbeat_at, found.expected_back_since = self.now, None, None
+            found.interval = 0
         return ended
 
     def recovered(self, session: int, machine: int, boot_wait_seconds: int) -> bool:
@@ -278,10 +281,12 @@ class Model:
         """Add a machine."""
         self.machines.append(Machine(location))
 
-    def heartbeat(self, machine: int) -> None:
-        """Record a heartbeat, if there is an agent."""
-        if self.machines[machine].started_at is not None:
-            self.machines[machine].heartbeat_at = self.now
+    def heartbeat(self, machine: int, interval: int | None = None) -> None:
+        """Record a heartbeat, if there is an agent, which is told an *interval*; None: as before."""
+        found = self.machines[machine]
+        if found.started_at is not None:
+            found.heartbeat_at = self.now
+            found.interval = found.interval if interval is None else interval
 
     def suspend(self, session: int, where: set[str]) -> None:
         """Suspend recovery there, and nowhere else."""
@@ -346,18 +351,20 @@ class Model:
 
     def _not_unhealthy(self, machine: Machine) -> bool:
         """Return whether the agent reported recently, could not report, or is still in its startup timeout."""
-        timeout = HEARTBEAT_TIMEOUT_SECONDS if machine.reported else STARTUP_TIMEOUT_SECONDS
+        timeout = STARTUP_TIMEOUT_SECONDS
+        if machine.reported:
+            timeout = max(HEARTBEAT_TIMEOUT_SECONDS, 5 * machine.interval // 2)
         last = max(machine.started_at or 0, machine.heartbeat_at or 0)
         for location in {"", machine.location or ""} & self.suspensions.keys():
             ended_at = self.suspensions[location]
             last = max(last, self.now if ended_at is None else ended_at)
-        return last + timeout > self.now or self._in_gap(last, timeout)
+        return last + timeout > self.now or self._in_gap(last, timeout, machine.interval)
 
-    def _in_gap(self, last: int, timeout: int) -> bool:
+    def _in_gap(self, last: int, timeout: int, interval: int) -> bool:
         """Return whether missing heartbeats since *last* mean little, because of a gap about that time."""
         gaps = self.gaps if self.taken_at is None else [*self.gaps, (self.taken_at, self.now)]
         for began, ended in gaps:
-            doubt = min(timeout, 0.6 * (ended - began) + 0.15 * timeout)
+            doubt = min(timeout, 0.6 * (ended - began) + max(0.15 * timeout, 0.85 * interval))
             if ended - began + doubt > timeout and ended + doubt > self.now and last > began - doubt:
                 return True
         return False

@@ -59,21 +59,23 @@ _AGENT_START = """
 """
 
 
-def _in_doubt(minutes: int, unless: str) -> str:
+def _in_doubt(timeout: str, unless: str, interval: str = "0") -> str:
     """
     Return the condition that no long gap between snapshots protects a machine.
 
-    *minutes* is the timeout. A gap is in doubt for as long before its begin and after
-    its end as an agent may be late that could not report during it. *unless* is the
-    condition that must be false; g is the gap, and g.doubt that time.
+    A gap is in doubt for as long before its begin and after its end as an agent may be
+    late that could not report during it, with this *timeout* and an *interval* of so
+    many seconds. *unless* is the condition that must be false; g is the gap, and
+    g.doubt that time.
     """
     return f"""
                 AND NOT EXISTS (
                     SELECT 1
                     FROM (
                         SELECT y.provider, y.began_at, y.ended_at, least(
-                            interval '{minutes} minutes',
-                            0.6 * (y.ended_at - y.began_at) + 0.15 * interval '{minutes} minutes'
+                            {timeout},
+                            0.6 * (y.ended_at - y.began_at)
+                                + greatest(0.15 * {timeout}, 0.85 * {interval} * interval '1 second')
                         ) AS doubt
                         FROM (
                             SELECT provider, began_at, ended_at FROM recovery_gaps
@@ -82,12 +84,18 @@ def _in_doubt(minutes: int, unless: str) -> str:
                         ) AS y
                     ) AS g
                     WHERE g.provider = p.provider
-                        AND g.ended_at - g.began_at + g.doubt > interval '{minutes} minutes'
+                        AND g.ended_at - g.began_at + g.doubt > {timeout}
                         AND g.ended_at + g.doubt > clock_timestamp()
                         AND ({unless})
                 )"""
 
 
+_INTERVAL = """coalesce(
+    (SELECT i.report_interval_seconds FROM machine_agent_heartbeat i WHERE i.machine_id = p.machine_id), 0
+)"""
+_TIMEOUT = f"greatest(interval '10 minutes', 2.5 * {_INTERVAL} * interval '1 second')"
+_STARTUP = "interval '30 minutes'"
+_BACK = "interval '10 minutes'"
 _HELD_SINCE = """EXISTS (
     SELECT 1 FROM recovery_suspensions x
     WHERE x.provider = p.provider
@@ -106,9 +114,9 @@ _NOT_YET_OVERDUE = """w.grace_until > g.began_at OR EXISTS (
         AND x.ended_at + (w.grace_until - w.grace_began_at) > g.began_at
 )"""
 
-# Either an agent whose last heartbeat is 10 minutes old, or that has not sent one within 30 minutes. A heartbeat from
-# before the agent was started does not count. While recovery is suspended at the machine's location, and for the same
-# time afterwards, it is not unhealthy.
+# Either an agent whose last heartbeat is 10 minutes old, and two and a half of its intervals, or that has not sent one
+# within 30 minutes. A heartbeat from before the agent was started does not count. While recovery is suspended at the
+# machine's location, and for the same time afterwards, it is not unhealthy.
 # Or no agent: a recovery step was taken, an agent start has failed since, and the grace is over. If recovery was
 # suspended meanwhile, the grace starts again.
 # Long gaps between snapshots do not count: all this must have been so before the gap, or until some time after it.
@@ -125,15 +133,15 @@ _RECOVERY = f"""
                 THEN NOT EXISTS (
                     SELECT 1 FROM machine_agent_heartbeat h
                     WHERE h.machine_id = p.machine_id
-                        AND h.agent_heartbeat_at > clock_timestamp() - interval '10 minutes'
+                        AND h.agent_heartbeat_at > clock_timestamp() - {_TIMEOUT}
                 )
                 AND NOT EXISTS (
                     SELECT 1 FROM recovery_suspensions x
                     WHERE x.provider = p.provider
                         AND (x.location = '' OR x.location = p.provider_location)
-                        AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - interval '10 minutes'
+                        AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - {_TIMEOUT}
                 )
-                {_in_doubt(10, f"{_HEARD_SINCE} OR {_HELD_SINCE}")}
+                {_in_doubt(_TIMEOUT, f"{_HEARD_SINCE} OR {_HELD_SINCE}", _INTERVAL)}
                 ELSE a.agent_started_at <= clock_timestamp() - interval '30 minutes'
                 AND NOT EXISTS (
                     SELECT 1 FROM recovery_suspensions x
@@ -141,7 +149,7 @@ _RECOVERY = f"""
                         AND (x.location = '' OR x.location = p.provider_location)
                         AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - interval '30 minutes'
                 )
-                {_in_doubt(30, f"a.agent_started_at > g.began_at - g.doubt OR {_HELD_SINCE}")}
+                {_in_doubt(_STARTUP, f"a.agent_started_at > g.began_at - g.doubt OR {_HELD_SINCE}")}
             END
     )
     OR EXISTS (
@@ -163,7 +171,7 @@ _RECOVERY = f"""
                     AND coalesce(x.ended_at, 'infinity')
                         > greatest(w.grace_began_at, clock_timestamp() - (w.grace_until - w.grace_began_at))
             )
-            {_in_doubt(10, _NOT_YET_OVERDUE)}
+            {_in_doubt(_BACK, _NOT_YET_OVERDUE)}
     ))
 """
 

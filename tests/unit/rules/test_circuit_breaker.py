@@ -235,6 +235,34 @@ def test_suspended_locations_do_not_count() -> None:
     assert set(over_number(cells, defaults.LIMITS, ["ams"])) == {WHOLE_PROVIDER}
 
 
+@pytest.mark.parametrize(
+    ("heard", "losing", "suspended"),
+    [
+        (100, 70, False),
+        (100, 71, True),
+        (1000, 700, False),
+        (1000, 701, True),
+        # Chance makes more of small fleets.
+        (20, 15, False),
+        (20, 16, True),
+        (10, 8, False),
+        (10, 9, True),
+        (9, 9, False),
+        (0, 0, False),
+    ],
+)
+def test_too_many_machines_that_lose_requests_suspend_recovery(heard: int, losing: int, suspended: bool) -> None:
+    """Then a missing heartbeat proves nothing; in a small fleet, it may be chance."""
+    for location in (None, "ams"):
+        cells = {location: LocationStats(heard, heard=heard, losing=losing), "fra": LocationStats(2000, heard=2000)}
+        reasons = over_share(cells, defaults.LIMITS)
+        assert set(reasons) == ({"ams"} if suspended and location else set())
+    reasons = over_share({None: LocationStats(heard, heard=heard, losing=losing)}, defaults.LIMITS)
+    wanted = f"{losing} of {heard} machines that report had lost requests, the limit is 70 %"
+    assert reasons == ({WHOLE_PROVIDER: wanted} if suspended else {})
+    assert not over_share({None: LocationStats(100, heard=100, losing=100)}, replace(defaults.LIMITS, losing_share=1))
+
+
 def test_machines_without_a_location_count_for_the_provider_alone() -> None:
     """The empty name stands for the provider, and must not be taken for a place."""
     assert over_share({None: seen(silent=15), "ams": seen(100)}, defaults.LIMITS) == {}
@@ -247,8 +275,10 @@ def test_the_figures_of_locations_add_up() -> None:
     """The provider is the sum of its locations."""
     one, two = seen(3, silent=2, never=1), due(silent=4, never=5, recovered_silent=6)
     one.unsampled[NEVER], two.recovered_in_trouble[STOPPED] = 7, 8
+    one.heard, two.heard, one.losing, two.losing = 20, 10, 2, 1
     both = total([one, two])
     assert (both.unsampled[NEVER], both.recovered_in_trouble[STOPPED]) == (7, 8)
+    assert (both.heard, both.losing) == (30, 3)
     assert (both.reporting, both.unhealthy[STOPPED], both.due[NEVER], both.recovered[STOPPED]) == (3, 2, 5, 6)
     assert one.due[STOPPED] == 0, "the parts stay as they are"
 
@@ -262,7 +292,9 @@ def test_more_reports_never_suspend_and_fewer_never_resume(
     cell: LocationStats, silent: float, never: float, smallest: int
 ) -> None:
     """The verdict goes one way only, or a machine that comes back could stop the recovery of others."""
-    limits = BreakerLimits(unhealthy=Limit(20, silent), never_reported=Limit(20, never), share_min_machines=smallest)
+    limits = BreakerLimits(
+        unhealthy=Limit(20, silent), never_reported=Limit(20, never), losing_share=1, share_min_machines=smallest
+    )
     suspended = bool(over_share({None: cell}, limits))
     ever = cell.reporting + cell.unhealthy[STOPPED]
     if not suspended and ever >= smallest:

@@ -15,7 +15,7 @@ from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone
 from shepherd_core.rules.drift import Comparison, DriftKind, agreed, compare
 from shepherd_core.rules.provisioning import Creation, PlanLimits, make_plan
 
-YOUNG, FRESH = 600, 3600
+YOUNG, FRESH = 600, 7200
 """Seconds; not those of the code, which must not change unnoticed."""
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 LIMITS = PlanLimits(max_machines=0, chunk=20, drift_limit=1000, assimilate=False, abandon_seconds=3600)

@@ -10,13 +10,14 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shepherd_core.settings.functions import AgentApiSettings
 
 from agent.shepherd_agent.heartbeat import pause_after
 from tests.support.bmdb.gap_rule import Gap, extended_timeout, recheck_after, required_overdue
 
 MINUTE = 60
 SILENCE = 10 * MINUTE
-INTERVAL = float(MINUTE)
+INTERVALS = [MINUTE, AgentApiSettings.model_fields["heartbeat_interval_seconds"].default]
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
@@ -30,6 +31,12 @@ DAY = 24 * HOUR
 def test_time_without_a_heartbeat_before_the_gap_counts(gap: float, silent_for: float) -> None:
     """And with schedules of up to five minutes as long as is configured."""
     assert extended_timeout(SILENCE, [Gap(gap * MINUTE)]) == pytest.approx(silent_for * MINUTE)
+
+
+@pytest.mark.parametrize(("gap", "silent_for"), [(4, 10), (4.2, 10.12), (5, 11.4), (10, 19.4), (15, 25)])
+def test_the_interval_counts_where_it_is_a_large_part_of_the_timeout(gap: float, silent_for: float) -> None:
+    """The last heartbeat before the gap may be an interval older than the gap."""
+    assert extended_timeout(SILENCE, [Gap(gap * MINUTE)], interval=4 * MINUTE) == pytest.approx(silent_for * MINUTE)
 
 
 @pytest.mark.parametrize("seconds", [296, 300, 301, 305, 310])
@@ -89,18 +96,19 @@ class Agent:
     """A machine whose agent reports as ours does, at the times when it is heard."""
 
     chance: Random
+    interval: float = MINUTE
     died_at: float = float("inf")
     heard: list[float] = field(default_factory=list)
 
     def live(self, until: float, outages: list[tuple[float, float]]) -> None:
         """Report until this time, or in vain while there is an outage."""
-        now, lost = self.chance.uniform(0, INTERVAL), 0
+        now, lost = self.chance.uniform(0, self.interval), 0
         while now < min(until, self.died_at):
             delivered = not any(begin <= now < end for begin, end in outages)
             if delivered:
                 self.heard.append(now)
             lost = 0 if delivered else lost + 1
-            now += pause_after(lost, INTERVAL, self.chance)
+            now += pause_after(lost, self.interval, self.chance)
 
     def silent_for(self, now: float) -> float:
         """Return how long it was not heard."""
@@ -125,7 +133,7 @@ class Play:
         for number, now in enumerate(looks):
             last = looks[max(0, number - 20) : number + 1]  # what the BMDB keeps is more
             among = [Gap(end - begin, now - end) for begin, end in pairwise(last)]
-            if agent.silent_for(now) >= extended_timeout(SILENCE, among):
+            if agent.silent_for(now) >= extended_timeout(SILENCE, among, agent.interval):
                 return now
         return None
 
@@ -152,18 +160,20 @@ def plays(draw: st.DrawFn) -> Play:
     return Play(ticks, outages)
 
 
-@given(plays(), st.integers(0, 2**32))
-def test_no_healthy_machine_is_recovered_whatever_the_schedule(play: Play, seed: int) -> None:
+@given(plays(), st.integers(0, 2**32), st.sampled_from(INTERVALS))
+def test_no_healthy_machine_is_recovered_whatever_the_schedule(play: Play, seed: int, interval: float) -> None:
     """An outage may lie wholly between two looks, or between looks of another rate than before."""
-    agent = Agent(Random(seed))
+    agent = Agent(Random(seed), interval)
     agent.live(play.ticks[-1], play.outages)
     assert play.recovered_at(agent) is None
 
 
-@given(plays(), st.integers(0, 2**32), st.floats(0, 8 * 60 * MINUTE))
-def test_a_failed_machine_is_recovered_within_a_bound_on_any_schedule(play: Play, seed: int, death: float) -> None:
+@given(plays(), st.integers(0, 2**32), st.sampled_from(INTERVALS), st.floats(0, 8 * 60 * MINUTE))
+def test_a_failed_machine_is_recovered_within_a_bound_on_any_schedule(
+    play: Play, seed: int, interval: float, death: float
+) -> None:
     """The bound is that of the rule, and one more look."""
-    agent = Agent(Random(seed), died_at=death)
+    agent = Agent(Random(seed), interval, died_at=death)
     agent.live(play.ticks[-1], play.outages)
     recovered = play.recovered_at(agent)
     looks = play.looks()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import pytest
 from shepherd_core.domain.health import LocationStats, Unhealthy
-from shepherd_core.rules.circuit_breaker import over_number, over_share
+from shepherd_core.rules.circuit_breaker import BreakerLimits, over_number, over_share
+from shepherd_core.settings.functions import AgentApiSettings
 
 from agent.shepherd_agent.heartbeat import pause_after
 from tests.chaos.sample import drawn
@@ -17,7 +18,7 @@ from tests.support import defaults
 TICK, HOUR = 60, 3_600
 DURATION = 6 * HOUR
 DIES_AT = 2 * HOUR
-INTERVAL = 60
+INTERVALS = [60, AgentApiSettings.model_fields["heartbeat_interval_seconds"].default]
 OTHER_LOSSES = [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8]
 STOPPED, NEVER = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED
 TIMEOUTS = {STOPPED: defaults.HEALTH.heartbeat_timeout_seconds, NEVER: defaults.HEALTH.startup_timeout_seconds}
@@ -29,6 +30,9 @@ class Machine:
 
     attempt_at: float
     """When its agent sends the next heartbeat."""
+    interval: float
+    failed: int = 0
+    """How many requests were lost before its last heartbeat."""
     lost: int = 0
     last: float = 0.0
     """Its last heartbeat, or the start of its agent."""
@@ -42,8 +46,8 @@ class Machine:
             if chance.random() < loss:
                 self.lost += 1
             else:
-                self.last, self.kind, self.lost = self.attempt_at, STOPPED, 0
-            self.attempt_at += pause_after(self.lost, INTERVAL, chance)
+                self.last, self.kind, self.failed, self.lost = self.attempt_at, STOPPED, self.lost, 0
+            self.attempt_at += pause_after(self.lost, self.interval, chance)
 
 
 @dataclass
@@ -52,7 +56,9 @@ class Fleet:
 
     size: int
     loss: float
+    interval: float = INTERVALS[-1]
     looks: bool = True
+    limits: BreakerLimits = defaults.LIMITS
     restarts: int = 0
     interrupted: list[tuple[float, int]] = field(default_factory=list)
     """When, and which machine."""
@@ -61,8 +67,8 @@ class Fleet:
 
     def run(self) -> None:
         """Let the time pass."""
-        chance = random.Random(f"{self.size} {self.loss}")
-        self.machines = [Machine(chance.uniform(0, INTERVAL)) for _ in range(self.size)]
+        chance = random.Random(f"{self.size} {self.loss} {self.interval}")
+        self.machines = [Machine(chance.uniform(0, self.interval), self.interval) for _ in range(self.size)]
         for now in range(TICK, DURATION, TICK):
             if now == DIES_AT:
                 self.machines[0].attempt_at = float("inf")
@@ -83,11 +89,13 @@ class Fleet:
                     overdue.append(number)
             elif machine.kind is STOPPED and 2 * (now - machine.last) < timeout:
                 stats.reporting += 1
+                stats.heard += 1
+                stats.losing += machine.failed > 0
         stats.recovered[STOPPED] = sum(at > now - HOUR for at, _ in self.interrupted)
         if self.suspended or self.ended_at > now - HOUR:
             stats.recovered_in_trouble[STOPPED] = sum(at > now - 6 * HOUR for at, _ in self.interrupted)
         fleet: dict[str | None, LocationStats] = {None: stats}
-        suspended = bool(over_share(fleet, defaults.LIMITS) or over_number(fleet, defaults.LIMITS, ()))
+        suspended = bool(over_share(fleet, self.limits) or over_number(fleet, self.limits, ()))
         if self.suspended and not suspended:
             self.ended_at = now
         self.suspended = suspended
@@ -100,13 +108,14 @@ class Fleet:
                 self.interrupted.append((now, number))
 
 
+@pytest.mark.parametrize("interval", INTERVALS)
 @pytest.mark.parametrize(
     ("size", "loss"),
-    [*product([9, 100], [0.5, 0.9, *OTHER_LOSSES]), *product([1_000], [0.5, 0.9])],
+    [*product([9, 100], [0.5, 0.9, *OTHER_LOSSES]), *product([10, 12, 20], [0.5]), *product([1_000], [0.5, 0.9])],
 )
-def test_no_healthy_machine_is_interrupted_whatever_is_lost(size: int, loss: float) -> None:
+def test_no_healthy_machine_is_interrupted_whatever_is_lost(size: int, loss: float, interval: float) -> None:
     """For six hours; and a machine that is dead is recovered within twice the usual time, at up to half lost."""
-    fleet = Fleet(size, loss)
+    fleet = Fleet(size, loss, interval)
     fleet.run()
     assert {number for _, number in fleet.interrupted} <= {0}
     if loss <= 0.5:
@@ -117,20 +126,30 @@ def test_no_healthy_machine_is_interrupted_whatever_is_lost(size: int, loss: flo
 def test_no_healthy_machine_of_a_large_fleet_is_interrupted_whatever_is_lost() -> None:
     """The same; one case is drawn, and ``make chaos`` tries all."""
     for loss in drawn(OTHER_LOSSES, "lost heartbeats"):
-        test_no_healthy_machine_is_interrupted_whatever_is_lost(1_000, loss)
+        test_no_healthy_machine_is_interrupted_whatever_is_lost(1_000, loss, INTERVALS[-1])
 
 
 @pytest.mark.parametrize("size", [9, 100])
 def test_without_a_look_healthy_machines_are_interrupted(size: int) -> None:
     """So it is the look that protects them in this model, not a model that is too kind."""
-    fleet = Fleet(size, 0.8, looks=False)
+    fleet = Fleet(size, 0.8, looks=False, limits=replace(defaults.LIMITS, losing_share=1))
     fleet.run()
     assert {number for _, number in fleet.interrupted} - {0}
 
 
+@pytest.mark.parametrize("interval", INTERVALS)
 @pytest.mark.parametrize("size", [100, 1_000])
-def test_without_a_look_the_number_bounds_what_is_interrupted(size: int) -> None:
+def test_without_a_look_machines_that_say_what_they_lost_are_protected(size: int, interval: float) -> None:
+    """At 90 % loss nearly all of those that report have lost requests before."""
+    fleet = Fleet(size, 0.9, interval, looks=False)
+    fleet.run()
+    assert fleet.interrupted == []
+
+
+@pytest.mark.parametrize("interval", INTERVALS)
+@pytest.mark.parametrize("size", [100, 1_000])
+def test_without_a_look_the_number_bounds_what_is_interrupted(size: int, interval: float) -> None:
     """Where SSH fails as well, six hours of trouble cost the limit once or twice, not each hour anew."""
-    fleet = Fleet(size, 0.8, looks=False)
+    fleet = Fleet(size, 0.8, interval, looks=False)
     fleet.run()
     assert len(fleet.interrupted) <= 2 * defaults.LIMITS.unhealthy.machines

@@ -31,8 +31,8 @@ RATE, TIMEOUT = (
 )
 case(rate(31), rate(30), RATE, TIMEOUT)
 case(
-    {**rate(10), "HEARTBEAT_TIMEOUT_SECONDS": 199.9, "AGENT_HEARTBEAT_SECONDS": 30},
-    {**rate(10), "HEARTBEAT_TIMEOUT_SECONDS": 200, "AGENT_HEARTBEAT_SECONDS": 30},
+    {**rate(12), "HEARTBEAT_TIMEOUT_SECONDS": 239.9},
+    {**rate(12), "HEARTBEAT_TIMEOUT_SECONDS": 240},
     RATE,
     TIMEOUT,
 )
@@ -41,21 +41,32 @@ OWNED: dict[str, object] = {"BUCKET_OWNER": "123456789012"}
 case(OWNED, {**OWNED, "AGENT_SHA256": "any"}, "SHEPHERD_BUCKET_OWNER", "initializer.agent_sha256")
 case(OWNED, {**OWNED, "AGENT_SHA256": "0" * 64}, "SHEPHERD_BUCKET_OWNER", "initializer.agent_sha256")
 RATE_OF_API, LIMIT = "SHEPHERD_AGENT_API_RATE", "provisioner.max_machines"
-case({"AGENT_API_RATE": 200, "MAX_MACHINES": 6001}, {"AGENT_API_RATE": 200, "MAX_MACHINES": 6000}, RATE_OF_API, LIMIT)
+case({"AGENT_API_RATE": 50, "MAX_MACHINES": 6001}, {"AGENT_API_RATE": 50, "MAX_MACHINES": 6000}, RATE_OF_API, LIMIT)
 case(
-    {"AGENT_API_RATE": 200, "MAX_MACHINES": 6000, "AGENT_HEARTBEAT_SECONDS": 59},
+    {"AGENT_API_RATE": 200, "MAX_MACHINES": 6000, "HEARTBEAT_INTERVAL_SECONDS": 59},
     {"AGENT_API_RATE": 200, "MAX_MACHINES": 0},  # no limit, of which nothing follows
     RATE_OF_API,
     LIMIT,
 )
-INTERVAL = "initializer.agent_heartbeat_seconds"
-case({"AGENT_HEARTBEAT_SECONDS": 120}, {"AGENT_HEARTBEAT_SECONDS": 119}, INTERVAL, TIMEOUT)
-case({"HEARTBEAT_TIMEOUT_SECONDS": 300}, {"HEARTBEAT_TIMEOUT_SECONDS": 301}, INTERVAL, TIMEOUT)
+INTERVAL = "agent_api.heartbeat_interval_seconds"
+case({"HEARTBEAT_TIMEOUT_SECONDS": 229.9}, {"HEARTBEAT_TIMEOUT_SECONDS": 230}, INTERVAL, TIMEOUT)
 case(
-    {"STARTUP_TIMEOUT_SECONDS": 300},
-    {"STARTUP_TIMEOUT_SECONDS": 301},
+    {"STARTUP_TIMEOUT_SECONDS": 229.9},
+    {"STARTUP_TIMEOUT_SECONDS": 230},
     INTERVAL,
     "recoverer.startup_timeout_seconds",
+)
+case(
+    {"HEARTBEAT_INTERVAL_SECONDS": 9},
+    {"HEARTBEAT_INTERVAL_SECONDS": 10},
+    INTERVAL,
+    "agent_api.report_seconds",
+)
+case(
+    {"HEARTBEAT_INTERVAL_SECONDS": 3600, "REPORT_SECONDS": 1800.5},
+    {"HEARTBEAT_INTERVAL_SECONDS": 3600, "REPORT_SECONDS": 1800},
+    INTERVAL,
+    "agent_api.report_seconds",
 )
 case(
     {"SSH_CONNECT_TIMEOUT_SECONDS": 60},
@@ -199,8 +210,8 @@ LISTED = {**STATIC, "STATIC_LIST": "list.json"}
 RESTART_AGENT = {"REMEDIATION_POLICY": "restart-agent:1,quarantine"}
 for settings, *named in (
     (rate(31), RATE, TIMEOUT),
-    ({"HEARTBEAT_TIMEOUT_SECONDS": 300}, INTERVAL, TIMEOUT),
-    ({"STARTUP_TIMEOUT_SECONDS": 300}, INTERVAL, "recoverer.startup_timeout_seconds"),
+    ({"HEARTBEAT_TIMEOUT_SECONDS": 200}, INTERVAL, TIMEOUT),
+    ({"STARTUP_TIMEOUT_SECONDS": 200}, INTERVAL, "recoverer.startup_timeout_seconds"),
     ({"GRACE_SECONDS": 300}, "recoverer.grace_seconds", "initializer.backoff_initial_seconds"),
     ({"RESET_AFTER_SECONDS": 599}, "recoverer.reset_after_seconds", TIMEOUT),
     (
@@ -302,7 +313,7 @@ def test_every_rule_has_a_case() -> None:
 def test_every_broken_rule_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One deployment to mend them all, not one for each."""
     found = faults(
-        monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 300, "GRACE_SECONDS": 420, "SESSION_SECONDS": 300, **rate(31)}
+        monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 200, "GRACE_SECONDS": 420, "SESSION_SECONDS": 300, **rate(31)}
     )
     assert len(found) == 5
 
@@ -335,11 +346,11 @@ def test_a_recoverer_that_runs_too_rarely_is_told_what_would_help(
 
 def test_a_fault_tells_values_and_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the source code at hand."""
-    (fault,) = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 900, "AGENT_HEARTBEAT_SECONDS": 200})
+    (fault,) = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 200, "HEARTBEAT_INTERVAL_SECONDS": 60})
     assert fault == (
-        "initializer.agent_heartbeat_seconds is 200 and recoverer.heartbeat_timeout_seconds is 900: healthy machines "
-        "would be recovered that lose 5 heartbeats to a network or an outage: set the timeout to more than 1000, "
-        "or the interval to less than 180"
+        "agent_api.heartbeat_interval_seconds is 60 and recoverer.heartbeat_timeout_seconds is 200: healthy machines "
+        "would be recovered that lose three requests in a row, and an interval of up to 91 seconds may still be in "
+        "use: set the timeout to 230 or more"
     )
 
 

@@ -27,6 +27,10 @@ SIGNATURE_BYTES = 64
 _DOMAIN = b"shepherd-agent-v1"
 _TIME_DIGITS = 15  # the year 33658
 _LARGEST = 2**63 - 1
+_LONGEST_INTERVAL = 3_600
+"""The longest interval that an agent obeys, in seconds."""
+_MOST_FAILED_ATTEMPTS = 1_000
+"""More are counted as so many: one lost request is as much of a sign as a thousand."""
 _MOST_PARTS = 512
 """Processors, disks, network ports and warnings of a hardware report. A large server has some 200 disks."""
 
@@ -78,9 +82,11 @@ class SignedBody:
             return False
         return True
 
-    def heartbeat(self, machine_id: UUID, public_key: bytes) -> reports.Heartbeat:
+    def heartbeat(self, machine_id: UUID, public_key: bytes, told_interval: int) -> reports.Heartbeat:
         """
         Return the heartbeat in the body, whose signature *public_key* has verified.
+
+        *told_interval* is the interval in the answer, in seconds; the answer may be lost.
 
         Raises:
             Refused: the body is not valid.
@@ -92,11 +98,14 @@ class SignedBody:
         if message.machine_id != str(machine_id):
             raise Refused(HTTPStatus.BAD_REQUEST, "the machine_id is not that of the header Shepherd-Machine")
         readable = self.time.isascii() and self.time.isdigit() and len(self.time) <= _TIME_DIGITS
+        interval = message.report_interval_seconds
         installed = message.installation_report if message.HasField("installation_report") else None
         return reports.Heartbeat(
             machine_id=machine_id,
             public_key=public_key,
             signed_at=int(self.time) if readable else 0,
+            report_interval_seconds=min(max(interval, told_interval), _LONGEST_INTERVAL) if interval else 0,
+            failed_attempts=min(message.failed_attempts, _MOST_FAILED_ATTEMPTS),
             hardware=_hardware(message.hardware_report) if message.HasField("hardware_report") else None,
             installation=None if installed is None else _installation(installed),
         )

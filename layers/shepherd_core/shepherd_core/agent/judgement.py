@@ -54,6 +54,8 @@ class Limits:
     """The same between two hardware reports."""
     batch_bytes: int
     """The size of a batch."""
+    interval_seconds: int
+    """The seconds between two heartbeats, as agents are told; 0: they are told nothing."""
     path_prefix: str | None = None
     """What paths must begin with; None: anything."""
 
@@ -210,12 +212,12 @@ class Judgement:
 
     def _accept(self, entries: Mapping[UUID, _Entry], agents: Mapping[UUID, _Known], call: Call) -> None:
         """Record the heartbeats of *agents*, whose keys fit; answer those that are recorded or are not valid."""
-        now = call.received_at
+        now, interval = call.received_at, self._limits.interval_seconds
         heartbeats = []
         for machine_id, agent in agents.items():
             entry = entries[machine_id]
             try:
-                entry.heartbeat = heartbeat = entry.signed.heartbeat(machine_id, agent.key)
+                entry.heartbeat = heartbeat = entry.signed.heartbeat(machine_id, agent.key, interval)
                 self._check_pace(agent, heartbeat, now)
                 heartbeats.append(heartbeat)
             except Refused as refusal:
@@ -235,7 +237,9 @@ class Judgement:
                 backwards = Refused(HTTPStatus.BAD_REQUEST, text, time=reply.time)
                 entry.answer = call.refuse(backwards, heartbeat.machine_id)
             else:
-                entry.answer = Answer(HTTPStatus.OK, reply.time, _response(reply, call.told(heartbeat.machine_id)))
+                entry.answer = Answer(
+                    HTTPStatus.OK, reply.time, _response(reply, call.told(heartbeat.machine_id), interval)
+                )
 
     def _check_pace(self, known: _Known, heartbeat: reports.Heartbeat, now: int) -> None:
         """Refuse an agent that reports too often: a machine in wrong hands could fill the database."""
@@ -271,9 +275,9 @@ def _unauthorized(why: str, agent: reports.Agent) -> Refused:
     return Refused(HTTPStatus.UNAUTHORIZED, "not authorized", why, agent.time)
 
 
-def _response(report: reports.HeartbeatReply, endpoint: str) -> bytes:
+def _response(report: reports.HeartbeatReply, endpoint: str, interval: int) -> bytes:
     """Return the HeartbeatResponse."""
-    response = HeartbeatResponse(endpoint=endpoint)
+    response = HeartbeatResponse(endpoint=endpoint, report_interval_seconds=interval)
     if report.request is not None:
         generation, raw = report.request
         response.installation_request.MergeFromString(raw)

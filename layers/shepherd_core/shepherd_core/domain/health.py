@@ -32,7 +32,7 @@ class LocationStats:
     """The figures of machines that have an agent, usually those of one location."""
 
     reporting: int = 0
-    """Machines of the sample with a heartbeat within half of the heartbeat timeout."""
+    """Machines of the sample with a heartbeat within half of their heartbeat timeout."""
     unhealthy: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines of the sample without a heartbeat for half of their timeout. Excluded are paused machines, and those
     whose recovery was tried and failed since: these are known, and say nothing about an outage."""
@@ -45,6 +45,10 @@ class LocationStats:
     fresh one."""
     recovered_in_trouble: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines rebooted in the last six hours, where recovery is suspended or was within the last hour."""
+    heard: int = 0
+    """Machines of the sample with a heartbeat within half of the heartbeat timeout of the policy."""
+    losing: int = 0
+    """Those of them whose agent had lost requests before that heartbeat."""
 
     def __add__(self, other: LocationStats) -> LocationStats:
         """Return the figures of both together."""
@@ -55,6 +59,8 @@ class LocationStats:
             self.recovered + other.recovered,
             self.unsampled + other.unsampled,
             self.recovered_in_trouble + other.recovered_in_trouble,
+            self.heard + other.heard,
+            self.losing + other.losing,
         )
 
 

@@ -10,11 +10,13 @@ Numbers are evaluated on machines that are due and on those rebooted in the
 last hour, so that a fleet that fails little by little is not rebooted little by
 little. While recovery is suspended, and for an hour afterwards, those rebooted in
 the last six hours have a limit of their own, so that not each hour of the same
-trouble begins with reboots.
+trouble begins with reboots. Machines that do report say whether they lost requests
+before: if most did, missing heartbeats prove nothing.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,6 +57,8 @@ class BreakerLimits:
     unhealthy: Limit
     """Machines that stopped reporting."""
     never_reported: Limit
+    losing_share: float
+    """The share of the machines that report whose agents may have lost requests before; 0 to 1, 1: no limit."""
     share_min_machines: int
     """Shares apply to fleets of at least this many machines."""
 
@@ -84,12 +88,12 @@ def over_share(stats: Stats, limits: BreakerLimits) -> dict[str, str]:
     If that holds for the provider, ``WHOLE_PROVIDER`` alone is returned.
     """
     provider = total(stats.values())
-    if reason := _none_reports(provider, limits) or _most(provider, limits) or _share(provider, limits):
+    if reason := _none_reports(provider, limits) or _most(provider, limits) or _over_share(provider, limits):
         return {WHOLE_PROVIDER: reason}
     return {
         location: reason
         for location, each in stats.items()
-        if location is not None and (reason := _share(each, limits))
+        if location is not None and (reason := _over_share(each, limits))
     }
 
 
@@ -150,6 +154,21 @@ def _most(provider: LocationStats, limits: BreakerLimits) -> str | None:
     if fleet >= limits.share_min_machines or unhealthy < _FEW or unhealthy <= provider.reporting:
         return None
     return f"{unhealthy} of {fleet} machines do not report, the limit is half of so few"
+
+
+def _over_share(stats: LocationStats, limits: BreakerLimits) -> str | None:
+    return _share(stats, limits) or _losing(stats, limits)
+
+
+def _losing(stats: LocationStats, limits: BreakerLimits) -> str | None:
+    """Return why heartbeats get lost on the way: too large a share of the machines that report lost some before."""
+    share = limits.losing_share
+    # In a small fleet chance alone exceeds a share: two and a half standard deviations, where half of all gets lost.
+    chance = stats.heard / 2 + 1.25 * math.sqrt(stats.heard)
+    most = max(round(share * stats.heard, 9), chance)
+    if stats.heard < limits.share_min_machines or share == 1 or stats.losing <= most:
+        return None
+    return f"{stats.losing} of {stats.heard} machines that report had lost requests, the limit is {100 * share:g} %"
 
 
 def _share(stats: LocationStats, limits: BreakerLimits) -> str | None:

@@ -21,8 +21,9 @@ YOUNG_SECONDS = 600.0
 """Listings lag behind. A machine younger than this is not missed, and one whose release was accepted within this time
 may still be listed."""
 
-FRESH_SECONDS = 3600.0
-"""A machine with a heartbeat not older than this is alive, whatever the provider says."""
+FRESH_SECONDS = 7200.0
+"""A machine with a heartbeat not older than this is alive, whatever the provider says. Agents report once an hour at
+least."""
 
 
 class DriftKind(StrEnum):
@@ -197,7 +198,7 @@ def _absent(provided: Provided, *, listed: bool) -> tuple[DriftKind, str] | None
 
 
 def alive(provided: Provided) -> bool:
-    """Return whether its agent reported within the last hour."""
+    """Return whether its agent reported within the last two hours."""
     return provided.heartbeat_seconds is not None and provided.heartbeat_seconds <= FRESH_SECONDS
 
 

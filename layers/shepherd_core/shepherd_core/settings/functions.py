@@ -129,6 +129,14 @@ class AgentApiSettings(BmdbSettings, EndpointSettings):
         description="Maximum size in bytes of the reports that a relay passes on at once; a relay sends up to "
         "1,000,000.",
     )
+    heartbeat_interval_seconds: int = Field(
+        240,
+        ge=1,
+        le=3_600,
+        description="Seconds between two heartbeats of an agent; told to each agent with the answer to its next one. "
+        "At least 10. A machine has two and a half of them, and at least heartbeat_timeout_seconds, until it is "
+        "unhealthy.",
+    )
     report_seconds: float = Field(
         5,
         ge=0,
@@ -262,11 +270,6 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
         "/shepherd/installation-key.pub",
         description="Name of the SSM parameter with the public keys, one on each line, that installations may be "
         "signed with; given to agents at takeover. If it does not exist, agents install nothing.",
-    )
-    agent_heartbeat_seconds: Seconds | None = Field(
-        None,
-        description="Seconds between two heartbeats of an agent, for agents started from now on; unset: what the "
-        "machine's environment says, else 60.",
     )
     require_known_host_key: bool = Field(
         False,  # noqa: FBT003 - the default of a field

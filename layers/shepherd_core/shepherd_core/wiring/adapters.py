@@ -189,19 +189,16 @@ class LazyDialer:
                 from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - see the module's docstring
                 from shepherd_core.adapters.ssh.dialer import SshDialer  # noqa: PLC0415
 
-                environment = {}
-                if isinstance(settings, functions.InitializerSettings):
-                    connect_seconds = settings.ssh_connect_timeout_seconds
-                    if settings.agent_heartbeat_seconds is not None:
-                        environment["SHEPHERD_AGENT_HEARTBEAT_SECONDS"] = f"{settings.agent_heartbeat_seconds:g}"
-                else:
-                    connect_seconds = settings.look_seconds
+                connect_seconds = (
+                    settings.ssh_connect_timeout_seconds
+                    if isinstance(settings, functions.InitializerSettings)
+                    else settings.look_seconds
+                )
                 self._dialer = SshDialer(
                     key,
                     settings.ssh_user,
                     settings.ssh_port,
                     connect_seconds,
-                    environment,
                     partial(secrets().find, ssh_keys.previous_parameter(settings.ssh_key_parameter)),
                 )
                 self._key = key

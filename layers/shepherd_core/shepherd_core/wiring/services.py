@@ -32,6 +32,7 @@ def agent_api() -> AgentApi:
         report_seconds=ours.report_seconds,
         hardware_seconds=ours.hardware_report_seconds,
         batch_bytes=ours.max_batch_bytes,
+        interval_seconds=ours.heartbeat_interval_seconds,
         path_prefix=ours.path_prefix,
     )
     return AgentApi(connection, limits, ours.new_agent_endpoint)

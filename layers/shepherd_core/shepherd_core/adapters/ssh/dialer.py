@@ -92,13 +92,11 @@ class SshDialer:
         user: str,
         port: int,
         connect_timeout: float,
-        environment: Mapping[str, str] | None = None,
         previous_key: Callable[[], str | None] = lambda: None,
     ) -> None:
         """
         Log in as *user* at *port* with *private_key* (see ``ssh_keys``); *connect_timeout* is in seconds.
 
-        Programs run there get *environment* in addition to the machine's own.
         *previous_key* returns the key that machines may still have during a rotation;
         it is asked only for a machine that refuses *private_key*, and raises SecretError.
 
@@ -110,7 +108,6 @@ class SshDialer:
         self._user = user
         self._port = port
         self._connect_timeout = connect_timeout
-        self._environment = environment or {}
         self._previous_key = previous_key
         FORK_SERVER.start()  # it takes a second until it is ready
 
@@ -142,7 +139,7 @@ class SshDialer:
     def _dial(self, address: str, pinned_host_key: str | None, key: str, deadline: Deadline) -> SshConnection:
         peer = f"{address} port {self._port}"
         with self._connect(address, peer, deadline) as machine:
-            connection = SshConnection(machine, peer, self._user, self._environment)
+            connection = SshConnection(machine, peer, self._user)
         try:
             connection.exchange_keys(pinned_host_key, deadline)
             connection.log_in(key, deadline)
@@ -173,7 +170,7 @@ class SshDialer:
 class SshConnection:
     """A connection to one machine; see ``takeover.MachineConnection``."""
 
-    def __init__(self, machine: socket.socket, peer: str, user: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, machine: socket.socket, peer: str, user: str) -> None:
         """
         Hand the connection *machine* to a process; the caller closes its own.
 
@@ -181,7 +178,6 @@ class SshConnection:
             SshForkServerLost: there is no process.
         """
         self.host_key = ""
-        self._environment = environment
         self._peer = peer
         self._user = user
         self._lost = False
@@ -245,9 +241,7 @@ class SshConnection:
 
     def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
         """See ``takeover.MachineConnection``."""
-        # Through the shell, since an sshd accepts variables from clients only if configured to.
-        variables = [f"{name}={shlex.quote(value)}" for name, value in self._environment.items()]
-        return self._execute(" ".join([*variables, shlex.quote(path)]), stdin, f"running {path} at", deadline)
+        return self._execute(shlex.quote(path), stdin, f"running {path} at", deadline)
 
     def close(self) -> None:
         """See ``takeover.MachineConnection``."""

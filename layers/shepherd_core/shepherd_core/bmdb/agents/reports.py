@@ -73,6 +73,10 @@ class Heartbeat:
     """The key that verified the signature."""
     signed_at: int
     """The agent's time when it signed: milliseconds since the Unix epoch."""
+    report_interval_seconds: int = 0
+    """The longest interval at which the agent may report from now on, 0 to 3600; 0: it follows none."""
+    failed_attempts: int = 0
+    """How many requests of the agent failed since the last heartbeat that was accepted."""
     hardware: Hardware | None = None
     installation: Installation | None = None
 
@@ -179,6 +183,8 @@ def _accept(
         machine_ids=[each.machine_id for each in heartbeats],
         public_keys=[each.public_key.hex() for each in heartbeats],
         signed_at=[each.signed_at for each in heartbeats],
+        report_intervals=[each.report_interval_seconds for each in heartbeats],
+        failed_attempts=[each.failed_attempts for each in heartbeats],
         stale_seconds=stale_seconds,
         schema_version=migrations()[-1].version,
     )

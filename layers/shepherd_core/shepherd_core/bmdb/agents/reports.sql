@@ -29,9 +29,16 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 -- agent, its row remains. It has no effect, and the next agent start or the decommissioning deletes it. Rows are locked
 -- by machine id, so that concurrent batches do not deadlock.
 WITH heartbeats AS (
-    INSERT INTO machine_agent_heartbeat AS h (machine_id, agent_heartbeat_at, agent_signed_at)
-    SELECT a.machine_id, clock_timestamp(), n.signed_at
-    FROM unnest(:machine_ids::uuid[], :public_keys::text[], :signed_at::bigint[]) AS n (machine_id, public_key, signed_at)
+    INSERT INTO machine_agent_heartbeat AS h
+        (machine_id, agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts)
+    SELECT a.machine_id, clock_timestamp(), n.signed_at, n.report_interval_seconds, n.failed_attempts
+    FROM unnest(
+        :machine_ids::uuid[],
+        :public_keys::text[],
+        :signed_at::bigint[],
+        :report_intervals::integer[],
+        :failed_attempts::integer[]
+    ) AS n (machine_id, public_key, signed_at, report_interval_seconds, failed_attempts)
     JOIN machine_agent_started a ON a.machine_id = n.machine_id
     WHERE a.agent_public_key = decode(n.public_key, 'hex')
         AND abs(extract(epoch FROM clock_timestamp()) * 1000 - n.signed_at) <= :stale_seconds::float8 * 1000
@@ -39,7 +46,11 @@ WITH heartbeats AS (
     ORDER BY a.machine_id
     FOR SHARE OF a
     ON CONFLICT (machine_id) DO UPDATE
-    SET agent_heartbeat_at = excluded.agent_heartbeat_at, agent_signed_at = excluded.agent_signed_at
+    SET
+        agent_heartbeat_at = excluded.agent_heartbeat_at,
+        agent_signed_at = excluded.agent_signed_at,
+        report_interval_seconds = excluded.report_interval_seconds,
+        failed_attempts = excluded.failed_attempts
     WHERE h.agent_signed_at < excluded.agent_signed_at
     RETURNING h.machine_id, h.agent_heartbeat_at
 )

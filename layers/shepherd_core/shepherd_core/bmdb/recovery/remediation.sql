@@ -398,8 +398,8 @@ SELECT
     n.timeout_at <= statement_timestamp() AND n.due_at > statement_timestamp() AS in_doubt,
     (
         SELECT extract(epoch FROM max(g.ended_at - g.began_at))::float8
-        FROM recovery_gaps_in_doubt g
-        WHERE g.provider = p.provider
+        FROM recovery_gaps_until_now g
+        WHERE g.provider = p.provider AND g.ended_at > n.since
     ) AS gap_seconds,
     coalesce(n.reported, false) AS reported,
     n.backoff_until,

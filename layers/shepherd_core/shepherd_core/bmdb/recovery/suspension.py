@@ -145,16 +145,27 @@ def _snapshot(
     )
 
 
-def _stats(rows: list[list[Any]], before: HealthSnapshot | None) -> Stats:
+def _of_sample(before: HealthSnapshot | None) -> Stats:
+    """Return the figures of the sample of the snapshot *before*; none without one."""
     stats: Stats = defaultdict(LocationStats)
-    if before:
-        for location, cell in before.stats.items():
-            stats[location] = LocationStats(cell.reporting, cell.unhealthy, unsampled=cell.unsampled)
+    for location, each in before.stats.items() if before else ():
+        stats[location] = LocationStats(
+            each.reporting, each.unhealthy, unsampled=each.unsampled, heard=each.heard, losing=each.losing
+        )
+    return stats
+
+
+def _stats(rows: list[list[Any]], before: HealthSnapshot | None) -> Stats:
+    stats = _of_sample(before)
     for figure, location, reported, is_new, number, _ in rows:
         kind = Unhealthy.STOPPED_REPORTING if reported else Unhealthy.NEVER_REPORTED
         match figure:
             case "reporting":
                 stats[location].reporting += int(number)
+            case "heard":
+                stats[location].heard += int(number)
+            case "losing":
+                stats[location].losing += int(number)
             case "late":
                 stats[location].unhealthy[kind] += int(number)
             case "unsampled" if before is None:

@@ -6,11 +6,13 @@
 -- reported, whether they are new, a number, and for gaps ended_ago.
 --
 -- - sessions: 1 if the session is alive, else 0.
--- - reporting, late: machines with an agent in a sample, with a heartbeat within half of the heartbeat timeout, or
+-- - reporting, late: machines with an agent in a sample, with a heartbeat within half of their heartbeat timeout, or
 --   without one for half of their timeout. The sample is :sample machines (1,000 at most) in the order of their ids,
 --   from the id :start on. Ids are random, so it costs the same in a fleet of any size; a fleet of up to 1,000 is
 --   examined whole. Late machines exclude those that are paused, and those whose recovery failed since the last
 --   heartbeat.
+-- - heard, losing: machines of the sample with a heartbeat within half of the policy's heartbeat timeout; and those of
+--   them that had lost requests before it.
 -- - recovering: machines with recovery work, or rebooted in the last hour.
 -- - unsampled: machines rebooted in the last hour that are neither reporting nor late.
 -- - in_trouble: machines rebooted in the last six hours where recovery is suspended, or was within the last hour.
@@ -56,7 +58,8 @@ gaps AS (
     CROSS JOIN half h
     WHERE g.provider = :provider
         AND g.ended_at > statement_timestamp() - 2 * greatest(h.heartbeat, h.startup)
-        AND g.ended_at > g.began_at + least(h.heartbeat, h.startup)
+        -- The shortest gap that machine_due_at takes into account, of an agent with the longest interval for its timeout.
+        AND g.ended_at > g.began_at + 0.82 * least(h.heartbeat, h.startup)
 ),
 gap_recorded AS (
     INSERT INTO recovery_gaps (provider, began_at, ended_at)
@@ -102,15 +105,11 @@ sample_figures AS (
         n.location,
         n.reported,
         CASE
-            WHEN n.reported AND n.last_heartbeat_at > statement_timestamp() - (SELECT heartbeat FROM half) THEN 'reporting'
-            WHEN NOT n.failed
-                AND n.paused_until IS NULL
-                AND n.since <= statement_timestamp() - CASE
-                    WHEN n.reported THEN (SELECT heartbeat FROM half)
-                    ELSE (SELECT startup FROM half)
-                END
-                THEN 'late'
-        END AS figure
+            WHEN n.reported AND n.last_heartbeat_at > statement_timestamp() - n.timeout / 2 THEN 'reporting'
+            WHEN NOT n.failed AND n.paused_until IS NULL AND n.since <= statement_timestamp() - n.timeout / 2 THEN 'late'
+        END AS figure,
+        n.reported AND n.last_heartbeat_at > statement_timestamp() - (SELECT heartbeat FROM half) AS heard,
+        n.failed_attempts > 0 AS lost
     FROM sample s
     CROSS JOIN LATERAL (
         SELECT * FROM machine_eligibility WHERE machine_id = s.machine_id AND process = 'ShepherdRecovery' LIMIT 1
@@ -267,6 +266,10 @@ UNION ALL
 SELECT 'suspended', location, NULL, NULL, 1, NULL FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL
 UNION ALL
 SELECT figure, location, reported, NULL, count(*), NULL FROM sample_figures WHERE figure IS NOT NULL GROUP BY figure, location, reported
+UNION ALL
+SELECT 'heard', location, NULL, NULL, count(*), NULL FROM sample_figures WHERE heard GROUP BY location
+UNION ALL
+SELECT 'losing', location, NULL, NULL, count(*), NULL FROM sample_figures WHERE heard AND lost GROUP BY location
 UNION ALL
 SELECT 'recovering', location, reported, NULL, count(*), NULL FROM recovering GROUP BY location, reported
 UNION ALL

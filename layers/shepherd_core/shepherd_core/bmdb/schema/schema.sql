@@ -100,8 +100,11 @@ CREATE TABLE machine_agent_heartbeat (
     agent_heartbeat_at timestamptz NOT NULL,
     agent_signed_at bigint NOT NULL DEFAULT 0,
     first_heartbeat_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    report_interval_seconds integer NOT NULL DEFAULT 0,
+    failed_attempts integer NOT NULL DEFAULT 0,
     CONSTRAINT machine_agent_heartbeat_pkey PRIMARY KEY (machine_id),
-    CONSTRAINT machine_agent_heartbeat_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id)
+    CONSTRAINT machine_agent_heartbeat_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id),
+    CONSTRAINT machine_agent_heartbeat_interval CHECK (((report_interval_seconds >= 0) AND (report_interval_seconds <= 3600)))
 ) WITH (fillfactor=50);
 
 CREATE TABLE machine_hardware_report (
@@ -400,7 +403,9 @@ CREATE VIEW machine_need AS
     h.machine_id IS NOT NULL AS reported,
     COALESCE(h.agent_heartbeat_at, a.agent_started_at) AS last_heartbeat_at,
     NULLIF(p.provider_location::text, ''::text) AS location,
-    z.machine_id IS NOT NULL AS quarantined
+    z.machine_id IS NOT NULL AS quarantined,
+    h.report_interval_seconds,
+    h.failed_attempts
    FROM machine_provided p
      JOIN machines m ON m.machine_id = p.machine_id
      LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
@@ -428,6 +433,8 @@ CREATE VIEW machine_process_needs AS
     machine_need.last_heartbeat_at,
     machine_need.location,
     machine_need.quarantined,
+    machine_need.report_interval_seconds,
+    machine_need.failed_attempts,
     false AS overdue,
     false AS in_outage
    FROM machine_need
@@ -445,6 +452,8 @@ UNION ALL
     n.last_heartbeat_at,
     n.location,
     n.quarantined,
+    n.report_interval_seconds,
+    n.failed_attempts,
     true AS overdue,
     COALESCE(s.fault = 'unreached'::text, false) AND (EXISTS ( SELECT 1
            FROM ssh_outages o
@@ -507,19 +516,30 @@ CREATE VIEW machine_due_at AS
             WHEN 'ShepherdRecovery'::text THEN GREATEST(COALESCE(n.since + t.timeout, 'infinity'::timestamp with time zone), d.doubt_until)
             ELSE NULL::timestamp with time zone
         END AS due_at,
-    t.heartbeat_timeout
+    t.timeout,
+    y.heartbeat_timeout_seconds * '00:00:01'::interval AS heartbeat_timeout,
+    n.failed_attempts
    FROM machine_process_needs n
      LEFT JOIN recovery_policy y ON y.provider = n.provider
      CROSS JOIN LATERAL ( SELECT
                 CASE
                     WHEN n.overdue THEN 0::double precision
-                    WHEN n.reported THEN y.heartbeat_timeout_seconds
+                    WHEN n.reported THEN y.heartbeat_timeout_seconds + GREATEST(0::double precision, (2.5 * n.report_interval_seconds::numeric)::double precision - y.heartbeat_timeout_seconds)
                     ELSE y.startup_timeout_seconds
-                END * '00:00:01'::interval AS timeout,
-            y.heartbeat_timeout_seconds * '00:00:01'::interval AS heartbeat_timeout) t
+                END * '00:00:01'::interval AS timeout) t
      LEFT JOIN LATERAL ( SELECT max(g.ended_at + g.doubt) AS doubt_until
-           FROM recovery_gaps_in_doubt g
-          WHERE n.process = 'ShepherdRecovery'::text AND g.provider = n.provider AND g.never_reported = (NOT n.reported AND NOT n.overdue) AND n.since > (g.began_at -
+           FROM ( SELECT x.began_at,
+                    x.ended_at,
+                    o.timeout,
+                    LEAST(o.timeout, 0.6::double precision * (x.ended_at - x.began_at) + GREATEST(0.15::double precision * o.timeout, (0.85 * n.report_interval_seconds::numeric)::double precision * '00:00:01'::interval)) AS doubt
+                   FROM ( SELECT
+                                CASE
+                                    WHEN n.overdue THEN y.heartbeat_timeout_seconds * '00:00:01'::interval
+                                    ELSE t.timeout
+                                END AS timeout) o
+                     JOIN recovery_gaps_until_now x ON x.ended_at > (statement_timestamp() - o.timeout)
+                  WHERE x.provider = n.provider AND n.process = 'ShepherdRecovery'::text) g
+          WHERE (g.ended_at - g.began_at + g.doubt) > g.timeout AND (g.ended_at + g.doubt) > statement_timestamp() AND n.since > (g.began_at -
                 CASE
                     WHEN n.overdue THEN '00:00:00'::interval
                     ELSE g.doubt
@@ -546,10 +566,12 @@ CREATE VIEW machine_eligibility AS
     n.timeout_at,
     n.unhealthy_at,
     n.due_at,
+    n.timeout,
+    n.failed_attempts,
     r.ready_at,
     LEAST(r.ready_at,
         CASE
-            WHEN n.process = 'ShepherdRecovery'::text AND NOT n.overdue AND (NOT n.reported OR n.timeout_at IS NULL) THEN statement_timestamp() + COALESCE(n.heartbeat_timeout, '00:10:00'::interval)
+            WHEN n.process = 'ShepherdRecovery'::text AND NOT n.overdue AND (NOT n.reported OR n.timeout_at IS NULL OR n.timeout > n.heartbeat_timeout) THEN statement_timestamp() + COALESCE(n.heartbeat_timeout, '00:10:00'::interval)
             ELSE NULL::timestamp with time zone
         END,
         CASE

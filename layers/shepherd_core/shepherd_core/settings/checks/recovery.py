@@ -15,15 +15,22 @@ if TYPE_CHECKING:
     from shepherd_core.domain.provider import Capability
     from shepherd_core.domain.remediation import Step
 
-AGENT_HEARTBEAT_SECONDS = 60
-"""How often an agent reports unless it is told otherwise."""
-HEARTBEATS = 5
-"""How many intervals an agent may wait after failures before it reports again."""
+_SHORTEST_INTERVAL = 10
+"""Seconds. Agents report no more often."""
+_INTERVALS = 2.5
+"""A machine is healthy for so many intervals at least (the view machine_due_at)."""
+_LOST_REQUESTS_SECONDS = 230
+"""
+How long a healthy machine may be without a heartbeat that loses three requests in a row, where that is longer than
+two and a half intervals: then an interval has less than 92 seconds. One with its jitter, four requests of 20 seconds
+each (the last one arrives), and pauses of at most 10, 15 and 22.5 seconds are together less than 230.
+"""
 _LONGEST_MINUTES = 30
 _TIMEOUTS = 3
 """How many heartbeat timeouts may pass between two runs of the Recoverer."""
 _DAY = 86_400
 _ABILITIES = ("provider.abilities",)
+_INTERVAL = "agent_api.heartbeat_interval_seconds"
 _POLICY = (
     "recoverer.remediation_policy",
     "recoverer.boot_wait_seconds",
@@ -57,13 +64,22 @@ def _rarely(minutes: int, timeout: float) -> str | None:
     )
 
 
-def _lost_heartbeats(interval: float | None, timeout: float) -> str | None:
-    seconds = interval or AGENT_HEARTBEAT_SECONDS
-    if timeout > HEARTBEATS * seconds:
+def _lost_requests(interval: int, timeout: float) -> str | None:  # noqa: ARG001 - of an interval before this one, too
+    if timeout >= _LOST_REQUESTS_SECONDS:
         return None
     return (
-        f"healthy machines would be recovered that lose {HEARTBEATS} heartbeats to a network or an outage: set "
-        f"the timeout to more than {HEARTBEATS * seconds:g}, or the interval to less than {timeout / HEARTBEATS:g}"
+        "healthy machines would be recovered that lose three requests in a row, and an interval of up to 91 seconds "
+        f"may still be in use: set the timeout to {_LOST_REQUESTS_SECONDS} or more"
+    )
+
+
+def _too_often(interval: int, report: float) -> str | None:
+    shortest = max(_SHORTEST_INTERVAL, math.ceil(2 * report))
+    if interval >= shortest:
+        return None
+    return (
+        f"agents report every {_SHORTEST_INTERVAL} seconds at most, and what comes sooner than report_seconds is "
+        f"refused: set heartbeat_interval_seconds to {shortest} or more"
     )
 
 
@@ -93,9 +109,10 @@ def _reset(reset: float, timeout: float) -> str | None:
 
 
 def _history(days: int, *values: Any) -> str | None:
-    *policy, reset, timeout, abilities = values
+    *policy, reset, timeout, interval, abilities = values
+    longest = max(timeout, _INTERVALS * interval)
     way = sum(
-        step.attempts * (max(step.timeouts.grace, step.timeouts.cooldown) + reset + timeout)
+        step.attempts * (max(step.timeouts.grace, step.timeouts.cooldown) + reset + longest)
         for step in _taken(policy, abilities)
     )
     if not days or days * _DAY >= way:
@@ -108,8 +125,9 @@ def _history(days: int, *values: Any) -> str | None:
 
 RULES = (
     Rule(("recoverer.loop_minutes", "recoverer.heartbeat_timeout_seconds"), _rarely),
-    Rule(("initializer.agent_heartbeat_seconds", "recoverer.heartbeat_timeout_seconds"), _lost_heartbeats),
-    Rule(("initializer.agent_heartbeat_seconds", "recoverer.startup_timeout_seconds"), _lost_heartbeats),
+    Rule((_INTERVAL, "recoverer.heartbeat_timeout_seconds"), _lost_requests),
+    Rule((_INTERVAL, "recoverer.startup_timeout_seconds"), _lost_requests),
+    Rule((_INTERVAL, "agent_api.report_seconds"), _too_often),
     Rule((*_POLICY, "initializer.backoff_initial_seconds", "initializer.loop_minutes"), _steps, _ABILITIES),
     Rule(("recoverer.reset_after_seconds", "recoverer.heartbeat_timeout_seconds"), _reset),
     *(
@@ -119,6 +137,7 @@ RULES = (
                 *_POLICY,
                 "recoverer.reset_after_seconds",
                 "recoverer.heartbeat_timeout_seconds",
+                _INTERVAL,
             ),
             _history,
             _ABILITIES,

@@ -12,7 +12,6 @@ from shepherd_core.domain.time_budget import (
     MARGIN_SECONDS,
     RENEWALS,
 )
-from shepherd_core.settings.checks.recovery import AGENT_HEARTBEAT_SECONDS
 from shepherd_core.settings.checks.rule import Rule
 from shepherd_core.settings.deployment import LOOPS
 
@@ -114,8 +113,8 @@ def _connections(
     )
 
 
-def _heartbeats(rate: int | None, machines: int, interval: float | None) -> str | None:
-    needed = math.ceil(_RETRIES * machines / (interval or AGENT_HEARTBEAT_SECONDS))
+def _heartbeats(rate: int | None, machines: int, interval: int) -> str | None:
+    needed = math.ceil(_RETRIES * machines / interval)
     if rate is None or needed <= rate:
         return None
     return (
@@ -184,7 +183,9 @@ RULES = (
         _connections,
         ("deployment.enabled",),
     ),
-    Rule(("deployment.agent_api_rate", "provisioner.max_machines", "initializer.agent_heartbeat_seconds"), _heartbeats),
+    Rule(
+        ("deployment.agent_api_rate", "provisioner.max_machines", "agent_api.heartbeat_interval_seconds"), _heartbeats
+    ),
     *(
         Rule((f"{loop}.backoff_initial_seconds", f"{loop}.backoff_maximum_seconds"), _backoff)
         for loop in ("initializer", "recoverer")

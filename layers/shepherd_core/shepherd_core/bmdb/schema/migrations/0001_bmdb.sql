@@ -100,14 +100,21 @@ CREATE INDEX machine_agent_started_by_time ON machine_agent_started (agent_start
 
 -- The last heartbeat of the agent. agent_signed_at is the time that the agent signed, in milliseconds of its own
 -- clock: a heartbeat that is not later than the last one is a replay. first_heartbeat_at is written with the first one
--- and never again. Written by the agent API; goes with the agent, so that the next agent has a first one of its own.
+-- and never again. report_interval_seconds: the agent sends the next one after this time at the latest, give or take a
+-- tenth, and longer only if requests are lost; it is the interval that the agent was told or the one that it goes by,
+-- whichever is longer, because the answer with the new one may be lost. 0: the agent follows none. failed_attempts: how
+-- many requests got no answer before this one. Written by the agent API; goes with the agent, so that the next agent has
+-- a first one of its own.
 -- Every machine causes this write all the time: there is no index besides the primary key, and free space in every
 -- page keeps updates on their page (HOT), so that no index entry is written.
 CREATE TABLE machine_agent_heartbeat (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_agent_heartbeat_machine REFERENCES machines,
     agent_heartbeat_at timestamptz NOT NULL,
     agent_signed_at bigint NOT NULL DEFAULT 0,
-    first_heartbeat_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    first_heartbeat_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    report_interval_seconds integer NOT NULL DEFAULT 0
+        CONSTRAINT machine_agent_heartbeat_interval CHECK (report_interval_seconds BETWEEN 0 AND 3600),
+    failed_attempts integer NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 -- The last hardware report of an agent, and its sums for the inventory of the fleet. Written by the agent API; stays.
@@ -467,7 +474,9 @@ SELECT
     h.machine_id IS NOT NULL AS reported,
     coalesce(h.agent_heartbeat_at, a.agent_started_at) AS last_heartbeat_at,
     nullif(p.provider_location, '') AS location,
-    z.machine_id IS NOT NULL AS quarantined
+    z.machine_id IS NOT NULL AS quarantined,
+    h.report_interval_seconds,
+    h.failed_attempts
 FROM machine_provided p
 JOIN machines m ON m.machine_id = p.machine_id
 LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
@@ -493,6 +502,7 @@ WHERE o.expires_at > clock_timestamp();
 CREATE VIEW machine_process_needs AS
 SELECT
     machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined,
+    report_interval_seconds, failed_attempts,
     false AS overdue,
     false AS in_outage
 FROM machine_need
@@ -516,6 +526,8 @@ SELECT
     n.last_heartbeat_at,
     n.location,
     n.quarantined,
+    n.report_interval_seconds,
+    n.failed_attempts,
     true,
     coalesce(s.fault = 'unreached', false) AND EXISTS (
         SELECT 1
@@ -561,10 +573,14 @@ FROM (
 ) AS g
 WHERE g.ended_at - g.began_at + g.doubt > g.timeout AND g.ended_at + g.doubt > statement_timestamp();
 
--- When each of these processes is due by the facts and the policy of its provider. timeout_at: when the timeout is
--- over; unhealthy_at: the same without regard to suspensions. due_at is timeout_at, or the end of the doubt about a
--- gap, if that is later: the timeout must have begun before the doubt did. A machine that did not come back must have
--- been overdue before the gap began. Without a policy, no agent is unhealthy.
+-- When each of these processes is due by the facts and the policy of its provider. timeout: of an agent that reported,
+-- the heartbeat timeout of the policy, but at least two and a half of the intervals at which it reports; of one that never
+-- did, the startup timeout. So at least one heartbeat is due in the first half of the timeout, and the circuit breaker may
+-- count a machine without one as late. timeout_at: when the timeout is over; unhealthy_at: the same without regard to
+-- suspensions. due_at is timeout_at, or the end of the doubt about a gap, if that is later: the timeout must have begun
+-- before the doubt did. The doubt is that of recovery_gaps_in_doubt for the timeout of this machine, and longer if its
+-- interval is more than a sixth of that: its last heartbeat may be an interval older than the gap. A machine that did not
+-- come back must have been overdue before the gap began. Without a policy, no agent is unhealthy.
 CREATE VIEW machine_due_at AS
 SELECT
     n.machine_id,
@@ -583,32 +599,51 @@ SELECT
         WHEN 'ShepherdAgentStart' THEN n.since
         WHEN 'ShepherdRecovery' THEN greatest(coalesce(n.since + t.timeout, 'infinity'), d.doubt_until)
     END AS due_at,
-    t.heartbeat_timeout
+    t.timeout,
+    y.heartbeat_timeout_seconds * interval '1 second' AS heartbeat_timeout,
+    n.failed_attempts
 FROM machine_process_needs n
 LEFT JOIN recovery_policy y ON y.provider = n.provider
 CROSS JOIN LATERAL (
     SELECT
         CASE
             WHEN n.overdue THEN 0
-            WHEN n.reported THEN y.heartbeat_timeout_seconds
+            WHEN n.reported
+                -- Null without a policy, which greatest alone would ignore.
+                THEN y.heartbeat_timeout_seconds
+                    + greatest(0, 2.5 * n.report_interval_seconds - y.heartbeat_timeout_seconds)
             ELSE y.startup_timeout_seconds
-        END * interval '1 second' AS timeout,
-        y.heartbeat_timeout_seconds * interval '1 second' AS heartbeat_timeout
+        END * interval '1 second' AS timeout
 ) AS t
 LEFT JOIN LATERAL (
     SELECT max(g.ended_at + g.doubt) AS doubt_until
-    FROM recovery_gaps_in_doubt g
-    WHERE n.process = 'ShepherdRecovery'
-        AND g.provider = n.provider
-        AND g.never_reported = (NOT n.reported AND NOT n.overdue)
+    FROM (
+        SELECT
+            x.began_at,
+            x.ended_at,
+            o.timeout,
+            least(
+                o.timeout,
+                0.6 * (x.ended_at - x.began_at)
+                    + greatest(0.15 * o.timeout, 0.85 * n.report_interval_seconds * interval '1 second')
+            ) AS doubt
+        FROM (
+            SELECT
+                CASE WHEN n.overdue THEN y.heartbeat_timeout_seconds * interval '1 second' ELSE t.timeout END AS timeout
+        ) AS o
+        JOIN recovery_gaps_until_now x ON x.ended_at > statement_timestamp() - o.timeout
+        WHERE x.provider = n.provider AND n.process = 'ShepherdRecovery'
+    ) AS g
+    WHERE g.ended_at - g.began_at + g.doubt > g.timeout
+        AND g.ended_at + g.doubt > statement_timestamp()
         AND n.since > g.began_at - CASE WHEN n.overdue THEN interval '0 seconds' ELSE g.doubt END
 ) AS d ON true;
 
 -- The same, with everything that may block it: whether and when a claim takes a machine is decided here, for claims,
 -- snapshots and operators alike. ready_at: not before then; null: the process is not needed. recheck_at: when to
 -- evaluate the machine again if it is not ready: at ready_at, or earlier where that may become earlier without a change
--- of the due row: the first heartbeat of an agent ends the startup timeout, and an operator's override may let a machine
--- through that an SSH outage holds. suspended: an SSH outage suspends its
+-- of the due row: the first heartbeat of an agent ends the startup timeout, a heartbeat may bring a shorter interval, and
+-- an operator's override may let a machine through that an SSH outage holds. suspended: an SSH outage suspends its
 -- recovery, and no override lifts that. locked_until is set while any Shepherd process has work on the machine, even if
 -- its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat,
 -- and not by a fault of ours; a backoff without an interval does not come from a failure. The lookups are aggregates in joins, so that each is
@@ -638,11 +673,15 @@ SELECT
     n.timeout_at,
     n.unhealthy_at,
     n.due_at,
+    n.timeout,
+    n.failed_attempts,
     r.ready_at,
     least(
         r.ready_at,
         CASE
-            WHEN n.process = 'ShepherdRecovery' AND NOT n.overdue AND (NOT n.reported OR n.timeout_at IS NULL)
+            WHEN n.process = 'ShepherdRecovery'
+                AND NOT n.overdue
+                AND (NOT n.reported OR n.timeout_at IS NULL OR n.timeout > n.heartbeat_timeout)
                 THEN statement_timestamp() + coalesce(n.heartbeat_timeout, interval '10 minutes')
         END,
         CASE

@@ -115,7 +115,7 @@ GRANT INSERT ON work_history TO {updater};
 
 -- Agent API
 
-GRANT SELECT, INSERT, UPDATE (agent_heartbeat_at, agent_signed_at) ON machine_agent_heartbeat TO {agent_api};
+GRANT SELECT, INSERT, UPDATE (agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts) ON machine_agent_heartbeat TO {agent_api};
 GRANT SELECT, UPDATE (agent_started_at) ON machine_agent_started TO {agent_api}; -- lock
 GRANT SELECT, INSERT, UPDATE (provider, not_before, revision) ON machine_due TO {agent_api};
 GRANT SELECT, INSERT, UPDATE (hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes) ON machine_hardware_report TO {agent_api};
@@ -152,7 +152,7 @@ GRANT SELECT, INSERT, DELETE ON pauses TO {operator};
 GRANT SELECT ON pauses_in_force TO {operator};
 GRANT SELECT, INSERT, UPDATE (session_id, last_creation_at) ON provisioner_lock TO {operator};
 GRANT SELECT ON recovery_exempt_machines TO {operator};
-GRANT SELECT ON recovery_gaps_in_doubt TO {operator};
+GRANT SELECT ON recovery_gaps_until_now TO {operator};
 GRANT SELECT, DELETE ON recovery_override_machines TO {operator};
 GRANT SELECT, INSERT, UPDATE (override_id, machines, used, owner, reason, created_at, expires_at) ON recovery_overrides TO {operator};
 GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, forward_from) ON recovery_policy TO {operator};
