@@ -32,7 +32,7 @@ ROOTS = {
     "recoverer": [f"{_LOOPS}_recoverer"],
     "updater": [f"{_LOOPS}_updater"],
     "agent-api": ["shepherd_core.wiring.services.agent_api"],
-    "operator": sorted(definitions("shepherdctl.") - _AS_OWNER),
+    "operator": sorted(definitions("shepherdctl") - _AS_OWNER),
 }
 
 # What no function runs: the Migrator does, or tests.

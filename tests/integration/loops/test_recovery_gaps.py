@@ -141,10 +141,10 @@ def test_an_outage_of_the_bmdb_reboots_no_machine_however_late_it_reports(world:
     """Neither one that lies wholly between two looks, nor one that some looks fell into; ``make chaos`` has all."""
     for lasted in drawn(OUTAGES, name):
         gaps = [*islice(cycle(SCHEDULES[name][0]), 7)]
-        began = sum(gaps[:3]) + 1
-        for _ in range(2):  # as soon as a look is over, and so that it ends just before the next one
+        # As soon as a look is over, and so that it ends just before the next one.
+        after = next(time for time in accumulate(cycle(gaps)) if time > lasted + 1)
+        for began in drawn([sum(gaps[:3]) + 1, after - lasted - 1], f"{name}, began"):
             world.suffer([*gaps, *islice(cycle(SCHEDULES[name][0]), 14)], began, lasted, OUTAGES[lasted])
-            began = next(time for time in accumulate(cycle(gaps)) if time > lasted + 1) - lasted - 1
         assert not world.provider.reboots, f"outage of {lasted} s, seed {SEED}"
         world.begin_anew()
 

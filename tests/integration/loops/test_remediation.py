@@ -368,8 +368,7 @@ def outlast(world: World, minutes: int) -> None:
         fail_agent_starts(world)
 
 
-@pytest.mark.parametrize("policy", ["reboot:1,reinstall:1,quarantine", defaults.POLICY])
-@pytest.mark.parametrize("stagger", [0, LOOK])
+@pytest.mark.parametrize(("policy", "stagger"), [("reboot:1,reinstall:1,quarantine", LOOK), (defaults.POLICY, 0)])
 def test_an_outage_without_answers_leaves_many_machines_on_their_step(world: World, policy: str, stagger: int) -> None:
     """Unlike answers with 503 it leaves open what was done; but hours of it tell nothing about any machine."""
     world.policy = policy

@@ -40,16 +40,21 @@ class _Module:
 @cache
 def _modules() -> dict[str, _Module]:
     """Return our modules by their full names."""
+    return {name: module for package in _SOURCES for name, module in _modules_of(package).items()}
+
+
+@cache
+def _modules_of(package: str) -> dict[str, _Module]:
     found = {}
-    for package, folder in _SOURCES.items():
-        for path in (folder / package).rglob("*.py"):
-            name = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
-            module = found[name] = _Module(name)
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    module.imports |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
-            module.definitions |= {node.name: node for node in tree.body if isinstance(node, Definition)}
+    folder = _SOURCES[package]
+    for path in (folder / package).rglob("*.py"):
+        name = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+        module = found[name] = _Module(name)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module.imports |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+        module.definitions |= {node.name: node for node in tree.body if isinstance(node, Definition)}
     return found
 
 
@@ -97,10 +102,5 @@ def reachable(roots: Iterable[str]) -> set[str]:
 
 
 def definitions(package: str) -> set[str]:
-    """Return the full names of all functions and classes of a package."""
-    return {
-        f"{module.name}.{name}"
-        for module in _modules().values()
-        if module.name.startswith(package)
-        for name in module.definitions
-    }
+    """Return the full names of all functions and classes of a package: a key of ``_SOURCES``."""
+    return {f"{module.name}.{name}" for module in _modules_of(package).values() for name in module.definitions}
