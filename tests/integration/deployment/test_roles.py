@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from http import HTTPStatus
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import boto3
 import pytest
+from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.make_roles import Login, make
 from shepherd_core.bmdb.schema.migrate import migrate
@@ -22,7 +25,9 @@ from functions.migrator.app import lambda_handler
 from simulator.environment.postgres import Postgres
 from simulator.lambda_.environment import Context
 from tests.integration.conftest import _VERSION
+from tests.support.agents.signed_agent import endpoint
 from tests.support.deployment import function_process
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,6 +149,31 @@ def test_a_function_logs_in_as_its_role_and_operators_as_theirs(owner: Owner) ->
     assert connection._connected().run("SELECT current_user, current_setting('search_path')") == [
         ["here-updater", "public"]
     ]
+    connection.close()
+
+
+def test_the_agent_api_cannot_take_the_last_connection(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers and storms start as many functions as the account allows; the loops must still get in."""
+    monkeypatch.setenv("SHEPHERD_AGENT_API_CONNECTIONS", "2")
+    owner.migrate()
+    taken = [owner.log_in("agent-api") for _ in range(2)]
+    api = endpoint(Connection(owner.settings.of_role("agent-api"), lambda: owner.password("agent-api"), CLOCK, None, 1))
+    request = AgentRequest("POST", "/heartbeat", {"shepherd-machine": str(UUID(int=1))}, b"", 0)
+    refused = api.handle(request)
+    assert (refused.status, refused.headers["retry-after"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "10")
+    owner.log_in("recoverer").close()
+    taken.pop().close()
+    eventually(lambda: api.handle(request).status is HTTPStatus.UNAUTHORIZED)
+    api.close()
+    taken.pop().close()
+    monkeypatch.delenv("SHEPHERD_AGENT_API_CONNECTIONS")
+    owner.migrate()
+    connection = owner.connection()
+    connection.run("applied_migrations")
+    limits = connection._connected().run(
+        "SELECT rolname, rolconnlimit FROM pg_roles WHERE rolname LIKE 'here-%' AND rolconnlimit <> -1"
+    )
+    assert limits == [["here-agent-api", 50]]
     connection.close()
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MACHINE_HEADER, TIME_HEADER, SIGNATURE_HEADER = "shepherd-machine", "shepherd-time", "shepherd-signature"
 
 _HEARTBEAT, _BATCH = "/heartbeat", "/heartbeats"
+_RETRY_SECONDS = "10"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class AgentResponse:
             "content-type": "text/plain; charset=utf-8",
             TIME_HEADER: str(self.time),
             **({"allow": "POST"} if self.status is HTTPStatus.METHOD_NOT_ALLOWED else {}),
+            **({"retry-after": _RETRY_SECONDS} if self.status is HTTPStatus.SERVICE_UNAVAILABLE else {}),
         }
 
 

@@ -78,6 +78,14 @@ class MigratorSettings(BmdbSettings):
     bmdb_statement_timeout_seconds: Seconds = Field(
         240, description="Maximum seconds for one statement of a migration."
     )
+    agent_api_connections: int = Field(
+        50,
+        ge=1,
+        le=100_000,
+        description="Maximum number of connections of the agent API to the database, which the Migrator sets for its "
+        "user; requests beyond are answered with 503. The rest is for the loops. Without effect if all functions log "
+        "in as one user.",
+    )
 
 
 def _loopback(host: str) -> bool:

@@ -159,7 +159,8 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
         own = settings.of_role(role)
         parameter = own.bmdb_password_parameter if own.bmdb_auth == "password" else None
         password = None if parameter is None else partial(store.create_once, parameter, partial(token_urlsafe, 32))
-        logins[role] = Login(own.bmdb_user, password, iam=own.bmdb_auth == "iam")
+        connections = settings.agent_api_connections if role == "agent-api" else None
+        logins[role] = Login(own.bmdb_user, password, iam=own.bmdb_auth == "iam", connections=connections)
     make(connection, logins, deadline)
     return [login.user for login in logins.values()]
 

@@ -41,6 +41,8 @@ class Login:
     password: Callable[[], str] | None = None
     """Asked only if this user may create roles. None: the database asks for none, or an IAM token takes its place."""
     iam: bool = False
+    connections: int | None = None
+    """How many connections it may have at once; None: as it is."""
 
 
 def make(connection: Connection, logins: Mapping[str, Login], deadline: Deadline | None = None) -> None:
@@ -92,11 +94,14 @@ def _create(connection: Connection, login: Login) -> bool:
 
 
 def _login_changes(login: Login) -> list[str]:
+    changes = []
+    if login.connections is not None:
+        changes.append(_text("limit", user=login.user, connections=str(login.connections)))
     if login.iam:
-        return [_text("iam", user=login.user)]
-    if login.password is not None:
-        return [_text("password", user=login.user, verifier=_verifier(login.password()))]
-    return []
+        changes.append(_text("iam", user=login.user))
+    elif login.password is not None:
+        changes.append(_text("password", user=login.user, verifier=_verifier(login.password())))
+    return changes
 
 
 def _verifier(password: str) -> str:

@@ -1,0 +1,1 @@
+ALTER ROLE "{user}" CONNECTION LIMIT {connections};
