@@ -145,7 +145,8 @@ def _costs(run: Run, done: list[Invocation]) -> list[Table]:
         assumed,
         idle_seconds=median([tick.seconds for tick in done if tick.function == "recoverer"]),
         agent_start_seconds=run.busy("initializer") / run.attempts,
-        heartbeat_seconds=run.heartbeat_seconds / run.heartbeats,
+        heartbeat_wait_ms=run.heartbeat_seconds / run.heartbeats * 1000,
+        heartbeat_cpu_ms=0,
     )
     # The waits between creations are billed, and shorter here.
     waits = run.machines * CREATION_SECONDS
@@ -165,8 +166,9 @@ def _costs(run: Run, done: list[Invocation]) -> list[Table]:
                 ticks=len(done),
                 starts=run.attempts,
                 gb_seconds=gb_seconds[name],
-                heartbeats=run.heartbeats,
-                heartbeat_gb_seconds=run.heartbeats * inputs.heartbeat_seconds * inputs.memory_gb,
+                requests=run.heartbeats,
+                request_gb_seconds=run.heartbeats * inputs.request_ms / 1000 * inputs.api_memory_gb,
+                request_gb=run.heartbeats * inputs.request_bytes / 1e9,
             ),
             inputs,
         )
@@ -189,7 +191,7 @@ def _costs(run: Run, done: list[Invocation]) -> list[Table]:
             ["input", "measured here", "assumed"],
             [
                 [name, getattr(measured, name), getattr(assumed, name)]
-                for name in ("idle_seconds", "agent_start_seconds", "heartbeat_seconds")
+                for name in ("idle_seconds", "agent_start_seconds", "request_ms")
             ],
         ),
     ]

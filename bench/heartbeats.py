@@ -1,11 +1,13 @@
 """
-Heartbeats per second of one instance of the agent API, as a ratio to its indispensable statement alone.
+A heartbeat's costs: its rate, the function's and the database's part of it, and its bytes on the wire.
 
-One process, one connection, one heartbeat at a time, against a private PostgreSQL server that waits for its disk at
-every commit. *Remembered* calls the handler with signed requests of machines whose keys it has cached, the usual case;
-*first* with requests of machines that are new to its process. *Bare* is the prepared ``INSERT … ON CONFLICT`` alone,
-for the same rows over the same connection. They take turns, and each figure is the median of its turns. If the ratio
-of remembered to bare is below the goal, Shepherd's own part of a heartbeat costs more than the database's.
+The rate is that of one instance of the agent API, as a ratio to its indispensable statement alone. One process, one
+connection, one heartbeat at a time, against a private PostgreSQL server that waits for its disk at every commit.
+*Remembered* calls the handler with signed requests of machines whose keys it has cached, the usual case; *first* with
+requests of machines that are new to its process. *Bare* is the prepared ``INSERT … ON CONFLICT`` alone, for the same
+rows over the same connection. They take turns, and each figure is the median of its turns. If the ratio of remembered
+to bare is below the goal, Shepherd's own part of a heartbeat costs more than the database's. The rest is described in
+``heartbeat_costs.py`` and ``heartbeat_wire.py``. ``cost.py`` reads the published figures.
 """
 
 from __future__ import annotations
@@ -13,24 +15,31 @@ from __future__ import annotations
 import os
 import time
 from base64 import b64encode
+from dataclasses import fields
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
-from shepherd_core.wiring import adapters, services
+from shepherd_core.wiring import services
 
+from bench import heartbeat_costs, heartbeat_wire
+from bench.fleet import driver as open_driver
 from bench.results import Result, Table, in_turn, median
 from functions.agent_api.app import lambda_handler
 from simulator.environment.postgres import Postgres
 from simulator.lambda_.environment import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pg8000.native
 
 GOAL = 0.5
+KEPT_BYTES, RESUMED_BYTES, WAL_BYTES = 700, 1_500, 120
+BATCHES = (1, 40, 500)
+INTERVAL = 300
+"""What the request says; it has as many bytes as any other."""
 
 _BARE = """
 INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at, agent_signed_at)
@@ -48,7 +57,13 @@ class Machine:
         self.machine_id = machine_id
         self._key = Ed25519PrivateKey.generate()
         self.public_key = self._key.public_key().public_bytes_raw()
-        self._body = HeartbeatRequest(machine_id=machine_id).SerializeToString()
+        self._body = HeartbeatRequest(machine_id=machine_id, report_interval_seconds=INTERVAL).SerializeToString()
+        self._signed_at = 0
+
+    def next_event(self) -> dict[str, Any]:
+        """Return the event of a heartbeat that is later than all before, and not too often."""
+        self._signed_at = max(self._signed_at + 1, time.time_ns() // 1_000_000)
+        return self.event(self._signed_at)
 
     def event(self, signed_at: int) -> dict[str, Any]:
         """Return the event of a heartbeat, as from an HTTP API."""
@@ -123,29 +138,34 @@ def _rate(do: Callable[[Any], object], things: Sequence[Any]) -> float:
 
 def measure(*, quick: bool) -> Result:
     """Return the figures."""
-    machines, repeats = (20, 1) if quick else (1000, 15)
+    machines, repeats = (20, 1) if quick else (500, 5)
     with Postgres() as postgres:
         settings = postgres.new_database()
         os.environ.update(
             SHEPHERD_BMDB_HOST=settings.bmdb_host,
             SHEPHERD_BMDB_NAME=settings.bmdb_name,
             SHEPHERD_BMDB_USER=settings.bmdb_user,
+            SHEPHERD_REPORT_SECONDS="0",
         )
-        connection = adapters.bmdb(settings)
-        driver = connection._connected()  # noqa: SLF001 - writes rows that no statement of Shepherd writes
+        driver = open_driver(settings)
         plant = f"INSERT INTO machines SELECT FROM generate_series(1, {machines}) RETURNING machine_id"
         fleet = [Machine(str(row[0])) for row in driver.run(plant)]
-        start = driver.prepare("INSERT INTO machine_agent_started VALUES (:machine_id, clock_timestamp(), :public_key)")
+        start = driver.prepare(
+            "INSERT INTO machine_agent_started VALUES (:machine_id, clock_timestamp(), :public_key, :public_key)"
+        )
         for machine in fleet:
             start.run(machine_id=machine.machine_id, public_key=machine.public_key)
         driver.run("ANALYZE")
-        connection.close()
         bench = Bench(fleet)
         ways = {"bare": bench.bare, "first": bench.first, "remembered": bench.remembered}
         for way in ways.values():
             way()  # creates the rows and warms up
         figures = in_turn(repeats, ways)
         services.agent_api().connection.close()
+        costs, answers = {}, {}
+        for size in BATCHES:
+            costs[size], answers[size] = heartbeat_costs.measure(driver, fleet, min(size, machines))
+        driver.close()
     # The median of the ratios of neighbours, because the speed of a computer changes over minutes.
     ratios = {
         name: median([one / bare for one, bare in zip(rates, figures["bare"], strict=True)])
@@ -159,5 +179,35 @@ def measure(*, quick: bool) -> Result:
             [[name, median(rates), ratios[name]] for name, rates in figures.items()],
         )
     )
+    _add_costs(result, costs)
+    body = bytes.fromhex(answers[1]["body"])
+    _add_bytes(result, heartbeat_wire.measure(body, answers[1]["headers"], INTERVAL, 2 if quick else 10))
     result.at_least("remembered: times the bare upsert", GOAL, ratios["remembered"])
     return result
+
+
+def _add_costs(result: Result, costs: Mapping[int, heartbeat_costs.Costs]) -> None:
+    """Add the costs by size of the batch."""
+    names = [field.name for field in fields(heartbeat_costs.Costs)]
+    rows = [[name.replace("_", " "), *(getattr(each, name) for each in costs.values())] for name in names]
+    result.tables.append(
+        Table("Of one heartbeat", ["what", *("alone" if n == 1 else f"in batches of {n}" for n in costs)], rows)
+    )
+    for size, each in costs.items():
+        result.figures.update({f"batch_{size}_{name}": getattr(each, name) for name in names})
+    result.at_most("bytes of WAL of a heartbeat", WAL_BYTES, costs[1].wal_bytes)
+
+
+def _add_bytes(result: Result, found: Mapping[str, Mapping[str, tuple[float, float]]]) -> None:
+    """Add the bytes on the wire by connection and door."""
+    rows = []
+    for connection, doors in found.items():
+        for door, (sent, received) in doors.items():
+            rows.append([connection, door, sent, received, sent + received])
+            name = f"{connection}_{door}".replace(" ", "_").lower()
+            result.figures.update({f"{name}_sent_bytes": sent, f"{name}_received_bytes": received})
+    columns = ["connection", "answer's headers", "bytes sent", "received", "both"]
+    result.tables.append(Table("Bytes of a heartbeat on the wire", columns, rows))
+    for door in heartbeat_wire.DOORS:
+        result.at_most(f"bytes of a heartbeat, kept connection, {door}", KEPT_BYTES, sum(found["kept"][door]))
+        result.at_most(f"the same, resumed, {door}", RESUMED_BYTES, sum(found["resumed"][door]))

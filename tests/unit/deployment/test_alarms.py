@@ -424,10 +424,30 @@ def test_what_is_watched_costs_at_most_four_dollars_a_month() -> None:
 def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
     """Somebody decides by them."""
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-    assert f"```\n{COST['table']([10, 1_000, 100_000], COST['Inputs']())}\n```" in page
-    often, seldom = COST["Inputs"](), COST["Inputs"](heartbeat_minutes=5)
-    assert "1,588 dollars" in page
-    assert f"{sum(COST['month'](100_000, seldom).values()):,.0f}" == "1,588"
-    assert f"{sum(COST['month'](1_000, seldom).values()):,.0f}" == "20"
-    heartbeats = COST["month"](100_000, often)
-    assert round(sum(heartbeats[what] for what in heartbeats if what.startswith("heartbeats")), -2) == 7_500
+    inputs, fleets = COST["Inputs"](), COST["MACHINES"]
+    assert f"```\n{COST['table'](fleets, inputs)}\n\n{COST['comparison'](fleets, inputs)}\n```" in page
+    for seconds, unit in ((600, " dollars at 100,000 machines"), (60, ".")):
+        sums = COST["month"](100_000, COST["Inputs"](interval_seconds=seconds)).values()
+        assert f"{sum(sums):,.0f}{unit}" in " ".join(page.split())
+
+
+def test_the_costs_of_a_heartbeat_are_those_that_were_measured() -> None:
+    """The formula has no figure of a heartbeat that the bench did not publish."""
+    published = max(ROOT.glob("docs/performance/*/heartbeats.json"))
+    figures = json.loads(published.read_text(encoding="utf-8"))["figures"]
+    inputs = COST["Inputs"]()
+    assert inputs.heartbeat_cpu_ms == round(figures["batch_1_cpu_ms"], 3)
+    assert inputs.relayed_cpu_ms == round(figures["batch_500_cpu_ms"], 3)
+    assert inputs.resumed_bytes == figures["resumed_function_url_received_bytes"]
+    assert inputs.kept_bytes == figures["kept_function_url_received_bytes"]
+
+
+def test_the_costs_of_relays_are_those_of_their_batches() -> None:
+    """A relay that collects for a second saves nothing on a rack whose machines report every five minutes."""
+    alone = COST["Inputs"]()
+    assert alone.batch == 1
+    rack = COST["Inputs"](relay_machines=41, relay_seconds=1, interval_seconds=400)
+    assert rack.batch == pytest.approx(1.1)
+    crowd = COST["Inputs"](relay_machines=501, relay_seconds=10, interval_seconds=100)
+    assert crowd.batch == pytest.approx(51)
+    assert crowd.request_bytes == pytest.approx(alone.kept_bytes + 50 * alone.relayed_answer_bytes)
