@@ -1,7 +1,7 @@
 # What people type, and what CI runs. Needs Python 3.11 to 3.13 and make; everything else is installed into .venv and
 # .venv-sam, with the versions and hashes of the lock files.
 #
-# `make demo` takes PROVIDER=equinix|redfish|hetzner and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
+# `make demo` takes PROVIDER=equinix|redfish|hetzner, CONSOLE=1 (opens the fleet in a browser) and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
 # `make test` takes TEST_FLAGS="…" for pytest, `make chaos` CHAOS_FLAGS="…" (see .venv/bin/python -m tests.chaos --help),
 # `make mutants` MUTANTS_FLAGS="--size 130 --seed 1" (see .venv/bin/python -m tests.mutants --help),
 # `make invoke` and `make local-invoke` take FUNCTION=migrator|provisioner|initializer|agent_api|recoverer|updater
@@ -41,11 +41,15 @@ help: ## list the targets
 
 .PHONY: demo
 demo: .venv/.ready ## watch machines being created, started, broken and repaired
-	@$(BIN)/shepherdctl demo $(if $(PROVIDER),--provider $(PROVIDER)) $(DEMO_FLAGS)
+	@$(BIN)/shepherdctl demo $(if $(PROVIDER),--provider $(PROVIDER)) $(if $(CONSOLE),--console) $(DEMO_FLAGS)
 
 .PHONY: demo-picture
 demo-picture: .venv/.ready ## draw docs/demo.svg from a run of the demo
 	@$(BIN)/shepherdctl demo --picture docs/demo.svg $(DEMO_FLAGS)
+
+.PHONY: screenshots
+screenshots: .venv/.ready ## take the pictures of the console in docs/ from a simulated fleet (needs chromium)
+	@$(BIN)/python -m tests.support.screenshots docs
 
 # Much of a test is waiting, so that there are more processes than processors. A file's tests stay in one of them,
 # because they share its database; those that take longest come first.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+import signal
+import webbrowser
+from contextlib import ExitStack, nullcontext
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +15,7 @@ from rich.live import Live
 
 from shepherdctl.formats import loop_name
 from shepherdctl.live_view import FAULTS, LiveView, watch
-from shepherdctl.output import counted
+from shepherdctl.output import counted, note
 from simulator.providers import SimulatedProvider, machine_source
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ def demo(
     provider: _Provider = "equinix",
     speed: _Speed = 60,
     seed: _Seed = 0,
+    console: Annotated[
+        bool, typer.Option("--console", help="Open the fleet in a browser, and keep it until Ctrl-C.")
+    ] = False,
     picture: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Draw the run into this file, as SVG, if nothing went wrong.")
     ] = None,
@@ -55,15 +60,17 @@ def demo(
     from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
     from simulator.environment.status import machine_statuses, report, violated_invariants  # noqa: PLC0415 - slow to import
 
-    console = Console()
-    console.print(
+    terminal = Console()
+    terminal.print(
         f"{machines} {machine_source(provider).kind}; a second here is {speed / 60:g} min of fleet time.",
         highlight=False,
         soft_wrap=True,
     )
-    view = _view(console)
+    view = _view(terminal)
     settings = EnvironmentSettings(machines=machines, provider=provider, speed=speed, seed=seed)
-    with Environment(settings, view.on_invocation, view.on_power_change) as environment:
+    with Environment(settings, view.on_invocation, view.on_power_change) as environment, ExitStack() as stack:
+        if console:
+            _open_console(stack, environment)
         shown: list[str] = []
         with view.live or nullcontext():
             problems = _scenes(environment, view, shown)
@@ -76,17 +83,29 @@ def demo(
             for name, counts in summary["functions"].items()
             if "failed" in counts
         ]
-        _print_summary(console, summary)
+        _print_summary(terminal, summary)
         if environment.faulted:
-            _print_history(console, environment, next(reversed(environment.faulted)))
+            _print_history(terminal, environment, next(reversed(environment.faulted)))
         if not problems:
-            console.print("\nWhat you saw:", highlight=False)
+            terminal.print("\nWhat you saw:", highlight=False)
             for line in shown:
-                console.print(f"  - {line}", highlight=False, soft_wrap=True)
-        _conclude(console, problems, environment.folder / "functions.log", "Everything worked.")
-        console.print(_NEXT, highlight=False, soft_wrap=True)
+                terminal.print(f"  - {line}", highlight=False, soft_wrap=True)
+        _conclude(terminal, problems, environment.folder / "functions.log", "Everything worked.")
+        terminal.print(_NEXT, highlight=False, soft_wrap=True)
         if picture is not None:
             view.draw(environment, machine_statuses(environment), picture)
+        if console:
+            note("The console stays open: stop it with Ctrl-C.")
+            signal.pause()
+
+
+def _open_console(stack: ExitStack, environment: Environment) -> None:
+    """Serve the console of *environment* until *stack* ends, and open it in the browser."""
+    from shepherdctl.console.server import background  # noqa: PLC0415 - its libraries are an extra
+
+    address = stack.enter_context(background(environment.bmdb_settings)).address_with_token
+    note(f"The console is at {address}")
+    webbrowser.open(address)
 
 
 def _scenes(environment: Environment, view: LiveView, shown: list[str]) -> list[str]:

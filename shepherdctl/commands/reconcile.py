@@ -1,7 +1,8 @@
 """The command that shows the drift between provider, BMDB and heartbeats."""
 
+from collections.abc import Callable
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -38,28 +39,16 @@ def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
       shepherdctl reconcile
       shepherdctl reconcile --interval 120 -o json | jq '.drift[].class'
     """
-    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
-        deadline = Deadline(repair.clock, SECONDS + interval)
-        first = repair.compare(deadline)
+
+    def between() -> None:
         if output is Form.TABLE:
             note(f"the second listing follows in {span(interval)}")
-        second = repair.compare_again(first, deadline)
-    found = agreed(first, second)
-    rows = [
-        {
-            "class": drift.kind,
-            "provider_id": drift.provider_id,
-            "machine_id": drift.machine_id,
-            "confirmed": confirmed,
-            "description": drift.text,
-            "operator_action": operator_action(drift, second) if confirmed else None,
-        }
-        for drift, confirmed in found
-    ]
+
+    provider, rows = find_drift(interval, between)
     if output is Form.JSON:
-        document({"provider": repair.provider.name, "interval_seconds": interval, "drift": rows})
+        document({"provider": provider, "interval_seconds": interval, "drift": rows})
     else:
-        names = ids(drift.machine_id for drift, _ in found)
+        names = ids(row["machine_id"] for row in rows)
         table(
             [
                 Column("CLASS"),
@@ -81,9 +70,37 @@ def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
                 for name, row in zip(names, rows, strict=True)
             ],
         )
-        note(f"{counted(len(found), 'machine')} with drift, {sum(both for _, both in found)} of them confirmed")
-    if found:
+        confirmed = sum(row["confirmed"] for row in rows)
+        note(f"{counted(len(rows), 'machine')} with drift, {confirmed} of them confirmed")
+    if rows:
         raise typer.Exit(DRIFT_FOUND)
+
+
+def find_drift(interval: float, between: Callable[[], None]) -> tuple[str, list[dict[str, Any]]]:
+    """
+    Return the name of the provider, and a record of each machine with drift: in one or in both of two comparisons.
+
+    *between* is called after the first; the second follows *interval* seconds later.
+
+    Raises:
+        ShepherdError: the settings are wrong, or the provider or the BMDB cannot be read.
+    """
+    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
+        deadline = Deadline(repair.clock, SECONDS + interval)
+        first = repair.compare(deadline)
+        between()
+        second = repair.compare_again(first, deadline)
+    return repair.provider.name, [
+        {
+            "class": drift.kind,
+            "provider_id": drift.provider_id,
+            "machine_id": drift.machine_id,
+            "confirmed": confirmed,
+            "description": drift.text,
+            "operator_action": operator_action(drift, second) if confirmed else None,
+        }
+        for drift, confirmed in agreed(first, second)
+    ]
 
 
 def operator_action(drift: Drift, comparison: Comparison) -> str:

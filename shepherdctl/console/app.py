@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,15 @@ from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.errors import BmdbError, ConfigError, MachineUnknown, SchemaMismatch, ShepherdError
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from shepherdctl.console import fleet, machine, machines, open_work, pages
+from shepherdctl.commands.reconcile import find_drift
+from shepherdctl.console import fleet, forms, machine, machines, open_work, pages
+from shepherdctl.console.forms import FormRefused
 from shepherdctl.console.guard import STATIC, Guard
 from shepherdctl.console.machines import FilterInvalid, Query
 
@@ -29,6 +33,7 @@ _AWAY = 503
 _RETRY_SECONDS = 5
 """After which the page of an error that may pass is loaded again, and how often the other pages are updated."""
 _FAILURES: tuple[tuple[type[Exception], int, str, str], ...] = (
+    (FormRefused, 403, "The form was refused.", "Load its page again, and send it from there."),
     (FilterInvalid, 400, "This address asks for something that does not exist.", "Change the filters, or begin anew."),
     (MachineUnknown, 404, "There is no such machine.", "Search for it in the list: the id may be of another BMDB."),
     (
@@ -56,6 +61,7 @@ class Console:
         self._store = store
         self._access = access
         self._templates = pages.environment()
+        self._comparing = threading.Lock()
 
     def application(self) -> ASGIApp:
         """Return the application, guarded."""
@@ -66,6 +72,8 @@ class Console:
             Route("/machines.json", partial(self._download, "json")),
             Route("/machines/{name}", self._machine),
             Route("/work", self._work),
+            Route("/differences", self._differences),
+            Route("/differences", self._compare, methods=["POST"]),
             Mount(STATIC.rstrip("/"), StaticFiles(directory=pages.STATIC_FOLDER)),
         ]
         handlers: dict[Any, Any] = {kind: self._failed for kind, *_ in _FAILURES}
@@ -126,6 +134,23 @@ class Console:
 
     def _work(self, _request: Request) -> Response:
         return self._page("work.html", active="work", **self._store.read(open_work.work))
+
+    def _differences(self, _request: Request) -> Response:
+        return self._differences_page(drift=None)
+
+    async def _compare(self, request: Request) -> Response:
+        form = await forms.read(request, self._access)
+        if not self._comparing.acquire(blocking=False):
+            return self.message(409, "A comparison is under way.", "Wait until it ends, and try again.", known=True)
+        try:
+            provider, drift = await run_in_threadpool(find_drift, forms.interval(form), lambda: None)
+        finally:
+            self._comparing.release()
+        return self._differences_page(drift=drift, provider=provider)
+
+    def _differences_page(self, **shown: Any) -> Response:
+        form = {"token": self._access.form_token, "intervals": forms.INTERVALS}
+        return self._page("differences.html", active="differences", form=form, **shown)
 
     def _failed(self, _request: Request, error: Exception) -> Response:
         _, status, title, advice = next(each for each in _FAILURES if isinstance(error, each[0]))

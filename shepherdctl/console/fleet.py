@@ -31,7 +31,7 @@ STATES = (
     State.QUARANTINED,
 )
 """As the bar shows them: what is well first."""
-_AGES = (60, 120, 300, 600, 1800, 3600, 86_400)
+AGES = (60, 120, 300, 600, 1800, 3600, 86_400)
 _AGE_NAMES = (
     "under 1 min",
     "1 to 2 min",
@@ -42,14 +42,14 @@ _AGE_NAMES = (
     "1 to 24 h",
     "older",
 )
-_TICKS = 30
+TICKS = 30
 
 
 def fleet(connection: Connection) -> dict[str, Any]:
     """Return what the page shows."""
-    counts = overview.fleet_counts(connection, _AGES)
+    counts = overview.fleet_counts(connection, AGES)
     notices = overview.fleet_notices(connection)
-    ticks = overview.recent_ticks(connection, _TICKS)
+    ticks = overview.recent_ticks(connection, TICKS)
     totals = overview.tick_totals(connection)
     now = next(one["since"] for one in notices if one["kind"] == "now")
     by_state: dict[str, int] = {
@@ -86,7 +86,7 @@ def _heartbeats(counts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     by_class = [0] * len(_AGE_NAMES)
     for one in counts:
         if one["age_class"] is not None:
-            by_class[len(_AGES) - one["age_class"]] += one["machines"]
+            by_class[len(AGES) - one["age_class"]] += one["machines"]
     most = max(by_class) or 1
     return [
         {"name": name, "machines": machines, "width": round(charts.WIDTH * machines / most, 2)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+_INSTANT = timedelta(seconds=1)
+"""What one statement saw later than another."""
 _FOLDER = Path(__file__).parent
 STATIC_FOLDER = _FOLDER / "static"
 
@@ -34,7 +37,8 @@ def _ago(context: Mapping[str, Any], moment: datetime | None) -> str:
     """Return how far *moment* is from the page's time."""
     if moment is None:
         return ""
-    text = relative(moment, context["now"])
+    now = context["now"]
+    text = relative(min(moment, now) if moment - now < _INSTANT else moment, now)
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(iso(moment), text)
 
 

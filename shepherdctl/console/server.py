@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from shepherd_core.settings.functions import BmdbSettings
 
 _ADDRESS = "127.0.0.1"
+_STOP_SECONDS = 30
 
 
 @contextmanager
@@ -44,3 +46,17 @@ def console(settings: BmdbSettings, port: int) -> Iterator[tuple[uvicorn.Server,
             timeout_graceful_shutdown=1,
         )
         yield uvicorn.Server(config), listening, access
+
+
+@contextmanager
+def background(settings: BmdbSettings) -> Iterator[Access]:
+    """Return what opens a console that runs in a thread until the end of the block. It answers from the beginning."""
+    with console(settings, 0) as (server, listening, access):
+        listening.listen()
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            yield access
+        finally:
+            server.should_exit = True
+            thread.join(_STOP_SECONDS)

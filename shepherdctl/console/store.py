@@ -29,7 +29,8 @@ class Store:
         self._settings = settings
         self._connection = adapters.bmdb(settings, attempts=_ATTEMPTS)
         self._lock = threading.Lock()
-        self.name = f"{settings.bmdb_name} at {settings.bmdb_host}"
+        host = "on this computer" if settings.bmdb_host.startswith("/") else f"at {settings.bmdb_host}"
+        self.name = f"{settings.bmdb_name} {host}"
         """Which BMDB this is, for operators."""
 
     def read(self, reader: Callable[[Connection], T]) -> T:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import requests
 
-from shepherdctl.console.server import console
-from tests.support.waiting import eventually
+from shepherdctl.console.server import background
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shepherd_core.settings.functions import BmdbSettings
-
     from shepherdctl.console.guard import Access
 
 _SECONDS = 30
@@ -40,6 +33,12 @@ class Visitor:
             self.access.address + path.lstrip("/"), headers=named, timeout=_SECONDS, allow_redirects=False
         )
 
+    def post(self, path: str, **form: str) -> requests.Response:
+        """Return the response to a POST of a form to *path*."""
+        return self.session.post(
+            self.access.address + path.lstrip("/"), data=form, timeout=_SECONDS, allow_redirects=False
+        )
+
     def read(self, path: str) -> str:
         """Return the page at *path*, when all is well."""
         response = self.get(path)
@@ -56,16 +55,4 @@ def said(page: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", page).replace("&#8239;", "").split())
 
 
-@contextmanager
-def serving(settings: BmdbSettings) -> Iterator[Access]:
-    """Return what opens the console of a database; it ends with the block."""
-    with console(settings, 0) as (server, listening, access):
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            eventually(lambda: server.started, "the console does not start")
-            yield access
-        finally:
-            server.should_exit = True
-            thread.join(_SECONDS)
-            assert not thread.is_alive()
+serving = background

@@ -5,6 +5,12 @@
   const every = 1000 * Number(document.body.dataset.every);
   const status = document.getElementById("updates");
   const button = document.getElementById("pause");
+  for (const form of document.querySelectorAll("form[data-slow]")) {
+    form.addEventListener("submit", () => {
+      form.querySelector("button").disabled = true;
+      form.querySelector("[role=status]").textContent = form.dataset.slow;
+    });
+  }
   const live = [...document.querySelectorAll("[data-live]")];
   if (!live.length) return;
   let paused = sessionStorage.getItem("paused") === "yes";

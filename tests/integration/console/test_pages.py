@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from tests.support.console import Visitor, said, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from uuid import UUID
 
     from tests.support.bmdb.fleet import Fleet
@@ -205,10 +207,9 @@ def test_machines_are_found_by_id_address_location_and_serial_number(visitor: Vi
     assert "No machine matches" in visitor.text("/machines?text=%25_\u0000")
 
 
-def test_pages_follow_each_other_without_loss(visitor: Visitor, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_follow_each_other_without_loss(visitor: Visitor, fleet: Fleet) -> None:
     """By keys: each machine is on one page, and the last page has no next one."""
-    monkeypatch.setattr(machines_page, "PAGE", 2)
-    planted = sorted(str(fleet.provided_machine()) for _ in range(5))
+    planted = sorted(str(fleet.provided_machine()) for _ in range(machines_page.PAGE + 3))
     path, seen = "/machines?state=needs_agent", []
     while path:
         page = visitor.read(path)
@@ -280,6 +281,33 @@ def test_the_work_page_shows_what_is_under_way(visitor: Visitor, fleet: Fleet, m
     ):
         assert expected in text
     assert "provider static bob" in text
+
+
+def test_differences_are_those_of_reconcile(
+    visitor: Visitor, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider is asked only when the form is sent, from a page of this console."""
+    listed = tmp_path / "machines.json"
+    listed.write_text('[{"ID": "machine-1", "Addr": "192.0.2.1"}]')
+    monkeypatch.setenv("SHEPHERD_PROVIDER", "static")
+    monkeypatch.setenv("SHEPHERD_STATIC_LIST", str(listed))
+    for name, value in CommandLine(fleet.settings).environment.items():
+        monkeypatch.setenv(name, value)
+    fleet.provided_machine()
+    gone = fleet.provided_machine()
+    fleet.pass_time(2 * HOUR)
+    page = visitor.read("/differences")
+    assert "There is no drift" not in page
+    token = page.partition('name="form_token" value="')[2].partition('"')[0]
+    assert visitor.post("/differences", interval="1").status_code == 403
+    assert visitor.post("/differences", interval="1", form_token="0" * 64).status_code == 403
+    assert visitor.post("/differences", interval="1", form_token=token, padding="x" * 10_000).status_code == 403
+    assert visitor.post("/differences", interval="0", form_token=token).status_code == 400
+    response = visitor.post("/differences", interval="1", form_token=token)
+    (row,) = json.loads(CommandLine(fleet.settings)("reconcile", "--interval", "1", "-o", "json").stdout)["drift"]
+    assert response.status_code == 200
+    assert f"{row['class']} machine-2 {str(gone)[:8]} yes {row['description']}" in said(response.text)
+    assert row["operator_action"] in said(response.text)
 
 
 def test_hostile_text_is_shown_and_never_markup(visitor: Visitor, fleet: Fleet) -> None:

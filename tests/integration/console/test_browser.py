@@ -1,0 +1,192 @@
+"""The console in a real browser: what only a browser can show."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import sync_playwright
+from shepherd_core.bmdb.machines import queries
+
+from tests.support.bmdb.fleet import HOUR
+from tests.support.console import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from playwright.sync_api import Browser, Page
+
+    from shepherdctl.console.guard import Access
+    from tests.support.bmdb.fleet import Fleet
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+AXE = (Path(__file__).parents[2] / "support" / "axe" / "axe.min.js").read_text(encoding="utf-8")
+HOSTILE = "<script>document.title = 'taken'</script>\"'><img src=x onerror=\"document.title = 'taken'\">"
+
+_MILLISECONDS = 120_000
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no browser is installed: apt-get install chromium, or put google-chrome on the PATH"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Return a browser without a window."""
+    with sync_playwright() as playwright:
+        # The sandbox does not work for root, and not in many containers; the pages are our own.
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def machine_id(fleet: Fleet) -> UUID:
+    """Return one of several machines in several states, with a history, whose names are hostile."""
+    machine_id = fleet.locate(fleet.unhealthy_machine(2 * HOUR), "ams")
+    fleet.unhealthy_machine(30)
+    fleet.provided_machine()
+    quarantined = fleet.unhealthy_machine()
+    fleet.change(
+        quarantined, f"INSERT INTO machine_quarantine VALUES ('{quarantined}', now(), 'PolicyExhausted: x', '')"
+    )
+    fleet.sql(
+        "UPDATE machine_provided SET provider_id = :t, provider_ip_address = :t, provider_location = :t "
+        "WHERE machine_id = :id",
+        t=HOSTILE,
+        id=machine_id,
+    )
+    fleet.sql(
+        "INSERT INTO work_history VALUES (:id, 'ShepherdRecovery', 'Started', now() - interval '1 hour', NULL), "
+        "(:id, 'ShepherdRecovery', 'Failed', now() - interval '58 minutes', :t)",
+        id=machine_id,
+        t=HOSTILE,
+    )
+    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', 'ams', now(), NULL, :t)", t=HOSTILE)
+    fleet.sql(
+        "INSERT INTO ticks SELECT gen_random_uuid(), 'recoverer', 'static', '1', now() - n * interval '1 minute', "
+        "now() - n * interval '1 minute' + interval '9 seconds', 'Succeeded', NULL, '{\"finished\": 2}' "
+        "FROM generate_series(1, 40) AS n"
+    )
+    queries.pause(fleet.connection, owner="ana", reason=HOSTILE, machine_id=machine_id)
+    return machine_id
+
+
+@pytest.fixture
+def access(fleet: Fleet, machine_id: UUID) -> Iterator[Access]:
+    """Return what opens the console of these machines."""
+    with serving(fleet.settings) as access:
+        yield access
+
+
+@pytest.fixture
+def reported() -> list[str]:
+    """Return what pages report: nothing, in the end."""
+    return []
+
+
+@pytest.fixture
+def visit(browser: Browser, access: Access, reported: list[str]) -> Iterator[Callable[..., Page]]:
+    """Return a function that opens a page as somebody who has the token; no page may report an error."""
+    contexts = []
+
+    def opened(path: str, **options: Any) -> Page:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(_MILLISECONDS)
+        page.on("console", lambda message: reported.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: reported.append(str(error)))
+        page.goto(access.address_with_token)
+        page.wait_for_selector("#summary")
+        assert "token" not in page.url
+        page.goto(access.address + path)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert reported == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_pages_are_accessible(
+    visit: Callable[..., Page], access: Access, machine_id: UUID, scheme: str, width: int
+) -> None:
+    """Names for screen readers, order of headings, contrast, and places to scroll: as axe judges them."""
+    page = visit("", color_scheme=scheme, viewport={"width": width, "height": 800})
+    for path in ("", "machines", f"machines/{machine_id}", "work", "differences"):
+        page.goto(access.address + path)
+        page.evaluate(AXE)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        assert [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found["violations"]] == [], path
+        # A page may not be wider than the window: its tables scroll by themselves.
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def test_a_page_updates_itself_and_keeps_what_its_reader_does(
+    visit: Callable[..., Page], fleet: Fleet, machine_id: UUID
+) -> None:
+    """New figures appear by themselves; focus, what is typed and what is open stay."""
+    page = visit(f"machines/{machine_id}")
+    page.get_by_text("Times (UTC)").first.click()
+    page.locator("#timeline a").nth(1).focus()
+    queries.pause(fleet.connection, owner="carl", reason="a new pause", machine_id=machine_id)
+    page.get_by_text("a new pause").first.wait_for()
+    assert page.evaluate("document.activeElement.textContent") == "30 days"
+    assert page.locator("#times").evaluate("each => each.open")
+
+
+def test_updates_can_be_paused(visit: Callable[..., Page], fleet: Fleet) -> None:
+    """Who reads a page with a screen reader, or slowly, must be able to keep it still."""
+    page = visit("machines")
+    page.get_by_role("button", name="Pause updates").click()
+    assert page.get_by_role("status").inner_text() == "updates are paused"
+    with page.expect_request(lambda request: request.url.endswith("/machines")):
+        page.get_by_role("button", name="Pause updates").click()
+    assert page.get_by_role("status").inner_text() == ""
+
+
+def test_the_keyboard_is_enough(visit: Callable[..., Page]) -> None:
+    """First comes the link over the navigation; a filter is chosen and sent without a mouse."""
+    page = visit("machines")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.get_by_label("Search").focus()
+    page.keyboard.type("machine-")
+    page.keyboard.press("Tab")
+    page.keyboard.type("quarantined")
+    page.keyboard.press("Tab")
+    page.get_by_role("button", name="Show").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**state=quarantined**")
+    assert page.locator("#list tbody tr").count() == 1
+    page.locator("#list tbody a").first.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Next commands").wait_for()
+
+
+def test_hostile_names_run_nothing(visit: Callable[..., Page], access: Access, machine_id: UUID) -> None:
+    """The browser shows them as they are, and the title of the page is ours."""
+    page = visit("")
+    for path in ("", "machines", f"machines/{machine_id}", "work", "differences"):
+        page.goto(access.address + path)
+        assert (HOSTILE in page.inner_text("main")) is (path != "differences"), path
+        assert page.locator("main script, main img").count() == 0, path
+        assert page.title() != "taken", path
+
+
+def test_an_update_that_fails_is_said_and_passes(visit: Callable[..., Page], reported: list[str]) -> None:
+    """Figures that are old must not look as if they were new."""
+    page = visit("")
+    failed = page.get_by_text("not updated: the console does not answer")
+    page.context.set_offline(True)
+    failed.wait_for()
+    page.context.set_offline(False)
+    failed.wait_for(state="detached")
+    assert all("ERR_INTERNET_DISCONNECTED" in each for each in reported)
+    reported.clear()
