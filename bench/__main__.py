@@ -35,6 +35,7 @@ PARTS = (
     "heartbeats",
     "check_to_reboot",
     "old_transaction",
+    "console",
 )
 
 
