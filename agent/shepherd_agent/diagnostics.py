@@ -41,7 +41,7 @@ def beat_once(machine_id: str, address: str, ca_file: str | None) -> Sequence[st
         Refusal: an argument is not valid.
         NotDelivered: the endpoint did not accept the heartbeat.
     """
-    endpoint = Endpoint(address, _certificate(ca_file) if ca_file else b"")
+    endpoint = Endpoint(address, certificate(ca_file) if ca_file else b"")
     key = PrivateKey(os.urandom(SEED_LENGTH))
     answer = Reporter(endpoint, key, machine_id).send("heartbeat", heartbeat_request(machine_id))
     try:
@@ -52,7 +52,13 @@ def beat_once(machine_id: str, address: str, ca_file: str | None) -> Sequence[st
     return ["accepted", f"requested: {asked}"]
 
 
-def _certificate(path: str) -> bytes:
+def certificate(path: str) -> bytes:
+    """
+    Return the certificate in the file *path*, PEM or DER, in DER.
+
+    Raises:
+        Refusal: it cannot be read.
+    """
     try:
         content = Path(path).read_bytes()
         return ssl.PEM_cert_to_DER_cert(content.decode()) if content.startswith(_BEGIN) else content

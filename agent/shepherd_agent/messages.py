@@ -20,7 +20,7 @@ _INSTALLATION_KEY, _TIME = 1000, 1001
 _SIGNED, _SIGNATURE = 1000, 1001
 _RESPONSE_KEY = 1000
 _FAILED_ATTEMPTS, _INTERVAL_IN_USE = 1000, 1001
-_INTERVAL, _ENDPOINT = 1000, 1001
+_INTERVAL, _ENDPOINT, _RELAY = 1000, 1001, 1002
 
 RESPONSE_KEY_LENGTH = 32
 
@@ -172,6 +172,16 @@ def named_endpoint(response: bytes) -> str:
         ValueError: *response* is not a HeartbeatResponse.
     """
     return _last(response, _ENDPOINT, b"").decode()
+
+
+def named_relay(response: bytes) -> str:
+    """
+    Return the relay that the HeartbeatResponse *response* names; empty: none.
+
+    Raises:
+        ValueError: *response* is not a HeartbeatResponse.
+    """
+    return _last(response, _RELAY, b"").decode()
 
 
 def installation_report(generation: int, error: str | None) -> bytes:

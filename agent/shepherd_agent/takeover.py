@@ -19,6 +19,7 @@ from .messages import RESPONSE_KEY_LENGTH, TakeoverInit, takeover_success
 from .permit import Permit
 from .process import PidFile, detach, has_open, keep_memory_private, older_agents
 from .refusal import Refusal
+from .relay_client import RelayClient
 from .switch import SwitchingReporter
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     answer.write(takeover_success(init, key.public, response_key, warnings))
     answer.flush()
     detach(pid_file)
-    reporter = SwitchingReporter(endpoint, key, init.machine_id, init.ca_certificate, f"{path}.endpoint")
+    relay = RelayClient(response_key)
+    reporter = SwitchingReporter(endpoint, key, init.machine_id, init.ca_certificate, f"{path}.endpoint", relay=relay)
     send_heartbeats(Heartbeats(reporter, Inventory(), installer, interval))
 
 

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.agent.judgement import Limits
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatBatch, HeartbeatRequest, OSInstallationReport, SignedHeartbeat
+from shepherd_core.settings.relays import parse_relays
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -34,10 +35,11 @@ def endpoint(
     hardware_seconds: float = 0,
     interval: int = 0,
     new_endpoint: str | None = None,
+    relays: str = "",
 ) -> AgentApi:
     """Return an endpoint as a process of its own would have it; without limits to how often agents report."""
     limits = Limits(MAX_BODY_BYTES, 300, report_seconds, hardware_seconds, MAX_BATCH_BYTES, interval)
-    return AgentApi(connection, limits, new_endpoint)
+    return AgentApi(connection, limits, parse_relays(relays), new_endpoint)
 
 
 def passed_on(*requests: AgentRequest, path: str = "/heartbeats") -> AgentRequest:

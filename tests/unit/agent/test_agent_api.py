@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.agent.judgement import Limits
+from shepherd_core.settings.relays import Relays
 
 if TYPE_CHECKING:
     from shepherd_core.agent.endpoint import AgentResponse
@@ -27,7 +28,7 @@ def answer(
     body: bytes = b"", method: str = "POST", path: str = "/heartbeat", machine: str | None = MACHINE
 ) -> AgentResponse:
     """Return the answer to a request that needs no BMDB."""
-    api = AgentApi(NoConnection(), Limits(LIMIT, 300, 5, 60, BATCH_LIMIT, 240))  # type: ignore[arg-type]  # never used
+    api = AgentApi(NoConnection(), Limits(LIMIT, 300, 5, 60, BATCH_LIMIT, 240), Relays())  # type: ignore[arg-type]  # never used
     headers = {} if machine is None else {"shepherd-machine": machine}
     return api.handle(AgentRequest(method, path, headers, body, 1_700_000_000_000, ADDRESS))
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.agent.judgement import Limits
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.settings.relays import Relays
 
 MACHINE_HEADER, TIME_HEADER, SIGNATURE_HEADER = "shepherd-machine", "shepherd-time", "shepherd-signature"
 
@@ -71,12 +72,12 @@ class AgentResponse:
 class AgentApi:
     """The agent API. Belongs to the thread that owns *connection*: one request at a time."""
 
-    def __init__(self, connection: Connection, limits: Limits, new_endpoint: str | None = None) -> None:
+    def __init__(self, connection: Connection, limits: Limits, relays: Relays, new_endpoint: str | None = None) -> None:
         """Make the API; with *new_endpoint*, agents that report at another one are told of it."""
         self.connection = connection
         self._limits = limits
         self._new_endpoint = NewEndpoint(new_endpoint)
-        self._judgement = Judgement(connection, limits)
+        self._judgement = Judgement(connection, limits, relays)
 
     def close(self) -> None:
         """Close the connection to the BMDB."""
@@ -92,10 +93,12 @@ class AgentApi:
         Raises:
             SecretError, SourceError: a secret or document for the connection to the BMDB cannot be read.
         """
-        call = Call(request.received_at, request.address, partial(self._new_endpoint.told, request=request))
+        relayed = request.path.endswith(_BATCH)
+        told = partial(self._new_endpoint.told, request=request)
+        call = Call(request.received_at, request.address, told, relayed=relayed)
         try:
             self._check(request)
-            if request.path.endswith(_BATCH):
+            if relayed:
                 return self._answer_batch(request, call)
             answer = self._judgement.judge([_signed(request)], call)[0]
         except Refused as refusal:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.agent.heartbeats import SignedBody
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.settings.relays import Relays
 
 _CACHED_KEYS = 100_000
 """Machines whose key is cached; about 30 MB."""
@@ -78,6 +79,8 @@ class _Known:
 
     key: bytes
     response_key: bytes | None
+    relay: str
+    """The relay that it should report through, as HOST:PORT; empty: none."""
     reported_at: int = 0
     hardware_at: int = 0
 
@@ -95,14 +98,15 @@ class _Entry:
 class Call:
     """One request with heartbeats: what holds for all of them, and a bounded number of lines in the log."""
 
-    def __init__(self, received_at: int, address: str, told: Callable[[UUID], str]) -> None:
+    def __init__(self, received_at: int, address: str, told: Callable[[UUID], str], *, relayed: bool) -> None:
         """
         Begin one that arrived at *received_at*, in milliseconds since the Unix epoch, from *address*.
 
-        *told* returns the endpoint that an agent is told to report to; empty: none.
+        *told* returns the endpoint that an agent is told to report to; empty: none. *relayed*: a relay sent it.
         """
         self.received_at = received_at
         self.told = told
+        self.relayed = relayed
         self._address = address[:_LONGEST_ADDRESS]
         self._refused = 0
 
@@ -129,9 +133,10 @@ class Call:
 class Judgement:
     """Judges heartbeats. Belongs to the thread that owns *connection*: one call at a time."""
 
-    def __init__(self, connection: Connection, limits: Limits) -> None:
+    def __init__(self, connection: Connection, limits: Limits, relays: Relays) -> None:
         self._connection = connection
         self._limits = limits
+        self._relays = relays
         self._known: dict[UUID, _Known] = {}
         # Used if a machine has no key, so that the work is the same. Its private half is discarded.
         self._dummy_key = SigningKey.generate().verify_key.encode()
@@ -186,7 +191,7 @@ class Judgement:
                 entry.response_key = agents[machine_id].response_key
                 # The cached key was tried above; it would fail again.
                 if machine_id not in tried or tried[machine_id].key != key:
-                    new[machine_id] = _Known(key, entry.response_key)
+                    new[machine_id] = _Known(key, entry.response_key, self._relay(agents[machine_id]))
             else:
                 why = "the signature is not by its agent" if key else "it has no agent"
                 entry.answer = call.refuse(_unauthorized(why, agents[machine_id]), machine_id)
@@ -237,9 +242,13 @@ class Judgement:
                 backwards = Refused(HTTPStatus.BAD_REQUEST, text, time=reply.time)
                 entry.answer = call.refuse(backwards, heartbeat.machine_id)
             else:
-                entry.answer = Answer(
-                    HTTPStatus.OK, reply.time, _response(reply, call.told(heartbeat.machine_id), interval)
-                )
+                endpoint = call.told(heartbeat.machine_id)
+                response = _response(reply, endpoint, interval, agent.relay, relayed=call.relayed)
+                entry.answer = Answer(HTTPStatus.OK, reply.time, response)
+
+    def _relay(self, agent: reports.Agent) -> str:
+        """Return the relay that an agent should report through; empty: none, or it would not recognize our answers."""
+        return self._relays.of(agent.provider, agent.location) if agent.response_key else ""
 
     def _check_pace(self, known: _Known, heartbeat: reports.Heartbeat, now: int) -> None:
         """Refuse an agent that reports too often: a machine in wrong hands could fill the database."""
@@ -275,10 +284,13 @@ def _unauthorized(why: str, agent: reports.Agent) -> Refused:
     return Refused(HTTPStatus.UNAUTHORIZED, "not authorized", why, agent.time)
 
 
-def _response(report: reports.HeartbeatReply, endpoint: str, interval: int) -> bytes:
+def _response(report: reports.HeartbeatReply, endpoint: str, interval: int, relay: str, *, relayed: bool) -> bytes:
     """Return the HeartbeatResponse."""
     response = HeartbeatResponse(endpoint=endpoint, report_interval_seconds=interval)
-    if report.request is not None:
+    if report.request is None:
+        response.relay = relay
+    elif not relayed:
+        # May contain secrets, which no relay brings. The response names no relay, so the next heartbeat comes directly.
         generation, raw = report.request
         response.installation_request.MergeFromString(raw)
         response.installation_request.generation = generation

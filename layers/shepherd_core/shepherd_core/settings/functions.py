@@ -19,10 +19,16 @@ from shepherd_core.rules.remediation import parse_policy
 from shepherd_core.settings.base import Count, Seconds, Settings
 from shepherd_core.settings.health import BreakerSettings, HealthSettings
 from shepherd_core.settings.providers import ProviderName  # noqa: TC001 - pydantic looks it up
+from shepherd_core.settings.relays import parse_relays
 
 
 def _valid_policy(text: str) -> str:
     parse_policy(text, Timeouts(boot_wait=0, grace=0, cooldown=0))
+    return text
+
+
+def _valid_relays(text: str) -> str:
+    parse_relays(text)
     return text
 
 
@@ -144,6 +150,11 @@ class AgentApiSettings(BmdbSettings, EndpointSettings):
         description="Seconds between two heartbeats of an agent; told to each agent with the answer to its next one. "
         "At least 10. A machine has two and a half of them, and at least heartbeat_timeout_seconds, until it is "
         "unhealthy.",
+    )
+    relays: Annotated[str, AfterValidator(_valid_relays)] = Field(
+        "",
+        description="Relays that agents report through, as PROVIDER=HOST:PORT or PROVIDER/LOCATION=HOST:PORT, "
+        "separated by commas; docs/relays.md says when that pays.",
     )
     report_seconds: float = Field(
         5,

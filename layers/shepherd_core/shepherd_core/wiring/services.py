@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.schema.migrate import require
 from shepherd_core.settings import functions
+from shepherd_core.settings.relays import parse_relays
 from shepherd_core.wiring import adapters, providers, settings
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def agent_api() -> AgentApi:
         interval_seconds=ours.heartbeat_interval_seconds,
         path_prefix=ours.path_prefix,
     )
-    return AgentApi(connection, limits, ours.new_agent_endpoint)
+    return AgentApi(connection, limits, parse_relays(ours.relays), ours.new_agent_endpoint)
 
 
 def drift_repair(interval_seconds: float) -> TwoPhase:

@@ -38,6 +38,8 @@ class Agent:
     """None: the machine has no started agent, or there is no such machine."""
     response_key: bytes | None
     """By which it recognizes the answers that a relay brings; None: it believes no relay."""
+    provider: str | None
+    location: str | None
     signed_at: int | None
     """The time in the last heartbeat that was accepted from it, in milliseconds; None: there was none yet."""
 

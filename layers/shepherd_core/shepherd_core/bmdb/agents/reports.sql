@@ -3,17 +3,20 @@
 -- has to be checked before. The other statements follow it in its transaction.
 
 -- name: reporting_agents
--- The agents that should be reporting for these machines, and the time in the last heartbeat that was accepted from each.
--- For a machine without an agent, or for an unknown id, these columns are null.
+-- The agents that should be reporting for these machines, where these are, and the time in the last heartbeat that was
+-- accepted from each. For a machine without an agent, or for an unknown id, these columns are null.
 SELECT
     n.machine_id,
     (SELECT max(version) FROM schema_migrations) = :schema_version AS fits,
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS time,
     a.agent_public_key,
     a.agent_response_key,
+    p.provider,
+    p.provider_location,
     h.agent_signed_at
 FROM unnest(:machine_ids::uuid[]) AS n (machine_id)
 LEFT JOIN machine_agent_started a ON a.machine_id = n.machine_id
+LEFT JOIN machine_provided p ON p.machine_id = a.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 
 -- name: accept_heartbeats

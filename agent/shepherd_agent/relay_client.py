@@ -1,0 +1,103 @@
+"""
+The way to the endpoint through a relay, which need not be trusted.
+
+What comes back is believed only if the endpoint made it for this very heartbeat.
+Everything else, and no answer within seconds, means: report directly, now.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import time
+from base64 import b64decode
+from http.client import HTTPException
+from typing import TYPE_CHECKING
+
+from .connection import Line
+from .reporter import SIGNATURE_HEADER, TIME_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from http.client import HTTPResponse
+
+MAC_HEADER = "Shepherd-Mac"
+
+_SECONDS = 10.0
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 60.0, 3_600.0
+_LONGEST_ADDRESS = 300
+_LONGEST_ANSWER = 65_536
+_ACCEPTED = 200
+_DOMAIN = b"shepherd-answer-v1"
+
+
+class RelayClient:
+    """
+    The relay that the endpoint named, if it named one.
+
+    After an answer that is not right it rests: at first for a minute, then twice as long after each, up to an hour.
+    """
+
+    def __init__(
+        self, response_key: bytes, seconds: float = _SECONDS, elapsed: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Recognize the endpoint's answers by *response_key*; wait *seconds* for one."""
+        self._response_key = response_key
+        self._seconds = seconds
+        self._elapsed = elapsed
+        self._address = ""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._next = -math.inf
+        self._pause = _PAUSE_SECONDS
+
+    def told(self, address: str) -> None:
+        """Note the relay that an answer of the endpoint named, as HOST:PORT; empty: none."""
+        if address != self._address:
+            self._address = address
+            self._begin()
+
+    def send(self, message: bytes, headers: Callable[[], Mapping[str, str]]) -> bytes | None:
+        """
+        Send a heartbeat through the relay, if it is time to, and return the endpoint's HeartbeatResponse.
+
+        None: report directly. *headers* signs the heartbeat. Never raises.
+        """
+        if not self._address or self._elapsed() < self._next:
+            return None
+        answer = self._asked(message, headers())
+        if answer is None:
+            self._next = self._elapsed() + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        else:
+            self._pause = _PAUSE_SECONDS
+        return answer
+
+    def _asked(self, message: bytes, headers: Mapping[str, str]) -> bytes | None:
+        host, _, port = self._address.rpartition(":")
+        usable = self._address.isascii() and self._address.isprintable() and len(self._address) <= _LONGEST_ADDRESS
+        if not usable or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            return None
+        lines = ["POST /heartbeat HTTP/1.1", f"Host: {self._address}", f"Content-Length: {len(message)}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        end = time.monotonic() + self._seconds
+        try:
+            connection = Line(host.strip("[]"), int(port), None).connect(end)
+            try:
+                request = "\r\n".join([*lines, "\r\n"]).encode("ascii") + message
+                response, body = connection.exchange(request, end, _LONGEST_ANSWER + 1)
+            finally:
+                connection.sock.close()
+            authentic = self._authentic(headers[SIGNATURE_HEADER], response, body)
+        except (OSError, ValueError, HTTPException, RuntimeError):
+            return None
+        return body if authentic and response.status == _ACCEPTED else None
+
+    def _authentic(self, signature: str, response: HTTPResponse, body: bytes) -> bool:
+        """Return whether the endpoint made this answer, for the heartbeat with this signature."""
+        at, mac = response.headers.get(TIME_HEADER, ""), response.headers.get(MAC_HEADER, "")
+        parts = (b64decode(signature).hex(), str(response.status), at)
+        text = b"\n".join((_DOMAIN, *(part.encode("latin-1") for part in parts), body))
+        expected = hmac.new(self._response_key, text, "sha256").digest()
+        return hmac.compare_digest(expected, b64decode(mac, validate=True))
