@@ -118,8 +118,8 @@ class AgentApi:
 
     def _check(self, request: AgentRequest) -> None:
         """Refuse requests that are wrong whoever sent them."""
-        prefix, _, name = request.path.rpartition("/")
-        if f"/{name}" not in {_HEARTBEAT, _BATCH} or self._limits.path_prefix not in {None, prefix}:
+        prefix = request.path.rpartition("/")[0]
+        if not request.path.endswith((_HEARTBEAT, _BATCH)) or self._limits.path_prefix not in {None, prefix}:
             raise Refused(HTTPStatus.NOT_FOUND, "not found")
         if request.method != "POST":
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only POST is allowed")
