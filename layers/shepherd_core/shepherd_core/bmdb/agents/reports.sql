@@ -26,26 +26,51 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 -- has another key; the agent's time differs too much from the database's, or is not later than the last one; or the
 -- schema has another version. No machine may be in it twice.
 --
--- FOR SHARE on the agent's row orders this statement with those that delete the agent. Either the agent was deleted
--- before, and this statement finds none; or the other one waits for this statement and sees its heartbeat (lock_agent).
--- A recovery waits too, but its single statement has an older snapshot: if this is the very first heartbeat of an
--- agent, its row remains. It has no effect, and the next agent start or the decommissioning deletes it. Rows are locked
--- by machine id, so that concurrent batches do not deadlock.
-WITH heartbeats AS (
-    INSERT INTO machine_agent_heartbeat AS h
-        (machine_id, agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts)
-    SELECT a.machine_id, clock_timestamp(), n.signed_at, n.report_interval_seconds, n.failed_attempts
+-- A heartbeat that is not the first one writes nothing but its row: no lock and no index entry. Whatever deletes or
+-- replaces an agent also deletes that row, or sets agent_signed_at to the highest number (unquarantine). So this statement
+-- either updates the row before, and the other one waits for it; or it waits for the other one, and then finds no row
+-- that it may update. A machine whose row is in the snapshot is in renewed alone, and every other one in first alone.
+--
+-- Before its first heartbeat, an agent has no such row. FOR SHARE on the agent's row orders this statement with those that
+-- delete the agent. Either the agent was deleted before, and this statement finds none; or the other one waits for this
+-- statement and sees its heartbeat (lock_agent). A recovery waits too, but its single statement has an older snapshot, and
+-- the row remains. It has no effect, and the next agent start or the decommissioning deletes it.
+--
+-- Rows are written by machine id, so that concurrent batches do not deadlock.
+WITH input_rows AS (
+    SELECT
+        g.machine_id, decode(g.public_key, 'hex') AS public_key, g.signed_at, g.report_interval_seconds, g.failed_attempts
     FROM unnest(
         :machine_ids::uuid[],
         :public_keys::text[],
         :signed_at::bigint[],
         :report_intervals::integer[],
         :failed_attempts::integer[]
-    ) AS n (machine_id, public_key, signed_at, report_interval_seconds, failed_attempts)
-    JOIN machine_agent_started a ON a.machine_id = n.machine_id
-    WHERE a.agent_public_key = decode(n.public_key, 'hex')
-        AND abs(extract(epoch FROM clock_timestamp()) * 1000 - n.signed_at) <= :stale_seconds::float8 * 1000
+    ) AS g (machine_id, public_key, signed_at, report_interval_seconds, failed_attempts)
+    WHERE abs(extract(epoch FROM clock_timestamp()) * 1000 - g.signed_at) <= :stale_seconds::float8 * 1000
         AND (SELECT max(version) FROM schema_migrations) = :schema_version
+    ORDER BY g.machine_id
+),
+renewed AS (
+    UPDATE machine_agent_heartbeat h
+    SET
+        agent_heartbeat_at = clock_timestamp(),
+        agent_signed_at = n.signed_at,
+        report_interval_seconds = n.report_interval_seconds,
+        failed_attempts = n.failed_attempts
+    FROM input_rows n
+    JOIN machine_agent_started a ON a.machine_id = n.machine_id
+    WHERE h.machine_id = n.machine_id AND h.agent_signed_at < n.signed_at AND a.agent_public_key = n.public_key
+    RETURNING h.machine_id, h.agent_heartbeat_at
+),
+first AS (
+    INSERT INTO machine_agent_heartbeat AS h
+        (machine_id, agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts)
+    SELECT a.machine_id, clock_timestamp(), n.signed_at, n.report_interval_seconds, n.failed_attempts
+    FROM input_rows n
+    JOIN machine_agent_started a ON a.machine_id = n.machine_id
+    WHERE a.agent_public_key = n.public_key
+        AND (SELECT x.machine_id FROM machine_agent_heartbeat x WHERE x.machine_id = n.machine_id) IS NULL
     ORDER BY a.machine_id
     FOR SHARE OF a
     ON CONFLICT (machine_id) DO UPDATE
@@ -62,7 +87,7 @@ SELECT
     (extract(epoch FROM b.agent_heartbeat_at) * 1000)::bigint AS time,
     q.generation,
     q.os_installation_request_raw
-FROM heartbeats b
+FROM (SELECT * FROM renewed UNION ALL SELECT * FROM first) AS b
 LEFT JOIN machine_os_installation_request q
     ON q.machine_id = b.machine_id
     AND NOT EXISTS (
