@@ -28,7 +28,8 @@ def unquarantine(
 
     The Initializer then starts a new agent on it. If it cannot do so within
     the grace of the Recoverer, the remediation policy starts over with the
-    first step. Owner and reason are stored in the machine's history.
+    first step, unless a look over SSH finds an agent or an installation.
+    Owner and reason are stored in the machine's history.
 
     Examples:
       shepherdctl machine unquarantine 3f2a --reason "mainboard replaced"

@@ -14,7 +14,7 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.clock import Deadline
@@ -218,6 +218,29 @@ def test_an_installation_is_waited_for(world: World, as_command: bool) -> None:
     world.stop()
     world.run_agent()
     assert world.watch(30) == 1, "its agent is started anew when the installation has ended"
+    assert world.provider.asked == []
+
+
+def test_an_installation_is_waited_for_after_a_quarantine(world: World) -> None:
+    """Its new agent is refused until the installation has ended, which may take longer than the grace."""
+    world.fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, step, timestamp) "
+        "VALUES (:id, 'ShepherdRecovery', 'Attempted', 'reboot', now() - interval '2 hours')",
+        id=world.machine,
+    )
+    world.fleet.sql(
+        "INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence) VALUES (:id, now(), '?', '')",
+        id=world.machine,
+    )
+    assert remediation.unquarantine(world.fleet.connection, world.machine, reason="it is well")
+    world.fails = Failure("MachineRefused: an installation goes on", MINUTE, fault=Fault.MACHINE)
+    install = world.agent.with_name("agent.install")
+    install.touch()
+    with install.open() as opened:
+        world.run_agent(opened)
+    world.watch(3 * 60)
+    assert len(world.causes) >= 2
+    assert set(world.causes) == {INSTALLS}
     assert world.provider.asked == []
 
 

@@ -29,11 +29,11 @@ from shepherd_core.rules.remediation import (
     all_attempts,
     healthy_until,
     next_step,
-    only_restarted,
     outage_reason,
     parse_policy,
     past_attempts,
     possible,
+    uninterrupted,
 )
 from shepherd_core.settings.functions import RecovererSettings
 from shepherd_core.settings.sources import load
@@ -415,6 +415,10 @@ LOOKED, ATTEMPTED, NOT_TAKEN = WorkEvent.LOOKED, WorkEvent.ATTEMPTED, WorkEvent.
         # The step that followed was certainly not taken.
         ([(LOOKED, "restart-agent"), (LOOKED, None), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], True),
         ([(ATTEMPTED, "reboot"), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], False),
+        # The quarantine of a machine that was alive, or was repaired, has ended.
+        ([(ATTEMPTED, "reboot"), (WorkEvent.UNQUARANTINED, None)], True),
+        ([(WorkEvent.UNQUARANTINED, None), (LOOKED, None), (ATTEMPTED, "reboot")], False),
+        ([(WorkEvent.UNQUARANTINED, None), (LOOKED, None), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], True),
     ],
 )
 def test_a_machine_was_not_interrupted_since_its_agent_alone_was_restarted(
@@ -422,4 +426,4 @@ def test_a_machine_was_not_interrupted_since_its_agent_alone_was_restarted(
 ) -> None:
     """It may be healthy although it has no agent on record, so it is looked at."""
     history = [HistoryLine(event, at(number), step) for number, (event, step) in enumerate(lines)]
-    assert only_restarted(history) is restarted
+    assert uninterrupted(history) is restarted

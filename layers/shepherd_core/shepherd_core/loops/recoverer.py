@@ -55,10 +55,10 @@ from shepherd_core.rules.remediation import (
     healthy_until,
     looks,
     next_step,
-    only_restarted,
     outage_reason,
     past_attempts,
     possible,
+    uninterrupted,
 )
 from shepherd_core.telemetry import Metric
 
@@ -225,11 +225,12 @@ class Recoverer(Loop[NextStep]):
         """
         Return where to look at a machine; None: it is not known, or there is no agent to look for.
 
-        A restart deletes the agent's facts, not the agent: it may run although the Initializer could not start another.
+        A restart deletes the agent's facts, not the agent, and so does the end of a quarantine: it may run although the
+        Initializer could not start another, as during an installation.
         """
         if self._look is None or past.address is None or work.host_key is None:
             return None
-        if past.started_at is None and not only_restarted(past.history):
+        if past.started_at is None and not uninterrupted(past.history):
             return None
         seen = partial(looks, past.history, past.now)
         return LookTarget(past.address, work.host_key, restarts=seen(LOOK_ENDED), waits=seen(LOOK_INSTALLS))

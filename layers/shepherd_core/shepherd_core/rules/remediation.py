@@ -160,15 +160,17 @@ def looks(history: Iterable[HistoryLine], now: datetime, seen: str) -> int:
     )
 
 
-def only_restarted(history: Iterable[HistoryLine]) -> bool:
+def uninterrupted(history: Iterable[HistoryLine]) -> bool:
     """
-    Return whether the last step that was taken restarted the agent alone; *history* is in its order.
+    Return whether no step interrupted the machine since its agent's facts were deleted; *history* is in its order.
 
-    Then the machine was not interrupted since it was alive, or may have been, even if it has no agent now.
+    A restart of the agent and the end of a quarantine delete the facts alone: the agent may run, and may install.
     """
     restarted = before = False
     for line in history:
         match line.event:
+            case WorkEvent.UNQUARANTINED:
+                restarted = True
             case WorkEvent.LOOKED if line.step is not None:
                 restarted = True
             case WorkEvent.ATTEMPTED:

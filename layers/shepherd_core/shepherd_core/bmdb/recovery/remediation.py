@@ -175,8 +175,8 @@ def unquarantine(connection: Connection, machine_id: UUID, *, reason: str) -> di
     End the quarantine of a machine; return when and why it began, or nothing if there was none.
 
     A new agent is started on the machine first. If that fails for the grace of the
-    Recoverer's policy, recovery starts with the first step. *reason* is written to
-    the history. May run twice.
+    Recoverer's policy, recovery starts with a look at the machine and the first
+    step. *reason* is written to the history. May run twice.
     """
 
     def unit() -> list[dict[str, Any]]:
