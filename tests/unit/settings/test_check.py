@@ -138,6 +138,31 @@ case(
     "SHEPHERD_AGENT_API_CONCURRENCY",
     CONNECTIONS,
 )
+USERS = {"BMDB_ROLES": "a"}
+case(
+    {**USERS, "BMDB_MAX_CONNECTIONS": 66},
+    {**USERS, "BMDB_MAX_CONNECTIONS": 67},
+    "migrator.agent_api_connections",
+    CONNECTIONS,
+)
+case(
+    {**USERS, "AGENT_API_CONNECTIONS": 84},
+    {**USERS, "AGENT_API_CONNECTIONS": 83},
+    "migrator.agent_api_connections",
+    CONNECTIONS,
+)
+case(  # a user of their own is what the limit belongs to
+    {**USERS, "AGENT_API_CONNECTIONS": 84},
+    {"AGENT_API_CONNECTIONS": 84},
+    "bmdb.bmdb_roles",
+    CONNECTIONS,
+)
+case(
+    {**USERS, "AGENT_API_CONNECTIONS": 84, "AGENT_API_CONCURRENCY": 84},
+    {**USERS, "AGENT_API_CONNECTIONS": 84, "AGENT_API_CONCURRENCY": 83},
+    "SHEPHERD_AGENT_API_CONCURRENCY",
+    CONNECTIONS,
+)
 case(
     {"BMDB_MAX_CONNECTIONS": 3, "LOOP_MINUTES": "5,5,3,0"},
     {"BMDB_MAX_CONNECTIONS": 4, "LOOP_MINUTES": "5,5,3,0"},

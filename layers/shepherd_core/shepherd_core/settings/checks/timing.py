@@ -93,23 +93,27 @@ def _statement(kept: float) -> Broken:
     return broken
 
 
-def _connections(
+def _connections(  # noqa: PLR0913, PLR0917 - one for each setting
     minutes: Mapping[str, int],
     seconds: Mapping[str, int],
     limit: int | None,
-    agent_api: int | None,
+    requests: int | None,
+    roles: str | None,
+    allowed: int,
     offered: int,
     enabled: Collection[str],
 ) -> str | None:
     most = [math.ceil(seconds[loop] / (60 * each)) for loop, each in minutes.items() if each and loop in enabled]
     concurrent = sum(min(each, limit or each) for each in most)
+    # Without users of their own, nothing but the account limits the agent API, and its limit is not known here.
+    agent_api = requests if roles is None else min(allowed, requests or allowed)
     needed = concurrent + (agent_api or 0) + 1
     if needed <= offered:
         return None
+    lower = "reserve less concurrency" if roles is None else "lower agent_api_connections, reserve less concurrency"
     return (
-        f"up to {needed} invocations run at once, each with a connection of its own (loops {concurrent}, Migrator 1, "
-        f"agent API {agent_api or 'not counted'}): let the database accept more, reserve less concurrency, or run "
-        "loops less often"
+        f"up to {needed} connections are open at once (loops {concurrent}, Migrator 1, agent API "
+        f"{agent_api or 'not counted'}): let the database accept more, {lower}, or run loops less often"
     )
 
 
@@ -178,6 +182,8 @@ RULES = (
             "deployment.function_seconds",
             "deployment.loop_concurrency",
             "deployment.agent_api_concurrency",
+            "migrator.bmdb_roles",
+            "migrator.agent_api_connections",
             "bmdb.bmdb_max_connections",
         ),
         _connections,
