@@ -54,6 +54,7 @@ from tests.chaos.scenarios import (
 )
 from tests.chaos.schedules import Concurrent, Play, Played, play_all, play_seed, play_seeds
 from tests.chaos.ssh_outage import SshOutage
+from tests.chaos.stage.batches import Batches
 from tests.chaos.stage.decommissioning import Decommissioning
 from tests.chaos.stage.operators import COMMANDS
 from tests.chaos.stage.processes import Functions, event_of, explore_processes, load
@@ -111,6 +112,7 @@ class Chaos:
             Concurrent(Overridden(fleet)),
             Concurrent(Updates(fleet)),
             Concurrent(Reports(fleet)),
+            Batches(fleet),
             OperatorsAndAgents(fleet),
             Concurrent(Decommissioning(fleet)),
         )
@@ -136,6 +138,7 @@ class Chaos:
                 SshOutage,
                 Updates,
                 Reports,
+                Batches,
                 Installing,
                 Decommissioning,
             )
@@ -216,9 +219,15 @@ class Chaos:
         for scenario in (Provisioning(self.fleet), Recoveries(self.fleet), Updates(self.fleet)):
             began = time.monotonic()
             self._killed(scenario, explore_processes(scenario, functions, sample), began)
-        began, reports = time.monotonic(), Reports(self.fleet)
-        explored = explore_processes(reports, functions, range(1, 1_000), lambda: event_of(reports.request()))
-        self._killed(reports, explored, began)
+        for reports in (Reports(self.fleet), Batches(self.fleet)):
+            began = time.monotonic()
+            explored = explore_processes(
+                reports,
+                functions,
+                range(1, 1_000),
+                lambda reports=reports: event_of(reports.request()),  # type: ignore[misc]  # these reports
+            )
+            self._killed(reports, explored, began)
         with self._agent_starts() as starts:
             began = time.monotonic()
             # A process uses its own dialer, so that steps over SSH are no crash points here.

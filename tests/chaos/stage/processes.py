@@ -24,7 +24,7 @@ from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
 from tests.chaos.stage.child import ROOT
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
-from tests.support.agents.signed_agent import SignedAgent
+from tests.support.agents.signed_agent import SignedAgent, passed_on
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
 
 if TYPE_CHECKING:
@@ -202,13 +202,13 @@ def explore_processes(
 
     *event* returns the function's event, None: the one of its schedule. *settings* are environment variables.
     """
-    explored = Explored()
+    explored, function = Explored(), scenario.name.partition(",")[0]
     for number in numbers:
         for after in (False, True):
             environment = scenario.arrange()
             try:
                 ended = functions.invoke(
-                    environment, scenario.name, event=event(), at=number, after=after, settings=settings
+                    environment, function, event=event(), at=number, after=after, settings=settings
                 )
                 if not ended.killed:
                     explored.broken += [f"{scenario.name}, a process: {ended.told}"] if ended.status else []
@@ -254,7 +254,7 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
             function = chance.choice((*LOOPS, "agent_api"))
             at = chance.randint(1, 50) if chance.random() < 1 / 3 else 0
             with lock:
-                event = event_of(chance.choice(agents).request()) if function == "agent_api" else None
+                event = event_of(_heartbeats(agents, chance)) if function == "agent_api" else None
             ended = functions.invoke(
                 environment, function, event=event, at=at, after=chance.random() < 1 / 2, by=by, settings=settings
             )
@@ -278,6 +278,13 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
     finally:
         environment.close()
     return loaded
+
+
+def _heartbeats(agents: list[SignedAgent], chance: Random) -> AgentRequest:
+    """Return the heartbeat of one of *agents*, or a batch of all of them in any order."""
+    if chance.random() < 1 / 2:
+        return chance.choice(agents).request()
+    return passed_on(*(agent.request() for agent in chance.sample(agents, len(agents))))
 
 
 def _arrange_load(fleet: Fleet) -> tuple[Environment, list[UUID], list[SignedAgent]]:

@@ -20,6 +20,7 @@ from tests.chaos.fleet_operation import FleetOperation, OperatorsAndAgents
 from tests.chaos.sample import SEED, WHOLE
 from tests.chaos.scenarios import OneCapacity, Overridden, Provisioning, Recoveries
 from tests.chaos.schedules import Chance, Concurrent, Interrupting, Play, play, play_all, play_seed, play_seeds
+from tests.chaos.stage.batches import Batches
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.processes import Functions, explore_processes, load
 from tests.chaos.stage.records import Reports, Updates
@@ -50,8 +51,9 @@ BESIDE = 4
         lambda fleet: Concurrent(Overridden(fleet)),
         lambda fleet: Concurrent(Updates(fleet)),
         lambda fleet: Concurrent(Reports(fleet)),
+        Batches,
     ],
-    ids=["all_loops", "operators", "provisioner", "recoverer", "overridden", "updater", "agent_api"],
+    ids=["all_loops", "operators", "provisioner", "recoverer", "overridden", "updater", "agent_api", "batch"],
 )
 def test_concurrent_invocations_keep_every_promise(real_time: Fleet, make: Callable[[Fleet], Play]) -> None:
     """Lambda may start a function twice, and the schedules start all functions in the same second."""

@@ -24,6 +24,7 @@ from tests.chaos.looks import Looks
 from tests.chaos.sample import SEED, first
 from tests.chaos.scenarios import AgentStarts, Overridden, ProviderOutage, Provisioning, Quarantining, Recoveries
 from tests.chaos.ssh_outage import SshOutage
+from tests.chaos.stage.batches import Batches
 from tests.chaos.stage.decommissioning import Decommissioning
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.records import Installing, Reports, Updates
@@ -56,6 +57,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
         pytest.param(SshOutage, 31, SOON_SECONDS, id="recoverer, SSH outage"),
         pytest.param(Updates, 13, SOON_SECONDS, id="updater"),
         pytest.param(Reports, 19, SOON_SECONDS, id="agent_api"),
+        pytest.param(Batches, 13, SOON_SECONDS, id="agent_api, batch"),
         pytest.param(Installing, 17, SOON_SECONDS, id="install"),
         pytest.param(Decommissioning, 53, OUTAGE_SECONDS, id="operator"),
     ],
