@@ -176,6 +176,10 @@ def test_the_value_of_an_unknown_key_is_not_shown() -> None:
         (b"version = 1\na = " + b"9" * 5000, "has a number with thousands of digits"),
         (b"version = 1\na = " + b"[" * 50_000, "nested too deep"),
         (b"version = 1\na = " + b"{a=" * 15_000, "nested too deep"),
+        (b"version = 1\n" + b"a." * 20_000 + b"a = 1", "line 2 of the document has a key of 20001 names"),
+        (b"version = 1\n\n[" + b'"a\\"" . ' * 8 + b"a]\n", "line 3 of the document has a key of 9 names"),
+        (b"version = 1\na = ['''\n''''', {" + b"a." * 8 + b"a=''}]", "line 3 of the document has a key of 9 names"),
+        (b'version = 1\na = [""""""", {' + b"a." * 8 + b'a=""}]', "line 2 of the document has a key of 9 names"),
         (b"version = 1 #" + b"x" * LIMIT_BYTES, "it may have at most 65536"),
     ],
     ids=lambda part: str(part)[:30],
@@ -183,6 +187,20 @@ def test_the_value_of_an_unknown_key_is_not_shown() -> None:
 def test_what_cannot_be_read_is_refused_with_the_reason(content: bytes, reason: str) -> None:
     """Nothing can be said of its keys."""
     assert reason in refusal(content)
+
+
+def test_dots_outside_of_keys_are_no_depth() -> None:
+    """Addresses, comments and lists of numbers have many."""
+    dots = "1.2.3.4.5.6.7.8.9.10"
+    text = f'''version = 1 # {dots}
+a = "{dots}"
+b = '{dots}'
+c = """\\"
+{dots}\\\\"""
+d = [{", ".join(["1.5"] * 20)}]
+e.f.g.h.i.j.k.l = 1
+'''
+    assert not any("names" in fault for fault in faults(text.removeprefix("version = 1")))
 
 
 @pytest.mark.parametrize("content", [b"version = 1\r\n[recoverer]\r\n", b"\xef\xbb\xbfversion = 1\n"])

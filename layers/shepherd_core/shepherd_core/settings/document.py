@@ -9,6 +9,7 @@ of them can make the reader run for long.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 LIMIT_BYTES = 65_536
+MAX_PARTS = 8
+"""Names in one key, such as the two of ``provider.static``. The time of the parser grows with their square."""
 MAX_FAULTS = 50
 """So many are listed; of the others the number."""
 
@@ -34,6 +37,9 @@ PLACEHOLDER = "FIXME"
 
 _HASH_LENGTH = 12
 _PROVIDER = "provider"
+_TEXT = re.compile(  # a string of TOML, or a comment; one that does not end goes to the end of its line, or of all
+    r'''"""(?:\\.|[^\\])*?(?:"{3,5}|\\?\Z)|'{3}.*?(?:'{3,5}|\Z)|"(?:\\.|[^"\\\n])*"?|'[^'\n]*'?|\#[^\n]*''', re.DOTALL
+)
 _KINDS = {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -122,7 +128,9 @@ def _toml(content: bytes) -> dict[str, Any]:
     if len(content) > LIMIT_BYTES:
         raise ConfigError([f"the document has {len(content)} bytes: it may have at most {LIMIT_BYTES}"])
     try:
-        return tomllib.loads(content.decode("utf-8-sig").replace("\r\n", "\n"))
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+        _refuse_long_keys(text)
+        return tomllib.loads(text)
     except RecursionError as error:
         raise ConfigError(["the document is nested too deep: it has tables of keys and nothing below them"]) from error
     except UnicodeDecodeError as error:
@@ -134,6 +142,15 @@ def _toml(content: bytes) -> dict[str, Any]:
         raise ConfigError([f"the document is not TOML: {shown_text(str(error))}"]) from error
     except ValueError as error:
         raise ConfigError(["the document has a number with thousands of digits"]) from error
+
+
+def _refuse_long_keys(text: str) -> None:
+    bare = _TEXT.sub(lambda found: "_" + "\n" * found[0].count("\n"), text)
+    wanted = f"a key may have at most {MAX_PARTS} names with dots between them"
+    for number, line in enumerate(bare.split("\n"), start=1):
+        parts = 1 + max(each.count(".") for each in re.split(r"[=,\[\]{}]", line))
+        if parts > MAX_PARTS:
+            raise ConfigError([f"line {number} of the document has a key of {parts} names: {wanted}"])
 
 
 def shown_text(text: str) -> str:
