@@ -205,6 +205,7 @@ SHARED = {
     "due_suspects": {"claim"},
     "creation_pauses": {"create_intent", "creation_paused"},
     "locked_session": {"record_attempts", "set_suspensions", "set_ssh_outages"},
+    "unlocked_session": {"take_health_snapshot", "no_longer_due", "apply_overrides"},
     "outside_skipped_locations": {"claim", "take_health_snapshot"},
     "session_alive": (written_for_sessions() - WITHOUT_DEADLINE) | {"no_longer_due"},
     "live_session": written_for_sessions() - set(UNFENCED) - {"fence_session"},

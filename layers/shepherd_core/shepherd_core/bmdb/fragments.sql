@@ -5,6 +5,12 @@
 -- The session of this statement has not expired. A statement that writes uses live_session instead.
 session_id = :session_id AND deadline > clock_timestamp()
 
+-- fragment: unlocked_session
+-- The session, if it has not expired.
+session AS (
+    SELECT session_id FROM sessions WHERE {session_alive}
+)
+
 -- fragment: live_session
 -- The same, and nothing that was sent later has fenced this statement off (session.sql).
 {session_alive} AND fence = :fence

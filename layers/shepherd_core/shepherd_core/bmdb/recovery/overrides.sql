@@ -62,11 +62,7 @@ ORDER BY provider, location;
 --
 -- A row for each override that has due machines, with their number and how many of them are new; and one row in any
 -- case.
-WITH session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE {session_alive}
-),
+WITH {unlocked_session},
 overrides_in_force AS (
     SELECT override_id, location, machines, used, owner, reason
     FROM recovery_overrides

@@ -143,11 +143,7 @@ LEFT JOIN work_in_hand h ON true;
 -- Run just before these machines are interrupted. Returns those that this session has claimed for recovery, with the
 -- reason why a machine is not to be recovered any more (null: it is), and recovered: whether its agent has reported.
 -- Uses the same view, timeouts, pauses and suspensions as the claim. One row in any case.
-WITH session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE {session_alive}
-),
+WITH {unlocked_session},
 claimed_machines AS (
     SELECT
         w.machine_id,

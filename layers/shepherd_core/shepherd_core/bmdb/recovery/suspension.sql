@@ -40,11 +40,7 @@
 -- the time from which they may be, so that the unhealthy ones remain first: if the window was full and rows were moved,
 -- take another snapshot. Machines that are locked, paused or backing off are left to the claim and not counted. Rows
 -- locked by another statement, or changed since this one began (revision), are left alone. May run twice.
-WITH session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE {session_alive}
-),
+WITH {unlocked_session},
 half AS (
     SELECT
         heartbeat_timeout_seconds * interval '1 second' / 2 AS heartbeat,
