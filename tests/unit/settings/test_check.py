@@ -112,6 +112,15 @@ for loop in ("provisioner", "initializer", "recoverer", "updater"):
         f"{loop}.bmdb_statement_timeout_seconds",
         f"timeout of the {loop} (SHEPHERD_FUNCTION_SECONDS)",
     )
+LONG = {"FUNCTION_SECONDS": "300,300,180,180,200,300"}
+for function in ("provisioner", "initializer", "recoverer", "updater", "agent_api"):
+    for statement, broken, kept in ((57.5, 5, 4.9), (30, 60, 59.9)):
+        case(
+            {**LONG, "BMDB_STATEMENT_TIMEOUT_SECONDS": statement, "BMDB_CONNECT_TIMEOUT_SECONDS": broken},
+            {**LONG, "BMDB_STATEMENT_TIMEOUT_SECONDS": statement, "BMDB_CONNECT_TIMEOUT_SECONDS": kept},
+            "bmdb.bmdb_connect_timeout_seconds",
+            f"{function}.bmdb_statement_timeout_seconds",
+        )
 case(
     {"BMDB_CONNECT_TIMEOUT_SECONDS": 5.1},
     {"BMDB_CONNECT_TIMEOUT_SECONDS": 5},

@@ -12,5 +12,8 @@ CREATE_SECONDS = 60.0
 ANSWER_SECONDS = 30.0
 """For the Migrator's answer to CloudFormation."""
 
+FLOOR_SECONDS = 120
+"""How far the floor of the due rows stays behind the present (session.sql); no transaction may last so long."""
+
 RENEWALS = 3
 """How often a session is renewed in the time after which it would expire."""

@@ -58,7 +58,7 @@
 -- - Every statement but cancel writes due times that are not earlier than its own beginning, or leaves the row at an
 --   earlier time than it had and not below the floor. So a row that close_session cannot see yet could only be below the
 --   floor if its transaction lasted two minutes after writing it. The server ends ours after 65 s (connection.py) with
---   the default settings.
+--   the default settings; settings with which it could last two minutes are refused (settings/checks/timing.py).
 -- - cancel restores earlier times, and lowers the floor to them with a new revision, in the same statement. A concurrent
 --   close_session, whose snapshot does not contain that, waits for the floor's row and finds another revision than in its
 --   snapshot; then it does not raise the floor.

@@ -9,6 +9,7 @@ from shepherd_core.domain.time_budget import (
     ANSWER_SECONDS,
     CLOSING_SECONDS,
     CREATE_SECONDS,
+    FLOOR_SECONDS,
     MARGIN_SECONDS,
     RENEWALS,
 )
@@ -93,6 +94,16 @@ def _statement(kept: float) -> Broken:
     return broken
 
 
+def _transaction(connect: float, statement: float) -> str | None:
+    # The server ends a transaction that is idle for as long as a statement and a connection may take (connection.py).
+    if 2 * statement + connect < FLOOR_SECONDS:
+        return None
+    return (
+        f"a transaction could last {FLOOR_SECONDS} seconds after it made a machine due, and claims would then not find "
+        f"the machine: a statement and half a connection may together take less than {FLOOR_SECONDS / 2:g} seconds"
+    )
+
+
 def _connections(  # noqa: PLR0913, PLR0917 - one for each setting
     minutes: Mapping[str, int],
     seconds: Mapping[str, int],
@@ -166,6 +177,10 @@ RULES = (
     *(
         Rule((f"{loop}.bmdb_statement_timeout_seconds", f"{loop}.function_seconds"), _statement(CLOSING_SECONDS))
         for loop in LOOPS
+    ),
+    *(
+        Rule((f"{function}.bmdb_connect_timeout_seconds", f"{function}.bmdb_statement_timeout_seconds"), _transaction)
+        for function in (*LOOPS, "agent_api")
     ),
     Rule(
         (
