@@ -26,6 +26,8 @@ _Provider = Annotated[SimulatedProvider, typer.Option(help="The provider of the 
 _Speed = Annotated[float, typer.Option(min=1, max=120, help="Minutes of fleet time that pass in a minute.")]
 _Seed = Annotated[int, typer.Option(help="Seed of all chance: ids, and which events are delivered twice.")]
 _OUTAGE_MINUTES = 15
+_RELAYED_SECONDS = 240
+"""Fleet time between two heartbeats of a fleet with relays: the default of a deployment."""
 _NEXT = """
 Try next:
   make demo PROVIDER=redfish                       servers of your own, with BMCs
@@ -171,6 +173,13 @@ def simulate(
     machines: Annotated[int, typer.Option(min=1, max=100_000, help="Machines at the provider.")] = 20,
     provider: _Provider = "equinix",
     minutes: Annotated[float, typer.Option(min=1, help="Minutes of fleet time to simulate.")] = 60,
+    relays: Annotated[
+        int, typer.Option(min=0, max=26, help="Relays, each at a location of its own, for all machines there.")
+    ] = 0,
+    interval: Annotated[
+        float | None,
+        typer.Option(min=60, max=3600, help="Seconds of fleet time between heartbeats, from the middle on."),
+    ] = None,
     faults: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="File of the faults: see docs/simulator.md.")
     ] = None,
@@ -193,12 +202,29 @@ def simulate(
     if beyond := [fault.machine for fault in script.machines if fault.machine >= machines]:
         message = f"{faults} names machine {beyond[0]}, but there are only {machines}, counted from 0"
         raise typer.BadParameter(message)
+    if relays > 1 and not machine_source(provider).has_locations:
+        message = f"{provider}'s simulated machines are at one location, and a location has one relay: --relays 1"
+        raise typer.BadParameter(message)
     console = Console(stderr=as_json)
     view = _view(console)
-    settings = EnvironmentSettings(machines=machines, provider=provider, speed=speed, seed=seed, faults=script)
+    settings = EnvironmentSettings(
+        machines=machines,
+        provider=provider,
+        speed=speed,
+        # A relay collects for two real seconds, so heartbeats must not be due every real second.
+        heartbeat_seconds=_RELAYED_SECONDS if relays else 60,
+        relays=relays,
+        seed=seed,
+        faults=script,
+    )
     with Environment(settings, view.on_invocation, view.on_power_change) as environment:
         with view.live or nullcontext():
-            watch(environment, view, lambda _: False, environment.scaled(minutes * 60))
+            half = environment.scaled(minutes * 30)
+            watch(environment, view, lambda _: False, half)
+            if interval is not None:
+                environment.set_heartbeat_seconds(interval)
+                view.say(environment, f"agents are told to report every {environment.heartbeat_seconds:g} s")
+            watch(environment, view, lambda _: False, half)
             environment.schedules.close()
         problems = violated_invariants(environment)
         summary = {**report(environment), "problems": problems}

@@ -6,11 +6,12 @@ import base64
 import logging
 import threading
 import time
+from collections import Counter
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
-from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatBatchResponse, HeartbeatRequest
 
 from simulator.lifecycle import Closeable
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
@@ -42,6 +43,8 @@ class AgentEndpoint(Closeable):
         """While true, every request is answered with status 503 and goes no further."""
         self.refused = 0
         """The number of requests that were not answered with status 200."""
+        self.accepted: Counter[str] = Counter()
+        """The number of accepted heartbeats by how they came: directly or relayed."""
         self._receive = receive
         self._counting = threading.Lock()
         self._server = _Server(self._answer, address, tls)
@@ -61,9 +64,14 @@ class AgentEndpoint(Closeable):
             reply = Reply(status=HTTPStatus.SERVICE_UNAVAILABLE)
         else:
             reply = self._received(request)
-        if reply.status != HTTPStatus.OK:
-            with self._counting:
+        with self._counting:
+            if reply.status != HTTPStatus.OK:
                 self.refused += 1
+            elif request.path.endswith("/heartbeats"):
+                answers = HeartbeatBatchResponse.FromString(reply.body).answer
+                self.accepted["relayed"] += sum(answer.status == HTTPStatus.OK for answer in answers)
+            else:
+                self.accepted["directly"] += 1
         return Reply(status=reply.status, body=reply.body, headers={**reply.headers, "Connection": "close"})
 
     def _received(self, request: HttpRequest) -> Reply:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.adapters import ssh_keys
@@ -32,6 +32,7 @@ from simulator.environment.aws import REGION, Aws
 from simulator.environment.faults import Faults
 from simulator.environment.machine_source import SSH_KEY_PARAMETER, SourceSpec
 from simulator.environment.postgres import Postgres
+from simulator.environment.relay import Relay
 from simulator.environment.scheduler import Schedules
 from simulator.environment.tcp_proxy import TcpProxy
 from simulator.lambda_.service import ROOT, FunctionConfig, Invocation, LambdaService, Service
@@ -49,6 +50,7 @@ LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 
 _BUCKET = "shepherd-agents"
 _CA = f"s3://{_BUCKET}/ca.pem"
+_INTERVAL_VARIABLE = "SHEPHERD_HEARTBEAT_INTERVAL_SECONDS"
 _BMDB_PASSWORD = "/simulated/bmdb-password"  # noqa: S105 - its name
 _INSTALLATION_KEY, _INSTALLATION_PUBLIC_KEY = "/shepherd/installation-key", "/shepherd/installation-key.pub"
 
@@ -64,6 +66,8 @@ class EnvironmentSettings:
     """How many times faster than real time fleet time runs."""
     heartbeat_seconds: float = 60
     """The fleet time between two heartbeats that agents are told."""
+    relays: int = 0
+    """How many relays machines report through, each at a location of its own; 0: machines report directly."""
     faults: Faults = field(default_factory=Faults)
     twice: float = 0.05
     """Probability that a schedule's event is delivered twice."""
@@ -97,6 +101,9 @@ class Environment(Assembled):
         self._address = settings.remote or "127.0.0.1"
         self._lock = threading.Lock()
         self._machine_faults = list(settings.faults.machines)
+        self._fleet_heartbeat_seconds = settings.heartbeat_seconds
+        self.relays: dict[str, Relay] = {}
+        """By the location of their machines; empty text: any."""
         self.faulted: dict[str, str] = {}
         """The last fault of each machine that had one, by provider id."""
 
@@ -143,7 +150,14 @@ class Environment(Assembled):
 
     @property
     def _heartbeat_seconds(self) -> int:
-        return max(1, round(self.scaled(self.settings.heartbeat_seconds)))
+        return max(1, round(self.scaled(self._fleet_heartbeat_seconds)))
+
+    def set_heartbeat_seconds(self, seconds: float) -> None:
+        """Tell agents from now on to report every *seconds* of fleet time, as a deployment with that setting does."""
+        self._fleet_heartbeat_seconds = seconds
+        config = self.configs["agent_api"]
+        environment = {**config.environment, _INTERVAL_VARIABLE: str(self._heartbeat_seconds)}
+        self.functions.configure("agent_api", replace(config, environment=environment))
 
     def scaled(self, seconds: float) -> float:
         """Return the real seconds of *seconds* of fleet time."""
@@ -187,12 +201,15 @@ class Environment(Assembled):
                     minute=self.scaled(60),
                     address=self._address,
                     faults=self.settings.faults.api,
+                    locations=max(1, self.settings.relays),
                     seed=self.settings.seed,
                 )
             )
         )
         if remote:
             self.proxy = enter(lambda: TcpProxy(self.postgres.socket, self._address, tls))
+        for location in self.machine_source.locations[: self.settings.relays] or ("",) * bool(self.settings.relays):
+            self.relays[location] = self._enter(lambda: Relay(self._address, self.endpoint.url, self._ca, self.folder))
         self.configs = self._functions(self._make_aws())
         self.log = self.folder / "functions.log"
         self.functions = enter(lambda: LambdaService(self.configs, self.log))
@@ -262,7 +279,11 @@ class Environment(Assembled):
                 {
                     **common,
                     "SHEPHERD_REPORT_SECONDS": str(self.scaled(5)),
-                    "SHEPHERD_HEARTBEAT_INTERVAL_SECONDS": str(self._heartbeat_seconds),
+                    _INTERVAL_VARIABLE: str(self._heartbeat_seconds),
+                    "SHEPHERD_RELAYS": ",".join(
+                        f"{self.settings.provider}{location and '/'}{location}={relay.address}"
+                        for location, relay in self.relays.items()
+                    ),
                 },
                 timeout_seconds=10,
                 concurrency=8,

@@ -85,6 +85,7 @@ class _Environment:
             start_new_session=True,  # what interrupts this process, as a terminal does, is not the function's
         )
         os.close(writer)
+        self.config = config
         self._answers = os.fdopen(reader, "rb", buffering=0)
 
     def handle(self, event: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
@@ -131,7 +132,7 @@ class LambdaService(Closeable):
 
     def __init__(self, functions: Mapping[str, FunctionConfig], log: Path) -> None:
         """All output of all functions goes to the file *log*."""
-        self._functions = functions
+        self._functions = dict(functions)
         self._log = log.open("ab")
         self._states = {name: _State() for name in functions}
         self._lock = threading.Lock()
@@ -150,10 +151,19 @@ class LambdaService(Closeable):
             environment.kill()
         self._log.close()
 
+    def configure(self, name: str, config: FunctionConfig) -> None:
+        """Change the configuration of a function, for all invocations that begin from now on."""
+        with self._lock:
+            self._functions[name] = config
+            outdated, self._states[name].idle = self._states[name].idle, []
+        for environment in outdated:
+            environment.kill()
+
     def invoke(self, name: str, event: Mapping[str, Any]) -> Invocation:
         """Invoke a function with *event* and return the outcome; takes as long as the function."""
-        config, state, began = self._functions[name], self._states[name], time.monotonic()
+        state, began = self._states[name], time.monotonic()
         with self._lock:
+            config = self._functions[name]
             if self._closed or (not state.idle and len(state.busy) >= config.concurrency):
                 self.counts[name, "throttled"] += 1
                 return Invocation(name, 0.0, throttled=True)
@@ -172,7 +182,10 @@ class LambdaService(Closeable):
                 if not self._closed:
                     self.counts[name, "timed out"] += 1
                 return Invocation(name, seconds, error=f"killed after {seconds:.1f} s")
-            state.idle.append(environment)
+            if environment.config is self._functions[name]:
+                state.idle.append(environment)
+            elif not self._closed:
+                environment.kill()
             if "error" in answer:
                 self.counts[name, "failed"] += 1
             elif repaired := answer["result"].get("repaired"):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from string import ascii_lowercase
+from typing import TYPE_CHECKING, ClassVar
 
 from shepherd_core.providers.equinix.objects import TOKEN_TAG
 
 from simulator.environment.machine_source import MachineSource, ssh_key
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.records import ReservationRecord, metro_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from simulator.environment.machine_source import SourceSpec
 
@@ -20,14 +22,18 @@ class Source(MachineSource):
 
     kind = "reservations at a simulated provider"
     creation_note = "(not contacted for five minutes, the usual boot time)"
+    has_locations: ClassVar[bool] = True
 
     def __init__(self, spec: SourceSpec) -> None:
         project, parameter = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10", "/shepherd/equinix-api-key"
+        facilities = [f"d{letter}11" for letter in ascii_lowercase[: spec.locations]]
+        self._locations = [metro_of(facility) for facility in facilities]
+        places = (facilities[number % len(facilities)] for number in range(spec.machines))
         self._server: EquinixApi = EquinixApi(
             spec.pool,
             project_id=project,
             api_key=spec.secret,
-            reservations=spec.machines,
+            reservations=[ReservationRecord(facility=place) for place in places],
             options=EquinixOptions(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4, seed=spec.seed),
             faults=spec.faults,
             address=spec.address,
@@ -41,6 +47,11 @@ class Source(MachineSource):
             "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
         }
         self.secrets = {parameter: spec.secret, **ssh_key()[0]}
+
+    @property
+    def locations(self) -> Sequence[str]:
+        """See ``MachineSource``."""
+        return self._locations
 
     def names(self) -> Collection[str]:
         """See ``MachineSource``."""

@@ -1,0 +1,42 @@
+"""A relay for the heartbeats of simulated machines: the agent's own file, in a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from simulator.lambda_.service import ROOT
+from simulator.lifecycle import Closeable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Relay(Closeable):
+    """A running relay. It takes its real time, whatever the fleet time is."""
+
+    def __init__(self, address: str, endpoint: str, ca_certificate: Path, folder: Path) -> None:
+        """Listen at a free port of *address*, for machines there; it can be found by *folder* and logs there."""
+        arguments = ["--relay", f"{address}:0", endpoint, address, str(ca_certificate)]
+        with (folder / "relays.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "agent.shepherd_agent", *arguments],
+                cwd=ROOT,
+                env={"TMPDIR": str(folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,  # what interrupts this process, as a terminal does, is not the relay's
+            )
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().split()[-1]
+        """HOST:PORT, where agents report."""
+
+    def close(self) -> None:
+        """Kill it. May be called twice."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
