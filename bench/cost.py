@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import runpy
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,8 @@ _CORE_GB = 1.769
 """The memory with which a function gets a whole core."""
 _ROOT = Path(__file__).parents[1]
 _INTERVAL = AgentApiSettings.model_fields["heartbeat_interval_seconds"]
+_COLLECT_SECONDS = runpy.run_path(str(_ROOT / "agent/shepherd_agent/relay_times.py"))["collect_seconds"]
+"""From the agent's source."""
 
 
 @cache
@@ -74,6 +77,8 @@ class Inputs:
     api_memory_gb: float = 0.5
     alarms: int = 28
     """The metrics of alarms: AWS charges for each."""
+    http_api_alarms: int = 1
+    """The further ones of a deployment with an HTTP API."""
     metrics: int = 1
     """Written in each month; up to seven more while an alarm has a reason."""
 
@@ -104,8 +109,8 @@ class Inputs:
     """Of the others, how many resume a TLS session."""
     relay_machines: float = 1.0
     """Machines that report through the same relay; 1: no relay."""
-    relay_seconds: float = 2.0
-    """For which a relay collects heartbeats."""
+    relay_seconds: float = 0.0
+    """For which a relay collects heartbeats; 0: for as long as agents let it, with this interval."""
 
     # A heartbeat, as measured.
     heartbeat_cpu_ms: float = _figure("batch_1_cpu_ms")
@@ -140,7 +145,8 @@ class Inputs:
     @property
     def batch(self) -> float:
         """Return the heartbeats in a request: the one that a relay begins with, and those that come while it waits."""
-        return 1 + (self.relay_machines - 1) * min(1.0, self.relay_seconds / self.interval_seconds)
+        seconds = self.relay_seconds or float(_COLLECT_SECONDS(self.interval_seconds))
+        return 1 + (self.relay_machines - 1) * min(1.0, seconds / self.interval_seconds)
 
     @property
     def request_ms(self) -> float:
@@ -223,7 +229,7 @@ def dollars(amounts: Amounts, inputs: Inputs) -> dict[str, float]:
         "schedules": amounts.ticks / 1e6 * inputs.scheduler_million_events,
         "logs": (amounts.ticks * inputs.tick_log_kb + amounts.starts * 2) / 1e6 * inputs.logs_gb,
         "metrics": amounts.months * inputs.metrics * inputs.custom_metric,
-        "alarms": amounts.months * inputs.alarms * inputs.alarm,
+        "alarms": amounts.months * (inputs.alarms + inputs.http_api * inputs.http_api_alarms) * inputs.alarm,
         "dashboard": amounts.months * inputs.dashboard,
         "database": amounts.months * inputs.database,
     }
@@ -273,13 +279,15 @@ def levers(inputs: Inputs) -> dict[str, Inputs]:
         "HTTP API": replace(inputs, http_api=1),
         "no session resumed": replace(inputs, resumed_share=0),
         "connection kept": replace(inputs, kept_share=1),
+        "relays for 20": replace(inputs, relay_machines=20),
         "relays for 40": replace(inputs, relay_machines=40),
         "relays for 500": replace(inputs, relay_machines=500),
-        "relays for 40, 10 s": replace(inputs, relay_machines=40, relay_seconds=10),
-        "relays for 500, 10 s": replace(inputs, relay_machines=500, relay_seconds=10),
+        "for 40, each minute": replace(inputs, relay_machines=40, interval_seconds=60),
+        "for 40, and HTTP API": replace(inputs, relay_machines=40, http_api=1),
         "API with 256 MB": replace(inputs, api_memory_gb=0.25),
         "with dashboard": replace(inputs, dashboard=3.0),
         "Provisioner each 10'": replace(inputs, provisioner_minutes=10),
+        "the same, and for 40": replace(inputs, provisioner_minutes=10, relay_machines=40),
         "before: all of these": replace(
             inputs, interval_seconds=60, http_api=1, resumed_share=0, dashboard=3.0, metrics=37, alarms=55
         ),

@@ -18,7 +18,8 @@ from .diagnostics import certificate
 from .endpoint import Endpoint
 from .refusal import Refusal
 from .relay_batch import Away, Batches
-from .relay_client import MAC_HEADER
+from .relay_client import COLLECT_HEADER, MAC_HEADER
+from .relay_times import LONGEST_COLLECT_SECONDS
 from .reporter import MACHINE_HEADER, SIGNATURE_HEADER, TIME_HEADER
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 _MOST_CONNECTIONS, _MOST_OF_AN_ADDRESS = 512, 16
 _LONGEST_HEAD, _LONGEST_BODY = 8_192, 65_536
-_REQUEST_SECONDS, _ANSWER_SECONDS = 5.0, 12.0
-_LONGEST_ID, _TIME_DIGITS, _SIGNATURE_BYTES = 64, 15, 64
+_REQUEST_SECONDS, _ANSWER_SECONDS = 5.0, LONGEST_COLLECT_SECONDS + 10.0
+_LONGEST_ID, _TIME_DIGITS, _COLLECT_DIGITS, _SIGNATURE_BYTES = 64, 15, 4, 64
 _REASONS = {200: "OK", 400: "Bad Request", 413: "Content Too Large", 503: "Service Unavailable"}
 
 
@@ -121,7 +122,7 @@ class Relay:
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:
             head, body = await asyncio.wait_for(_read(reader), _REQUEST_SECONDS)
-            future = self._batches.add(*_signed(head), body)
+            future = self._batches.add(*_signed(head), body, allowed_seconds(head))
             answer = await asyncio.wait_for(future, _ANSWER_SECONDS)
         except _Invalid as error:
             return _response(error.status, str(error).encode(), {})
@@ -165,3 +166,10 @@ def _signed(headers: dict[str, str]) -> tuple[bytes, int, bytes]:
     if not number or not machine.isascii() or len(machine) > _LONGEST_ID or len(signature) != _SIGNATURE_BYTES:
         raise _Invalid(400, "the request is not a signed heartbeat")
     return machine.encode(), int(time), signature
+
+
+def allowed_seconds(headers: dict[str, str]) -> int:
+    """Return for how long the agent lets the relay collect, as far as the relay does; 0 if it does not say."""
+    text = headers.get(COLLECT_HEADER.lower(), "")
+    valid = text.isascii() and text.isdigit() and len(text) <= _COLLECT_DIGITS
+    return min(int(text), LONGEST_COLLECT_SECONDS) if valid else 0

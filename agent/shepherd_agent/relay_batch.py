@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
 
     from .endpoint import Endpoint
 
-COLLECT_SECONDS = 2.0
 _POST_SECONDS = 6.0
-"""For a batch to be answered. Agents wait ten seconds in all, then they report directly."""
+"""For a batch to be answered. Agents wait for two seconds longer, then they report directly."""
 _AWAY_SECONDS = 10.0
 """After a batch failed, heartbeats are turned away at once for so long."""
 _MOST_ENTRIES, _MOST_BYTES = 500, 1_000_000  # as much as the endpoint takes in one batch
@@ -42,24 +42,27 @@ class RelayedAnswer(NamedTuple):
 class Batches:
     """Collects heartbeats and passes them on. Belongs to one event loop."""
 
-    def __init__(self, make_endpoint: Callable[[], Endpoint], collect_seconds: float = COLLECT_SECONDS) -> None:
+    def __init__(self, make_endpoint: Callable[[], Endpoint]) -> None:
         """*make_endpoint* is called once for each batch that may be on its way at the same time."""
         self._endpoints = [make_endpoint() for _ in range(_MOST_BATCHES)]
         for endpoint in self._endpoints:
             endpoint.seconds = min(endpoint.seconds, _POST_SECONDS)
-        self._collect_seconds = collect_seconds
         self._threads = ThreadPoolExecutor(_MOST_BATCHES)
         self._waiting: list[tuple[bytes, asyncio.Future[RelayedAnswer]]] = []
         self._bytes = 0
-        self._flush: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        """When to send what is waiting: when the first of them said, or as soon as possible if that is over."""
+        self._timer: asyncio.TimerHandle | None = None
         self._away_until = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, machine_id: bytes, time: int, signature: bytes, body: bytes) -> asyncio.Future[RelayedAnswer]:
+    def add(
+        self, machine_id: bytes, time: int, signature: bytes, body: bytes, seconds: float
+    ) -> asyncio.Future[RelayedAnswer]:
         """
         Add a heartbeat to the next batch, and return what will be its answer.
 
-        The future raises Away if there is none.
+        It waits for at most *seconds* for others. The future raises Away if there is no answer.
 
         Raises:
             Away: the endpoint did not answer a moment ago, or too much is waiting.
@@ -76,21 +79,28 @@ class Batches:
         future: asyncio.Future[RelayedAnswer] = loop.create_future()
         self._waiting.append((encoded, future))
         self._bytes += len(encoded)
-        if self._flush is None:
-            self._flush = loop.call_later(self._collect_seconds, self._send)
+        if loop.time() + seconds < self._due:
+            self._due = loop.time() + seconds
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(self._due, self._send)
         return future
 
     def _send(self) -> None:
         """Pass on what is waiting, as soon as one of the endpoints is free."""
-        if self._flush is not None:
-            self._flush.cancel()
-            self._flush = None
-        if not self._waiting or not self._endpoints:
+        self._due = -math.inf
+        if not self._endpoints:
             return
-        entries, self._waiting, self._bytes = self._waiting, [], 0
-        task = asyncio.get_running_loop().create_task(self._pass_on(self._endpoints.pop(), entries))
+        task = asyncio.get_running_loop().create_task(self._pass_on(self._endpoints.pop(), self._take()))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _take(self) -> list[tuple[bytes, asyncio.Future[RelayedAnswer]]]:
+        """Return what is waiting, and begin the next batch."""
+        entries, self._waiting, self._bytes, self._due = self._waiting, [], 0, math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+        return entries
 
     async def _pass_on(self, endpoint: Endpoint, entries: list[tuple[bytes, asyncio.Future[RelayedAnswer]]]) -> None:
         loop = asyncio.get_running_loop()
@@ -101,8 +111,7 @@ class Batches:
             if loop.time() >= self._away_until:
                 print(f"shepherd-agent: {len(entries)} heartbeats not passed on: {error}", file=sys.stderr, flush=True)
             self._away_until = loop.time() + _AWAY_SECONDS
-            failed, self._waiting, self._bytes = entries + self._waiting, [], 0
-            for _, future in failed:
+            for _, future in entries + self._take():
                 if not future.done():
                     future.set_exception(Away("the endpoint does not answer"))
         else:
@@ -112,7 +121,7 @@ class Batches:
                     future.set_result(answer)
         finally:
             self._endpoints.append(endpoint)
-            if self._flush is None:
+            if self._due == -math.inf:
                 self._send()
 
 

@@ -15,16 +15,17 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING
 
 from .connection import Line
+from .relay_times import ANSWER_SECONDS, collect_seconds
 from .reporter import SIGNATURE_HEADER, TIME_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from http.client import HTTPResponse
 
-MAC_HEADER = "Shepherd-Mac"
+MAC_HEADER, COLLECT_HEADER = "Shepherd-Mac", "Shepherd-Collect"
 
-_SECONDS = 10.0
-_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 60.0, 3_600.0
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 120.0, 3_600.0
+"""The first is longer than three lost requests take, so that they do not wait for the relay as well."""
 _LONGEST_ADDRESS = 300
 _LONGEST_ANSWER = 65_536
 _ACCEPTED = 200
@@ -35,14 +36,24 @@ class RelayClient:
     """
     The relay that the endpoint named, if it named one.
 
-    After an answer that is not right it rests: at first for a minute, then twice as long after each, up to an hour.
+    After an answer that is not right it rests: at first for two minutes, then twice as long after each, up to an hour.
     """
 
     def __init__(
-        self, response_key: bytes, seconds: float = _SECONDS, elapsed: Callable[[], float] = time.monotonic
+        self,
+        response_key: bytes,
+        interval: Callable[[], float],
+        seconds: float = ANSWER_SECONDS,
+        elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Recognize the endpoint's answers by *response_key*; wait *seconds* for one."""
+        """
+        Recognize the endpoint's answers by *response_key*.
+
+        *interval* returns the seconds between two heartbeats. The relay may collect for a part of them, and then has
+        *seconds* to answer.
+        """
         self._response_key = response_key
+        self._interval = interval
         self._seconds = seconds
         self._elapsed = elapsed
         self._address = ""
@@ -79,9 +90,11 @@ class RelayClient:
         usable = self._address.isascii() and self._address.isprintable() and len(self._address) <= _LONGEST_ADDRESS
         if not usable or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
             return None
+        collect = collect_seconds(self._interval())
         lines = ["POST /heartbeat HTTP/1.1", f"Host: {self._address}", f"Content-Length: {len(message)}"]
+        lines += [f"{COLLECT_HEADER}: {collect}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        end = time.monotonic() + self._seconds
+        end = time.monotonic() + collect + self._seconds
         try:
             connection = Line(host.strip("[]"), int(port), None).connect(end)
             try:

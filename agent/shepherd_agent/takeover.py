@@ -72,7 +72,7 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     answer.write(takeover_success(init, key.public, response_key, warnings))
     answer.flush()
     detach(pid_file)
-    relay = RelayClient(response_key)
+    relay = RelayClient(response_key, lambda: interval.seconds)
     reporter = SwitchingReporter(endpoint, key, init.machine_id, init.ca_certificate, f"{path}.endpoint", relay=relay)
     send_heartbeats(Heartbeats(reporter, Inventory(), installer, interval))
 

@@ -68,7 +68,7 @@ class Api:
 class Agent:
     """The agent's own code, without its process."""
 
-    def __init__(self, fleet: Fleet, url: str, relay: str = "", seconds: float = 10.0) -> None:
+    def __init__(self, fleet: Fleet, url: str, relay: str = "", interval: float = 24.0, seconds: float = 10.0) -> None:
         key = PrivateKey(b"k" * 32)
         self.known = SignedAgent(fleet)
         self.elapsed = 0.0
@@ -78,7 +78,7 @@ class Agent:
             f"UPDATE machine_agent_started SET agent_public_key = '\\x{key.public.hex()}' "
             f"WHERE machine_id = '{self.known.machine_id}'",
         )
-        client = RelayClient(self.known.response_key, seconds, lambda: self.elapsed)
+        client = RelayClient(self.known.response_key, lambda: interval, seconds, lambda: self.elapsed)
         client.told(relay)
         self.reporter = Reporter(Endpoint(url, b""), key, str(self.known.machine_id), relay=client)
 
@@ -291,13 +291,13 @@ def test_an_older_answer_is_not_believed_again(fleet: Fleet, api: Api) -> None:
 def test_a_relay_that_hangs_delays_a_heartbeat_by_seconds(fleet: Fleet, api: Api) -> None:
     """It takes the request and says nothing; or one byte a second, for ever."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        agent = Agent(fleet, api.url, f"127.0.0.1:{silent.getsockname()[1]}", seconds=0.5)
+        agent = Agent(fleet, api.url, f"127.0.0.1:{silent.getsockname()[1]}", interval=10, seconds=0.5)
         agent.send()
         assert api.paths == ["/prod/heartbeat"]
 
 
 def test_a_relay_that_failed_rests_and_is_tried_again(fleet: Fleet, api: Api) -> None:
-    """For a minute at first, then twice as long each time, up to an hour: each trial may cost ten seconds."""
+    """For two minutes at first, then twice as long each time, up to an hour: each trial may cost half a minute."""
     agent = Agent(fleet, api.url)
     asked: list[float] = []
 
@@ -312,7 +312,7 @@ def test_a_relay_that_failed_rests_and_is_tried_again(fleet: Fleet, api: Api) ->
             agent.elapsed += 150
     pauses = [later - earlier for earlier, later in pairwise(asked)]
     assert pauses == sorted(pauses)
-    assert pauses[:4] == [150, 150, 300, 600]
+    assert pauses[:4] == [150, 300, 600, 1050]
     assert max(pauses) <= 3600 + 150
 
 
@@ -423,11 +423,27 @@ def test_many_heartbeats_at_once_are_few_requests(fleet: Fleet, api: Api, relay:
     with ExitStack() as stack:
         sockets = [stack.enter_context(relay.connect()) for _ in agents]
         for sock, agent in zip(sockets, agents, strict=True):
-            sock.sendall(passed(agent))
+            sock.sendall(passed(agent, {"shepherd-collect": "5"}))
         answers = [sock.makefile("rb").read() for sock in sockets]
     assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
     assert len(api.requests) <= 2
     assert fleet.sql("SELECT count(*) FROM machine_agent_heartbeat") == [[12]]
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [(10.0, 0), (60.0, 5), (240.0, 20), (3600.0, 20)])
+def test_an_agent_tells_the_relay_how_long_it_may_collect(
+    fleet: Fleet, api: Api, interval: float, seconds: int
+) -> None:
+    """The relay does not know the interval, and a machine with a short one must not wait long for it."""
+    asked: list[str] = []
+
+    def refuse(request: HttpRequest) -> Reply:
+        asked.append({name.lower(): value for name, value in request.headers.items()}["shepherd-collect"])
+        return Reply(status=503)
+
+    with closing(lie(refuse)) as lying:
+        Agent(fleet, api.url, place(lying), interval).send()
+    assert asked == [str(seconds)]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 
+from agent.shepherd_agent.relay_times import ANSWER_SECONDS, collect_seconds
 from tests.support.deployment.cloudformation import PSEUDO, Stack, read_file
 from tests.support.deployment.deployments import (
     FUNCTIONS,
@@ -334,6 +335,16 @@ def test_silence_of_the_whole_fleet_is_told_where_there_is_a_fleet(
     assert evaluated(ALARMS["agent-api-silent"], **values) is told
 
 
+@pytest.mark.parametrize(("minutes", "interval"), [("1", 1_500), ("10", 3_000), ("30", 3_600), ("60", 3_600)])
+def test_a_fleet_is_not_silent_between_two_reports_of_its_only_machine(minutes: str, interval: int) -> None:
+    """Its alarm says from which interval on it may be, and how often the Provisioner must run then."""
+    alarm = alarms(deployed(LoopMinutes=f"{minutes},1,1,1"))["agent-api-silent"]
+    (period,) = {part["MetricStat"]["Period"] for part in alarm["Metrics"][1:]}
+    relay, request = collect_seconds(interval) + ANSWER_SECONDS, 20
+    assert 1.1 * interval + relay + request <= alarm["EvaluationPeriods"] * period
+    assert {"1,500", "30"} <= set(alarm["AlarmDescription"].split())
+
+
 @pytest.mark.parametrize(("requests", "told"), [(200 * 900 * 0.8, False), (200 * 900, True)])
 def test_the_rate_is_told_before_reports_are_refused(requests: float, told: bool) -> None:
     """Four fifths of the rate are no reason to be woken."""
@@ -410,6 +421,10 @@ def test_the_costs_are_computed_for_what_is_deployed() -> None:
     """CloudWatch charges for each metric, and for each that an alarm looks at."""
     cost = COST["Inputs"]()
     assert cost.alarms == sum(len(list(seen_by_alarm(alarm))) for alarm in ALARMS.values())
+    more = sum(len(list(seen_by_alarm(alarm))) for alarm in HTTP_API_ALARMS.values()) - cost.alarms
+    assert cost.http_api_alarms == more
+    deployed_api = COST["month"](0, COST["Inputs"](http_api=1))["alarms"]
+    assert deployed_api == pytest.approx(COST["month"](0, cost)["alarms"] + more * cost.alarm)
     assert cost.metrics == len([Metric.MACHINES_TOTAL])  # the others are 0 while all is well, and not written then
     assert cost.loops == len(LOOPS)
 
@@ -431,6 +446,44 @@ def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
         assert f"{sum(sums):,.0f}{unit}" in " ".join(page.split())
 
 
+def test_the_page_on_relays_has_the_costs_that_are_computed() -> None:
+    """Somebody sets up a host by them."""
+    page = (ROOT / "docs" / "relays.md").read_text(encoding="utf-8")
+
+    def dollars(fleet: int, machines: int) -> str:
+        return f"{sum(COST['month'](fleet, COST['Inputs'](relay_machines=machines)).values()):.2f}"
+
+    for fleet in (1_000, 10_000, 100_000):
+        cells = [f"{fleet:,}", *(dollars(fleet, machines) for machines in (1, 20, 40, 500))]
+        assert f"| {' | '.join(cells)} |\n" in page
+    assert f"200 cost {dollars(200, 1)} dollars" in page
+
+
+_GOALS = {1_000: 6, 10_000: 25, 100_000: 150}
+
+
+@pytest.mark.parametrize(
+    ("way", "inputs"),
+    [
+        ("the defaults", {}),
+        ("relays for 20 machines each", {"relay_machines": 20}),
+        ("relays for 40 machines each", {"relay_machines": 40}),
+        ("an interval of 10 minutes, no relays", {"interval_seconds": 600}),
+        ("an HTTP API with relays for 40", {"http_api": 1, "relay_machines": 40}),
+    ],
+)
+def test_the_page_on_deployment_says_what_brings_the_sum_below_which_figure(way: str, inputs: dict[str, float]) -> None:
+    """With the Provisioner every ten minutes, if that is what it takes."""
+
+    def below(fleet: int, **more: float) -> bool:
+        return bool(sum(COST["month"](fleet, COST["Inputs"](**inputs, **more)).values()) <= _GOALS[fleet])
+
+    rarely = "only with the Provisioner every 10 minutes"
+    cells = ["yes" if below(fleet) else rarely if below(fleet, provisioner_minutes=10) else "no" for fleet in _GOALS]
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    assert f"| {way} | {' | '.join(cells)} |\n" in page
+
+
 def test_the_costs_of_a_heartbeat_are_those_that_were_measured() -> None:
     """The formula has no figure of a heartbeat that the bench did not publish."""
     published = max(ROOT.glob("docs/performance/*/heartbeats.json"))
@@ -446,6 +499,9 @@ def test_the_costs_of_relays_are_those_of_their_batches() -> None:
     """A relay that collects for a second saves nothing on a rack whose machines report every five minutes."""
     alone = COST["Inputs"]()
     assert alone.batch == 1
+    for interval in (60, 240, 3600):
+        usual = COST["Inputs"](relay_machines=41, interval_seconds=interval)
+        assert usual.batch == pytest.approx(1 + 40 * collect_seconds(interval) / interval)
     rack = COST["Inputs"](relay_machines=41, relay_seconds=1, interval_seconds=400)
     assert rack.batch == pytest.approx(1.1)
     crowd = COST["Inputs"](relay_machines=501, relay_seconds=10, interval_seconds=100)

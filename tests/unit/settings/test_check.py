@@ -31,8 +31,8 @@ RATE, TIMEOUT = (
 )
 case(rate(31), rate(30), RATE, TIMEOUT)
 case(
-    {**rate(12), "HEARTBEAT_TIMEOUT_SECONDS": 239.9},
-    {**rate(12), "HEARTBEAT_TIMEOUT_SECONDS": 240},
+    {**rate(15), "HEARTBEAT_TIMEOUT_SECONDS": 299.9},
+    {**rate(15), "HEARTBEAT_TIMEOUT_SECONDS": 300},
     RATE,
     TIMEOUT,
 )
@@ -49,10 +49,10 @@ case(
     LIMIT,
 )
 INTERVAL = "agent_api.heartbeat_interval_seconds"
-case({"HEARTBEAT_TIMEOUT_SECONDS": 229.9}, {"HEARTBEAT_TIMEOUT_SECONDS": 230}, INTERVAL, TIMEOUT)
+case({"HEARTBEAT_TIMEOUT_SECONDS": 259.9}, {"HEARTBEAT_TIMEOUT_SECONDS": 260}, INTERVAL, TIMEOUT)
 case(
-    {"STARTUP_TIMEOUT_SECONDS": 229.9},
-    {"STARTUP_TIMEOUT_SECONDS": 230},
+    {"STARTUP_TIMEOUT_SECONDS": 259.9},
+    {"STARTUP_TIMEOUT_SECONDS": 260},
     INTERVAL,
     "recoverer.startup_timeout_seconds",
 )
@@ -383,8 +383,8 @@ def test_a_fault_tells_values_and_remedy(monkeypatch: pytest.MonkeyPatch) -> Non
     (fault,) = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 200, "HEARTBEAT_INTERVAL_SECONDS": 60})
     assert fault == (
         "agent_api.heartbeat_interval_seconds is 60 and recoverer.heartbeat_timeout_seconds is 200: healthy machines "
-        "would be recovered that lose three requests in a row, and an interval of up to 91 seconds may still be in "
-        "use: set the timeout to 230 or more"
+        "would be recovered that lose three requests in a row, and an interval of up to 102 seconds may still be in "
+        "use: set the timeout to 260 or more"
     )
 
 
