@@ -191,8 +191,9 @@ def test_guided_deployments_do_not_ask_whether_the_api_may_be_open() -> None:
 
 
 def test_every_parameter_that_a_page_names_exists() -> None:
-    """Pages say NAME=VALUE for what is given to `sam deploy`; the filters of AWS's command line only look like it."""
+    """Pages say NAME=VALUE for what is given to `sam deploy`; filters of AWS's commands and units only look like it."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    text = re.sub(r"--filters \S+", "", "\n".join(page.read_text(encoding="utf-8") for page in pages))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    text = re.sub(r"(?s)--filters \S+|\[Unit\].*?\sWantedBy=", "", text)
     given = set(re.findall(r"\b([A-Z]\w*[a-z]\w*)=", text))
     assert {"LoopMinutes", "Provider"} <= given <= TEMPLATE["Parameters"].keys()
