@@ -615,12 +615,62 @@ def test_a_fault_of_ours_keeps_the_intent_of_an_earlier_invocation(
     fleet.pass_time(60)
     edge.before.clear()
     begun = intents(fleet)
-    api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=403))
+    api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=403))
     with pytest.raises(ProviderUnusable):
         run(edge)
     assert (intents(fleet), penalties(fleet)) == (begun, {})
+    api.faults.clear()
     assert run(edge)[Metric.CREATED] == 3
     assert_settled(fleet, api, 3)
+
+
+@pytest.mark.parametrize("max_machines", [0, 1, 2])
+def test_a_permission_that_we_lack_penalizes_no_capacity(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, max_machines: int
+) -> None:
+    """A key that may only read is refused for all capacity; that is solved at the key, and then all goes on at once."""
+    api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=403, body={"errors": ["read-only"]}))
+    with pytest.raises(ProviderUnusable, match="403: read-only"):
+        run(edge, max_machines=max_machines)
+    assert (intents(fleet), penalties(fleet), posts(api)) == ([], {}, 3)
+    api.faults.clear()
+    assert run(edge, max_machines=max_machines)[Metric.CREATED] == (max_machines or 3)
+
+
+@pytest.mark.parametrize("max_machines", [0, 1, 2])
+def test_capacity_that_is_forbidden_is_left_alone_for_a_while(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, max_machines: int
+) -> None:
+    """One plan or one site may be closed to us; the rest is used, also if the limit has room for one machine."""
+    api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=403, body={"errors": ["not this plan"]}))
+    counts = run(edge, max_machines=max_machines)
+    made = max_machines or 2
+    assert (counts[Metric.CREATED], counts[Metric.CAPACITY_PENALIZED], counts[Metric.INTENTS_ABANDONED]) == (made, 1, 1)
+    assert_settled(fleet, api, made)
+    (cause,) = penalties(fleet).values()
+    assert cause.startswith("ProviderUnusable: POST")
+    assert cause.endswith("403: not this plan")
+    assert run(edge, max_machines=max_machines)[Metric.CREATED] == 0
+
+
+def test_a_creation_that_is_forbidden_keeps_the_intent_of_an_earlier_invocation(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """Its machine may have been created before the site was closed to us."""
+
+    def kill() -> None:
+        raise Killed
+
+    edge.before["create_machine"] = kill
+    with pytest.raises(Killed):
+        run(edge)
+    fleet.pass_time(60)
+    edge.before.clear()
+    begun = intents(fleet)
+    api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=403))
+    counts = run(edge)
+    assert (counts[Metric.CREATED], counts[Metric.CAPACITY_PENALIZED]) == (2, 1)
+    assert intents(fleet) == begun
 
 
 def test_a_pause_stops_a_running_invocation(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:

@@ -210,6 +210,11 @@ class ProviderRefused(ProviderError):
 class ProviderUnusable(ProviderRefused):
     """The provider rejects our credentials or settings; no machine is at fault."""
 
+    def __init__(self, message: str | None = None, *, forbidden: bool = False) -> None:
+        self.forbidden = forbidden
+        """It knows the credential and forbids this request; it may allow the same for other machines or capacity."""
+        super().__init__(message)
+
 
 class MachineNotFound(ProviderError):
     """The provider does not know that machine."""

@@ -41,7 +41,7 @@ class Provider(Protocol):
 
     - ``ProviderUnavailable``: temporary (no answer, 429, 5xx). May be retried later.
     - ``ProviderRefused``: permanent (422). Something must be changed first. As ``ProviderUnusable`` (401, 403)
-      no machine is at fault.
+      no machine is at fault; it is ``forbidden`` if another machine or capacity may be allowed (403).
     - ``MachineNotFound``, ``CapacityTaken``, ``NotSupported``, ``ListingInvalid`` where named below.
     - ``TimeLimitExceeded``: the deadline passed before a request could be sent.
     - the errors of ``Deadline.check`` and ``confirm``.

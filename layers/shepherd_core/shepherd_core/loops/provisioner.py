@@ -10,7 +10,7 @@ and with it either the machine that was created or the capacity to retry on.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -89,6 +89,7 @@ class Provisioner:
         self._rates = rates
         self._counts: Counter[Metric] = Counter()
         self._refusals = 0
+        self._forbidden: list[tuple[Intent, ProviderUnusable]] = []
 
     def plan(self, deadline: Deadline) -> ProvisioningPlan:
         """Return the present plan, and change nothing. Raises as ``run``."""
@@ -106,7 +107,7 @@ class Provisioner:
         Raises:
             DriftLimitExceeded: too many machines drifted; nothing was done. The caller counts it.
             ProviderError: the provider's listing failed; nothing was done.
-            ProviderUnusable: our credentials or settings are wrong; no capacity is penalized for it.
+            ProviderUnusable: our credentials, permissions or settings are wrong; no capacity is penalized for it.
             SessionExpired: the session was lost; the next invocation continues.
             BmdbError: the BMDB failed; the next invocation continues.
         """
@@ -125,6 +126,7 @@ class Provisioner:
             self._apply(plan, session)
             self._record_waiting(plan, session, past)
             self._create_machines(plan, session, deadline, past.idle_seconds)
+            self._penalize_forbidden(session)
         counted = (
             Metric.CREATED, Metric.INTENTS_COMPLETED, Metric.INTENTS_ABANDONED, Metric.ASSIMILATED, Metric.DISPUTED,
             Metric.CAPACITY_PENALIZED, Metric.MACHINES_TOTAL, Metric.WAITING_FOR_LIMIT, Metric.DRIFT_LIMIT_EXCEEDED,
@@ -181,7 +183,11 @@ class Provisioner:
         self, plan: ProvisioningPlan, session: Session, deadline: Deadline, idle_seconds: float
     ) -> None:
         next_at = self._clock.monotonic() - idle_seconds + self._rates.creation_seconds
-        for creation in plan.create:
+        creations, spare = deque(plan.create), deque(plan.spare)
+        begun = plan.managed + sum(creation.intent is None for creation in plan.create)
+        room = self._limits.max_machines - begun if self._limits.max_machines else len(spare)
+        while creations:
+            creation = creations.popleft()
             wait = 0.0 if creation.takes_over else max(0.0, next_at - self._clock.monotonic())
             if deadline.remaining() < wait + CREATE_SECONDS:
                 self._counts[Metric.INCOMPLETE] = 1
@@ -190,8 +196,14 @@ class Provisioner:
                 session.run_renewing(partial(self._clock.sleep, wait))
             if not creation.takes_over:
                 next_at = self._clock.monotonic() + self._rates.creation_seconds
+            forbidden = len(self._forbidden)
             if not self._create(session, creation, deadline):
                 return
+            if len(self._forbidden) > forbidden and spare:
+                room += creation.intent is None  # it was abandoned; one that is kept still counts
+                if room > 0:
+                    creations.append(spare.popleft())
+                    room -= 1
 
     def _create(self, session: Session, creation: Creation, deadline: Deadline) -> bool:
         """Create one machine; False: the provider fails or was paused, so this invocation ends."""
@@ -205,10 +217,13 @@ class Provisioner:
         limit = deadline.within(CREATE_SECONDS, session.seconds_left)
         try:
             machine = session.run_renewing(lambda: self._provider.create_machine(capacity, intent.machine_id, limit))
-        except ProviderUnusable:
+        except ProviderUnusable as error:
             if creation.intent is None:
                 self._abandon(session, intent)
-            raise
+            if not error.forbidden:
+                raise
+            self._forbidden.append((intent, error))
+            return True
         except (CapacityTaken, ProviderRefused) as error:
             self._penalize(session, intent, error)
             # This call created nothing, but an earlier one whose answer was lost may have.
@@ -225,6 +240,18 @@ class Provisioner:
             return False
         self._record(session, intent.machine_id, machine, _Outcome(Metric.CREATED, created=not creation.takes_over))
         return True
+
+    def _penalize_forbidden(self, session: Session) -> None:
+        """
+        Penalize the capacity on which a creation was forbidden, if another creation was allowed.
+
+        Raises:
+            ProviderUnusable: all that were tried were forbidden, so it is our permission and not the capacity.
+        """
+        if self._forbidden and not self._counts[Metric.CREATED]:
+            raise self._forbidden[-1][1]
+        for intent, error in self._forbidden:
+            self._penalize(session, intent, error)
 
     def _record(self, session: Session, machine_id: UUID, machine: Machine, outcome: _Outcome) -> None:
         usual = self._rates.boot_seconds if self._rates.boot_seconds is not None else self._provider.boot_seconds

@@ -68,6 +68,8 @@ class ProvisioningPlan:
     assimilate: tuple[Machine, ...] = ()
     """Unknown machines to take into the BMDB, as far as the limit allows."""
     create: tuple[Creation, ...] = ()
+    spare: tuple[Creation, ...] = ()
+    """What to create instead, in this order, if the provider forbids creations on capacity of ``create``."""
     managed: int = 0
     """Machines that count towards the limit before this plan creates any."""
     waiting: int = 0
@@ -135,6 +137,7 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
     managed = count + len(ledger.intents) - len(complete) - len(abandon)
     fresh = _fresh(unused, ledger)
     create = resume[: _room(limits, count)] + fresh[: _room(limits, managed)]
+    left = fresh[_room(limits, managed) :] if limits.max_machines else []
     wanted = len(resume) + len(fresh) + (len(unknown) if limits.assimilate else 0)
     return ProvisioningPlan(
         decommissioned=tuple(sorted(decommissioned, key=attrgetter("provider_id"))),
@@ -144,6 +147,7 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
         abandon=tuple(abandon),
         assimilate=tuple(assimilate),
         create=tuple(create[: limits.chunk]),
+        spare=tuple((create[limits.chunk :] + left)[: limits.chunk]),
         managed=managed,
         waiting=wanted - len(create) - len(assimilate),
         drift=tuple(sorted(drift)),

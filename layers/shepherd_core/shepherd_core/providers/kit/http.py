@@ -177,7 +177,7 @@ class HttpApi:
         if answer.status in _PASSING or answer.status >= requests.codes.server_error:
             return ProviderUnavailable(message, answer.retry_after)
         if answer.status in _NOT_US:
-            return ProviderUnusable(message)
+            return ProviderUnusable(message, forbidden=answer.status == requests.codes.forbidden)
         return (missing if answer.status == requests.codes.not_found else ProviderRefused)(message)
 
     def _usable_credential(self) -> str:
