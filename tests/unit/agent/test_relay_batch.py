@@ -12,6 +12,7 @@ import pytest
 from agent.shepherd_agent.endpoint import Answer, Endpoint, NotDelivered
 from agent.shepherd_agent.relay import allowed_seconds
 from agent.shepherd_agent.relay_batch import Away, Batches, RelayedAnswer
+from agent.shepherd_agent.relay_client import RelayClient
 from agent.shepherd_agent.relay_times import ANSWER_SECONDS, LONGEST_COLLECT_SECONDS, collect_seconds
 from agent.shepherd_agent.wire import field, fields, integer
 
@@ -138,3 +139,20 @@ def test_a_relay_that_hangs_and_three_lost_requests_make_no_machine_unhealthy() 
 def test_with_the_default_interval_a_relay_makes_no_machine_late() -> None:
     """The circuit breaker takes a machine for late after half of its timeout, 300 seconds by default."""
     assert 1.1 * 240 + LONGEST_COLLECT_SECONDS + ANSWER_SECONDS < 300
+
+
+def test_a_relay_that_failed_is_left_alone_for_longer_than_three_lost_requests() -> None:
+    """So that the arithmetic above has one relay that hangs, and not one for each request."""
+    times: list[float] = []
+    asked: list[float] = []
+    client = RelayClient(b"k" * 32, lambda: 240.0, elapsed=lambda: times[-1])
+    client.told("an address that is none")
+
+    def headers() -> Mapping[str, str]:
+        asked.append(times[-1])
+        return {}
+
+    for time in (0.0, 3 * 20 + 10 + 15 + 22.5, 120.0):
+        times.append(time)
+        assert client.send(b"", headers) is None
+    assert asked == [0.0, 120.0]
