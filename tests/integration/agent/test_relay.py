@@ -52,6 +52,10 @@ class Api:
         """The paths of the requests, in their order."""
         return [request.path for request in self.requests]
 
+    def tell(self, relays: str, interval: int) -> None:
+        """Go on as a new process of the function, with other settings."""
+        self._api = endpoint(self._fleet.connect(), relays=relays, interval=interval)
+
     def _receive(self, request: HttpRequest) -> Reply:
         with self._lock:
             self.requests.append(request)
