@@ -112,6 +112,7 @@ class PlantedBug:
 
 _WORK, _SESSION, _FRAGMENTS = "bmdb/work/work.sql", "bmdb/session.sql", "bmdb/fragments.sql"
 _SCHEMA = "bmdb/schema/migrations/0001_bmdb.sql"
+_ANY_GAP = "recovery_gaps_until_now x ON true"
 _NOT_WAITED = Edit("bmdb/session.py", "            if self._unanswered is None:\n", "            if True:\n")
 
 _UNLOCKED_RESUME = Edit(
@@ -363,7 +364,10 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a gap between health snapshots counts as time without a heartbeat",
-        (Edit(_SCHEMA, "WHERE g.ended_at - g.began_at + g.doubt > g.timeout", "WHERE false"),),
+        (
+            Edit(_SCHEMA, "WHERE g.ended_at - g.began_at + g.doubt > g.timeout AND", "WHERE false AND"),
+            Edit(_SCHEMA, "WHERE g.ended_at - g.began_at + g.doubt > g.timeout\n", "WHERE false\n"),
+        ),
         MODEL,
         "no_healthy_machine_is_rebooted",
     ),
@@ -385,7 +389,9 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             Edit(_SCHEMA, "SELECT max(g.ended_at + g.doubt)", "SELECT max(statement_timestamp() + g.doubt)"),
             Edit(_SCHEMA, " AND x.ended_at > statement_timestamp() - t.timeout", ""),
-            Edit(_SCHEMA, " AND g.ended_at + g.doubt > statement_timestamp()", ""),
+            Edit(_SCHEMA, " AND g.ended_at + g.doubt > statement_timestamp();", ";"),
+            Edit(_SCHEMA, "recovery_gaps_until_now x ON x.ended_at > statement_timestamp() - o.timeout", _ANY_GAP),
+            Edit(_SCHEMA, "        AND g.ended_at + g.doubt > statement_timestamp()\n", ""),
         ),
         MODEL,
         "no_machine_waits_without_end",
