@@ -80,8 +80,8 @@ def forget(
     Remove machines from the BMDB that the provider no longer has.
 
     Two listings must lack them. A machine is refused if its agent reported in the
-    last two hours, or if a loop works on it. Its history and a tombstone stay. Asks
-    for confirmation if there is more than one.
+    last two hours, or if a loop works on it. Its history and a tombstone stay.
+    Asks for confirmation if there is more than one.
 
     Examples:
       shepherdctl machine forget 3f2a --reason "disk failure, RMA 4711" --dry-run
