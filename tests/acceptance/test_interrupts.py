@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,20 +34,31 @@ INVOKE = (sys.executable, "-m", "simulator", "initializer")
 WAIT_SECONDS = 90
 
 
+@contextmanager
+def heard() -> Iterator[None]:
+    """Start processes that hear these signals, also where the tests ignore them: in the background of a shell."""
+    previous = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGTERM)}
+    previous[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in previous.items():
+        signal.signal(number, handler)
+
+
 class Started:
     """A command that runs in a process group of its own, as a shell starts it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.errors = ""
-        self.process = subprocess.Popen(
-            command,
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0,
-        )
+        with heard():
+            self.process = subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                process_group=0,
+            )
 
     def when(self, holds: Callable[[], object]) -> None:
         """Return as soon as *holds* returns something."""
@@ -154,9 +165,9 @@ def test_a_command_is_interrupted_while_its_modules_are_imported(start: Callable
     """Which takes a second, in which who mistyped something is quick."""
     started = start((sys.executable, "-X", "importtime", "-m", "shepherdctl", "status"))
     assert started.process.stderr is not None
-    while "shepherdctl.interrupts" not in started.process.stderr.readline():
-        assert started.process.poll() is None
-    started.when(lambda: "pydantic" in started.process.stderr.readline())  # type: ignore[union-attr]  # see above
+    for module in ("shepherdctl.interrupts", "pydantic"):
+        while module not in started.process.stderr.readline():
+            assert started.process.poll() is None
     started.interrupt(signal.SIGINT)
     assert started.ended() == 130
     assert started.errors.splitlines()[-1] == "interrupted"

@@ -35,7 +35,7 @@ from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 
 deadline = Deadline(SystemClock(), 600)
-SshDialer(sys.argv[1], "root", int(sys.argv[2]), 2).dial("127.0.0.1", None, deadline).run("hangs", b"", deadline)
+SshDialer(sys.argv[1], "root", int(sys.argv[2]), 60).dial("127.0.0.1", None, deadline).run("hangs", b"", deadline)
 """
 """A function that works on a machine."""
 
@@ -120,7 +120,7 @@ from shepherd_core.adapters.ssh.processes import FORK_SERVER
 from shepherd_core.domain.clock import Deadline, SystemClock
 
 clock = SystemClock()
-dialer = SshDialer(sys.argv[1], "root", int(sys.argv[2]), 2)
+dialer = SshDialer(sys.argv[1], "root", int(sys.argv[2]), 60)
 os.kill(FORK_SERVER._pid, signal.SIGSTOP)
 try:
     dialer.wait(Deadline(clock, 0.1))
@@ -131,6 +131,7 @@ for _ in range(2):
     dialer.wait(Deadline(clock, 600))
 dialer.dial("127.0.0.1", None, Deadline(clock, 600)).close()
 os.kill(FORK_SERVER._pid, signal.SIGKILL)
+os.waitid(os.P_PID, FORK_SERVER._pid, os.WEXITED | os.WNOWAIT)
 dialer.wait(Deadline(clock, 600))
 dialer.dial("127.0.0.1", None, Deadline(clock, 600)).close()
 print("done")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from shepherd_core.domain.errors import ConfigError, EventInvalid
-from shepherd_core.domain.pb.callback_pb2 import OSInstallationRequest
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, OSInstallationRequest
 
 from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint
@@ -117,7 +117,8 @@ def test_a_signed_request_is_taken(fleet: Fleet, sample: dict[str, Any], monkeyp
     assert answer["statusCode"] == 200
     assert answer["headers"]["content-type"] == "application/x-protobuf"
     assert answer["isBase64Encoded"] is True
-    assert b64decode(answer["body"]) == b"\x0a\x02\x08\x01"
+    told = HeartbeatResponse.FromString(b64decode(answer["body"]))
+    assert told.installation_request.generation == 1
     assert fleet.tags(agent.machine_id) == {"agent_started", "agent_heartbeat"}
 
 

@@ -489,9 +489,11 @@ def test_a_function_asks_for_what_the_table_says(
     cloudformation: ScriptedServer,
 ) -> None:
     """It runs as deployed: with the variables that the template gives it, against all that they name."""
-    deployed(case)
+    variables = deployed(case)
     provider_id = plant_work(fleet, case)
     event = json.loads((ROOT / "events" / f"{case.function}.json").read_text())
+    if case.function == "agent_api":
+        event["rawPath"] = f"{variables['SHEPHERD_PATH_PREFIX']}/heartbeat"
     if case.update:
         event = {"RequestType": "Update", "StackId": PSEUDO["AWS::StackId"], "ResponseURL": cloudformation.url}
     handler = importlib.import_module(f"functions.{case.function}.app").lambda_handler

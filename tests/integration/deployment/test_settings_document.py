@@ -254,7 +254,7 @@ def test_a_refused_document_is_counted_until_it_is_mended(file: Path, capsys: py
     append(file, "x = 1\n")
     answer, _, record = tick("provisioner", capsys)
     assert answer[Metric.SETTINGS_REFUSED] == 1
-    assert record[Metric.SETTINGS_REFUSED] == [1.0]
+    assert record[Metric.SETTINGS_REFUSED] == 1
     replace(file, good)
     assert Metric.SETTINGS_REFUSED not in tick("provisioner", capsys)[0]
 

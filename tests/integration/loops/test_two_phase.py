@@ -340,10 +340,10 @@ def test_a_forgotten_machine_that_is_back_can_be_adopted(fleet: Fleet, operator:
 
 def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> None:
     """Whatever the provider says: it runs our agent, and perhaps somebody's work."""
-    machine_id = old(fleet, fleet.unhealthy_machine(silent_for=HOUR - 60))
+    machine_id = old(fleet, fleet.unhealthy_machine(silent_for=2 * HOUR - 60))
     (verdict,) = operator.forget(machine_id)
     assert verdict.result is Result.REFUSED
-    assert "its agent reported 35" in verdict.text
+    assert "its agent reported 71" in verdict.text
     fleet.pass_time(61)
     assert results(operator.forget(machine_id)) == [Result.DONE]
 
@@ -358,7 +358,7 @@ def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet
     (verdict,) = operator.forget(machine_id)
     assert verdict.result is Result.REFUSED
     assert "its agent reported 0 s ago" in verdict.text
-    fleet.pass_time(HOUR + 1)
+    fleet.pass_time(2 * HOUR + 1)
     assert results(operator.forget(machine_id)) == [Result.DONE]
 
 
