@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.machines import overview
 from shepherd_core.bmdb.machines.search import Search, search
+from shepherd_core.bmdb.work.ticks import last_ticks
 from shepherd_core.domain.states import State
 
 from bench.fleet import BenchFleet
@@ -36,7 +37,7 @@ def measure(*, quick: bool) -> Result:
         statements: dict[str, Callable[[], object]] = {
             "fleet_counts": lambda: overview.fleet_counts(connection, fleet_page.AGES),
             "fleet_notices": lambda: overview.fleet_notices(connection),
-            "recent_ticks": lambda: overview.recent_ticks(connection, fleet_page.TICKS),
+            "last_ticks": lambda: last_ticks(connection, fleet_page.TICKS),
             "tick_totals": lambda: overview.tick_totals(connection),
         }
         pages: dict[str, Callable[[], object]] = {

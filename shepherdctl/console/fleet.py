@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.machines import overview
+from shepherd_core.bmdb.work.ticks import last_ticks
 from shepherd_core.domain.states import State
 from shepherd_core.rules.circuit_breaker import where
 
@@ -49,7 +50,7 @@ def fleet(connection: Connection) -> dict[str, Any]:
     """Return what the page shows."""
     counts = overview.fleet_counts(connection, AGES)
     notices = overview.fleet_notices(connection)
-    ticks = overview.recent_ticks(connection, TICKS)
+    ticks = last_ticks(connection, TICKS)
     totals = overview.tick_totals(connection)
     now = next(one["since"] for one in notices if one["kind"] == "now")
     by_state: dict[str, int] = {

@@ -34,11 +34,6 @@ def fleet_notices(connection: Connection) -> list[dict[str, Any]]:
     return connection.records("fleet_notices", limit=_NOTICES)
 
 
-def recent_ticks(connection: Connection, each: int) -> list[dict[str, Any]]:
-    """Return the last *each* ticks of each loop at each provider, as ``last_ticks`` returns one, newest first."""
-    return connection.records("recent_ticks", each=each)
-
-
 def tick_totals(connection: Connection) -> list[dict[str, Any]]:
     """
     Return what the ticks of the last day counted, by ``loop`` and ``half_hour`` (0, the oldest, to 47).

@@ -82,38 +82,6 @@ GROUP BY split_part(cause, ':', 1)
 ORDER BY 1, 8
 LIMIT :limit;
 
--- name: recent_ticks
--- The last :each ticks of each loop at each provider, newest first. Steps through the index as last_ticks does.
-WITH RECURSIVE loops AS (
-    (SELECT loop, provider FROM ticks ORDER BY loop, provider LIMIT 1)
-    UNION ALL
-    SELECT n.loop, n.provider
-    FROM loops l
-    CROSS JOIN LATERAL (
-        SELECT t.loop, t.provider
-        FROM ticks t
-        WHERE (t.loop, t.provider) > (l.loop, l.provider)
-        ORDER BY t.loop, t.provider
-        LIMIT 1
-    ) AS n
-)
-SELECT
-    t.loop,
-    t.provider,
-    t.began_at,
-    t.ended_at,
-    extract(epoch FROM t.ended_at - t.began_at)::float8 AS seconds,
-    t.outcome,
-    t.cause,
-    t.counts,
-    t.settings_hash,
-    t.code_version
-FROM loops l
-CROSS JOIN LATERAL (
-    SELECT * FROM ticks x WHERE x.loop = l.loop AND x.provider = l.provider ORDER BY x.began_at DESC LIMIT :each
-) AS t
-ORDER BY t.provider, t.loop, t.began_at DESC;
-
 -- name: tick_totals
 -- What the ticks of the last day counted, by loop and half hour, the half hours numbered from 0 (the oldest) to 47.
 SELECT

@@ -54,10 +54,10 @@ class TickEnd:
         return {"outcome": outcome, "cause": cause, "counts": json.dumps(dict(self.counts))}
 
 
-def last_ticks(connection: Connection) -> list[dict[str, Any]]:
+def last_ticks(connection: Connection, each: int = 1) -> list[dict[str, Any]]:
     """
-    Return the last tick of each loop at each provider.
+    Return the last *each* ticks of each loop at each provider, newest first.
 
     ``outcome`` is Succeeded, Failed (``cause`` says why) or Expired; ``counts`` has metrics by name.
     """
-    return connection.records("last_ticks")
+    return connection.records("last_ticks", each=each)
