@@ -159,7 +159,9 @@ def test_the_api_says_when_to_come_back(
     assert clock.slept == [pause, pause]
 
 
-@pytest.mark.parametrize("value", ["soon", "-3", "²", "Sat, 21 Nov 2026 10:00:04 GMT"])
+@pytest.mark.parametrize(
+    "value", ["soon", "-3", "²", "Sat, 21 Nov 2026 10:00:04 GMT", "1 Jan 99999999999999999999 00:00:00 GMT"]
+)
 def test_a_retry_after_that_says_nothing_is_ignored(
     value: str, script: Script, api: HttpApi, clock: ManualClock, deadline: Deadline
 ) -> None:
@@ -249,6 +251,26 @@ def test_an_answer_that_trickles_in_is_left_at_the_deadline(script: Script) -> N
     with pytest.raises(ProviderUnavailable, match="POST /things"):
         api.post("/things", {}, Deadline(SystemClock(), 2))
     script.leave.set()
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 ", b"HTTP/1.1 200 OK\r\nX-Slow: "])
+def test_headers_that_trickle_in_are_cut_off(script: Script, begin: bytes) -> None:
+    """A timeout of the socket begins anew with each byte; one slow server held a loop until it was killed."""
+    cut = threading.Event()
+
+    def trickle(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(begin)
+        try:
+            while not script.leave.wait(0.02):
+                handler.wfile.write(b"a")
+        except OSError:
+            cut.set()
+
+    script.replies = [trickle]
+    api = HttpApi(script.url, "X-Auth-Token", lambda: KEY, SystemClock(), 1)
+    with pytest.raises(ProviderUnavailable, match="POST /things: no complete answer"):
+        api.post("/things", {}, Deadline(SystemClock(), 1))
+    assert cut.wait(30)
 
 
 def test_no_more_requests_than_allowed_are_made_at_once(script: Script, api: HttpApi, deadline: Deadline) -> None:

@@ -81,7 +81,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         try:
             until, now = (parsedate_to_datetime(text) for text in (value, headers.get("Date", "")))
             seconds = (until - now).total_seconds()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return None
     return min(max(seconds, 0), LONGEST_RETRY_AFTER_SECONDS)
 

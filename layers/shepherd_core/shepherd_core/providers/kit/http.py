@@ -9,7 +9,6 @@ from http.cookiejar import DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
 
 import requests
-from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
 from shepherd_core.domain.errors import (
@@ -20,6 +19,7 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.providers.kit.answer import HttpAnswer, declines, innermost, never_sent, read, retry_after
+from shepherd_core.providers.kit.timed_headers import TimedAdapter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,7 +84,7 @@ class HttpApi:
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         for scheme in ("http://", "https://"):
             # ``get`` decides about retries: urllib3's Retry knows neither deadline nor clock.
-            self._session.mount(scheme, HTTPAdapter(max_retries=0, pool_maxsize=max_calls))
+            self._session.mount(scheme, TimedAdapter(max_retries=0, pool_maxsize=max_calls))
 
     def get(
         self,

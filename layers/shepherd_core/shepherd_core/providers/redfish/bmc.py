@@ -40,7 +40,7 @@ _PASSING = (408, 409, 423, 425, 429, 500, 502, 503, 504, 507)
 _UNAUTHORIZED = 401
 
 
-UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What sushy raises for an answer that is not what it expects: it parses answers without validating them."""
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import urllib3
-from urllib3.connection import HTTPSConnection
 from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, SSLError
 
 from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable, TimeLimitExceeded
 from shepherd_core.providers.kit.answer import declines, innermost, read
+from shepherd_core.providers.kit.timed_headers import TimedHTTPSConnection
 from shepherd_core.providers.redfish.answer import TEXT_LENGTH, BmcAnswer
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _may_send(request: BmcRequest, deadline: Deadline, limit: Deadline) -> None:
         deadline.check()
 
 
-class _Connection(HTTPSConnection):
+class _Connection(TimedHTTPSConnection):
     """
     A connection that asks *may_send* when it stands, and then sends by *limit*.
 

@@ -1,0 +1,80 @@
+"""
+Connections whose answers have begun in time, or are cut off.
+
+The timeout of a socket begins anew with each byte, so a server that sends the
+headers of its answer one by one would hold a loop without end.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def _timed(connection: HTTPConnection) -> Iterator[None]:
+    """Cut *connection* off if the block takes longer than its timeout for reading."""
+    sock, seconds = connection.sock, connection.timeout
+    if sock is None or not isinstance(seconds, int | float):
+        yield
+        return
+    late = threading.Event()
+
+    def cut() -> None:
+        late.set()
+        with suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not that of TLS, which may wait
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if late.is_set():
+            raise TimeoutError(f"the headers of the answer took longer than {seconds:.1f} s")
+
+
+class TimedHTTPConnection(HTTPConnection):
+    """As its base class; raises TimeoutError if the headers of an answer take too long."""
+
+    def getresponse(self) -> Any:
+        """Return the answer, whose headers are complete."""
+        with _timed(self):
+            return super().getresponse()
+
+
+class TimedHTTPSConnection(HTTPSConnection):
+    """As its base class; raises TimeoutError if the headers of an answer take too long."""
+
+    def getresponse(self) -> Any:
+        """Return the answer, whose headers are complete."""
+        with _timed(self):
+            return super().getresponse()
+
+
+class _HTTPPool(HTTPConnectionPool):
+    ConnectionCls = TimedHTTPConnection
+
+
+class _HTTPSPool(HTTPSConnectionPool):
+    ConnectionCls = TimedHTTPSConnection
+
+
+class TimedAdapter(HTTPAdapter):
+    """The adapter of a session whose connections are such."""
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        """Make the pools."""
+        super().init_poolmanager(*args, **options)
+        self.poolmanager.pool_classes_by_scheme = {"http": _HTTPPool, "https": _HTTPSPool}
