@@ -30,7 +30,7 @@ def lines_by_request(log: str) -> dict[str, list[dict[str, Any]]]:
             request = line.split()[2]
             requests[request] = []
         elif not line.startswith(("END RequestId: ", "REPORT RequestId: ")):
-            assert line.startswith("{"), line
+            assert line.startswith("{"), log[log.index(line) :]
             requests[request].append(json.loads(line))
     return requests
 

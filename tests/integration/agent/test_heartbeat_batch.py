@@ -17,6 +17,7 @@ from shepherd_core.domain.pb.callback_pb2 import (
     HeartbeatBatch,
     HeartbeatBatchResponse,
     HeartbeatRequest,
+    HeartbeatResponse,
     OSInstallationReport,
     SignedHeartbeat,
 )
@@ -146,6 +147,17 @@ def test_a_heartbeat_of_a_batch_gets_the_answer_that_it_gets_alone(
         assert (answer.status == OK) or answer.body == alone.body
         again = lines(capsys)
         assert [line.get("status") for line in again] == [line.get("status") for line in logged]
+
+
+def test_agents_behind_a_relay_are_told_a_new_endpoint_wherever_the_relay_reports(
+    connection: Connection, agents: list[SignedAgent], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The host of the request is the relay's: the agents may still send to the old one, which is about to go."""
+    api = endpoint(connection, new_endpoint="https://new.example.com")
+    batch = passed_on(*(agent.request() for agent in agents))
+    found = answers(api.handle(replace(batch, headers={**batch.headers, "host": "new.example.com"})))
+    assert {HeartbeatResponse.FromString(each.body).endpoint for each in found} == {"https://new.example.com"}
+    assert "told of the new endpoint" not in caplog.text
 
 
 def test_the_path_that_is_signed_is_that_of_a_single_heartbeat(api: AgentApi, agents: list[SignedAgent]) -> None:

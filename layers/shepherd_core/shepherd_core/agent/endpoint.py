@@ -94,7 +94,7 @@ class AgentApi:
             SecretError, SourceError: a secret or document for the connection to the BMDB cannot be read.
         """
         relayed = request.path.endswith(_BATCH)
-        told = partial(self._new_endpoint.told, request=request)
+        told = partial(self._new_endpoint.told, request=request, relayed=relayed)
         call = Call(request.received_at, request.address, told, relayed=relayed)
         try:
             self._check(request)

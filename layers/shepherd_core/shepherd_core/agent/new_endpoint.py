@@ -18,7 +18,12 @@ _REMEMBERED = 100_000
 
 
 class NewEndpoint:
-    """The endpoint that agents are moved to. An agent that reports at it already is told nothing."""
+    """
+    The endpoint that agents are moved to.
+
+    An agent that reports at it already is told nothing, unless a relay stands between: the request then says where the
+    relay sends to, not the agent. It is told each time, ignores its own endpoint, and is not in the log.
+    """
 
     def __init__(self, url: str | None) -> None:
         """Make it from its URL; None: agents stay where they are."""
@@ -26,10 +31,10 @@ class NewEndpoint:
         self._place = None if url is None else _place(url)
         self._logged: dict[UUID, int] = {}
 
-    def told(self, machine_id: UUID, request: AgentRequest) -> str:
+    def told(self, machine_id: UUID, request: AgentRequest, *, relayed: bool) -> str:
         """Return the endpoint for the response to *request*, whose sender has been verified; empty: none."""
-        if self._url is None:
-            return ""
+        if self._url is None or relayed:
+            return self._url or ""
         path = request.path.rpartition("/")[0]  # without /heartbeat
         if _place(f"https://{request.headers.get('host', '')}{path}") == self._place:
             return ""
