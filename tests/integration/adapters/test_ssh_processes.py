@@ -143,6 +143,7 @@ def test_a_function_can_wait_until_the_fork_server_is_ready(server: SshServer) -
     """Its start takes seconds on a busy computer, and must not take them from a look at a machine."""
     ended = subprocess.run([sys.executable, "-c", WAITS, KEY, str(server.port)], capture_output=True, check=True)
     assert ended.stdout.decode().split() == ["SshForkServerLost", "done"]
+    assert ended.stderr == b""  # its fork server has ended quietly too
 
 
 def test_the_fork_server_knows_no_secret(connection: SshConnection) -> None:

@@ -68,7 +68,10 @@ class _Server:
 
     def _begin(self) -> bool:
         """Make the process for one machine; return False if the function has ended."""
-        message, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
+        except ConnectionResetError:  # it has ended, and nobody read that this is ready
+            return False
         if not message:
             return False
         machine, requests = (socket.socket(fileno=descriptor) for descriptor in descriptors)
