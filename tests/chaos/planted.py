@@ -243,7 +243,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a machine is not checked again just before its remediation step",
-        (Edit("loops/runner.py", "partial(self._ask, work) if self.loop.guard else None", "None"),),
+        (Edit("loops/runner.py", "partial(self.messages.ask, work) if self.loop.guard else None", "None"),),
         f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer]",
         "no_healthy_machine_is_rebooted",
     ),

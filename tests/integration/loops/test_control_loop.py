@@ -30,7 +30,7 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.time_budget import MARGIN_SECONDS
-from shepherd_core.loops import runner
+from shepherd_core.loops import messages, runner
 from shepherd_core.loops.base import Admission, Closing, Loop
 from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits
@@ -822,7 +822,7 @@ def waiting_for_answers(wanted: int) -> bool:
     places = [
         frame.f_lasti
         for frame in sys._current_frames().values()
-        if frame.f_code.co_name == "_ask" and frame.f_code.co_filename == runner.__file__
+        if frame.f_code.co_name == "ask" and frame.f_code.co_filename == messages.__file__
     ]
     return len(places) == wanted and len(set(places)) == 1
 

@@ -21,7 +21,6 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shepherd_core import telemetry
@@ -36,10 +35,10 @@ from shepherd_core.domain.errors import (
     NoLongerDue,
     SessionExpired,
     ShepherdError,
-    TimeLimitExceeded,
 )
 from shepherd_core.domain.time_budget import MARGIN_SECONDS
 from shepherd_core.loops.base import Admission, Closing, Task, cause_of, tick_head
+from shepherd_core.loops.messages import Messages, Question, Result
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -77,28 +76,6 @@ class RunLimits:
     """Days for which history is kept; 0: without limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Result(Generic[F]):
-    """The outcome of the work on one machine."""
-
-    work: Work
-    facts: F | None = None
-    error: Exception | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """
-    Asks whether a machine may still be interrupted or, with a decision, to record it.
-
-    The answer is None, or the error to raise.
-    """
-
-    work: Work
-    decision: object | None = None
-    answer: SimpleQueue[ShepherdError | None] = field(default_factory=SimpleQueue)
-
-
 @dataclass(slots=True)
 class _Run(Generic[F]):
     """The state of one invocation."""
@@ -110,9 +87,7 @@ class _Run(Generic[F]):
     deadline: Deadline
     counts: Counter[Metric] = field(default_factory=Counter)
     running: dict[Work, Task] = field(default_factory=dict)
-    messages: SimpleQueue[_Result[F] | _Question] = field(default_factory=SimpleQueue)
-    closed: bool = False
-    """Questions are not answered any more."""
+    messages: Messages[F] = field(default_factory=Messages)
     next_renewal: float = 0.0
     admission: Admission | None = None
     admitted_until: float = 0.0
@@ -185,33 +160,20 @@ class _Run(Generic[F]):
 
     def begin(self, work: Work, decision: object) -> None:
         """Start the work on a machine in a thread of its own."""
-        ask = partial(self._ask, work) if self.loop.guard else None
+        ask = partial(self.messages.ask, work) if self.loop.guard else None
         deadline = self.deadline.within(self.limits.machine_seconds, self.session.seconds_left, ask)
         task = Task(work, deadline, decision=decision)
-        task.record = lambda decided: self._ask(work, deadline, decided)
+        task.record = lambda decided: self.messages.ask(work, deadline, decided)
         self.running[work] = task
         threading.Thread(target=self._work_on, name=_THREAD, args=(task,), daemon=True).start()
 
     def _work_on(self, task: Task) -> None:
         try:
-            self.messages.put(_Result(task.work, self.loop.work_on(task)))
+            self.messages.put(Result(task.work, self.loop.work_on(task)))
         except Exception as error:  # noqa: BLE001 - handed to the thread that commits and logs
-            self.messages.put(_Result(task.work, error=error))
+            self.messages.put(Result(task.work, error=error))
 
-    def _ask(self, work: Work, deadline: Deadline, decision: object | None = None) -> None:
-        """Return if the machine may still be interrupted, or *decision* is recorded; called by the thread of *work*."""
-        question = _Question(work, decision)
-        self.messages.put(question)
-        if self.closed:
-            raise SessionExpired
-        try:
-            refusal = question.answer.get(timeout=deadline.left(threading.TIMEOUT_MAX))
-        except Empty:
-            raise TimeLimitExceeded from None
-        if refusal is not None:
-            raise refusal
-
-    def _answer(self, questions: Sequence[_Question]) -> None:
+    def _answer(self, questions: Sequence[Question]) -> None:
         """Answer all questions of a kind by one statement. Work that was given up is refused; all, if that fails."""
         running = [question for question in questions if question.work in self.running]
         asked = [question.work for question in running if question.decision is None]
@@ -237,13 +199,6 @@ class _Run(Generic[F]):
             **(self.admission.counts if self.admission else {}),
         }
 
-    def close(self) -> None:
-        """Refuse all waiting and future questions: the session has expired."""
-        self.closed = True
-        for message in self._received():
-            if isinstance(message, _Question):
-                message.answer.put(SessionExpired())
-
     def commit_results(self) -> bool:
         """Wait a second at most for results, commit those that have come, and return whether there were any."""
         if self.clock.monotonic() >= self.next_renewal:
@@ -251,21 +206,24 @@ class _Run(Generic[F]):
             self.next_renewal = self.clock.monotonic() + self.session.renew_interval
         done: dict[Work, F] = {}
         failed: dict[Work, Exception] = {}
-        collected = self._collect()
-        for message in collected:
-            if message.work not in self.running:
+        wait = max(0.01, min(1.0, self.next_renewal - self.clock.monotonic()))
+        results, questions = self.messages.collect(wait)
+        if questions:
+            self._answer(questions)
+        for result in results:
+            if result.work not in self.running:
                 continue  # abandoned before: the result comes too late
-            if message.error is None:
-                done[message.work] = message.facts  # type: ignore[assignment]  # without an error there are facts
+            if result.error is None:
+                done[result.work] = result.facts  # type: ignore[assignment]  # without an error there are facts
             else:
-                failed[message.work] = message.error
+                failed[result.work] = result.error
         for work, task in self.running.items():
             if work not in done and work not in failed and task.deadline.overdue(MARGIN_SECONDS / 2):
                 failed[work] = ShepherdError(f"did not end within its {self.limits.machine_seconds:g} seconds")
         if done:
             self._count(Metric.FINISHED, list(done), self.loop.finish(self.session, done))
         self._end_failed(failed)
-        return bool(collected)
+        return bool(results or questions)
 
     def _end_failed(self, failed: Mapping[Work, Exception]) -> None:
         """Commit what did not succeed. A machine that is no longer due is not a failure."""
@@ -277,26 +235,6 @@ class _Run(Generic[F]):
         failures = {work: self._failure(work, error) for work, error in failed.items() if work not in unneeded}
         if failures:
             self._count(Metric.FAILED, list(failures), bmdb_work.fail(self.session, failures))
-
-    def _collect(self) -> list[_Result[F]]:
-        """Wait for messages, answer the questions among them, and return the results."""
-        wait = max(0.01, min(1.0, self.next_renewal - self.clock.monotonic()))
-        try:
-            messages = [self.messages.get(timeout=wait), *self._received()]
-        except Empty:
-            messages = []
-        if questions := [message for message in messages if isinstance(message, _Question)]:
-            self._answer(questions)
-        return [message for message in messages if not isinstance(message, _Question)]
-
-    def _received(self) -> list[_Result[F] | _Question]:
-        """Return the messages that are there, without waiting."""
-        received = []
-        try:
-            while True:
-                received.append(self.messages.get_nowait())
-        except Empty:
-            return received
 
     def _unneeded(self, work: Work, reason: NoLongerDue) -> Unneeded:
         task = self.running[work]
@@ -369,7 +307,7 @@ def run(
     session = opened(loop, provider, connection, clock, limits, runtime_info)
     state = _Run(loop, session, clock, limits, deadline, next_renewal=clock.monotonic() + session.renew_interval)
     prepared, waited, half = False, False, (deadline.remaining() + needed) / 2
-    with Closing(session, state.counted, loop.process, provider) as closed, closing(state):
+    with Closing(session, state.counted, loop.process, provider) as closed, closing(state.messages):
         while state.more or state.running or state.suspects:
             free = min(limits.concurrency - len(state.running), bmdb_work.CLAIM_LIMIT)
             # A claim costs a round trip even if it finds nothing: it is made when half of the places are free, or when

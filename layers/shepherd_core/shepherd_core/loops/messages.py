@@ -1,0 +1,102 @@
+"""
+What the threads of an invocation tell the one that talks to the BMDB: results of their work, and questions.
+
+A thread waits for the answer to its question. After ``close``, which is called
+once, all questions are refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from shepherd_core.domain.errors import SessionExpired, ShepherdError, TimeLimitExceeded
+
+if TYPE_CHECKING:
+    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.domain.clock import Deadline
+
+F = TypeVar("F")
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[F]):
+    """The outcome of the work on one machine."""
+
+    work: Work
+    facts: F | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """
+    Asks whether a machine may still be interrupted or, with a decision, to record it.
+
+    The answer is None, or the error to raise.
+    """
+
+    work: Work
+    decision: object | None = None
+    answer: SimpleQueue[ShepherdError | None] = field(default_factory=SimpleQueue)
+
+
+class Messages(Generic[F]):
+    """The messages of one invocation that have not been read."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Result[F] | Question] = SimpleQueue()
+        self._closed = False
+
+    def put(self, result: Result[F]) -> None:
+        """Leave the outcome of the work on a machine."""
+        self._queue.put(result)
+
+    def ask(self, work: Work, deadline: Deadline, decision: object | None = None) -> None:
+        """
+        Return if the machine may still be interrupted, or *decision* is recorded.
+
+        Raises:
+            SessionExpired: the question is not answered any more.
+            TimeLimitExceeded: there was no answer before *deadline*.
+            ShepherdError: the answer.
+        """
+        question = Question(work, decision)
+        self._queue.put(question)
+        if self._closed:
+            raise SessionExpired
+        try:
+            refusal = question.answer.get(timeout=deadline.left(threading.TIMEOUT_MAX))
+        except Empty:
+            raise TimeLimitExceeded from None
+        if refusal is not None:
+            raise refusal
+
+    def collect(self, seconds: float) -> tuple[list[Result[F]], list[Question]]:
+        """Return the messages that are there; wait *seconds* at most for the first."""
+        try:
+            received = [self._queue.get(timeout=seconds), *self._received()]
+        except Empty:
+            received = []
+        return (
+            [message for message in received if isinstance(message, Result)],
+            [message for message in received if isinstance(message, Question)],
+        )
+
+    def close(self) -> None:
+        """Refuse all waiting and future questions: the session has expired."""
+        self._closed = True
+        for message in self._received():
+            if isinstance(message, Question):
+                message.answer.put(SessionExpired())
+
+    def _received(self) -> list[Result[F] | Question]:
+        """Return the messages that are there, without waiting."""
+        received = []
+        try:
+            while True:
+                received.append(self._queue.get_nowait())
+        except Empty:
+            return received
