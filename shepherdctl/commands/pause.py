@@ -7,6 +7,7 @@ import typer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.errors import ShepherdError
 
+from shepherdctl import actions
 from shepherdctl.database import bmdb
 from shepherdctl.formats import duration, loop_name, relative, span
 from shepherdctl.options import PROVIDERS, SYSTEM_OWNERS, LoopOption, OwnerOption, ReasonOption, current_user
@@ -63,27 +64,18 @@ def pause(
     if everything == any((machines, process, provider)):
         message = "what is to be paused? Give --machine, --loop, --provider or a combination of them, or else --all."
         raise typer.BadParameter(message)
-    scope: dict[str, Any] = {"process": process, "provider": provider}
     owner = owner or current_user()
     with bmdb() as connection:
         named = dict.fromkeys(queries.find_machine(connection, name) for name in machines or ())
-
-        def unit() -> list[dict[str, Any]]:
-            return [
-                {
-                    "pause_id": queries.pause(
-                        connection, owner=owner, reason=reason, machine_id=machine_id, seconds=seconds, **scope
-                    ),
-                    "machine_id": machine_id,
-                    **scope,
-                    "owner": owner,
-                    "reason": reason,
-                    "seconds": seconds,
-                }
-                for machine_id in named or (None,)
-            ]
-
-        created = connection.transact(unit)
+        created = actions.pause(
+            connection,
+            tuple(named),
+            process=process,
+            provider=provider,
+            owner=owner,
+            reason=reason,
+            seconds=seconds,
+        )
     if output is Form.JSON:
         document(created)
         return

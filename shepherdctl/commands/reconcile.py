@@ -10,12 +10,10 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.rules.drift import Comparison, Drift, DriftKind, agreed
 from shepherd_core.wiring import services
 
+from shepherdctl import actions
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.formats import span
 from shepherdctl.output import Column, Form, Output, counted, document, ids, note, table
-
-SECONDS = 600.0
-"""The time for two listings, and for the actions after them."""
 
 DRIFT_FOUND = 3
 """The exit status if there is drift."""
@@ -86,7 +84,7 @@ def find_drift(interval: float, between: Callable[[], None]) -> tuple[str, list[
         ShepherdError: the settings are wrong, or the provider or the BMDB cannot be read.
     """
     with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
-        deadline = Deadline(repair.clock, SECONDS + interval)
+        deadline = Deadline(repair.clock, actions.SECONDS + interval)
         first = repair.compare(deadline)
         between()
         second = repair.compare_again(first, deadline)

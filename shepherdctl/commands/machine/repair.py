@@ -1,28 +1,24 @@
 """The commands that repair drift between provider and BMDB: adopt, forget and release machines."""
 
-import socket
 from collections.abc import Sequence
-from contextlib import closing, redirect_stdout
+from contextlib import closing
 from typing import Annotated
 
 import typer
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import NotSupported
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.domain.provider import Capability
 from shepherd_core.operator.adopt_forget import Adopt, Forget, OperatorAction, Outcome, Result
-from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 from shepherd_core.wiring import services
 
-from shepherdctl.commands.reconcile import SECONDS, Interval
+from shepherdctl import actions
+from shepherdctl.commands.reconcile import Interval
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.options import current_user, reason_text
-from shepherdctl.output import Column, Form, Output, ReadableLog, document, ids, note, one_of, table
+from shepherdctl.output import Column, Form, Output, document, ids, note, one_of, table
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 Machines = Annotated[
@@ -30,8 +26,6 @@ Machines = Annotated[
     typer.Argument(metavar="ID", help="Beginnings of machine ids, or whole provider ids.", show_default=False),
 ]
 Reason = Annotated[str, typer.Option(parser=reason_text, metavar="TEXT", help="Why; it is stored with the machine.")]
-
-_ADOPTABLE = (DriftKind.ADOPTABLE, DriftKind.FOREIGN, DriftKind.DUPLICATED, DriftKind.DISPUTED)
 
 
 def adopt(
@@ -41,7 +35,12 @@ def adopt(
     *,
     kind: Annotated[
         str,
-        typer.Option("--class", parser=one_of(*_ADOPTABLE), metavar="CLASS", help=f"One of {', '.join(_ADOPTABLE)}."),
+        typer.Option(
+            "--class",
+            parser=one_of(*actions.ADOPTABLE),
+            metavar="CLASS",
+            help=f"One of {', '.join(actions.ADOPTABLE)}.",
+        ),
     ] = DriftKind.ADOPTABLE,
     interval: Interval = 30,
     dry_run: DryRun = False,
@@ -124,11 +123,8 @@ def release(
     require_terminal(yes=yes or dry_run)
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS, despite_heartbeat)
     with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
-        if not cancel and Capability.RELEASE not in repair.provider.capabilities:
-            message = f"the provider {repair.provider.name} cannot release machines: use the provider's own tools"
-            raise NotSupported(message)
-        named = tuple(dict.fromkeys(queries.find_machine(repair.connection, name) for name in machines))
-        action: OperatorAction = CancelRelease(named) if cancel else Release(named, order)
+        named = dict.fromkeys(queries.find_machine(repair.connection, name) for name in machines)
+        action = actions.release(repair, tuple(named), order, cancel=cancel)
         outcomes = _carry_out(repair, action, ask_for_one=not cancel, dry_run=dry_run, yes=yes)
     _print(outcomes, output, dry_run=dry_run)
 
@@ -137,21 +133,18 @@ def _carry_out(
     repair: TwoPhase, action: OperatorAction, *, ask_for_one: bool, dry_run: bool, yes: bool
 ) -> list[Outcome]:
     """Compare listing and BMDB, ask for confirmation, and carry out *action*."""
-    first = repair.compare(Deadline(repair.clock, SECONDS))
+    first = actions.compare(repair)
     expected = action.evaluate(first, first)
-    ready = [outcome for outcome in expected if outcome.result is Result.READY]
-    if not ready and not any(outcome.result is Result.BEGUN for outcome in expected):
+    if not any(outcome.result in (Result.READY, Result.BEGUN) for outcome in expected):
         return expected
-    if not dry_run:
-        for outcome in expected:
-            note(f"{outcome.provider_id or outcome.machine_id}: {outcome.text}")
-        if not yes and (len(ready) > 1 or (ready and ask_for_one)):
-            confirm(f"{len(ready)} machines" if len(ready) > 1 else str(ready[0].provider_id))
-    deadline = Deadline(repair.clock, SECONDS + repair.interval_seconds)
     if dry_run:
-        return action.evaluate(first, repair.compare_again(first, deadline))
-    with redirect_stdout(ReadableLog()):
-        return repair.carry_out(action, first, deadline, f"shepherdctl on {socket.gethostname()}")
+        return actions.dry_run(repair, action, first)
+    for outcome in expected:
+        note(f"{outcome.provider_id or outcome.machine_id}: {outcome.text}")
+    name = actions.confirmation(expected, ask_for_one=ask_for_one)
+    if name is not None and not yes:
+        confirm(name)
+    return actions.carry_out(repair, action, first)
 
 
 def _print(outcomes: Sequence[Outcome], output: Form, *, dry_run: bool) -> None:

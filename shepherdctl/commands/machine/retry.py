@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.recovery import remediation
 
+from shepherdctl import actions
 from shepherdctl.database import bmdb
 from shepherdctl.formats import loop_name, relative
 from shepherdctl.options import LoopOption, MachineArgument, OwnerOption, ReasonOption, current_user
@@ -36,14 +36,7 @@ def retry(
     with bmdb() as connection:
         machine_id = queries.find_machine(connection, machine)
         now = queries.now(connection)
-        if dry_run:
-            ended = [
-                {name: backoff[name] for name in ("process", "until", "cause")}
-                for backoff in queries.show_machine(connection, machine_id)["backoffs"]
-                if (backoff["until"] > now or backoff["deaths"]) and process in (None, backoff["process"])
-            ]
-        else:
-            ended = remediation.retry(connection, machine_id, reason=f"{owner}: {reason}", process=process)
+        ended = actions.retry(connection, machine_id, process=process, owner=owner, reason=reason, dry_run=dry_run)
     if output is Form.JSON:
         document({"machine_id": machine_id, "dry_run": dry_run, "ended": ended})
         return

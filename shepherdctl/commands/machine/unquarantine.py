@@ -4,11 +4,10 @@ from typing import Annotated
 
 import typer
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
+from shepherdctl import actions
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative
 from shepherdctl.options import MachineArgument, OwnerOption, ReasonOption, current_user
@@ -39,14 +38,7 @@ def unquarantine(
     with bmdb(settings) as connection:
         machine_id = queries.find_machine(connection, machine)
         now = queries.now(connection)
-        if dry_run:
-            shown = queries.show_machine(connection, machine_id)
-            ended = {"quarantined_at": shown["quarantined_at"], "cause": shown["quarantine_cause"]}
-        else:
-            ended = remediation.unquarantine(connection, machine_id, reason=f"{owner}: {reason}")
-    if not ended.get("quarantined_at"):
-        message = f"machine {machine_id} is not in quarantine: nothing was changed"
-        raise ShepherdError(message)
+        ended = actions.unquarantine(connection, machine_id, owner=owner, reason=reason, dry_run=dry_run)
     if output is Form.JSON:
         document({"machine_id": machine_id, "dry_run": dry_run, **ended})
         return

@@ -1,0 +1,146 @@
+"""
+What operators do to machines, each action with its dry run: for the commands and for the console.
+
+*owner* and *reason* are stored: with the pause, in the machine's history, or with what remains of a machine.
+"""
+
+import socket
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import Any
+from uuid import UUID
+
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import NotSupported, ShepherdError
+from shepherd_core.domain.machine import Process
+from shepherd_core.domain.provider import Capability
+from shepherd_core.operator.adopt_forget import OperatorAction, Outcome, Result
+from shepherd_core.operator.release import CancelRelease, Release
+from shepherd_core.operator.two_phase import TwoPhase
+from shepherd_core.rules.drift import Comparison, DriftKind
+
+from shepherdctl.output import ReadableLog
+
+SECONDS = 600.0
+"""The time for two listings, and for the actions after them."""
+
+ADOPTABLE = (DriftKind.ADOPTABLE, DriftKind.FOREIGN, DriftKind.DUPLICATED, DriftKind.DISPUTED)
+"""The classes of drift of which machines can be adopted."""
+
+
+class NothingToDo(ShepherdError):
+    """There is nothing to change."""
+
+
+def pause(
+    connection: Connection,
+    machine_ids: Sequence[UUID],
+    *,
+    process: Process | None,
+    provider: str | None,
+    owner: str,
+    reason: str,
+    seconds: float | None,
+) -> list[dict[str, Any]]:
+    """Pause each of these machines, all of them or none; without any, whatever else is named. Return the pauses."""
+    scope = {"process": process, "provider": provider}
+
+    def unit() -> list[dict[str, Any]]:
+        return [
+            {
+                "pause_id": queries.pause(
+                    connection,
+                    owner=owner,
+                    reason=reason,
+                    machine_id=machine_id,
+                    process=process,
+                    provider=provider,
+                    seconds=seconds,
+                ),
+                "machine_id": machine_id,
+                **scope,
+                "owner": owner,
+                "reason": reason,
+                "seconds": seconds,
+            }
+            for machine_id in machine_ids or (None,)
+        ]
+
+    return connection.transact(unit)
+
+
+def retry(
+    connection: Connection, machine_id: UUID, *, process: Process | None, owner: str, reason: str, dry_run: bool
+) -> list[dict[str, Any]]:
+    """End the machine's backoffs, of one process or of all; return them: ``process``, ``until``, ``cause``."""
+    if not dry_run:
+        return remediation.retry(connection, machine_id, reason=f"{owner}: {reason}", process=process)
+    now = queries.now(connection)
+    return [
+        {name: backoff[name] for name in ("process", "until", "cause")}
+        for backoff in queries.show_machine(connection, machine_id)["backoffs"]
+        if (backoff["until"] > now or backoff["deaths"]) and process in (None, backoff["process"])
+    ]
+
+
+def unquarantine(connection: Connection, machine_id: UUID, *, owner: str, reason: str, dry_run: bool) -> dict[str, Any]:
+    """
+    End the quarantine of a machine; return ``quarantined_at`` and ``cause``.
+
+    Raises:
+        NothingToDo: there is none.
+    """
+    if dry_run:
+        shown = queries.show_machine(connection, machine_id)
+        ended = {"quarantined_at": shown["quarantined_at"], "cause": shown["quarantine_cause"]}
+    else:
+        ended = remediation.unquarantine(connection, machine_id, reason=f"{owner}: {reason}")
+    if not ended.get("quarantined_at"):
+        message = f"machine {machine_id} is not in quarantine: nothing was changed"
+        raise NothingToDo(message)
+    return ended
+
+
+def release(repair: TwoPhase, machine_ids: Sequence[UUID], order: RemovalRequest, *, cancel: bool) -> OperatorAction:
+    """
+    Return the action that releases machines, or cancels their release.
+
+    Raises:
+        NotSupported: the provider cannot release machines.
+    """
+    if cancel:
+        return CancelRelease(tuple(machine_ids))
+    if Capability.RELEASE not in repair.provider.capabilities:
+        message = f"the provider {repair.provider.name} cannot release machines: use the provider's own tools"
+        raise NotSupported(message)
+    return Release(tuple(machine_ids), order)
+
+
+def compare(repair: TwoPhase) -> Comparison:
+    """Return the first of the two comparisons that must agree before anything is repaired."""
+    return repair.compare(Deadline(repair.clock, SECONDS))
+
+
+def confirmation(outcomes: Sequence[Outcome], *, ask_for_one: bool) -> str | None:
+    """Return what an operator must type before the machines that are ready are changed; None: nothing."""
+    ready = [outcome for outcome in outcomes if outcome.result is Result.READY]
+    if len(ready) > 1:
+        return f"{len(ready)} machines"
+    return str(ready[0].provider_id) if ready and ask_for_one else None
+
+
+def dry_run(repair: TwoPhase, action: OperatorAction, first: Comparison) -> list[Outcome]:
+    """Compare again, and return for each machine whether *action* is allowed; change nothing."""
+    deadline = Deadline(repair.clock, SECONDS + repair.interval_seconds)
+    return action.evaluate(first, repair.compare_again(first, deadline))
+
+
+def carry_out(repair: TwoPhase, action: OperatorAction, first: Comparison) -> list[Outcome]:
+    """Compare again, apply what both comparisons allow, and return the outcome for each machine. May run twice."""
+    deadline = Deadline(repair.clock, SECONDS + repair.interval_seconds)
+    with redirect_stdout(ReadableLog()):
+        return repair.carry_out(action, first, deadline, f"shepherdctl on {socket.gethostname()}")
