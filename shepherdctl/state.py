@@ -31,7 +31,7 @@ class Observer:
     """Those in force, as ``queries.pauses`` returns them."""
 
     def state(self, machine: Mapping[str, Any]) -> State:
-        """Return the state of a record of ``queries.list_machines`` or ``show_machine``."""
+        """Return the state of a record of ``search.matching`` or ``queries.show_machine``."""
         return state_of(_facts(machine), self.now)
 
     def pauses_of(self, machine: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -100,7 +100,7 @@ class Console:
         return self._page("fleet.html", active="fleet", **self._store.read(fleet.fleet))
 
     def _machines(self, request: Request) -> Response:
-        query = Query.parse(request.query_params)
+        query = Query.parse(request.query_params.multi_items())
         shown = self._store.read(lambda connection: machines.page(connection, query))
         if query.after is not None and not shown["machines"] and shown["next"] is None:
             return self.message(
@@ -112,7 +112,7 @@ class Console:
         return self._page("machines.html", active="machines", **shown)
 
     def _download(self, kind: str, request: Request) -> Response:
-        query = Query.parse(request.query_params)
+        query = Query.parse(request.query_params.multi_items())
         name = self._store.read(lambda connection: machines.file_name(connection, kind))
         rows, media = {"csv": (machines.csv, "text/csv"), "json": (machines.json_lines, "application/json")}[kind]
         attachment = {"Content-Disposition": f'attachment; filename="{name}"'}

@@ -5,24 +5,25 @@ from __future__ import annotations
 import io
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+import typer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import Search, search
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.states import State
 
 from shepherdctl.console.fleet import STATES
-from shepherdctl.formats import iso
+from shepherdctl.formats import duration, iso
 from shepherdctl.options import PROVIDERS
 from shepherdctl.output import plain, spreadsheet
 from shepherdctl.state import Observer, with_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shepherd_core.bmdb.connection import Connection
 
@@ -33,6 +34,11 @@ _DOWNLOAD_PAGE = 1_000
 _SECONDS = 1.0
 """A search that found too little by then shows what it has; the next page goes on."""
 _LONGEST = 128
+AGES = ("heartbeat_older", "heartbeat_younger", "state_older", "state_younger")
+FILTERS = ("state", "provider", "location", "paused", "text", "cause", *AGES)
+"""As parameters of the address."""
+_SEVERAL = ("state", "provider", "location")
+"""Filters that may have several values."""
 _COLUMNS = (
     "machine_id",
     "provider",
@@ -62,42 +68,65 @@ class Query:
     after: UUID | None
 
     @classmethod
-    def parse(cls, parameters: Mapping[str, str]) -> Query:
+    def parse(cls, parameters: Iterable[tuple[str, str]]) -> Query:
         """
         Return the query of an address; a parameter without a value is left out.
 
         Raises:
             FilterInvalid: the address is wrong.
         """
-        given = {name: value for name, value in parameters.items() if value}
-        known = {"state", "provider", "location", "paused", "text", "after"}
-        if unknown := sorted(given.keys() - known):
-            message = f"there is no filter {unknown[0]!r}; the filters are {', '.join(sorted(known - {'after'}))}"
+        given: dict[str, list[str]] = {}
+        for name, value in parameters:
+            if value:
+                given.setdefault(name, []).append(_short(name, value))
+        if unknown := sorted(given.keys() - {*FILTERS, "after"}):
+            message = f"there is no filter {unknown[0]!r}; the filters are {', '.join(FILTERS)}"
             raise FilterInvalid(message)
-        state = _one_of(given, "state", STATES)
-        paused = _one_of(given, "paused", ("yes", "no"))
+        if several := next((name for name in given if len(given[name]) > 1 and name not in _SEVERAL), None):
+            message = f"{several} may be given once"
+            raise FilterInvalid(message)
+        one = {name: values[0] for name, values in given.items()}
+        paused = one.get("paused") and _one_of("paused", one["paused"], ("yes", "no"))
         wanted = Search(
-            state=None if state is None else State(state),
-            provider=_one_of(given, "provider", PROVIDERS),
-            location=_short(given, "location"),
+            states=tuple(State(_one_of("state", each, STATES)) for each in given.get("state", ())),
+            providers=tuple(_one_of("provider", each, PROVIDERS) for each in given.get("provider", ())),
+            locations=tuple(given.get("location", ())),
             paused=None if paused is None else paused == "yes",
-            text=_short(given, "text"),
+            text=one.get("text"),
+            cause=one.get("cause"),
+            heartbeat_older=_seconds(one, "heartbeat_older"),
+            heartbeat_younger=_seconds(one, "heartbeat_younger"),
+            state_older=_seconds(one, "state_older"),
+            state_younger=_seconds(one, "state_younger"),
         )
         try:
-            after = UUID(given["after"]) if "after" in given else None
+            after = UUID(one["after"]) if "after" in one else None
         except ValueError as error:
-            message = f"after must be a machine id, not {given['after']!r}"
+            message = f"after must be a machine id, not {one['after']!r}"
             raise FilterInvalid(message) from error
         return cls(wanted, after)
 
+    @property
+    def filters(self) -> dict[str, Sequence[str]]:
+        """The values of each filter, as text."""
+        wanted = self.search
+        values: dict[str, tuple[object, ...]] = {
+            "state": wanted.states,
+            "provider": wanted.providers,
+            "location": wanted.locations,
+            "paused": () if wanted.paused is None else ("yes" if wanted.paused else "no",),
+            "text": (wanted.text,),
+            "cause": (wanted.cause,),
+            **{name: (seconds and f"{seconds:.0f}s",) for name in AGES for seconds in (getattr(wanted, name),)},
+        }
+        return {name: [str(value) for value in values[name] if value] for name in FILTERS}
+
     def address(self, after: UUID | None = None) -> str:
         """Return the query part of the address of the page after *after*; None: of the first page."""
-        given = {name: value for name, value in asdict(self.search).items() if value is not None}
-        if self.search.paused is not None:
-            given["paused"] = "yes" if self.search.paused else "no"
+        given: dict[str, object] = {name: values for name, values in self.filters.items() if values}
         if after is not None:
-            given["after"] = str(after)
-        return urlencode(given)
+            given["after"] = after
+        return urlencode(given, doseq=True)
 
 
 def page(connection: Connection, query: Query) -> dict[str, Any]:
@@ -111,12 +140,10 @@ def page(connection: Connection, query: Query) -> dict[str, Any]:
         after = part.after
         if after is None or len(found) == PAGE or time.monotonic() > ends:
             break
-    for machine in found:
-        machine["needs"] = machine.pop("process")
     return {
         "now": observer.now,
         "query": query,
-        "filters": {**asdict(query.search), "paused": {True: "yes", False: "no", None: ""}[query.search.paused]},
+        "filters": query.filters,
         "machines": [(machine, observer.state(machine), observer.describe(machine).plain) for machine in found],
         "next": None if after is None else query.address(after),
         "cut": len(found) < PAGE and after is not None,
@@ -162,8 +189,6 @@ def _all(store: Store, query: Query) -> Iterator[list[dict[str, Any]]]:
         def part(connection: Connection, after: UUID | None = after) -> tuple[list[dict[str, Any]], UUID | None]:
             observer = Observer(queries.now(connection), queries.pauses(connection))
             found = search(connection, query.search, after, _DOWNLOAD_PAGE)
-            for machine in found.machines:
-                machine["needs"] = machine.pop("process")
             return [with_state(machine, observer) for machine in found.machines], found.after
 
         machines, after = store.read(part)
@@ -172,17 +197,23 @@ def _all(store: Store, query: Query) -> Iterator[list[dict[str, Any]]]:
             return
 
 
-def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str | None:
-    value = given.get(name)
-    if value is not None and value not in values:
-        message = f"{name} must be one of {', '.join(values)}, not {value[:_LONGEST]!r}"
+def _one_of(name: str, value: str, values: Sequence[str]) -> str:
+    if value not in values:
+        message = f"{name} must be one of {', '.join(values)}, not {value!r}"
         raise FilterInvalid(message)
     return value
 
 
-def _short(given: Mapping[str, str], name: str) -> str | None:
-    value = given.get(name)
-    if value is not None and len(value) > _LONGEST:
+def _seconds(given: Mapping[str, str], name: str) -> float | None:
+    try:
+        return duration(given[name]) if name in given else None
+    except typer.BadParameter as error:
+        message = f"{name}: {error.message}"
+        raise FilterInvalid(message) from error
+
+
+def _short(name: str, value: str) -> str:
+    if len(value) > _LONGEST:
         message = f"{name} may have {_LONGEST} characters at most"
         raise FilterInvalid(message)
     return value

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.settings.functions import ROLES
 
@@ -120,7 +121,7 @@ class Environment(Assembled):
     def machines(self) -> list[dict[str, Any]]:
         """Return the machines of the BMDB, as ``shepherdctl machine list`` does."""
         with self._lock:
-            return queries.list_machines(self._bmdb, limit=1_000_000)
+            return list(matching(self._bmdb))
 
     def history(self, machine_id: UUID) -> list[dict[str, Any]]:
         """Return the history of one machine, newest first."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from playwright.sync_api import ViewportSize, sync_playwright
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import overview, queries
+from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.domain.clock import SystemClock
 
 from shepherdctl.console.server import background
@@ -42,7 +43,7 @@ def main() -> None:
         for name in environment.pool.names()[:_BROKEN]:
             environment.inject_fault(name, "stop_agents")
         with closing(Connection(environment.bmdb_settings, None, SystemClock())) as bmdb:
-            (machine,) = queries.list_machines(bmdb, limit=1)
+            machine = next(matching(bmdb))
             queries.pause(bmdb, owner="ana", reason="its mainboard is being replaced", machine_id=machine["machine_id"])
             _wait(lambda: any(one["kind"] == "suspension" for one in overview.fleet_notices(bmdb)))
         with background(environment.bmdb_settings) as access, sync_playwright() as playwright:

@@ -1,55 +1,104 @@
 """The command that lists machines."""
 
-from collections.abc import Iterator
+import heapq
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from itertools import islice
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
+from rich.console import Console
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines.search import Search, matching
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.states import State
 from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
-from shepherdctl.options import LocationOption, ProviderOption
+from shepherdctl.formats import duration, span
 from shepherdctl.output import Column, Form, Output, counted, document, ids, note, one_of, table
+from shepherdctl.selection import SEVERITY, Selection, selecting
 from shepherdctl.state import Observer, with_state
 
-_SEVERITY = (
-    State.QUARANTINED,
-    State.UNHEALTHY,
-    State.NEEDS_AGENT,
-    State.STARTING,
-    State.CREATING,
-    State.RUNNING,
-    State.INSTALLED,
-)
-"""The states of machines in the BMDB, those that need attention first."""
-_PAGE = 1_000
-"""Machines that one statement reads when they are filtered by state, which no index knows."""
+Machine = Mapping[str, Any]
+
+_BY_ID = "id"
+_AROUND_THE_TABLE = 4
+"""Lines of the terminal besides the machines: the title, the notes and the cursor."""
 
 
+def _place(machine: Machine) -> tuple[Any, ...]:
+    return tuple(machine[name] or "" for name in ("provider", "provider_location", "provider_id"))
+
+
+def _severity(machine: Machine) -> tuple[Any, ...]:
+    return SEVERITY.index(State(machine["state"])), _place(machine)
+
+
+def _oldest_first(fact: str) -> Callable[[Machine], tuple[Any, ...]]:
+    return lambda machine: (machine[fact] is None, machine[fact])
+
+
+def _newest_first(machine: Machine) -> timedelta:
+    created: datetime = machine["machine_created_at"]
+    return datetime.max.replace(tzinfo=created.tzinfo) - created
+
+
+_ORDERS: dict[str, Callable[[Machine], Any]] = {
+    "state": _severity,
+    "state-age": _oldest_first("state_since"),
+    "heartbeat": _oldest_first("agent_heartbeat_at"),
+    "created": _newest_first,
+    "place": _place,
+    _BY_ID: lambda machine: machine["machine_id"],
+}
+
+
+def _machine_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError as error:
+        message = f"{text!r} is not a whole machine id, as a list in JSON shows it."
+        raise typer.BadParameter(message) from error
+
+
+@selecting
 def list_machines(
-    provider: ProviderOption = None,
-    location: LocationOption = None,
-    states: Annotated[
-        list[str] | None,
+    *,
+    selection: Selection,
+    sort: Annotated[
+        str | None,
         typer.Option(
-            "--state",
-            parser=one_of(*_SEVERITY),
-            metavar="STATE",
-            help=f"Only this state: {', '.join(_SEVERITY)}. May be given several times.",
+            parser=one_of(*_ORDERS),
+            metavar=f"<{'|'.join(_ORDERS)}>",
+            help="Read all machines that match, and show the first of this order.",
+            show_default=False,
         ),
     ] = None,
+    after: Annotated[
+        UUID | None,
+        typer.Option(parser=_machine_id, metavar="ID", help="The next page: only machines with higher ids."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="COUNT", help="Machines to show at most.")] = 100,
+    watch: Annotated[
+        float | None,
+        typer.Option(parser=duration, metavar="TIME", help="Show the list again after each such time, until Ctrl-C."),
+    ] = None,
     output: Output = Form.TABLE,
 ) -> None:
     """
     List the machines of the BMDB and their states.
 
-    Machines that need attention come first (quarantined, unhealthy, needs agent),
-    within a state by provider and location. If there are more machines than
-    --limit, those with the lowest machine ids are shown.
+    A filter that is given several times matches any of its values; a machine
+    must match all filters. If there are more machines than --limit, those with
+    the lowest machine ids are shown, and --after shows the next ones. Machines
+    that need attention come first (quarantined, unhealthy, needs agent), within a
+    state by provider and location. Other orders (--sort): the longest time in a
+    state, the oldest heartbeat, the newest machine, the place or the id first.
 
     A machine is unhealthy if it has sent no heartbeat for longer than the
     heartbeat timeout of the Recoverer, or none at all within its startup timeout.
@@ -57,45 +106,57 @@ def list_machines(
 
     Examples:
       shepherdctl machine list --state quarantined --state unhealthy
-      shepherdctl machine list --provider redfish --location rack3
+      shepherdctl machine list --provider redfish --location rack3 --watch 5s
+      shepherdctl machine list --cause SshTimedOut --sort state-age
       shepherdctl machine list --limit 100000 -o json | jq -r '.[].state'
     """
+    if after is not None and sort not in (None, _BY_ID):
+        message = "--after pages by machine id: leave out --sort."
+        raise typer.BadParameter(message)
+    if watch is not None and (output is Form.JSON or not sys.stdout.isatty()):
+        message = "--watch needs a terminal and shows a table."
+        raise typer.BadParameter(message)
     (settings,) = load(BmdbSettings)
-    found: list[dict[str, Any]] = []
     with bmdb(settings) as connection:
-        observer = Observer(queries.now(connection), queries.pauses(connection))
-        page = max(limit + 1, _PAGE) if states else limit + 1
-        for machine in _machines(connection, page, provider, location):
-            machine["needs"] = machine.pop("process")
-            if not states or observer.state(machine) in states:
-                found.append(machine)
-            if len(found) > limit:
-                break
-    shown = sorted(found[:limit], key=lambda machine: _order(machine, observer))
-    if output is Form.JSON:
-        document([with_state(machine, observer) for machine in shown])
+        search = selection.search(connection)
+        while watch is not None:
+            console = Console()
+            room = min(limit, max(1, console.height - _AROUND_THE_TABLE))
+            read = _read(connection, search, sort, after, room)
+            console.clear()
+            _show(*read, output)
+            note(f"again every {span(watch)}; Ctrl-C ends this")
+            SystemClock().sleep(watch)
+        _show(*_read(connection, search, sort, after, limit), output)
+
+
+def _read(
+    connection: Connection, search: Search, sort: str | None, after: UUID | None, limit: int
+) -> tuple[list[dict[str, Any]], Observer, str]:
+    """Return the machines to show, the observer that knows their states, and a note if there are more."""
+    observer = Observer(queries.now(connection), queries.pauses(connection))
+    if sort is None or sort == _BY_ID:
+        found = list(islice(matching(connection, search, after, page=limit + 1), limit + 1))
     else:
-        _print(shown, observer)
+        found = heapq.nsmallest(limit + 1, matching(connection, search), key=_ORDERS[sort])
+    more = ""
     if len(found) > limit:
-        note(f"only {counted(limit, 'machine')} shown, there are more: see --limit")
+        more = f"only {counted(limit, 'machine')} shown, there are more: see --limit"
+        more += f", or --after {found[limit - 1]['machine_id']}" if sort is None or sort == _BY_ID else ""
+    return found[:limit] if sort else sorted(found[:limit], key=_severity), observer, more
 
 
-def _machines(
-    connection: Connection, page: int, provider: str | None, location: str | None
-) -> Iterator[dict[str, Any]]:
-    """Yield the machines by id, reading *page* of them at a time."""
-    after = None
-    while found := queries.list_machines(connection, provider=provider, location=location, after=after, limit=page):
-        yield from found
-        after = found[-1]["machine_id"]
+def _show(machines: list[dict[str, Any]], observer: Observer, more: str, output: Form) -> None:
+    if output is Form.JSON:
+        document([with_state(machine, observer) for machine in machines])
+    else:
+        print_machines(machines, observer)
+    if more:
+        note(more)
 
 
-def _order(machine: dict[str, Any], observer: Observer) -> tuple[int, list[str]]:
-    place = [machine[name] or "" for name in ("provider", "provider_location", "provider_id")]
-    return _SEVERITY.index(observer.state(machine)), place
-
-
-def _print(machines: list[dict[str, Any]], observer: Observer) -> None:
+def print_machines(machines: list[dict[str, Any]], observer: Observer) -> None:
+    """Print a table of *machines*, or that there are none."""
     columns = (
         Column("MACHINE"),
         Column("PROVIDER", spare=2),

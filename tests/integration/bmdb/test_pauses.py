@@ -8,6 +8,7 @@ import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block
+from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
@@ -80,7 +81,7 @@ def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -
 def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[str]]:
     """Return the machines that each query for operators shows as paused; for counts, as many names."""
     names = {machine_id: name for name, machine_id in machines.items()}
-    listed = {names[each["machine_id"]] for each in queries.list_machines(connection) if each["pause_ids"]}
+    listed = {names[each["machine_id"]] for each in matching(connection) if each["pause_ids"]}
     shown = {name for name, each in machines.items() if queries.show_machine(connection, each)["pause_ids"]}
     why = {
         name
@@ -138,7 +139,7 @@ def test_all_pauses_of_a_machine_are_shown_oldest_first(fleet: Fleet) -> None:
         queries.pause(fleet.connection, owner="me", reason="?", **chosen)
         for chosen in ({"machine_id": machine_id}, {}, {"provider": PROVIDER}, {"process": START})
     ]
-    (listed,) = queries.list_machines(fleet.connection)
+    (listed,) = matching(fleet.connection)
     assert listed["pause_ids"] == queries.show_machine(fleet.connection, machine_id)["pause_ids"] == made
 
 

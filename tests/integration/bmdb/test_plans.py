@@ -149,7 +149,6 @@ SMALL = {
 # machines. A thousand history rows are deleted at a time.
 LIMITS = {
     "claim": 250,
-    "list_machines": 2_400,
     "close_session": 1_500,
     "take_health_snapshot": 35_000,
     "apply_overrides": 35_000,
@@ -344,9 +343,14 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "ages": [3600.0, 60.0],
         "each": 30,
         "examine": EXAMINED,
-        "state": None,
+        "states": None,
+        "providers": None,
         "paused": None,
         "text": None,
+        "heartbeat_older": None,
+        "heartbeat_younger": None,
+        "state_older": None,
+        "state_younger": None,
     }
 
 
@@ -362,7 +366,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "finish_recovery": {"process": "ShepherdRecovery"},
     "quarantine": {"process": "ShepherdRecovery"},
     "record_attempts": {"process": "ShepherdRecovery"},
-    "list_machines": {"limit": 100},
+    "search_machines": {"machine_ids": None, "locations": None, "cause": None},
     "override_recovery": {"location": "fra"},
     "withdraw_override": {"location": "fra"},
     "start_work": {"process": "ShepherdAccess"},
@@ -421,30 +425,20 @@ def test_a_statement_reads_what_it_is_about_and_never_the_fleet(
     check(explain(large, name, mode), LIMITS.get(name, LIMIT), COUNTED.get(name, ()))
 
 
-@pytest.mark.parametrize(
-    "after", [None, UUID(int=2**127), UUID(int=int(2**128 * 0.9))], ids=["first", "middle", "late"]
-)
-@pytest.mark.parametrize("chosen", [{"location": "ams"}, {"provider": None}], ids=str)
-@pytest.mark.parametrize("mode", MODES)
-def test_each_page_of_the_list_costs_the_same(
-    large: pg8000.native.Connection, mode: str, chosen: dict[str, Any], after: UUID | None
-) -> None:
-    """A filter by state reads page after page: late pages must not read earlier machines again."""
-    check(explain(large, "list_machines", mode, after=after, **chosen), LIMITS["list_machines"])
-
-
 @pytest.mark.parametrize("after", [None, UUID(int=int(2**128 * 0.9))], ids=["first", "late"])
 @pytest.mark.parametrize(
     "chosen",
     [
-        {"state": "quarantined"},
-        {"state": "unhealthy"},
-        {"state": "installed"},
-        {"state": "creating", "provider": None},
+        {"states": ["quarantined", "unhealthy"]},
+        {"states": ["installed"]},
+        {"states": ["creating"]},
         {"paused": True},
         {"text": "nowhere"},
-        {"location": "nowhere"},
-        {"provider": "nobody"},
+        {"cause": "nothing"},
+        {"heartbeat_older": 1e9},
+        {"state_older": 1e9},
+        {"locations": ["nowhere"]},
+        {"providers": ["nobody"]},
     ],
     ids=str,
 )

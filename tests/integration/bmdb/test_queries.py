@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines.search import Search, matching, search
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors import MachineUnknown
@@ -15,8 +16,6 @@ from shepherd_core.domain.machine import Process
 from tests.support.bmdb.fleet import claimed
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from shepherd_core.bmdb.connection import Connection
 
     from tests.support.bmdb.fleet import Fleet
@@ -49,11 +48,13 @@ def test_machines_are_listed_page_by_page(fleet: Fleet, connection: Connection) 
     """Each once, in a stable order, whatever changes in between."""
     machines = sorted(fleet.provided_machine() for _ in range(5))
     pages = []
-    after = None
-    while page := queries.list_machines(connection, after=after, limit=2):
-        pages.append([machine["machine_id"] for machine in page])
-        after = pages[-1][-1]
+    after: UUID | None = UUID(int=0)
+    while after is not None:
+        found = search(connection, Search(), after, 2)
+        after = found.after
+        pages.append([machine["machine_id"] for machine in found.machines])
     assert pages == [machines[:2], machines[2:4], machines[4:]]
+    assert [machine["machine_id"] for machine in matching(connection, page=2)] == machines
 
 
 def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet, connection: Connection) -> None:
@@ -72,8 +73,8 @@ def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet,
     pause_id = queries.pause(connection, owner="me", reason="?", machine_id=machines["paused"])
     queries.pause(connection, owner="me", reason="?", machine_id=machines["silent"], seconds=-1)
     work.start_work(session, Process.ACCESS, machines["in work"])
-    rows = {machine["machine_id"]: machine for machine in queries.list_machines(connection)}
-    columns = ("provider", "process", "backing_off", "being_worked_on", "pause_ids")
+    rows = {machine["machine_id"]: machine for machine in matching(connection)}
+    columns = ("provider", "needs", "backing_off", "being_worked_on", "pause_ids")
     assert {name: tuple(rows[machine_id][column] for column in columns) for name, machine_id in machines.items()} == {
         "bare": (None, None, None, False, []),
         "silent": ("static", "ShepherdRecovery", None, False, []),
@@ -81,7 +82,6 @@ def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet,
         "paused": ("static", START, None, False, [pause_id]),
         "in work": ("static", START, None, True, []),
     }
-    assert [machine["machine_id"] for machine in queries.list_machines(connection, provider="failing")] == [failed]
 
 
 def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connection) -> None:

@@ -230,6 +230,8 @@ def test_downloads_have_all_that_match(visitor: Visitor, fleet: Fleet, mixed: di
     expected = CommandLine(fleet.settings).load("machine", "list", "--state", "unhealthy")
     (found,) = visitor.get("/machines.json?state=unhealthy").json()
     assert {name: found[name] for name in expected[0]} == expected[0]
+    both = visitor.get("/machines.json?state=unhealthy&state=quarantined&state_younger=2h").json()
+    assert {each["state"] for each in both} == {"unhealthy", "quarantined"}
     assert visitor.get("/machines.json?text=none").json() == []
     assert visitor.read("/machines.csv?text=none").startswith("machine_id,provider,")
 

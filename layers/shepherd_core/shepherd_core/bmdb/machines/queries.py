@@ -38,22 +38,6 @@ def find_machine(connection: Connection, name: str) -> UUID:
     return found
 
 
-def list_machines(
-    connection: Connection,
-    *,
-    provider: str | None = None,
-    location: str | None = None,
-    after: UUID | None = None,
-    limit: int = 100,
-) -> list[dict[str, Any]]:
-    """
-    Return a page of machines with their facts, by id; pass the last one's id as *after* for the next page.
-
-    ``pause_ids`` are the pauses in force that apply to a machine, its own and wider ones.
-    """
-    return connection.records("list_machines", provider=provider, location=location, after=after, limit=limit)
-
-
 def count_machines(connection: Connection) -> list[dict[str, Any]]:
     """
     Return how many machines there are, one record for each provider and state that has any. Reads all machines.
@@ -69,7 +53,7 @@ def show_machine(connection: Connection, machine_id: UUID) -> dict[str, Any]:
     """
     Return everything that is known about one machine; ``backoffs`` and ``work`` are lists of records.
 
-    ``pause_ids`` are as in ``list_machines``.
+    ``pause_ids`` are as in ``search.Found.machines``.
 
     Raises:
         MachineUnknown: the BMDB has no such machine.

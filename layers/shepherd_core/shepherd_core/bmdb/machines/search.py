@@ -1,4 +1,4 @@
-"""A search for machines by filters, page by page. For operators."""
+"""The selection of machines by filters, page by page. For operators."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.bmdb.connection import sanitize_for_db
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
@@ -15,21 +16,37 @@ if TYPE_CHECKING:
 
 _EXAMINED = 5_000
 """Machines that one statement examines at most: less than 0.1 s also where only the last of them matches."""
+_PAGE = 1_000
+MOST_IDS = _EXAMINED
+"""Machine ids that a search may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What machines are searched for; None matches all."""
+    """
+    What machines are searched for: those that match all filters; a filter that is empty or None matches all machines.
 
-    state: State | None = None
-    provider: str | None = None
-    location: str | None = None
+    Of several values of one filter, any matches. Ages are in seconds.
+    """
+
+    machine_ids: tuple[UUID, ...] = ()
+    states: tuple[State, ...] = ()
+    providers: tuple[str, ...] = ()
+    locations: tuple[str, ...] = ()
     paused: bool | None = None
     text: str | None = None
     """
     The beginning of a machine id or of an address, or a part of a provider id or of the hardware report (such as a
     serial number).
     """
+    cause: str | None = None
+    """A part of the cause of the machine's quarantine, or of a failure that no success has followed."""
+    heartbeat_older: float | None = None
+    """The last heartbeat is at least so old. A machine without one does not match."""
+    heartbeat_younger: float | None = None
+    state_older: float | None = None
+    """The machine has been in its state for at least so long, as far as its facts tell (``state_since``)."""
+    state_younger: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +55,8 @@ class Found:
 
     machines: list[dict[str, Any]]
     """
-    By id, as ``queries.list_machines`` returns them, each with its ``state`` and, while it is being created, its
-    ``intended_provider``.
+    By id, each with its facts, its ``state`` and ``state_since``, the process that it ``needs`` and, while it is being
+    created, its ``intended_provider``. ``pause_ids`` are the pauses in force that apply to it, its own and wider ones.
     """
     after: UUID | None
     """Where to go on; None: there are no more machines."""
@@ -51,9 +68,42 @@ def search(connection: Connection, wanted: Search, after: UUID | None, limit: in
 
     There may be fewer, also none, although others follow: one call examines 5,000 machines.
     """
-    filters = asdict(wanted) | {"text": wanted.text and sanitize_for_db(wanted.text)}
-    found = connection.records("search_machines", **filters, after=after, examine=_EXAMINED, limit=limit)
+    assert len(wanted.machine_ids) <= MOST_IDS
+    found = connection.records("search_machines", **_filters(wanted), after=after, examine=_EXAMINED, limit=limit)
     if len(found) == limit:
         return Found(found, found[-1]["machine_id"])
+    if wanted.machine_ids:
+        return Found(found, None)
     last = connection.run("last_examined", after=after, examine=_EXAMINED)
     return Found(found, last[0][0] if last else None)
+
+
+def matching(
+    connection: Connection, wanted: Search | None = None, after: UUID | None = None, *, page: int = _PAGE
+) -> Iterator[dict[str, Any]]:
+    """
+    Yield the machines after *after* that match, or all that there are.
+
+    Reads *page* of them at a time, at most 1,000, and no more than the caller takes.
+    """
+    while True:
+        found = search(connection, wanted or Search(), after, min(page, _PAGE))
+        yield from found.machines
+        after = found.after
+        if after is None:
+            return
+
+
+def _filters(wanted: Search) -> dict[str, Any]:
+    """Return the parameters of the statement: null for each filter that is not used."""
+    return {name: _parameter(value) for name, value in asdict(wanted).items()}
+
+
+def _parameter(value: object) -> object:
+    match value:
+        case str():
+            return sanitize_for_db(value) or None
+        case tuple():
+            return [sanitize_for_db(each) if isinstance(each, str) else each for each in value] or None
+        case _:
+            return value

@@ -1,19 +1,23 @@
 -- Machines by filters, page by page in the order of their ids, at a cost that does not depend on the size of the fleet.
 
 -- name: search_machines
--- The first :limit machines that match all filters, among the :examine machines after :after; a filter that is null
--- matches all. Decommissioned machines are left out. Everything besides the ids is looked up machine by machine, and
--- only until :limit is reached; the state and the pauses are evaluated only where the cheaper filters match (OFFSET 0
--- keeps the planner from mixing the two, and subqueries with a value from hashing whole tables, as it would for EXISTS).
+-- The first :limit machines that match all filters, among the :examine machines after :after, or of :machine_ids; a
+-- filter that is null matches all. Decommissioned machines are left out. Everything besides the ids is looked up machine
+-- by machine, and only until :limit is reached; the state and the pauses are evaluated only where the cheaper filters
+-- match (OFFSET 0 keeps the planner from mixing the two, and subqueries with a value from hashing whole tables, as it
+-- would for EXISTS).
 --
 -- :text is the beginning of a machine id or of an address, or a part of a provider id or of the hardware report, where
--- the serial numbers are.
+-- the serial numbers are. :cause is a part of the cause of a quarantine, or of a failure that no success has followed.
+-- state_since: since the machine was last rebooted or given time to come back, if it needs an agent; since the first
+-- heartbeat of its agent, if it is running.
 SELECT
     c.*,
     s.state,
+    s.state_since,
     (SELECT agent_started_at FROM machine_agent_started WHERE machine_id = c.machine_id) AS agent_started_at,
     (SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = c.machine_id) AS agent_heartbeat_at,
-    n.process,
+    n.process AS needs,
     n.unhealthy_at,
     n.backoff_until > clock_timestamp() AS backing_off,
     n.backoff_until,
@@ -39,13 +43,19 @@ FROM (
         SELECT machine_id, machine_created_at
         FROM machines
         WHERE machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+            AND (:machine_ids::uuid[] IS NULL OR machine_id = ANY(:machine_ids))
         ORDER BY machine_id
         LIMIT :examine
     ) AS e
     LEFT JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = e.machine_id LIMIT 1) AS p ON true
     LEFT JOIN LATERAL (SELECT * FROM machine_creation_intent WHERE machine_id = e.machine_id LIMIT 1) AS i ON true
-    WHERE coalesce(p.provider, i.provider) = coalesce(:provider, p.provider, i.provider)
-        AND (:location::text IS NULL OR p.provider_location = :location)
+    WHERE (:providers::text[] IS NULL OR coalesce(p.provider, i.provider) = ANY(:providers))
+        AND (:locations::text[] IS NULL OR p.provider_location = ANY(:locations))
+        AND CASE
+            WHEN coalesce(p.provider, i.provider) IS NULL THEN
+                (SELECT d.machine_id FROM machine_tombstone d WHERE d.machine_id = e.machine_id) IS NULL
+            ELSE true
+        END
         AND (
             :text::text IS NULL
             OR starts_with(e.machine_id::text, lower(:text))
@@ -56,39 +66,87 @@ FROM (
                 IN (SELECT r.hardware_report_raw FROM machine_hardware_report r WHERE r.machine_id = e.machine_id)
             ) > 0
         )
-        AND CASE :state::text
-            WHEN 'quarantined' THEN
-                (SELECT z.machine_id FROM machine_quarantine z WHERE z.machine_id = e.machine_id) IS NOT NULL
-            WHEN 'creating' THEN p.machine_id IS NULL
-            WHEN 'needs_agent' THEN
-                (SELECT a.machine_id FROM machine_agent_started a WHERE a.machine_id = e.machine_id) IS NULL
-            WHEN 'unhealthy' THEN coalesce(
-                (SELECT h.agent_heartbeat_at FROM machine_agent_heartbeat h WHERE h.machine_id = e.machine_id)
-                    <= statement_timestamp()
-                    - (SELECT min(y.heartbeat_timeout_seconds) FROM recovery_policy y) * interval '1 second',
-                true
+        AND (
+            (:heartbeat_older::float8 IS NULL AND :heartbeat_younger::float8 IS NULL)
+            OR (SELECT h.agent_heartbeat_at FROM machine_agent_heartbeat h WHERE h.machine_id = e.machine_id)
+                BETWEEN coalesce(statement_timestamp() - :heartbeat_younger * interval '1 second', '-infinity')
+                AND coalesce(statement_timestamp() - :heartbeat_older * interval '1 second', 'infinity')
+        )
+        AND (
+            :cause::text IS NULL
+            OR position(
+                lower(:cause)
+                IN lower((SELECT z.cause FROM machine_quarantine z WHERE z.machine_id = e.machine_id))
+            ) > 0
+            OR position(
+                lower(:cause)
+                IN (
+                    SELECT lower(string_agg(b.cause, ' '))
+                    FROM work_backoff b
+                    WHERE b.machine_id = e.machine_id AND (b.last_interval_seconds IS NOT NULL OR b.deaths > 0)
+                )
+            ) > 0
+        )
+        AND (
+            :states::text[] IS NULL
+            OR :states && ARRAY['starting', 'running', 'installed']
+            OR (
+                'quarantined' = ANY(:states)
+                AND (SELECT z.machine_id FROM machine_quarantine z WHERE z.machine_id = e.machine_id) IS NOT NULL
             )
-            ELSE true
-        END
+            OR ('creating' = ANY(:states) AND p.machine_id IS NULL)
+            OR (
+                'needs_agent' = ANY(:states)
+                AND (SELECT a.machine_id FROM machine_agent_started a WHERE a.machine_id = e.machine_id) IS NULL
+            )
+            OR (
+                'unhealthy' = ANY(:states)
+                AND coalesce(
+                    (SELECT h.agent_heartbeat_at FROM machine_agent_heartbeat h WHERE h.machine_id = e.machine_id)
+                        <= statement_timestamp()
+                        - (SELECT min(y.heartbeat_timeout_seconds) FROM recovery_policy y) * interval '1 second',
+                    true
+                )
+            )
+        )
     ORDER BY e.machine_id
     OFFSET 0
 ) AS c
 LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = c.machine_id AND NOT overdue LIMIT 1) AS n ON true
 CROSS JOIN LATERAL (
-    SELECT CASE
-        WHEN n.machine_id IS NULL THEN 'creating'
-        WHEN n.quarantined THEN 'quarantined'
-        WHEN n.process IS NULL THEN 'installed'
-        WHEN n.process = 'ShepherdAgentStart' THEN 'needs_agent'
-        WHEN n.unhealthy_at <= statement_timestamp() THEN 'unhealthy'
-        WHEN n.reported THEN 'running'
-        ELSE 'starting'
-    END AS state
+    SELECT x.state, CASE x.state
+        WHEN 'creating' THEN c.machine_created_at
+        WHEN 'quarantined' THEN (SELECT quarantined_at FROM machine_quarantine WHERE machine_id = c.machine_id)
+        WHEN 'installed' THEN (SELECT reported_at FROM machine_os_installation_report WHERE machine_id = c.machine_id)
+        WHEN 'needs_agent' THEN greatest(
+            c.machine_created_at,
+            (SELECT rebooted_at FROM machine_rebooted WHERE machine_id = c.machine_id),
+            (SELECT grace_began_at FROM machine_grace WHERE machine_id = c.machine_id)
+        )
+        WHEN 'unhealthy' THEN n.unhealthy_at
+        WHEN 'running' THEN (SELECT first_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = c.machine_id)
+        ELSE (SELECT agent_started_at FROM machine_agent_started WHERE machine_id = c.machine_id)
+    END AS state_since
+    FROM (
+        SELECT CASE
+            WHEN n.machine_id IS NULL THEN 'creating'
+            WHEN n.quarantined THEN 'quarantined'
+            WHEN n.process IS NULL THEN 'installed'
+            WHEN n.process = 'ShepherdAgentStart' THEN 'needs_agent'
+            WHEN n.unhealthy_at <= statement_timestamp() THEN 'unhealthy'
+            WHEN n.reported THEN 'running'
+            ELSE 'starting'
+        END AS state
+    ) AS x
 ) AS s
-WHERE (:state IS NULL OR s.state = :state)
+WHERE (:states IS NULL OR s.state = ANY(:states))
+    AND (:state_older::float8 IS NULL OR s.state_since <= statement_timestamp() - :state_older * interval '1 second')
+    AND (:state_younger::float8 IS NULL OR s.state_since >= statement_timestamp() - :state_younger * interval '1 second')
     AND (
         :paused::boolean IS NULL
-        OR :paused = EXISTS (SELECT 1 FROM machine_pauses x WHERE x.machine_id = c.machine_id AND NOT x.overdue)
+        OR :paused = (
+            (SELECT count(*) FROM machine_pauses x WHERE x.machine_id = c.machine_id AND NOT x.overdue) > 0
+        )
     )
 ORDER BY c.machine_id
 LIMIT :limit;

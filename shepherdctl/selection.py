@@ -1,0 +1,204 @@
+"""
+The machines that a command is about: the same filters for all commands.
+
+A command that takes a ``selection`` and is decorated with ``selecting`` gets the options of ``Selection.of``.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Annotated, Any, Self
+
+import typer
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines.search import MOST_IDS, Search, matching
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.states import State
+
+from shepherdctl.formats import duration
+from shepherdctl.options import PROVIDERS
+from shepherdctl.output import one_of
+
+SEVERITY = (
+    State.QUARANTINED,
+    State.UNHEALTHY,
+    State.NEEDS_AGENT,
+    State.STARTING,
+    State.CREATING,
+    State.RUNNING,
+    State.INSTALLED,
+)
+"""The states of machines in the BMDB, those that need attention first."""
+_MOST_CHANGED = 1_000
+"""Machines that one command changes at most."""
+_LONGEST = 128
+_PANEL = "Filters: which machines"
+
+
+def _short(text: str) -> str:
+    """
+    Return a filter's text.
+
+    Raises:
+        BadParameter: it is blank or too long.
+    """
+    if not text.strip() or len(text) > _LONGEST:
+        message = f"{text[:_LONGEST]!r} is not a filter: it must have 1 to {_LONGEST} characters."
+        raise typer.BadParameter(message)
+    return text
+
+
+def _several(metavar: str, text: str, *names: str, parser: Callable[[str], object]) -> Any:
+    return typer.Option(
+        *names, parser=parser, metavar=metavar, help=f"{text} May be given several times.", rich_help_panel=_PANEL
+    )
+
+
+def _age(name: str, text: str) -> Any:
+    return typer.Option(name, parser=duration, metavar="TIME", help=text, rich_help_panel=_PANEL)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Machines by name and by filters; those that match all."""
+
+    names: tuple[str, ...]
+    """As operators name machines."""
+    filters: Search
+    """Without ids."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        machines: Annotated[
+            list[str] | None, _several("ID", "The beginning of its id, or its provider id.", "--machine", parser=str)
+        ] = None,
+        states: Annotated[
+            list[str] | None,
+            _several("STATE", f"One of {', '.join(SEVERITY)}.", "--state", parser=one_of(*SEVERITY)),
+        ] = None,
+        providers: Annotated[
+            list[str] | None,
+            _several(f"<{'|'.join(PROVIDERS)}>", "Of this provider.", "--provider", parser=one_of(*PROVIDERS)),
+        ] = None,
+        locations: Annotated[
+            list[str] | None, _several("NAME", "As the provider names it.", "--location", parser=_short)
+        ] = None,
+        paused: Annotated[
+            bool | None, typer.Option("--paused/--not-paused", help="Paused, or not.", rich_help_panel=_PANEL)
+        ] = None,
+        text: Annotated[
+            str | None,
+            typer.Option(
+                "--text",
+                parser=_short,
+                metavar="TEXT",
+                help="The beginning of an id or of an address, or a part of a provider id or of the hardware report.",
+                rich_help_panel=_PANEL,
+            ),
+        ] = None,
+        cause: Annotated[
+            str | None,
+            typer.Option(
+                "--cause",
+                parser=_short,
+                metavar="TEXT",
+                help="A part of the cause of its last failure or quarantine, such as SshTimedOut.",
+                rich_help_panel=_PANEL,
+            ),
+        ] = None,
+        heartbeat_older: Annotated[
+            float | None, _age("--heartbeat-older", "The last heartbeat is older than this: 90s, 15m, 2h, 1d.")
+        ] = None,
+        heartbeat_younger: Annotated[float | None, _age("--heartbeat-younger", "It is younger.")] = None,
+        state_older: Annotated[float | None, _age("--state-older", "In its state for longer.")] = None,
+        state_younger: Annotated[float | None, _age("--state-younger", "In its state for less.")] = None,
+    ) -> Self:
+        """Return the selection that the options of a command make."""
+        return cls(
+            tuple(machines or ()),
+            Search(
+                states=tuple(State(name) for name in states or ()),
+                providers=tuple(providers or ()),
+                locations=tuple(locations or ()),
+                paused=paused,
+                text=text,
+                cause=cause,
+                heartbeat_older=heartbeat_older,
+                heartbeat_younger=heartbeat_younger,
+                state_older=state_older,
+                state_younger=state_younger,
+            ),
+        )
+
+    def __bool__(self) -> bool:
+        """Return whether anything was given."""
+        return bool(self.names) or self.filters != Search()
+
+    def named(self, names: Sequence[str]) -> Self:
+        """Return the same with more machines by name."""
+        return replace(self, names=(*self.names, *names))
+
+    def search(self, connection: Connection) -> Search:
+        """
+        Return the search for these machines.
+
+        Raises:
+            MachineUnknown: a name stands for no machine, or for several.
+            ShepherdError: there are too many names.
+        """
+        if len(self.names) > MOST_IDS:
+            message = f"{len(self.names)} machines are named, and {MOST_IDS} may be: use filters"
+            raise ShepherdError(message)
+        named = dict.fromkeys(queries.find_machine(connection, name) for name in self.names)
+        return replace(self.filters, machine_ids=tuple(named))
+
+    def to_change(self, connection: Connection) -> list[dict[str, Any]]:
+        """
+        Return the machines that match, as ``search.Found.machines``; those that were named, in their order.
+
+        Raises:
+            BadParameter: nothing was given, which would be all machines.
+            MachineUnknown: as ``search``.
+            ShepherdError: none matches, or more than 1,000.
+        """
+        if not self:
+            message = "which machines? Give ids, or filters such as --state or --cause."
+            raise typer.BadParameter(message)
+        search = self.search(connection)
+        found: list[dict[str, Any]] = []
+        for machine in matching(connection, search):
+            found.append(machine)
+            if len(found) > _MOST_CHANGED:
+                message = f"more than {_MOST_CHANGED} machines match: add filters, or pause the provider"
+                raise ShepherdError(message)
+        if not found:
+            message = "no machine matches: nothing was changed"
+            raise ShepherdError(message)
+        order = {machine_id: place for place, machine_id in enumerate(search.machine_ids)}
+        return sorted(found, key=lambda machine: order.get(machine["machine_id"], 0))
+
+    @property
+    def asks(self) -> bool:
+        """Whether a command asks before it changes these machines: they are not one machine that was named."""
+        return len(self.names) != 1 or self.filters != Search()
+
+
+def selecting(command: Callable[..., None]) -> Callable[..., None]:
+    """Give *command* the options of ``Selection.of`` in the place of its argument ``selection``."""
+    options = list(inspect.signature(Selection.of, eval_str=True).parameters.values())
+    own = inspect.signature(command, eval_str=True)
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        command(selection=Selection.of(**{each.name: given.pop(each.name) for each in options}), **given)
+
+    parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in own.parameters.values()]
+    place = list(own.parameters).index("selection")
+    parameters[place : place + 1] = options
+    vars(with_options)["__signature__"] = own.replace(parameters=parameters)
+    with_options.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": None}
+    return with_options

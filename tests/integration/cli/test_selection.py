@@ -1,0 +1,139 @@
+"""The filters by which commands select machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines.search import Search, matching
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.domain.machine import Process
+
+from shepherdctl.selection import Selection
+from tests.support.bmdb.fleet import claimed
+from tests.support.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from tests.support.bmdb.fleet import Fleet
+
+
+@pytest.fixture
+def machines(fleet: Fleet) -> dict[UUID, str]:
+    """Return machines by id, with names that say what they are."""
+    failed = fleet.provided_machine("equinix")
+    session = fleet.open_session()
+    work.fail(
+        session,
+        {
+            held: Failure("SshTimedOut: no answer", 600)
+            for held in claimed(session, Process.AGENT_START, provider="equinix")
+        },
+    )
+    session.close()
+    quarantined = fleet.locate(fleet.provided_machine(), "fra")
+    fleet.sql(
+        "INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence) "
+        "VALUES (:id, now() - interval '3 days', 'still unhealthy after reboot 3 times', '')",
+        id=quarantined,
+    )
+    running, unhealthy = (
+        fleet.locate(fleet.unhealthy_machine(60), "ams"),
+        fleet.locate(fleet.unhealthy_machine(), "ams"),
+    )
+    queries.pause(fleet.connection, owner="alice", reason="?", machine_id=running)
+    return {failed: "failed", quarantined: "quarantined", running: "running", unhealthy: "unhealthy"}
+
+
+def _listed(fleet: Fleet, machines: dict[UUID, str], *arguments: str) -> list[str]:
+    names = {str(machine_id): name for machine_id, name in machines.items()}
+    return [names[machine["machine_id"]] for machine in CommandLine(fleet.settings).load("machine", "list", *arguments)]
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ("", {"failed", "quarantined", "running", "unhealthy"}),
+        ("--state quarantined --state unhealthy", {"quarantined", "unhealthy"}),
+        ("--state unhealthy --location fra", set()),
+        ("--location fra --location ams --not-paused", {"quarantined", "unhealthy"}),
+        ("--paused", {"running"}),
+        ("--provider equinix", {"failed"}),
+        ("--provider equinix --provider static --text machine-1", {"failed"}),
+        ("--cause sshtimedout", {"failed"}),
+        ("--cause reboot", {"quarantined"}),
+        ("--heartbeat-older 1h", {"unhealthy"}),
+        ("--heartbeat-younger 1h", {"running"}),
+        ("--state-older 2d", {"quarantined"}),
+        ("--state-older 5m --state-younger 1d", {"unhealthy"}),
+        ("--machine machine-1 --machine machine-2", {"failed", "quarantined"}),
+        ("--machine machine-1 --machine machine-2 --state quarantined", {"quarantined"}),
+    ],
+)
+def test_machines_match_all_filters_by_any_value_of_each(
+    fleet: Fleet, machines: dict[UUID, str], filters: str, expected: set[str]
+) -> None:
+    """What an operator sees in the list is what the same filters change."""
+    assert set(_listed(fleet, machines, *filters.split())) == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("state", ["quarantined", "unhealthy", "failed", "running"]),
+        ("heartbeat", ["unhealthy", "running"]),
+        ("state-age", ["quarantined", "unhealthy"]),
+        ("place", ["failed", "running", "unhealthy", "quarantined"]),
+    ],
+)
+def test_an_order_is_of_all_machines_that_match(
+    fleet: Fleet, machines: dict[UUID, str], order: str, expected: Sequence[str]
+) -> None:
+    """Sorting only the machines with the lowest ids would hide the one that is looked for."""
+    assert _listed(fleet, machines, "--sort", order)[: len(expected)] == expected
+    assert _listed(fleet, machines, "--sort", order, "--limit", "1") == expected[:1]
+
+
+def test_pages_follow_each_other_by_id(fleet: Fleet, machines: dict[UUID, str]) -> None:
+    """The note has the id with which the next page begins."""
+    shepherdctl, arguments, seen = CommandLine(fleet.settings), ["machine", "list", "--limit", "3"], []
+    while arguments:
+        result = shepherdctl(*arguments)
+        seen += [line.split()[0] for line in result.stdout.splitlines()[1:]]
+        _, _, after = result.stderr.strip().partition("--after ")
+        arguments = [*arguments[:4], "--after", after] if after else []
+    assert sorted(seen) == sorted(map(str, machines))
+    assert len(seen) == len(machines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--state tired", "'tired' is not one of quarantined, "),
+        ("--cause", "requires an argument"),
+        ("--heartbeat-older soon", "'soon' is not a duration"),
+        ("--location " + 129 * "x", "must have 1 to 128 characters"),
+        ("--after 3f2a", "'3f2a' is not a whole machine id"),
+        ("--sort heartbeat --after 11111111-1111-4111-8111-111111111111", "leave out --sort"),
+        ("--watch 2s", "--watch needs a terminal"),
+        ("--sort size", "'size' is not one of state, "),
+    ],
+)
+def test_a_wrong_filter_is_refused_with_its_value(fleet: Fleet, arguments: str, message: str) -> None:
+    """A mistyped filter that matches nothing would look like a healthy fleet."""
+    result = CommandLine(fleet.settings)("machine", "list", *arguments.split())
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_search_for_ids_goes_through_them_alone(fleet: Fleet, machines: dict[UUID, str]) -> None:
+    """They are read page by page as well, and in the order of a command that changes them."""
+    wanted = sorted(machines, reverse=True)[:3]
+    search = Search(machine_ids=tuple(wanted))
+    assert [each["machine_id"] for each in matching(fleet.connection, search, page=1)] == sorted(wanted)
+    found = Selection(tuple(map(str, wanted)), Search()).to_change(fleet.connection)
+    assert [each["machine_id"] for each in found] == wanted
