@@ -16,12 +16,13 @@ from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from shepherdctl.commands import (
+    causes,
     console,
     db,
     demo,
     history,
-    inventory,
     import_machines,
+    inventory,
     pause,
     reconcile,
     recovery,
@@ -121,8 +122,8 @@ settings_group = _group("Write, check and show the settings of the functions, an
 _add(settings_group, "init", settings.init)
 _add(settings_group, "check", settings.check)
 _add(settings_group, "show", settings.show)
-app.add_typer(settings_group, name="settings")
 _add(settings_group, "import-machines", import_machines.import_machines)
+app.add_typer(settings_group, name="settings")
 
 machine_group = _group("Show machines, and act on single ones.")
 _add(machine_group, "list", listing.list_machines)
@@ -151,6 +152,7 @@ _add(ssh_key_group, "retire", ssh_key.retire)
 app.add_typer(ssh_key_group, name="ssh-key")
 
 _add(app, "status", status.status)
+_add(app, "causes", causes.causes)
 _add(app, "reconcile", reconcile.reconcile)
 _add(app, "inventory", inventory.inventory)
 _add(app, "history", history.history)
