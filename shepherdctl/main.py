@@ -16,12 +16,10 @@ from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from shepherdctl.commands import (
-    causes,
     console,
     db,
     demo,
     history,
-    import_machines,
     inventory,
     pause,
     reconcile,
@@ -81,6 +79,7 @@ def _print_version(requested: bool) -> None:
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,  # it prints values of variables
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -102,8 +101,7 @@ def _root(
     variables (SHEPHERD_BMDB_HOST and so on) and from the settings document that
     SHEPHERD_SETTINGS names; see docs/settings.md. Data goes to standard output,
     as tables or (-o json) as JSON; messages go to standard error. Exit status: 0
-    success, 1 failure, 2 wrong usage. After --install-completion, the shell
-    completes commands and options with the Tab key.
+    success, 1 failure, 2 wrong usage.
 
     Examples:
       shepherdctl db migrate
@@ -118,11 +116,11 @@ _add(db_group, "migrate", db.migrate)
 _add(db_group, "status", db.status)
 app.add_typer(db_group, name="db")
 
-settings_group = _group("Write, check and show the settings of the functions, and lists of machines.")
+settings_group = _group("Write, check, show and change the settings of the functions.")
 _add(settings_group, "init", settings.init)
 _add(settings_group, "check", settings.check)
 _add(settings_group, "show", settings.show)
-_add(settings_group, "import-machines", import_machines.import_machines)
+_add(settings_group, "set", settings.set_value)
 app.add_typer(settings_group, name="settings")
 
 machine_group = _group("Show machines, and act on single ones.")
@@ -152,7 +150,6 @@ _add(ssh_key_group, "retire", ssh_key.retire)
 app.add_typer(ssh_key_group, name="ssh-key")
 
 _add(app, "status", status.status)
-_add(app, "causes", causes.causes)
 _add(app, "reconcile", reconcile.reconcile)
 _add(app, "inventory", inventory.inventory)
 _add(app, "history", history.history)

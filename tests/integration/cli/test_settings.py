@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
+from shepherd_core.domain.errors import ConfigError, SourceMissing
 from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.document import parse
 from shepherd_core.settings.effective import GIVEN, effective
 from shepherd_core.settings.keys import tables
 from shepherd_core.settings.providers import PROVIDERS
 
-from tests.support.command_line import CommandLine
+from shepherdctl import stored_settings
+from tests.support.command_line import CommandLine, without_styles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,3 +180,104 @@ def test_other_commands_read_the_document(file: Path) -> None:
     result = shepherdctl.process("status")
     assert result.returncode == 1
     assert "SHEPHERD_BMDB_HOST is not set, nor is bmdb.bmdb_host in the document" in result.stderr
+
+
+# --- set ---
+
+DEPLOYED = "s3://shepherd-bucket/settings.toml"
+INTERVAL = "agent_api.heartbeat_interval_seconds"
+
+
+@pytest.fixture
+def s3(aws: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a client of an S3 with the document of a deployment, encrypted with a key of the operator's."""
+    monkeypatch.setenv("SHEPHERD_SETTINGS", DEPLOYED)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="shepherd-bucket", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    encryption = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "arn:aws:kms:eu-central-1:123456789012:key/1"}
+    client.put_object(Bucket="shepherd-bucket", Key="settings.toml", Body=STATIC.encode(), **encryption)
+    return client
+
+
+def deployed(s3: Any) -> dict[str, Any]:
+    """Return the deployed document, and how it is encrypted."""
+    answer = s3.get_object(Bucket="shepherd-bucket", Key="settings.toml")
+    return {"key": answer.get("SSEKMSKeyId"), "text": answer["Body"].read().decode()}
+
+
+def test_one_setting_of_a_deployment_is_changed(shepherdctl: CommandLine, s3: Any) -> None:
+    """The difference is shown before, nothing is changed by a dry run, and a second time there is nothing to do."""
+    before = deployed(s3)
+    for options in (["--dry-run"], ["--yes"]):
+        assert deployed(s3) == before
+        shown = shepherdctl.read("settings", "set", INTERVAL, "600", *options)
+        assert [line for line in shown.splitlines() if line[0] in "+-"][2:] == [
+            "+",
+            "+[agent_api]",
+            "+heartbeat_interval_seconds = 600",
+        ]
+    assert deployed(s3) == {
+        "key": before["key"],
+        "text": f"{STATIC}\n[agent_api]\nheartbeat_interval_seconds = 600\n",
+    }
+    again = shepherdctl("settings", "set", INTERVAL, "600", "--yes")
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert f"{INTERVAL} has that value already in document " in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([INTERVAL, "often"], f"{INTERVAL} is 'often': it must be a whole number. Seconds between two heartbeats"),
+        ([INTERVAL, "1e999"], f"{INTERVAL} is '1e999': it must be a whole number."),
+        ([INTERVAL, "4000"], f"{INTERVAL} is 4000: "),
+        ([INTERVAL, "6"], "heartbeat_interval_seconds is 6"),
+        (["heartbeat_interval_seconds", "600"], "heartbeat_interval_seconds is unknown: it belongs into [agent_api]"),
+        (["no.such", "1"], "no.such is unknown"),
+        ([INTERVAL, "6\n0"], "it must be printable text on one line"),
+        ([INTERVAL, "600", "/etc/settings.toml"], "'/etc/settings.toml' is not in S3"),
+        (["recoverer.grace_seconds", "9"], "SHEPHERD_GRACE_SECONDS is set here and wins over the document"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_setting_that_would_be_refused_is_not_written(s3: Any, arguments: list[str], told: str) -> None:
+    """Functions would keep the document before, and the next deployment would fail."""
+    before = deployed(s3)
+    result = CommandLine(None, {"SHEPHERD_GRACE_SECONDS": "3000"})("settings", "set", *arguments, "--yes")
+    assert result.exit_code in {1, 2}
+    assert told in " ".join(without_styles(result.stderr).replace("│", " ").split())
+    assert deployed(s3) == before
+
+
+def test_two_operators_do_not_overwrite_each_other(shepherdctl: CommandLine, s3: Any) -> None:
+    """What was changed between reading and writing stays."""
+    stored = stored_settings.read(DEPLOYED)
+    shepherdctl.read("settings", "set", INTERVAL, "600", "--yes")
+    with pytest.raises(SourceMissing, match="was changed by somebody else meanwhile"):
+        stored_settings.replace(stored, b"version = 1")
+    assert deployed(s3)["text"].endswith("heartbeat_interval_seconds = 600\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "key", "after"),
+    [
+        ("version = 1\n", "session_seconds", "version = 1\nsession_seconds = 7\n"),
+        ("version = 1\r\n[updater]\r\n", "updater.x", "version = 1\r\n[updater]\r\nx = 7\r\n"),
+        ("version = 1\n[a]\nx = 1\n[b]\nx = 2 # why\n", "b.x", "version = 1\n[a]\nx = 1\n[b]\nx = 7 # why\n"),
+        ('version = 1\nx = "a # \\" b" # why\n', "x", "version = 1\nx = 7 # why\n"),
+        ("version = 1\n[a]\n# x = 1\n\n# B.\n[b]\n", "a.x", "version = 1\n[a]\n# x = 1\nx = 7\n\n# B.\n[b]\n"),
+        ("version = 1\n[a] # A\n\n# B.\n[b]\n", "a.x", "version = 1\n[a] # A\nx = 7\n\n# B.\n[b]\n"),
+        ("version = 1\na = {x = 1}\n", "a.x", None),
+        ("version = 1\na.x = 1\n", "a.x", None),
+        ("version = 1\na = 1\n", "a.x", None),
+        ('version = 1\ny = """\nx = 1"""\n', "x", None),
+    ],
+)
+def test_a_change_leaves_all_else_as_it_was_written(before: str, key: str, after: str | None) -> None:
+    """Comments are why people write the document by hand; a form that is not understood is not touched."""
+    table, _, name = key.rpartition(".")
+    if after is None:
+        with pytest.raises(ConfigError, match="edit it by hand"):
+            stored_settings.with_value(before, table, name, 7)
+    else:
+        assert stored_settings.with_value(before, table, name, 7) == after

@@ -115,6 +115,11 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]
 
 
+def unknown(table: str, name: str) -> str:
+    """Return that *table*, which is one of ours, has no key *name*, and which key was probably meant."""
+    return f"{path(table, shown(name)[1:-1])} is unknown{_hint(table, name)}"
+
+
 def bounded(faults: list[str]) -> list[str]:
     """Return *faults*, of very many the first and the number of the others."""
     if len(faults) <= MAX_FAULTS:
@@ -186,7 +191,7 @@ def _fault(table: str, name: str, value: Any) -> str | None:
     """Return what is wrong with a key or the type of its value. The value of an unknown key may be a secret."""
     setting = tables()[table].get(name)
     if setting is None:
-        return f"{path(table, shown(name)[1:-1])} is unknown{_hint(table, name)}"
+        return unknown(table, name)
     if isinstance(value, str) and PLACEHOLDER in value:
         return f"{path(table, name)} is {shown(value)}: fill it in. {setting.description}"
     wanted = kind(setting.annotation)
