@@ -52,16 +52,18 @@ def one_of(*names: str) -> Callable[[str], str]:
     return parse
 
 
-Output = Annotated[
-    Form,
-    typer.Option(
+def output_option(form: type[StrEnum], about: str) -> Any:
+    """Return the option for the format in which a command prints its data."""
+    return typer.Option(
         "--output",
         "-o",
-        parser=lambda text: Form(one_of(*Form)(text)),
-        metavar="<table|json>",
-        help="A human-readable table, or one JSON document.",
-    ),
-]
+        parser=lambda text: form(one_of(*form)(text)),
+        metavar=f"<{'|'.join(form)}>",
+        help=about,
+    )
+
+
+Output = Annotated[Form, output_option(Form, "A human-readable table, or one JSON document.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """The command that sums up the state of the fleet."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -12,16 +14,26 @@ from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.bmdb.work import ticks
 from shepherd_core.domain.states import State
 from shepherd_core.rules.circuit_breaker import where
+from shepherd_core.settings.deployment import DeploymentSettings, loop_minutes
 from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring.settings import load
 
+from shepherdctl import prometheus
+from shepherdctl.attention import EXIT_STATUS, OLD_TRANSACTION_SECONDS, attention
 from shepherdctl.commands.timings import show
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative, span
-from shepherdctl.output import Column, Form, Output, counted, document, note, table
+from shepherdctl.output import Column, Form, counted, document, note, output_option, table
+from shepherdctl.prometheus import DELAYS
 
-OLD_TRANSACTION_SECONDS = 600.0
+
+class StatusForm(StrEnum):
+    """The format in which the status is printed."""
+
+    TABLE = Form.TABLE.value
+    JSON = Form.JSON.value
+    PROMETHEUS = "prometheus"
 
 
 def status(
@@ -32,7 +44,9 @@ def status(
             "--timings", help="Show instead how long machines take to boot and agents to start and to report."
         ),
     ] = False,
-    output: Output = Form.TABLE,
+    output: Annotated[
+        StatusForm, output_option(StatusForm, "A human-readable table, one JSON document, or metrics for Prometheus.")
+    ] = StatusForm.TABLE,
 ) -> None:
     """
     Count the machines by state, and show where recovery is suspended and what each loop did last.
@@ -48,6 +62,11 @@ def status(
     with its pid: PostgreSQL keeps all dead rows for it, which slows every claim.
     Those of other users are shown only to members of pg_read_all_stats.
 
+    Exit status: 0 well, 3 something needs attention, 1 failure, 2 wrong usage.
+    That is: a machine in quarantine, recovery that is suspended, a loop whose last
+    tick failed or is late, and an old transaction. SHEPHERD_LOOP_MINUTES says how
+    often the loops run, if it is not each minute.
+
     With --timings: the median (P50) and the 99th percentile (P99) of the last 30
     days, from at most 20,000 rows of the history, and which settings are shorter.
 
@@ -55,72 +74,65 @@ def status(
       shepherdctl status
       shepherdctl status -o json | jq '.suspensions[] | select(.ended_at == null)'
       shepherdctl status -o json | jq '.ticks[] | select(.outcome != "Succeeded")'
+      shepherdctl status -o prometheus > /var/lib/node_exporter/shepherd.prom
       shepherdctl status --timings
     """
+    if timings and output is StatusForm.PROMETHEUS:
+        message = "--timings and -o prometheus exclude each other."
+        raise typer.BadParameter(message)
     (settings,) = load(BmdbSettings)
+    (deployment,) = load(DeploymentSettings)
     with bmdb(settings) as connection:
         if timings:
-            show(connection, output)
+            show(connection, Form(output))
             return
-        counts = queries.count_machines(connection)
-        suspensions = suspension.suspensions(connection)
-        overridden = overrides.overrides(connection)
-        waiting = provisioning.waiting(connection)
-        paused = queries.pauses(connection)
-        oldest = queries.oldest_transaction(connection, OLD_TRANSACTION_SECONDS)
         user, sees_transactions = queries.sees_transactions(connection)
-        last = ticks.last_ticks(connection)
+        found = {
+            "machines": queries.count_machines(connection),
+            "suspensions": suspension.suspensions(connection),
+            "overrides": overrides.overrides(connection),
+            "waiting": provisioning.waiting(connection),
+            "pauses": len(queries.pauses(connection)),
+            "oldest_transaction": queries.oldest_transaction(connection, OLD_TRANSACTION_SECONDS),
+            "sees_all_transactions": sees_transactions,
+            "ticks": ticks.last_ticks(connection),
+        }
         now = queries.now(connection)
-    if output is Form.JSON:
-        document(
-            {
-                "machines": counts,
-                "suspensions": suspensions,
-                "overrides": overridden,
-                "waiting": waiting,
-                "pauses": len(paused),
-                "oldest_transaction": oldest,
-                "sees_all_transactions": sees_transactions,
-                "ticks": last,
-            }
-        )
-        return
-    _print_counts(counts)
-    _print_suspensions(suspensions, now)
-    _print_overrides(overridden, now)
-    _print_waiting(waiting, now)
-    _print_ticks(last, now)
-    if paused:
-        note(f"{counted(len(paused), 'pause')} in force: see shepherdctl pauses")
-    if oldest:
-        note(old_transaction(oldest))
-    if not sees_transactions:
+    needed = list(attention(found, loop_minutes(deployment.loop_minutes), now))
+    if output is StatusForm.JSON:
+        document({**found, "attention": needed})
+    elif output is StatusForm.PROMETHEUS:
+        sys.stdout.write(prometheus.text(found, len(needed), now))
+    else:
+        _print(found, now, None if sees_transactions else user)
+        for each in needed:
+            note(f"needs attention: {each}")
+    if needed:
+        raise typer.Exit(EXIT_STATUS)
+
+
+def _print(found: Mapping[str, Any], now: datetime, limited_user: str | None) -> None:
+    """Print *found*; *limited_user* does not see all transactions."""
+    _print_counts(found["machines"])
+    _print_suspensions(found["suspensions"], now)
+    _print_overrides(found["overrides"], now)
+    _print_waiting(found["waiting"], now)
+    _print_ticks(found["ticks"], now)
+    if paused := found["pauses"]:
+        note(f"{counted(paused, 'pause')} in force: see shepherdctl pauses")
+    if limited_user is not None:
         note(
             "open transactions of other users are not shown; an administrator can change that: "
-            f'GRANT pg_read_all_stats TO "{user}"'
+            f'GRANT pg_read_all_stats TO "{limited_user}"'
         )
-
-
-def old_transaction(found: Mapping[str, Any]) -> str:
-    """Return what to do about a transaction that slows the BMDB."""
-    lasted = span(found["seconds"])
-    if found["kind"] == "prepared":
-        name = f"{found['application']!r} of {found['owner']}"
-        return f"the transaction {name} was prepared {lasted} ago, and slows every claim"
-    by = f" ({found['application']})" if found["application"] else ""
-    return (
-        f"a transaction of {found['owner']}{by} has been open for {lasted}, and slows every claim; "
-        f"an administrator ends it with SELECT pg_terminate_backend({found['pid']})"
-    )
 
 
 def _print_counts(counts: Sequence[Mapping[str, Any]]) -> None:
     """Print a line for each provider, with a column for each state that occurs."""
-    delays = ("being_worked_on", "backing_off", "paused")
     columns = [
         Column("PROVIDER"),
         Column("MACHINES", number=True),
-        *(Column(name.replace("_", " ").upper(), number=True) for name in (*State, *delays)),
+        *(Column(name.replace("_", " ").upper(), number=True) for name in (*State, *DELAYS)),
     ]
     rows = []
     for provider in sorted({count["provider"] for count in counts}):
@@ -130,7 +142,7 @@ def _print_counts(counts: Sequence[Mapping[str, Any]]) -> None:
             Text(str(number), "red") if state is State.UNHEALTHY and number else number
             for state, number in zip(State, machines, strict=True)
         ]
-        totals = [sum(count[name] for count in of_it.values()) or None for name in delays]
+        totals = [sum(count[name] for count in of_it.values()) or None for name in DELAYS]
         rows.append((provider, sum(number or 0 for number in machines), *styled, *totals))
     table(columns, rows)
     if not rows:

@@ -9,8 +9,8 @@ from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.bmdb.work import open_work
 from shepherd_core.rules.circuit_breaker import where
 
+from shepherdctl.attention import OLD_TRANSACTION_SECONDS, old_transaction
 from shepherdctl.commands.pause import scope_in_words
-from shepherdctl.commands.status import OLD_TRANSACTION_SECONDS, old_transaction
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection

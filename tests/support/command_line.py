@@ -67,15 +67,15 @@ class CommandLine:
         """Run it in this process, piped."""
         return typer.testing.CliRunner().invoke(app, arguments, env={**_PLAIN, **self.environment})
 
-    def read(self, *arguments: str) -> str:
-        """Return what it prints when all is well."""
+    def read(self, *arguments: str, status: int = 0) -> str:
+        """Return what it prints when it ends with the exit status that is due."""
         result = self(*arguments)
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == status, result.output
         return result.stdout
 
-    def load(self, *arguments: str) -> Any:
+    def load(self, *arguments: str, status: int = 0) -> Any:
         """Return the one JSON document that it prints."""
-        return json.loads(self.read(*arguments, "-o", "json"))
+        return json.loads(self.read(*arguments, "-o", "json", status=status))
 
     def process(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it as a process of its own, which reads its settings for the first time."""

@@ -39,7 +39,7 @@ def test_status_counts_the_states_of_the_list(shepherdctl: CommandLine, fleet: F
     apart = fleet.unhealthy_machine()
     fleet.change(apart, f"INSERT INTO machine_quarantine VALUES ('{apart}', now(), '?', '')")
     listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list"))
-    counted = {count["state"]: count["machines"] for count in shepherdctl.load("status")["machines"]}
+    counted = {count["state"]: count["machines"] for count in shepherdctl.load("status", status=3)["machines"]}
     assert counted == listed
     assert counted.keys() == set(State) - {State.CREATING, State.FORGOTTEN, State.RELEASED}
 
@@ -89,12 +89,12 @@ def test_a_suspension_is_shown_with_its_figures(shepherdctl: CommandLine, fleet:
         "('static', 'fra', now() - interval '3 days', now() - interval '2 days', 'forgotten')",
         reason=REASON,
     )
-    lines = [" ".join(line.split()) for line in shepherdctl.read("status").splitlines()[-2:]]
+    lines = [" ".join(line.split()) for line in shepherdctl.read("status", status=3).splitlines()[-2:]]
     assert lines == [
         f"recovery suspended for 4 min equinix the whole provider {REASON}",
         "ended 2 h ago static location ams before",
     ]
-    assert [(one["provider"], one["reason"]) for one in shepherdctl.load("status")["suspensions"]] == [
+    assert [(one["provider"], one["reason"]) for one in shepherdctl.load("status", status=3)["suspensions"]] == [
         ("equinix", REASON),
         ("static", "before"),
     ]
@@ -136,13 +136,13 @@ def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
         fleet.pass_time(1_000)
     fleet.open_session().close()  # finds the tick that was killed
     shepherdctl = CommandLine(fleet.settings)
-    assert [" ".join(line.split()) for line in shepherdctl.read("status").splitlines()] == [
+    assert [" ".join(line.split()) for line in shepherdctl.read("status", status=3).splitlines()] == [
         "LAST TICK LOOP PROVIDER TOOK OUTCOME DID",
         "51 min ago Initializer static 20 s Succeeded 3 claimed, 2 finished, oldest due age 12 min",
         "34 min ago Recoverer static 20 s Failed ProviderUnavailable: it rains",
         "16 min ago Updater static Expired",
     ]
-    shown = {each["loop"]: each for each in shepherdctl.load("status")["ticks"]}
+    shown = {each["loop"]: each for each in shepherdctl.load("status", status=3)["ticks"]}
     assert {loop: each["outcome"] for loop, each in shown.items()} == {
         "initializer": "Succeeded",
         "recoverer": "Failed",
@@ -150,6 +150,82 @@ def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
     }
     assert shown["initializer"]["counts"]["claimed"] == 3
     assert (shown["updater"]["settings_hash"], shown["updater"]["code_version"]) == ("5e771465", "c0de")
+
+
+def tick(loop: str, minutes_ago: int, outcome: str) -> str:
+    """Return the statement that records a tick of *loop*."""
+    ended = f"now() - interval '{minutes_ago} minutes'"
+    return (
+        "INSERT INTO ticks (session_id, loop, provider, began_at, ended_at, outcome, counts, runtime_info) "
+        f"VALUES (gen_random_uuid(), '{loop}', 'static', {ended}, {ended}, '{outcome}', '{{}}', '1')"
+    )
+
+
+@pytest.mark.parametrize(
+    ("statements", "told"),
+    [
+        ([], []),
+        (
+            ["INSERT INTO recovery_suspensions VALUES ('static', 'ams', now(), NULL, ''), ('a', '', now(), now(), '')"],
+            ["recovery is suspended: static, location ams"],
+        ),
+        (
+            ["INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '' FROM machines"],
+            ["1 machine in quarantine"],
+        ),
+        (
+            [
+                tick("updater", 0, "Failed"),
+                tick("recoverer", 20, "Succeeded"),
+                tick("initializer", 20, "Succeeded"),
+                tick("provisioner", 2_000, "Expired"),
+            ],
+            ["the Recoverer of static has not run for 20 min", "the Updater of static failed"],
+        ),
+    ],
+    ids=["well", "suspended", "quarantined", "loops"],
+)
+def test_the_exit_status_says_whether_an_operator_is_needed(
+    fleet: Fleet, statements: list[str], told: list[str]
+) -> None:
+    """A script need not understand tables. A loop is late by its own interval, and one that is off is never late."""
+    fleet.unhealthy_machine(60)
+    for statement in statements:
+        fleet.sql(statement)
+    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_LOOP_MINUTES": "0,10,1,1"})
+    assert shepherdctl.load("status", status=3 if told else 0)["attention"] == told
+    result = shepherdctl("status")
+    assert [line.removeprefix("needs attention: ") for line in result.stderr.splitlines()] == told
+    metrics = shepherdctl.read("status", "-o", "prometheus", status=result.exit_code).splitlines()
+    assert metrics[-1] == f"shepherd_attention {len(told)}"
+
+
+def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet) -> None:
+    """In its text format; what a provider names cannot break a line."""
+    fleet.sql("INSERT INTO recovery_suspensions VALUES ('ec2', :location, now(), NULL, 'why')", location='a\\"\n\x1b')
+    fleet.sql(
+        "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES ('ec2', 7, 5, now())"
+    )
+    fleet.sql(tick("updater", 1, "Expired"))
+    lines = shepherdctl.read("status", "-o", "prometheus", status=3).splitlines()
+    samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    names = {name.partition("{")[0] for name in samples}
+    assert [line.split()[2:] for line in lines if line.startswith("# TYPE")] == [
+        [name, "gauge"] for name in dict.fromkeys(name.partition("{")[0] for name in samples)
+    ]
+    assert {line.split()[2] for line in lines if line.startswith("# HELP")} == names
+    assert float(samples.pop('shepherd_tick_age_seconds{loop="updater",provider="static"}')) >= 60
+    assert {name: value for name, value in samples.items() if value != "0"} == {
+        **{
+            f'shepherd_machines{{provider="static",state="{state}"}}': "2"
+            for state in ("needs_agent", "starting", "running", "unhealthy", "installed")
+        },
+        'shepherd_recovery_suspended{provider="ec2",location="a\\\\\\"\\n\\\\x1b"}': "1",
+        'shepherd_waiting_for_limit{provider="ec2"}': "7",
+        "shepherd_attention": "2",
+    }
+    refused = shepherdctl("status", "--timings", "-o", "prometheus")
+    assert (refused.exit_code, refused.stdout) == (2, "")
 
 
 def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet) -> None:

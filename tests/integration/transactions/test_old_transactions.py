@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.bmdb.machines import queries
 
-from shepherdctl.commands.status import old_transaction
+from shepherdctl.attention import old_transaction
 from tests.support.bmdb.fleet import administrator
 from tests.support.command_line import CommandLine
 
