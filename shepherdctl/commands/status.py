@@ -63,7 +63,7 @@ def status(
     Those of other users are shown only to members of pg_read_all_stats.
 
     Exit status: 0 well, 3 something needs attention, 1 failure, 2 wrong usage.
-    That is: a machine in quarantine, recovery that is suspended, a loop whose last
+    That is a machine in quarantine, recovery that is suspended, a loop whose last
     tick failed or is late, and an old transaction. SHEPHERD_LOOP_MINUTES says how
     often the loops run, if it is not each minute.
 
