@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections import Counter
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.live import Live
+    from shepherd_core.domain.clock import Clock
 
     from simulator.environment.environment import Environment
     from simulator.environment.status import MachineStatus
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 _REFRESH_SECONDS = 0.25
 _EVENT_LINES = 12
 """Lines of the terminal that are left to events, however many machines there are."""
-_FRAME_LINES = 6
-"""Lines of the table that are no machine: title, head, borders and the count of further machines."""
+_FRAME_LINES = 7
+"""Lines of the table that are no machine: title, head, borders, the count of further machines and the work."""
 _PICTURE_COLUMNS = 96
 _PICTURE_MACHINES = 20
 _COUNTED = {
@@ -57,7 +59,7 @@ FAULTS = {
     "change_host_key": "host key changes",
 }
 """Faults in words, by the methods of ``MachinePool``."""
-_STYLES = {"running": "green", "no heartbeat": "red", "backing off": "yellow", "being worked on": "cyan"}
+_STYLES = {"running": "green", "no heartbeat": "red", "backing off": "yellow"}
 
 
 @dataclass
@@ -74,21 +76,23 @@ class LiveView:
     """Every event that was printed."""
     recovery_suspended: bool = False
     """Whether the Recoverer suspended recovery in its last invocation."""
-    _pending: queue.SimpleQueue[Invocation | tuple[str, str]] = field(default_factory=queue.SimpleQueue)
+    clock: Clock = field(default_factory=SystemClock)
+    _pending: queue.SimpleQueue[tuple[float, Invocation | tuple[str, str]]] = field(default_factory=queue.SimpleQueue)
+    """Events that were not printed yet, each with its time by the clock."""
     _explained: set[str] = field(default_factory=set)
 
     def on_invocation(self, invocation: Invocation) -> None:
         """Take note of the outcome of an invocation. For any thread."""
-        self._pending.put(invocation)
+        self._pending.put((self.clock.monotonic(), invocation))
 
     def on_power_change(self, provider_id: str, change: str) -> None:
         """Take note of a change of a machine's power. For any thread."""
-        self._pending.put((provider_id, change))
+        self._pending.put((self.clock.monotonic(), (provider_id, change)))
 
     def say(self, environment: Environment, text: str, source: str = "") -> None:
         """Print an event of now, after those that came before it."""
         self._print_pending(environment)
-        self._print(environment, text, source)
+        self._print(environment.elapsed, text, source)
 
     def refresh(self, environment: Environment, statuses: list[MachineStatus]) -> None:
         """Print the events since the last time, and update the table."""
@@ -106,40 +110,41 @@ class LiveView:
 
     def _print_pending(self, environment: Environment) -> None:
         while not self._pending.empty():
-            event = self._pending.get()
+            moment, event = self._pending.get()
+            at = environment.elapsed - (self.clock.monotonic() - moment)
             if isinstance(event, tuple):
                 provider_id, change = event
-                self._print(environment, f"{provider_id[:8]}: {change}", "power")
-                self._explain(environment, environment.machine_source.power_note)
+                self._print(at, f"{provider_id[:8]}: {change}", "power")
+                self._explain(at, environment.machine_source.power_note)
             else:
-                self._print_invocation(environment, event)
+                self._print_invocation(environment, at, event)
 
-    def _print_invocation(self, environment: Environment, invocation: Invocation) -> None:
+    def _print_invocation(self, environment: Environment, at: float, invocation: Invocation) -> None:
         function, result = invocation.function, invocation.result or {}
         if function == "recoverer" and invocation.result is not None:
             suspended = bool(result.get("recovery_suspended"))
             if suspended != self.recovery_suspended:
                 self.recovery_suspended = suspended
                 because = "suspends recovery: too many unhealthy, likely an outage"
-                self._print(environment, because if suspended else "resumes recovery", function)
+                self._print(at, because if suspended else "resumes recovery", function)
         texts = _COUNTED.get(function, {})
         did = [text.format(counted(int(result[name]), "machine")) for name, text in texts.items() if result.get(name)]
         did += [invocation.error.splitlines()[0]] if invocation.error else []
         if did:
-            self._print(environment, ", ".join(did), function)
+            self._print(at, ", ".join(did), function)
         if function == "provisioner" and result.get("created"):
-            self._explain(environment, environment.machine_source.creation_note)
+            self._explain(at, environment.machine_source.creation_note)
         if function == "initializer" and result.get("failed"):
-            self._explain(environment, _NOT_BOOTED)
+            self._explain(at, _NOT_BOOTED)
 
-    def _explain(self, environment: Environment, text: str) -> None:
+    def _explain(self, at: float, text: str) -> None:
         """Print a remark, the first time."""
         if text and text not in self._explained:
             self._explained.add(text)
-            self._print(environment, text)
+            self._print(at, text)
 
-    def _print(self, environment: Environment, text: str, source: str = "") -> None:
-        line = f"{environment.elapsed:5.1f} s  {source:<11}  {text}"
+    def _print(self, at: float, text: str, source: str = "") -> None:
+        line = f"{max(0.0, at):5.1f} s  {source:<11}  {text}"
         self.lines.append(line)
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -178,18 +183,27 @@ def _table(
         table.add_column(column, no_wrap=True)
     table.add_column("heartbeat", justify="right", no_wrap=True)
     shown = statuses if len(statuses) <= room else sorted(statuses, key=lambda machine: machine.running)[:room]
+    sessions = [(session["component_name"].partition("/")[0], session) for session in environment.sessions()]
+    workers = {machine_id: loop for loop, session in sessions for machine_id in session["machine_ids"]}
     for machine in shown:
         fault = FAULTS.get(environment.faulted.get(machine.provider_id, ""), "")
         if fault and environment.pool.reboots(machine.provider_id):
             fault = "rebooted"
-        style = _STYLES.get(machine.state)
+        state, style = machine.state, _STYLES.get(machine.state)
+        if machine.worked_on:
+            worker = workers.get(machine.machine_id)
+            state, style = f"{worker} at work" if worker else "being worked on", "cyan"
         table.add_row(
             str(machine.machine_id)[:8],
             machine.provider_id[:8],
             machine.power + (f" ({fault})" if fault else ""),
-            f"[{style}]{machine.state}[/]" if style else machine.state,
+            f"[{style}]{state}[/]" if style else state,
             "" if machine.heartbeat_age is None else f"{machine.heartbeat_age / 60:.0f} min ago",
         )
-    if len(shown) < len(statuses):
-        table.caption = f"and {counted(len(statuses) - len(shown), 'more machine')}"
+    at_work = Counter[str]()
+    for loop, session in sessions:
+        at_work[loop] += session["machines"]
+    work = ", ".join(loop + f" ({counted(n, 'machine')})" * bool(n) for loop, n in sorted(at_work.items()))
+    more = f"and {counted(len(statuses) - len(shown), 'more machine')}\n" if len(shown) < len(statuses) else ""
+    table.caption = f"{more}at work: {work or 'nothing'}"
     return table

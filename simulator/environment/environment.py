@@ -23,6 +23,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import matching
+from shepherd_core.bmdb.work import open_work
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.settings.functions import ROLES
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 
+_SESSIONS = 100
 _BUCKET = "shepherd-agents"
 _CA = f"s3://{_BUCKET}/ca.pem"
 _INTERVAL_VARIABLE = "SHEPHERD_HEARTBEAT_INTERVAL_SECONDS"
@@ -122,6 +124,11 @@ class Environment(Assembled):
         """Return the machines of the BMDB, as ``shepherdctl machine list`` does."""
         with self._lock:
             return list(matching(self._bmdb))
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """Return the sessions of invocations under way, with the machines that they work on."""
+        with self._lock:
+            return open_work.open_sessions(self._bmdb, _SESSIONS)
 
     def history(self, machine_id: UUID) -> list[dict[str, Any]]:
         """Return the history of one machine, newest first."""

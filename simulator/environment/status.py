@@ -26,6 +26,8 @@ class MachineStatus:
     """The actual state of the simulated machine, whatever the BMDB holds."""
     state: str
     """The state according to the BMDB, in words."""
+    worked_on: bool
+    """Whether a loop works on it now."""
     running: bool
     """Whether its agent was started and has reported within the last three heartbeat intervals."""
     heartbeat_age: float | None
@@ -47,9 +49,7 @@ def _machine_status(environment: Environment, row: dict[str, Any], now: datetime
     beat, started = row["agent_heartbeat_at"], row["agent_started_at"]
     age = None if beat is None else (now - beat).total_seconds() * environment.settings.speed
     running = started is not None and age is not None and age <= _FRESH_INTERVALS * environment.heartbeat_seconds
-    if row["being_worked_on"]:
-        state = "being worked on"
-    elif running:
+    if running:
         state = "running"
     elif started is not None:
         state = "starting" if age is None else "no heartbeat"
@@ -57,7 +57,7 @@ def _machine_status(environment: Environment, row: dict[str, Any], now: datetime
         state = "backing off"
     else:
         state = "needs agent"
-    return MachineStatus(row["machine_id"], provider_id, power, state, running, age)
+    return MachineStatus(row["machine_id"], provider_id, power, state, row["being_worked_on"], running, age)
 
 
 def violated_invariants(environment: Environment) -> list[str]:

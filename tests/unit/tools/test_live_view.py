@@ -17,6 +17,7 @@ from simulator.lambda_.service import Invocation
 
 if TYPE_CHECKING:
     from simulator.environment.environment import Environment
+    from tests.conftest import ManualClock
 
 MACHINES = 30
 SUSPENDED = Invocation("recoverer", 1, {"recovery_suspended": 1})
@@ -32,15 +33,26 @@ def environment() -> Environment:
         faulted={},
         settings=SimpleNamespace(machines=MACHINES),
         machine_source=SimpleNamespace(power_note="", creation_note="(not contacted before it has booted)"),
+        sessions=lambda: [
+            {"component_name": "provisioner/equinix", "machines": 0, "machine_ids": []},
+            {"component_name": "recoverer/equinix", "machines": 2, "machine_ids": [UUID(int=29)]},
+        ],
+        pool=SimpleNamespace(reboots=lambda _: 0),
     )
     return cast("Environment", looked_at)
 
 
-def statuses(*down: int) -> list[MachineStatus]:
+def statuses(*down: int, worked_on: int | None = None) -> list[MachineStatus]:
     """Return the machines, all of which run but those that are *down*."""
     return [
         MachineStatus(
-            UUID(int=n), f"machine-{n:02}", "up", "running" if n not in down else "no heartbeat", n not in down, 0
+            UUID(int=n),
+            f"machine-{n:02}",
+            "up",
+            "running" if n not in down else "no heartbeat",
+            n == worked_on,
+            n not in down,
+            0,
         )
         for n in range(MACHINES)
     ]
@@ -68,6 +80,29 @@ def test_events_are_printed_in_the_order_in_which_they_happened(environment: Env
     assert max(map(len, view.lines)) <= 80
 
 
+def test_an_event_has_the_time_at_which_it_happened(environment: Environment, clock: ManualClock) -> None:
+    """It is printed later: with the time of then, events of different moments would all have the same."""
+    view = LiveView(Console(file=StringIO(), width=200), None, clock=clock)
+    view.on_power_change("abcdefgh-1", "reboot")
+    clock.sleep(0.5)
+    view.on_invocation(SUSPENDED)
+    clock.sleep(0.25)
+    view.say(environment, "all is well")
+    assert [line.split()[0] for line in view.lines] == ["0.2", "0.8", "1.0"]
+
+
+def test_the_table_shows_which_loop_works_on_what(environment: Environment) -> None:
+    """Of a machine that is worked on, and in all: the Provisioner and the Updater work on none."""
+    console = Console(file=StringIO(), width=80, height=60, force_terminal=True, color_system=None)
+    with Live(console=console, auto_refresh=False) as live:
+        LiveView(console, live).refresh(environment, statuses(28, 29, worked_on=29))
+        table = Console(file=(drawn := StringIO()), width=80)
+        table.print(live.get_renderable())
+    assert [line.count("recoverer at work") for line in drawn.getvalue().splitlines()].count(1) == 1
+    assert drawn.getvalue().count("no heartbeat") == 1
+    assert "at work: provisioner, recoverer (2 machines)" in drawn.getvalue()
+
+
 @pytest.mark.parametrize("height", [24, 40])
 def test_the_table_gives_way_to_the_events(environment: Environment, height: int) -> None:
     """On a small terminal the machines hid all events, even that recovery was suspended."""
@@ -84,5 +119,5 @@ def test_the_table_gives_way_to_the_events(environment: Environment, height: int
     assert "30 machines, 29 running, recovery suspended" in " ".join(drawn.getvalue().split())
     assert "machine-29"[:8] in drawn.getvalue()
     assert "no heartbeat" in drawn.getvalue()
-    assert f"and {MACHINES - (len(lines) - 6)} more machines" in drawn.getvalue()
+    assert f"and {MACHINES - (len(lines) - 7)} more machines" in drawn.getvalue()
     assert "suspends recovery" in screen.getvalue()
