@@ -62,6 +62,12 @@ def fleet(connection: Connection) -> dict[str, Any]:
         "by_state": by_state,
         "bar": charts.bar(by_state),
         "places": _places(counts),
+        "place_heads": (
+            "Provider",
+            "Location",
+            "Machines#",
+            *(f"{state.replace('_', ' ').capitalize()}#" for state in STATES),
+        ),
         "notices": sorted(
             (_notice(one) for one in notices if one["kind"] != "now"), key=lambda one: (not one["severe"], one["since"])
         ),

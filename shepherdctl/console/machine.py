@@ -52,7 +52,7 @@ def machine(connection: Connection, name: str, days: str | None) -> dict[str, An
         "state": observer.state(found),
         "described": observer.describe(found).plain,
         "facts": [(name, str(value)) for name, value in show.rows(found, observer) if value is not None],
-        "times": {name: value for name, value in found.items() if isinstance(value, datetime)},
+        "times": [(name.replace("_", " "), value) for name, value in found.items() if isinstance(value, datetime)],
         "verdicts": [
             (
                 loop_name(verdict.process),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from shepherdctl.output import counted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
 _INSTANT = timedelta(seconds=1)
 """What one statement saw later than another."""
@@ -25,6 +24,8 @@ STATIC_FOLDER = _FOLDER / "static"
 def _printed(value: object) -> object:
     if value is None:
         return ""
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -42,10 +43,6 @@ def _ago(context: Mapping[str, Any], moment: datetime | None) -> str:
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(iso(moment), text)
 
 
-def _clock(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S}"
-
-
 def _words(name: object) -> str:
     return str(name).replace("_", " ")
 
@@ -60,7 +57,5 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_printed,
     )
-    made.filters.update(
-        ago=_ago, clock=_clock, counted=counted, figure=_figure, iso=iso, span=span, words=_words, escape=escape
-    )
+    made.filters.update(ago=_ago, counted=counted, figure=_figure, iso=iso, span=span, words=_words, escape=escape)
     return made
