@@ -6,11 +6,15 @@ import re
 from typing import TYPE_CHECKING
 
 import requests
+from shepherd_core.bmdb.machines import queries
 
 from shepherdctl.console.server import background
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from shepherdctl.console.guard import Access
+    from tests.support.bmdb.fleet import Fleet
 
 _SECONDS = 30
 
@@ -48,6 +52,27 @@ class Visitor:
     def text(self, path: str) -> str:
         """Return what the page at *path* says, without its tags, on one line."""
         return said(self.read(path))
+
+
+def plant_hostile_text(fleet: Fleet, text: str) -> UUID:
+    """Put *text* everywhere where machines, providers and operators may write, and return a machine that has it."""
+    machine_id = fleet.unhealthy_machine()
+    fleet.sql(
+        "UPDATE machine_provided SET provider_id = :t, provider_ip_address = :t, provider_location = :t "
+        "WHERE machine_id = :id",
+        t=text,
+        id=machine_id,
+    )
+    fleet.sql(
+        "INSERT INTO work_history VALUES (:id, 'ShepherdRecovery', 'Started', now() - interval '1 hour', NULL), "
+        "(:id, 'ShepherdRecovery', 'Failed', now() - interval '58 minutes', :t)",
+        id=machine_id,
+        t=text,
+    )
+    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', :t, now(), NULL, :t)", t=text)
+    fleet.sql("INSERT INTO capacity_penalties VALUES ('static', :t, now() + interval '1 hour', :c)", t=text, c=text)
+    queries.pause(fleet.connection, owner=text, reason=text, machine_id=machine_id)
+    return machine_id
 
 
 def said(page: str) -> str:

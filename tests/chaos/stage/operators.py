@@ -49,7 +49,7 @@ class Operators:
         machine_id = self._quarantined = fleet.unhealthy_machine()
         device = environment.machine_at_provider(machine_id)
         environment.may_be_rebooted.add(device)
-        fleet.change(machine_id, f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), 'test', '')")
+        fleet.quarantine(machine_id, "test")
         fleet.sql(
             "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', now() + interval '1 minute', 'test', 60)",
             id=machine_id,

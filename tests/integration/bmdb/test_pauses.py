@@ -118,13 +118,10 @@ def test_a_pause_is_shown_at_machines_that_need_nothing_too(
 ) -> None:
     """A pause of everything applies to them too; a pause of a process does not, if the machine does not need it."""
     machines = {
-        "quarantined": fleet.unhealthy_machine(),
+        "quarantined": fleet.quarantine(fleet.unhealthy_machine()),
         "intended": fleet.bare_machine(),
         "awaited": fleet.provided_machine(),
     }
-    fleet.change(
-        machines["quarantined"], f"INSERT INTO machine_quarantine VALUES ('{machines['quarantined']}', now(), '?', '')"
-    )
     fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=machines["intended"])
     fleet.change(machines["awaited"], f"INSERT INTO machine_grace VALUES ('{machines['awaited']}', now(), now())")
     queries.pause(fleet.connection, owner="me", reason="maintenance", **chosen)

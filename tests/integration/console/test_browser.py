@@ -10,8 +10,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 from shepherd_core.bmdb.machines import queries
 
-from tests.support.bmdb.fleet import HOUR
-from tests.support.console import serving
+from tests.support.console import plant_hostile_text, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,33 +45,15 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def machine_id(fleet: Fleet) -> UUID:
     """Return one of several machines in several states, with a history, whose names are hostile."""
-    machine_id = fleet.locate(fleet.unhealthy_machine(2 * HOUR), "ams")
     fleet.unhealthy_machine(30)
     fleet.provided_machine()
-    quarantined = fleet.unhealthy_machine()
-    fleet.change(
-        quarantined, f"INSERT INTO machine_quarantine VALUES ('{quarantined}', now(), 'PolicyExhausted: x', '')"
-    )
-    fleet.sql(
-        "UPDATE machine_provided SET provider_id = :t, provider_ip_address = :t, provider_location = :t "
-        "WHERE machine_id = :id",
-        t=HOSTILE,
-        id=machine_id,
-    )
-    fleet.sql(
-        "INSERT INTO work_history VALUES (:id, 'ShepherdRecovery', 'Started', now() - interval '1 hour', NULL), "
-        "(:id, 'ShepherdRecovery', 'Failed', now() - interval '58 minutes', :t)",
-        id=machine_id,
-        t=HOSTILE,
-    )
-    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', 'ams', now(), NULL, :t)", t=HOSTILE)
+    fleet.quarantine(fleet.unhealthy_machine(), "PolicyExhausted: x")
     fleet.sql(
         "INSERT INTO ticks SELECT gen_random_uuid(), 'recoverer', 'static', '1', now() - n * interval '1 minute', "
         "now() - n * interval '1 minute' + interval '9 seconds', 'Succeeded', NULL, '{\"finished\": 2}' "
         "FROM generate_series(1, 40) AS n"
     )
-    queries.pause(fleet.connection, owner="ana", reason=HOSTILE, machine_id=machine_id)
-    return machine_id
+    return plant_hostile_text(fleet, HOSTILE)
 
 
 @pytest.fixture

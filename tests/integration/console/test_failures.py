@@ -37,23 +37,21 @@ AFTER_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
         ("/static/../app.py", 404, "Not Found"),
     ],
 )
-def test_a_wrong_address_says_what_is_wrong(fleet: Fleet, path: str, status: int, expected: str) -> None:
+def test_a_wrong_address_says_what_is_wrong(
+    visitor: Visitor, fleet: Fleet, path: str, status: int, expected: str
+) -> None:
     """Addresses are sent to colleagues, who have another BMDB or look a week later."""
     fleet.provided_machine()
-    with serving(fleet.settings) as access:
-        response = Visitor(access).get(path)
+    response = visitor.get(path)
     assert response.status_code == status
     assert expected.replace("'", "&#39;") in response.text
     assert f"Status {status}" in said(response.text)
 
 
-def test_nothing_can_be_sent_to_a_console_that_only_reads(fleet: Fleet) -> None:
+def test_nothing_can_be_sent_to_a_console_that_only_reads(visitor: Visitor) -> None:
     """It has no page that takes anything."""
-    with serving(fleet.settings) as access:
-        visitor = Visitor(access)
-        for path in ("/", "/machines", "/work", "/machines/machine-1"):
-            response = visitor.post(path, x="y")
-            assert response.status_code == 405
+    for path in ("/", "/machines", "/work", "/machines/machine-1"):
+        assert visitor.post(path, x="y").status_code == 405
 
 
 def test_a_database_that_is_away_comes_back_by_itself(fleet: Fleet, tmp_path: Path) -> None:

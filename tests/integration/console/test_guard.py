@@ -9,20 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.command_line import CommandLine
-from tests.support.console import Visitor, said, serving
+from tests.support.console import Visitor, said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shepherdctl.console.guard import Access
     from tests.support.bmdb.fleet import Fleet
-
-
-@pytest.fixture
-def access(fleet: Fleet) -> Iterator[Access]:
-    """Return what opens a console."""
-    with serving(fleet.settings) as access:
-        yield access
 
 
 PAGES = ("/", "/machines", "/machines.csv", "/machines.json", "/machines/x", "/work", "/nothing")

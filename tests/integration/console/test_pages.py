@@ -20,14 +20,14 @@ from shepherdctl.console import fleet as fleet_page
 from shepherdctl.console import machines as machines_page
 from tests.support.bmdb.fleet import HOUR, PROVIDER
 from tests.support.command_line import CommandLine
-from tests.support.console import Visitor, said, serving
+from tests.support.console import plant_hostile_text, said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
     from uuid import UUID
 
     from tests.support.bmdb.fleet import Fleet
+    from tests.support.console import Visitor
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}\u202e&lt;"
 ESCAPED = (
@@ -36,22 +36,11 @@ ESCAPED = (
 
 
 @pytest.fixture
-def visitor(fleet: Fleet) -> Iterator[Visitor]:
-    """Return somebody who may read the console of the fleet."""
-    with serving(fleet.settings) as access:
-        yield Visitor(access)
-
-
-@pytest.fixture
 def mixed(fleet: Fleet) -> dict[State, UUID]:
     """Return a machine in each state that is not decommissioned."""
     installed = fleet.started_machine(HOUR)
     fleet.request_installation(installed, 1)
     fleet.report_installation(installed, 1)
-    quarantined = fleet.unhealthy_machine()
-    fleet.change(
-        quarantined, f"INSERT INTO machine_quarantine VALUES ('{quarantined}', now(), 'PolicyExhausted: x', '')"
-    )
     creating = fleet.bare_machine()
     fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'static', 'rack-7', now())", id=creating)
     return {
@@ -61,7 +50,7 @@ def mixed(fleet: Fleet) -> dict[State, UUID]:
         State.RUNNING: fleet.unhealthy_machine(60),
         State.UNHEALTHY: fleet.unhealthy_machine(2 * HOUR),
         State.INSTALLED: installed,
-        State.QUARANTINED: quarantined,
+        State.QUARANTINED: fleet.quarantine(fleet.unhealthy_machine(), "PolicyExhausted: x"),
     }
 
 
@@ -314,21 +303,7 @@ def test_differences_are_those_of_reconcile(
 
 def test_hostile_text_is_shown_and_never_markup(visitor: Visitor, fleet: Fleet) -> None:
     """Machines and providers choose their names; a page with a script in it could do all that its reader may."""
-    machine_id = fleet.unhealthy_machine()
-    fleet.sql(
-        "UPDATE machine_provided SET provider_id = :t, provider_ip_address = :t, provider_location = :t "
-        "WHERE machine_id = :id",
-        t=HOSTILE,
-        id=machine_id,
-    )
-    fleet.sql(
-        "INSERT INTO work_history VALUES (:id, 'ShepherdRecovery', 'Failed', now(), :t)", id=machine_id, t=HOSTILE
-    )
-    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', :t, now(), NULL, :t)", t=HOSTILE)
-    fleet.sql(
-        "INSERT INTO capacity_penalties VALUES ('static', :t, now() + interval '1 hour', :c)", t=HOSTILE, c=HOSTILE
-    )
-    queries.pause(fleet.connection, owner=HOSTILE, reason=HOSTILE, machine_id=machine_id)
+    machine_id = plant_hostile_text(fleet, HOSTILE)
     for path in ("/", "/machines", f"/machines/{machine_id}", "/work", "/machines?text=" + HOSTILE):
         page = visitor.read(path)
         assert ESCAPED in page, path

@@ -352,7 +352,7 @@ def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> 
 def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet, operator: Operator) -> None:
     """The machine still runs, although its agent is refused from then on; it may hold the work of its users."""
     machine_id = old(fleet, fleet.unhealthy_machine())
-    fleet.change(machine_id, f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '?', '')")
+    fleet.quarantine(machine_id)
     assert queries.record_heartbeat(fleet.connection, machine_id)
     assert remediation.unquarantine(fleet.connection, machine_id, reason="?")
     assert not queries.record_heartbeat(fleet.connection, machine_id)

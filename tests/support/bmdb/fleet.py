@@ -245,6 +245,11 @@ class Fleet:
 
         self.connection.transact(unit)
 
+    def quarantine(self, machine_id: UUID, cause: str = "?") -> UUID:
+        """Put a machine into quarantine, and return it."""
+        self.change(machine_id, f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '{cause}', '')")
+        return machine_id
+
     def request_installation(self, machine_id: UUID, generation: int, raw: bytes = b"") -> None:
         """Request an installation of this generation; *raw* is what the agent gets."""
         self.change(
