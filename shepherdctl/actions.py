@@ -45,6 +45,7 @@ def pause(
     owner: str,
     reason: str,
     seconds: float | None,
+    dry_run: bool = False,
 ) -> list[dict[str, Any]]:
     """Pause each of these machines, all of them or none; without any, whatever else is named. Return the pauses."""
     scope = {"process": process, "provider": provider}
@@ -52,7 +53,9 @@ def pause(
     def unit() -> list[dict[str, Any]]:
         return [
             {
-                "pause_id": queries.pause(
+                "pause_id": None
+                if dry_run
+                else queries.pause(
                     connection,
                     owner=owner,
                     reason=reason,

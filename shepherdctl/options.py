@@ -77,6 +77,11 @@ LocationOption = Annotated[
 MachineArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The beginning of a machine id, or a whole provider id.")
 ]
+MachinesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="As --machine, of which it is the short form.", show_default=False),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 ReasonOption = Annotated[
     str, typer.Option("--reason", parser=reason_text, metavar="TEXT", help="Why; it is stored for others to read.")
 ]

@@ -5,10 +5,11 @@ A command that takes a ``selection`` and is decorated with ``selecting`` gets th
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Annotated, Any, Self
+from uuid import UUID
 
 import typer
 from shepherd_core.bmdb.connection import Connection
@@ -17,9 +18,11 @@ from shepherd_core.bmdb.machines.search import MOST_IDS, Search, matching
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.states import State
 
+from shepherdctl.confirm import confirm, require_terminal
 from shepherdctl.formats import duration
 from shepherdctl.options import PROVIDERS
-from shepherdctl.output import one_of
+from shepherdctl.output import counted, note, one_of
+from shepherdctl.state import Observer
 
 SEVERITY = (
     State.QUARANTINED,
@@ -33,6 +36,7 @@ SEVERITY = (
 """The states of machines in the BMDB, those that need attention first."""
 _MOST_CHANGED = 1_000
 """Machines that one command changes at most."""
+_MOST_SHOWN = 20
 _LONGEST = 128
 _PANEL = "Filters: which machines"
 
@@ -73,7 +77,7 @@ class Selection:
     def of(
         cls,
         *,
-        machines: Annotated[
+        named: Annotated[
             list[str] | None, _several("ID", "The beginning of its id, or its provider id.", "--machine", parser=str)
         ] = None,
         states: Annotated[
@@ -119,7 +123,7 @@ class Selection:
     ) -> Self:
         """Return the selection that the options of a command make."""
         return cls(
-            tuple(machines or ()),
+            tuple(named or ()),
             Search(
                 states=tuple(State(name) for name in states or ()),
                 providers=tuple(providers or ()),
@@ -138,9 +142,19 @@ class Selection:
         """Return whether anything was given."""
         return bool(self.names) or self.filters != Search()
 
-    def named(self, names: Sequence[str]) -> Self:
-        """Return the same with more machines by name."""
-        return replace(self, names=(*self.names, *names))
+    def to_confirm(self, names: Sequence[str] | None = None, *, yes: bool) -> Self:
+        """
+        Return the same with more machines by name, for a command that changes them. *yes*: it need not ask.
+
+        Raises:
+            BadParameter: nothing was given, which would be all machines; or there is no terminal to ask on.
+        """
+        chosen = replace(self, names=(*self.names, *(names or ())))
+        if not chosen:
+            message = "which machines? Give ids, or filters such as --state or --cause."
+            raise typer.BadParameter(message)
+        require_terminal(yes=yes or not chosen.asks)
+        return chosen
 
     def search(self, connection: Connection) -> Search:
         """
@@ -161,13 +175,9 @@ class Selection:
         Return the machines that match, as ``search.Found.machines``; those that were named, in their order.
 
         Raises:
-            BadParameter: nothing was given, which would be all machines.
             MachineUnknown: as ``search``.
             ShepherdError: none matches, or more than 1,000.
         """
-        if not self:
-            message = "which machines? Give ids, or filters such as --state or --cause."
-            raise typer.BadParameter(message)
         search = self.search(connection)
         found: list[dict[str, Any]] = []
         for machine in matching(connection, search):
@@ -181,10 +191,33 @@ class Selection:
         order = {machine_id: place for place, machine_id in enumerate(search.machine_ids)}
         return sorted(found, key=lambda machine: order.get(machine["machine_id"], 0))
 
+    def ids(self, connection: Connection) -> tuple[UUID, ...]:
+        """Return the ids of the machines that match; without filters, also of those that are gone. Raises the same."""
+        search = self.search(connection)
+        if self.filters == Search():
+            return search.machine_ids
+        return tuple(machine["machine_id"] for machine in self.to_change(connection))
+
+    def confirm(self, connection: Connection, machines: Sequence[Mapping[str, Any]]) -> None:
+        """
+        Wait until the operator confirms a change of *machines*, unless one was named.
+
+        Raises:
+            ShepherdError: something else was typed.
+        """
+        if not self.asks:
+            return
+        observer = Observer(queries.now(connection), queries.pauses(connection))
+        for machine in machines[:_MOST_SHOWN]:
+            note(f"{machine['provider_id'] or machine['machine_id']}: {observer.describe(machine)}")
+        if len(machines) > _MOST_SHOWN:
+            note(f"and {len(machines) - _MOST_SHOWN} more: shepherdctl machine list shows them, with the same filters")
+        confirm(counted(len(machines), "machine"))
+
     @property
     def asks(self) -> bool:
-        """Whether a command asks before it changes these machines: they are not one machine that was named."""
-        return len(self.names) != 1 or self.filters != Search()
+        """Whether a command asks before it changes these machines: there may be more than one."""
+        return len(set(self.names)) != 1
 
 
 def selecting(command: Callable[..., None]) -> Callable[..., None]:

@@ -5,33 +5,24 @@ from typing import Annotated, Any
 
 import typer
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines.search import Search
 from shepherd_core.domain.errors import ShepherdError
 
 from shepherdctl import actions
+from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
 from shepherdctl.formats import duration, loop_name, relative, span
-from shepherdctl.options import PROVIDERS, SYSTEM_OWNERS, LoopOption, OwnerOption, ReasonOption, current_user
-from shepherdctl.output import Column, Form, Output, counted, document, ids, note, one_of, table
+from shepherdctl.options import SYSTEM_OWNERS, DryRun, LoopOption, OwnerOption, ReasonOption, current_user
+from shepherdctl.output import Column, Form, Output, counted, document, ids, note, table
+from shepherdctl.selection import Selection, selecting
 
 
+@selecting
 def pause(
     *,
     reason: ReasonOption,
-    machines: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--machine",
-            metavar="ID",
-            help="One machine: the beginning of its id, or its whole provider id. May be given several times.",
-        ),
-    ] = None,
+    selection: Selection,
     process: LoopOption = None,
-    provider: Annotated[
-        str | None,
-        typer.Option(
-            parser=one_of(*PROVIDERS), metavar=f"<{'|'.join(PROVIDERS)}>", help="All machines of one provider."
-        ),
-    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Everything. Cannot be combined.")] = False,
     seconds: Annotated[
         float | None,
@@ -44,37 +35,50 @@ def pause(
         ),
     ] = None,
     owner: OwnerOption = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
     Pause machines, a loop, a provider, any combination of them, or everything.
 
     The loops claim no new work that a pause covers; work that has begun
-    continues. Only --all, and --provider alone, also stop the creation of
-    machines. Each machine named gets its own pause; if one cannot be paused, none
-    is.
+    continues. --provider alone also covers the machines that come later; it and
+    --all also stop the creation of machines. With --machine or another filter,
+    each machine that matches now gets its own pause; if one cannot be paused,
+    none is. Several machines are paused after a confirmation.
 
     Examples:
       shepherdctl pause --machine 3f2a --reason "mainboard is being replaced"
-      shepherdctl pause --machine 3f2a --machine 81fe --reason "rack 7 moves"
+      shepherdctl pause --location rack7 --reason "it moves" --dry-run
       shepherdctl pause --provider equinix --for 2h --reason "maintenance"
       shepherdctl pause --loop recoverer --reason "no reboots today"
       shepherdctl pause --all --reason "heartbeats cannot be recorded"
     """
-    if everything == any((machines, process, provider)):
-        message = "what is to be paused? Give --machine, --loop, --provider or a combination of them, or else --all."
+    if everything == any((selection, process)):
+        message = "what is to be paused? Give --machine, --loop, --provider or other filters, or else --all."
         raise typer.BadParameter(message)
+    providers = selection.filters.providers
+    wide = not selection.names and selection.filters == Search(providers=providers)
+    if wide and len(providers) > 1:
+        message = "--provider was given twice: pause each provider by a command of its own."
+        raise typer.BadParameter(message)
+    if not wide:
+        selection = selection.to_confirm(yes=yes or dry_run)
     owner = owner or current_user()
     with bmdb() as connection:
-        named = dict.fromkeys(queries.find_machine(connection, name) for name in machines or ())
+        machines = [] if wide else selection.to_change(connection)
+        if machines and not (yes or dry_run):
+            selection.confirm(connection, machines)
         created = actions.pause(
             connection,
-            tuple(named),
+            [machine["machine_id"] for machine in machines],
             process=process,
-            provider=provider,
+            provider=providers[0] if len(providers) == 1 else None,
             owner=owner,
             reason=reason,
             seconds=seconds,
+            dry_run=dry_run,
         )
     if output is Form.JSON:
         document(created)
@@ -84,7 +88,7 @@ def pause(
         [Column("PAUSE"), Column("SCOPE", prose=True), Column("LASTS")],
         [(name, scope_text, lasts) for name, scope_text, _ in _described(created)],
     )
-    note("work that has begun continues")
+    note("dry run: nothing was changed" if dry_run else "work that has begun continues")
 
 
 def pauses(output: Output = Form.TABLE) -> None:
@@ -128,49 +132,73 @@ def pauses(output: Output = Form.TABLE) -> None:
         note("nothing is paused")
 
 
+@selecting
 def resume(
     pause: Annotated[
         str | None, typer.Argument(metavar="PAUSE_ID", help="The beginning of the pause's id.", show_default=False)
     ] = None,
+    *,
+    selection: Selection,
     everything: Annotated[bool, typer.Option("--all", help="All pauses except those that end by themselves.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
-    End a pause, or all of them.
+    End a pause, all of them, or the pauses of machines.
 
-    --all leaves out the pauses that end by themselves: of machines that the
-    Provisioner set aside because the provider does not list them, and of machines
-    that are being released. Name such a pause to end it sooner.
+    With --machine or another filter, ends the pauses of each machine that
+    matches, after a confirmation if there are several, but no pause of a provider
+    or a loop. Filters and --all leave out the pauses that end by themselves: of
+    machines that the Provisioner set aside because the provider does not list
+    them, and of machines that are being released. Name such a pause to end it
+    sooner.
 
     Examples:
       shepherdctl resume 81fe
+      shepherdctl resume --location rack7
       shepherdctl resume --all
     """
-    if everything == bool(pause):
-        message = "what is to be resumed? Give one PAUSE_ID, as shepherdctl pauses lists them, or else --all."
+    if (everything, bool(pause), bool(selection)).count(True) != 1:
+        message = "what is to be resumed? Give one PAUSE_ID, as shepherdctl pauses lists them, or filters, or --all."
         raise typer.BadParameter(message)
+    if selection:
+        selection = selection.to_confirm(yes=yes or dry_run)
     with bmdb() as connection:
-        found = queries.pauses(connection)
-        if pause:
-            chosen = [one for one in found if str(one["pause_id"]).startswith(pause.lower())]
-            if len(chosen) != 1:
-                message = f"{'more than one pause has' if chosen else 'no pause in force has'} an id that begins with "
-                raise ShepherdError(message + repr(pause))
-        else:
-            chosen = [one for one in found if one["owner"] not in SYSTEM_OWNERS]
-        ended = [one for one in chosen if queries.resume(connection, one["pause_id"])]
+        machines = selection.to_change(connection) if selection else []
+        if machines and not (yes or dry_run):
+            selection.confirm(connection, machines)
+        covered = {machine["machine_id"] for machine in machines}
+        found = [one for one in queries.pauses(connection) if not covered or one["machine_id"] in covered]
+        chosen = [_named(found, pause)] if pause else [one for one in found if one["owner"] not in SYSTEM_OWNERS]
+        ended = chosen if dry_run else [one for one in chosen if queries.resume(connection, one["pause_id"])]
     if output is Form.JSON:
         document(ended)
     else:
         table(
-            [Column("RESUMED"), Column("SCOPE", prose=True), Column("OWNER"), Column("REASON", prose=True)],
+            [
+                Column("WOULD END" if dry_run else "RESUMED"),
+                Column("SCOPE", prose=True),
+                Column("OWNER"),
+                Column("REASON", prose=True),
+            ],
             [(name, scope, one["owner"], one["reason"]) for name, scope, one in _described(ended)],
         )
         if not ended:
             note("nothing was paused")
-    if everything and len(chosen) < len(found):
+    if dry_run:
+        note("dry run: nothing was changed")
+    if not pause and len(chosen) < len(found):
         left = counted(len(found) - len(chosen), "machine")
         note(f"{left} set aside by the Provisioner or being released: see shepherdctl pauses")
+
+
+def _named(pauses: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    found = [one for one in pauses if str(one["pause_id"]).startswith(name.lower())]
+    if len(found) != 1:
+        message = f"{'more than one pause has' if found else 'no pause in force has'} an id that begins with {name!r}"
+        raise ShepherdError(message)
+    return found[0]
 
 
 def _described(pauses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:

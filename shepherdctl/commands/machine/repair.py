@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
-from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import Adopt, Forget, OperatorAction, Outcome, Result
 from shepherd_core.operator.two_phase import TwoPhase
@@ -17,14 +16,10 @@ from shepherdctl import actions
 from shepherdctl.commands.reconcile import Interval
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
-from shepherdctl.options import current_user, reason_text
+from shepherdctl.options import DryRun, MachinesArgument, current_user, reason_text
 from shepherdctl.output import Column, Form, Output, document, ids, note, one_of, table
+from shepherdctl.selection import Selection, selecting
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
-Machines = Annotated[
-    list[str],
-    typer.Argument(metavar="ID", help="Beginnings of machine ids, or whole provider ids.", show_default=False),
-]
 Reason = Annotated[str, typer.Option(parser=reason_text, metavar="TEXT", help="Why; it is stored with the machine.")]
 
 
@@ -66,9 +61,11 @@ def adopt(
     _print(outcomes, output, dry_run=dry_run)
 
 
+@selecting
 def forget(
-    machines: Machines,
+    machines: MachinesArgument = None,
     *,
+    selection: Selection,
     reason: Reason,
     interval: Interval = 30,
     dry_run: DryRun = False,
@@ -86,18 +83,19 @@ def forget(
       shepherdctl machine forget 3f2a --reason "disk failure, RMA 4711" --dry-run
       shepherdctl machine forget 3f2a 81fe --reason "rack 7 was sold"
     """
-    require_terminal(yes=yes or dry_run or len(machines) == 1)
+    selection = selection.to_confirm(machines, yes=yes or dry_run)
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS)
     with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
-        named = [queries.find_machine(repair.connection, name) for name in machines]
-        action = Forget(tuple(dict.fromkeys(named)), order)
+        action = Forget(selection.ids(repair.connection), order)
         outcomes = _carry_out(repair, action, ask_for_one=False, dry_run=dry_run, yes=yes)
     _print(outcomes, output, dry_run=dry_run)
 
 
+@selecting
 def release(
-    machines: Machines,
+    machines: MachinesArgument = None,
     *,
+    selection: Selection,
     reason: Reason,
     despite_heartbeat: Annotated[
         bool, typer.Option("--despite-heartbeat", help="Also if the agent reported in the last two hours.")
@@ -119,12 +117,13 @@ def release(
     Examples:
       shepherdctl machine release i-0abc --reason "slow" --dry-run
       shepherdctl machine release 3f2a --reason "sold" --despite-heartbeat
+      shepherdctl machine release --state quarantined --reason "lease ends"
     """
     require_terminal(yes=yes or dry_run)
+    selection = selection.to_confirm(machines, yes=yes or dry_run)
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS, despite_heartbeat)
     with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
-        named = dict.fromkeys(queries.find_machine(repair.connection, name) for name in machines)
-        action = actions.release(repair, tuple(named), order, cancel=cancel)
+        action = actions.release(repair, selection.ids(repair.connection), order, cancel=cancel)
         outcomes = _carry_out(repair, action, ask_for_one=not cancel, dry_run=dry_run, yes=yes)
     _print(outcomes, output, dry_run=dry_run)
 

@@ -1,48 +1,73 @@
-"""The command that ends the backoffs of a machine."""
+"""The command that ends the backoffs of machines."""
 
-from typing import Annotated
-
-import typer
 from shepherd_core.bmdb.machines import queries
 
 from shepherdctl import actions
+from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
 from shepherdctl.formats import loop_name, relative
-from shepherdctl.options import LoopOption, MachineArgument, OwnerOption, ReasonOption, current_user
-from shepherdctl.output import Column, Form, Output, document, note, table
+from shepherdctl.options import DryRun, LoopOption, MachinesArgument, OwnerOption, ReasonOption, current_user
+from shepherdctl.output import Column, Form, Output, counted, document, ids, note, table
+from shepherdctl.selection import Selection, selecting
 
 
+@selecting
 def retry(
-    machine: MachineArgument,
+    machines: MachinesArgument = None,
     *,
+    selection: Selection,
     reason: ReasonOption,
     process: LoopOption = None,
     owner: OwnerOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would end.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
-    End the backoffs of a machine, so that the loops try again now.
+    End the backoffs of machines, so that the loops try again now.
 
-    For a machine whose fault was repaired. Pauses, quarantine and the grace after
+    For machines whose fault was repaired. Pauses, quarantine and the grace after
     a step of recovery are not affected. Owner and reason are stored in the
-    machine's history.
+    history of each machine. Asks for confirmation unless one machine is named.
 
     Examples:
       shepherdctl machine retry 3f2a --reason "cable replaced"
       shepherdctl machine retry 3f2a --loop recoverer --reason "BMC repaired"
+      shepherdctl machine retry --cause SshTimedOut --reason "switch repaired"
     """
+    selection = selection.to_confirm(machines, yes=yes or dry_run)
     owner = owner or current_user()
     with bmdb() as connection:
-        machine_id = queries.find_machine(connection, machine)
+        found = selection.to_change(connection)
         now = queries.now(connection)
-        ended = actions.retry(connection, machine_id, process=process, owner=owner, reason=reason, dry_run=dry_run)
+        if not (yes or dry_run):
+            selection.confirm(connection, found)
+        rows = [
+            {
+                "machine_id": machine["machine_id"],
+                "ended": actions.retry(
+                    connection, machine["machine_id"], process=process, owner=owner, reason=reason, dry_run=dry_run
+                ),
+            }
+            for machine in found
+        ]
     if output is Form.JSON:
-        document({"machine_id": machine_id, "dry_run": dry_run, "ended": ended})
+        document({"dry_run": dry_run, "machines": rows})
         return
+    ended = [(row["machine_id"], backoff) for row in rows for backoff in row["ended"]]
     table(
-        [Column("WOULD END" if dry_run else "ENDED"), Column("WAS TO END"), Column("CAUSE", prose=True)],
-        [(loop_name(backoff["process"]), relative(backoff["until"], now), backoff["cause"]) for backoff in ended],
+        [
+            Column("MACHINE"),
+            Column("WOULD END" if dry_run else "ENDED"),
+            Column("WAS TO END"),
+            Column("CAUSE", prose=True),
+        ],
+        [
+            (name, loop_name(backoff["process"]), relative(backoff["until"], now), backoff["cause"])
+            for name, (_, backoff) in zip(ids(machine_id for machine_id, _ in ended), ended, strict=True)
+        ],
     )
-    if not ended:
-        note(f"no backoff is in force for machine {machine_id}: see shepherdctl machine why")
+    if dry_run:
+        note("dry run: nothing was changed")
+    if without := sum(not row["ended"] for row in rows):
+        note(f"no backoff is in force for {counted(without, 'machine')}: see shepherdctl machine why")

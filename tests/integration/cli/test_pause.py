@@ -53,7 +53,7 @@ def test_every_machine_that_is_named_is_paused(fleet: Fleet) -> None:
     first, second, other = (fleet.provided_machine() for _ in range(3))
     shepherdctl = CommandLine(fleet.settings)
     named = ("--machine", "machine-1", "--machine", str(second), "--machine", str(first))
-    made = shepherdctl.load("pause", *named, "--loop", "initializer", *REASON)
+    made = shepherdctl.load("pause", *named, "--loop", "initializer", *REASON, "--yes")
     assert [pause["machine_id"] for pause in made] == [str(first), str(second)]
     assert {pause["pause_id"] for pause in made} == {pause["pause_id"] for pause in shepherdctl.load("pauses")}
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [other]
@@ -62,7 +62,7 @@ def test_every_machine_that_is_named_is_paused(fleet: Fleet) -> None:
 def test_of_machines_of_which_one_is_unknown_none_is_paused(fleet: Fleet) -> None:
     """Half of what was asked for is what nobody asked for; typed again, the first would have two pauses."""
     fleet.provided_machine()
-    result = CommandLine(fleet.settings)("pause", "--machine", "machine-1", "--machine", "machine-2", *REASON)
+    result = CommandLine(fleet.settings)("pause", "--machine", "machine-1", "--machine", "machine-2", *REASON, "--yes")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "'machine-2'" in result.stderr
     assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
@@ -72,7 +72,9 @@ def test_if_one_of_several_pauses_cannot_be_written_none_is(own_fleet: Fleet) ->
     """A database that fails in the middle must not leave half of it behind."""
     first, second = (own_fleet.provided_machine() for _ in range(2))
     own_fleet.sql(f"ALTER TABLE pauses ADD CHECK (machine_id <> '{second}')")
-    result = CommandLine(own_fleet.settings)("pause", "--machine", str(first), "--machine", str(second), *REASON)
+    result = CommandLine(own_fleet.settings)(
+        "pause", "--machine", str(first), "--machine", str(second), *REASON, "--yes"
+    )
     assert result.exit_code == 1
     assert own_fleet.sql("SELECT count(*) FROM pauses") == [[0]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import queries
@@ -17,7 +18,6 @@ from tests.support.command_line import CommandLine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
 
     from tests.support.bmdb.fleet import Fleet
 
@@ -137,3 +137,69 @@ def test_a_search_for_ids_goes_through_them_alone(fleet: Fleet, machines: dict[U
     assert [each["machine_id"] for each in matching(fleet.connection, search, page=1)] == sorted(wanted)
     found = Selection(tuple(map(str, wanted)), Search()).to_change(fleet.connection)
     assert [each["machine_id"] for each in found] == wanted
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "pause --location ams --reason x",
+        "resume --location ams",
+        "machine retry --location ams --reason x",
+        "pause --machine machine-3 --machine machine-4 --reason x",
+    ],
+)
+def test_several_machines_are_changed_after_their_number_was_typed(
+    fleet: Fleet, machines: dict[UUID, str], arguments: str
+) -> None:
+    """A filter may match more than its author thinks; a script must say --yes, and a dry run changes nothing."""
+    shepherdctl, words = CommandLine(fleet.settings), arguments.split()
+    tables = ("pauses", "work_history")
+
+    def rows() -> list[object]:
+        return [fleet.sql(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
+
+    fleet.sql(
+        "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds) "
+        "SELECT machine_id, 'ShepherdRecovery', now() + interval '1 hour', '?', 60 FROM machine_provided "
+        "WHERE provider_location = 'ams'"
+    )
+    before = rows()
+    refused = shepherdctl(*words)
+    assert (refused.exit_code, "no terminal" in " ".join(refused.stderr.split())) == (2, True)
+    shepherdctl.on_terminal(80, *words, typed="yes\n", status=1)
+    assert "dry run: nothing was changed" in shepherdctl(*words, "--dry-run").stderr
+    assert rows() == before
+    shepherdctl.on_terminal(80, *words, typed="2 machines\n")
+    assert rows() != before
+
+
+def test_the_machines_that_match_are_changed_and_no_others(fleet: Fleet, machines: dict[UUID, str]) -> None:
+    """Each gets its own pause, and only those end."""
+    shepherdctl = CommandLine(fleet.settings)
+    made = shepherdctl.load("pause", "--state", "unhealthy", "--state", "quarantined", "--reason", "x", "--yes")
+    shepherdctl.load("pause", "--all", "--reason", "x")
+    assert {machines[UUID(pause["machine_id"])] for pause in made} == {"unhealthy", "quarantined"}
+    ended = shepherdctl.load("resume", "--location", "fra", "--yes")
+    assert [machines[UUID(pause["machine_id"])] for pause in ended] == ["quarantined"]
+    retried = shepherdctl.load("machine", "retry", "--cause", "SshTimedOut", "--reason", "x", "--yes")["machines"]
+    assert [(machines[UUID(each["machine_id"])], len(each["ended"])) for each in retried] == [("failed", 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ("machine retry --reason x", 2, "which machines? Give ids, or filters"),
+        ("machine retry --state creating --reason x --yes", 1, "no machine matches: nothing was changed"),
+        ("machine release --reason x --yes", 2, "which machines? Give ids, or filters"),
+        ("resume --all --location fra", 2, "what is to be resumed?"),
+        ("pause --all --cause x --reason x", 2, "what is to be paused?"),
+        ("pause --provider static --provider equinix --reason x", 2, "pause each provider by a command of its own"),
+    ],
+)
+def test_a_change_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: str, status: int, message: str) -> None:
+    """Nothing given must not mean all machines."""
+    fleet.provided_machine()
+    result = CommandLine(fleet.settings)(*arguments.split())
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]

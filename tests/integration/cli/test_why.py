@@ -256,7 +256,7 @@ def test_retry_ends_the_backoffs_and_leaves_a_line_in_the_history(fleet: Fleet) 
     machine_id = failed(fleet)
     shepherdctl = CommandLine(fleet.settings)
     tried = shepherdctl.load("machine", "retry", str(machine_id), *REASON, "--dry-run")
-    assert [backoff["cause"] for backoff in tried["ended"]] == ["SshRefused: nothing listens"]
+    assert [backoff["cause"] for backoff in tried["machines"][0]["ended"]] == ["SshRefused: nothing listens"]
     assert claimed(fleet.open_session(), START) == []
     assert fleet.events(machine_id) == ["Started", "Failed"]
     shown = shepherdctl.read("machine", "retry", str(machine_id), *REASON)
@@ -273,9 +273,9 @@ def test_retry_can_be_of_one_process(fleet: Fleet) -> None:
     machine_id = failed(fleet, RECOVER)
     shepherdctl = CommandLine(fleet.settings)
     arguments = ("machine", "retry", str(machine_id), *REASON, "--owner", "carol", "--loop")
-    assert shepherdctl.load(*arguments, "initializer")["ended"] == []
+    assert shepherdctl.load(*arguments, "initializer")["machines"][0]["ended"] == []
     assert claimed(fleet.open_session(), RECOVER) == []
-    assert len(shepherdctl.load(*arguments, "recoverer")["ended"]) == 1
+    assert len(shepherdctl.load(*arguments, "recoverer")["machines"][0]["ended"]) == 1
     assert ids(claimed(fleet.open_session(), RECOVER)) == [machine_id]
 
 
@@ -286,9 +286,9 @@ def test_retry_tries_a_suspect_together_with_others_again(fleet: Fleet) -> None:
     fleet.sql("UPDATE work_backoff SET deaths = 1, died_at = now() - interval '1 hour'")
     shepherdctl = CommandLine(fleet.settings)
     arguments = ("machine", "retry", str(machine_id), *REASON)
-    tried = shepherdctl.load(*arguments, "--dry-run")["ended"]
-    assert len(tried) == 1
-    assert shepherdctl.load(*arguments)["ended"] == tried
+    tried = shepherdctl.load(*arguments, "--dry-run")["machines"]
+    assert len(tried[0]["ended"]) == 1
+    assert shepherdctl.load(*arguments)["machines"] == tried
 
 
 def test_retry_without_a_backoff_says_so_and_writes_nothing(fleet: Fleet) -> None:
