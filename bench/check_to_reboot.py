@@ -17,7 +17,7 @@ from bench.fleet import BenchFleet
 from bench.results import Result, Table, median
 from simulator.environment.postgres import Postgres
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from tests.support import defaults
 
 if TYPE_CHECKING:

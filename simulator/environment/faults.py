@@ -33,6 +33,8 @@ A faults file is a JSON object with two sections, each a list, each optional::
 - ``shrink``: the first ``count`` (default 1) entries of a listing are missing, so that later pages move up.
 - ``unknown_state``: the first ``count`` devices (default: all) in the answer are in ``state``
   (default ``unheard_of``); the devices themselves do not change.
+- ``set``: ``value`` is at ``at`` in the real answer, a path of names and indexes such as ``servers.*.id`` (``*``: any).
+- ``scramble``: one value in the real answer, chosen by ``seed``, is another one, mostly of another type.
 - ``create_late``: the answer is ``status`` (default 504), and the call takes effect ``seconds`` later.
 
 Every rule counts all calls that match it, also those that another rule hits.
@@ -173,8 +175,36 @@ class CreateLate(Rule):
     status: Annotated[int, Field(ge=400, le=599)] = 504
 
 
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class SetValue(Rule):
+    """An answer with another value at one kind of place."""
+
+    do: Literal["set"] = "set"
+    at: Annotated[str, Field(min_length=1)]
+    value: Any
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Scramble(Rule):
+    """An answer with one value that does not fit."""
+
+    do: Literal["scramble"] = "scramble"
+    seed: int = 0
+
+
 ApiFault = Annotated[
-    FakeAnswer | Delay | Drop | Cut | EmptyPage | RepeatPage | SameNext | Shrink | UnknownState | CreateLate,
+    FakeAnswer
+    | Delay
+    | Drop
+    | Cut
+    | EmptyPage
+    | RepeatPage
+    | SameNext
+    | Shrink
+    | UnknownState
+    | CreateLate
+    | SetValue
+    | Scramble,
     Field(discriminator="do"),
 ]
 

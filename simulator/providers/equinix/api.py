@@ -24,7 +24,7 @@ from simulator.providers.kit.middleware import SimulatedApi
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from simulator.providers.equinix.hardware import Hardware
+    from simulator.providers.kit.hardware import Hardware
 
 __all__ = ["EquinixApi", "EquinixOptions"]
 

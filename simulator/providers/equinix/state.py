@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from simulator.providers.equinix.records import PENDING, DeviceRecord, EquinixRefused, KeyRecord, ReservationRecord, now
-from simulator.providers.equinix.timers import Timers
+from simulator.providers.kit.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simulator.providers.equinix.hardware import Hardware
+    from simulator.providers.kit.hardware import Hardware
 
 
 R = TypeVar("R")

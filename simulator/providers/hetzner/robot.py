@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from simulator.environment.faults import Rule
-    from simulator.providers.equinix.hardware import Hardware
     from simulator.providers.hetzner.state import RobotKey
+    from simulator.providers.kit.hardware import Hardware
 
 __all__ = ["HetznerRobot", "RobotOptions"]
 

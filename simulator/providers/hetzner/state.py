@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simulator.providers.equinix.records import fingerprint
-from simulator.providers.equinix.timers import Timers
 from simulator.providers.hetzner.description import BOOTS, RESETS
+from simulator.providers.kit.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from simulator.providers.equinix.hardware import Hardware
+    from simulator.providers.kit.hardware import Hardware
 
 Json = dict[str, Any]
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Self
 
 from simulator.environment import faults
 from simulator.lifecycle import Closeable
+from simulator.providers.kit.changes import changed
 from simulator.providers.kit.http_server import Reply, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simulator.providers.equinix.timers import Timers
     from simulator.providers.kit.http_server import HttpRequest
+    from simulator.providers.kit.timers import Timers
 
 
 class Middleware:
@@ -117,4 +118,4 @@ def _with_fault(real: Callable[[faults.Rule | None], Reply], fault: faults.Rule 
             return Reply(status=fault.status, body=fault.body, headers=headers)
         case faults.Cut() if reply is not None:
             return replace(reply, cut=True)
-    return reply
+    return reply and replace(reply, body=changed(reply.body, fault))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from simulator.providers.equinix.hardware import Hardware
+    from simulator.providers.kit.hardware import Hardware
 
 _PASSWORD = "made-up:password of a BMC"  # noqa: S105 - made up
 _USER = "shepherd"

@@ -11,7 +11,7 @@ from shepherd_core.bmdb.machines import due
 from shepherd_core.domain.machine import Process
 
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.invariants import SEEN
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT
 

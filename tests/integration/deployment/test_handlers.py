@@ -21,7 +21,7 @@ from agent.build import build
 from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
 from simulator.machines.pool import MachinePool
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
 from tests.support.deployment import function_process
 from tests.support.waiting import eventually

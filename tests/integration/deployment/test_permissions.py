@@ -28,9 +28,9 @@ from shepherd_core.wiring.adapters import CLOCK
 
 from simulator.lambda_.environment import Context
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.hetzner.state import RobotServer
+from simulator.providers.kit.hardware import NoHardware
 from tests.support.bmdb.tls_postgres import ADDRESS, Authority, Door
 from tests.support.deployment import function_process
 from tests.support.deployment.cloudformation import PSEUDO, Stack

@@ -29,7 +29,7 @@ from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import CreateLate, Drop, EmptyPage, FakeAnswer
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from tests.support.bmdb.capacity import (
     API_KEY,
     PREFIX,

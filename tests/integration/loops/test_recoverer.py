@@ -24,7 +24,7 @@ from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import FakeAnswer
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from tests.support import defaults
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix_settings
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids

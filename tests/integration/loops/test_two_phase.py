@@ -30,7 +30,7 @@ from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import Drop, EmptyPage, FakeAnswer
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, Edge, intents, provided
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed

@@ -17,7 +17,7 @@ from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import EmptyPage
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix, static
 from tests.support.bmdb.fleet import HOUR, PROVIDER
 from tests.support.bmdb.listings import UP, Listed, Watched, facts, name_of, plant, record, rows

@@ -43,8 +43,8 @@ from simulator.environment.faults import (
     UnknownState,
 )
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
-from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.equinix.records import ReservationRecord
+from simulator.providers.kit.hardware import NoHardware
 from tests.support.providers.equinix_script import said, serving
 from tests.support.waiting import eventually
 

@@ -24,6 +24,7 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.providers.kit.answer import LONGEST_ANSWER
+from shepherd_core.providers.kit.auth import Header
 from shepherd_core.providers.kit.http import TEXT_LENGTH, TRIES, HttpApi
 
 from tests.support.providers.equinix_script import Cut, Drop, Reply, Script, said, serving
@@ -48,7 +49,7 @@ def script() -> Iterator[Script]:
 @pytest.fixture
 def api(script: Script, clock: ManualClock) -> HttpApi:
     """Return a client of the scripted server."""
-    return HttpApi(script.url, "X-Auth-Token", lambda: KEY, clock, 2)
+    return HttpApi(script.url, Header("X-Auth-Token", lambda: KEY), clock, 2)
 
 
 def whole_text(error: BaseException) -> str:
@@ -229,7 +230,7 @@ def test_an_api_that_never_answers_is_left_at_the_deadline(script: Script) -> No
         script.leave.wait(30)
 
     script.replies = [hold]
-    api = HttpApi(script.url, "X-Auth-Token", lambda: KEY, SystemClock(), 1)
+    api = HttpApi(script.url, Header("X-Auth-Token", lambda: KEY), SystemClock(), 1)
     with pytest.raises(ProviderUnavailable, match="no complete answer") as caught:
         api.get("/things", Deadline(SystemClock(), 2))
     waited = re.search(r"read timeout=([\d.]+)", str(caught.value.__cause__))
@@ -247,7 +248,7 @@ def test_an_answer_that_trickles_in_is_left_at_the_deadline(script: Script) -> N
                 handler.wfile.write(b" ")
 
     script.replies = [trickle]
-    api = HttpApi(script.url, "X-Auth-Token", lambda: KEY, SystemClock(), 1)
+    api = HttpApi(script.url, Header("X-Auth-Token", lambda: KEY), SystemClock(), 1)
     with pytest.raises(ProviderUnavailable, match="POST /things"):
         api.post("/things", {}, Deadline(SystemClock(), 2))
     script.leave.set()
@@ -267,7 +268,7 @@ def test_headers_that_trickle_in_are_cut_off(script: Script, begin: bytes) -> No
             cut.set()
 
     script.replies = [trickle]
-    api = HttpApi(script.url, "X-Auth-Token", lambda: KEY, SystemClock(), 1)
+    api = HttpApi(script.url, Header("X-Auth-Token", lambda: KEY), SystemClock(), 1)
     with pytest.raises(ProviderUnavailable, match="POST /things: no complete answer"):
         api.post("/things", {}, Deadline(SystemClock(), 1))
     assert cut.wait(30)
@@ -304,7 +305,7 @@ def test_a_request_waits_for_its_turn_until_its_deadline(script: Script, deadlin
         Reply().send(handler)
 
     script.replies = [hold]
-    api = HttpApi(script.url, "X-Auth-Token", lambda: KEY, SystemClock(), 1)
+    api = HttpApi(script.url, Header("X-Auth-Token", lambda: KEY), SystemClock(), 1)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(api.get, "/things", deadline)
         assert arrived.wait(30)
@@ -318,7 +319,7 @@ def test_a_request_waits_for_its_turn_until_its_deadline(script: Script, deadlin
 def test_a_replaced_credential_is_taken_up(script: Script, clock: ManualClock, deadline: Deadline) -> None:
     """Keys are rotated while functions stay warm."""
     keys = iter(["old", "new"])
-    api = HttpApi(script.url, "X-Auth-Token", lambda: next(keys), clock, 1)
+    api = HttpApi(script.url, Header("X-Auth-Token", lambda: next(keys)), clock, 1)
     script.replies = [Reply(), Reply(401), Reply()]
     for _ in range(3):
         api.get("/things", deadline)
@@ -346,7 +347,7 @@ def test_a_credential_that_cannot_be_read_is_an_error_of_the_provider(
     def ask() -> str:
         raise raised
 
-    api = HttpApi(script.url, "X-Auth-Token", ask, clock, 1)
+    api = HttpApi(script.url, Header("X-Auth-Token", ask), clock, 1)
     with pytest.raises(expected, match=str(raised)):
         api.get("/things", deadline)
     assert script.requests == []
@@ -354,7 +355,7 @@ def test_a_credential_that_cannot_be_read_is_an_error_of_the_provider(
 
 def test_space_around_a_credential_does_not_matter(script: Script, clock: ManualClock, deadline: Deadline) -> None:
     """Secrets that were pasted into a file end with a new line."""
-    HttpApi(script.url, "X-Auth-Token", lambda: f" {KEY}\n", clock, 1).get("/things", deadline)
+    HttpApi(script.url, Header("X-Auth-Token", lambda: f" {KEY}\n"), clock, 1).get("/things", deadline)
     assert script.requests[0][2]["x-auth-token"] == KEY
 
 
@@ -364,7 +365,7 @@ def test_a_credential_that_cannot_be_sent_is_not_quoted(
 ) -> None:
     """The HTTP library would quote it in full."""
     with pytest.raises(ProviderRefused, match="cannot be sent") as caught:
-        HttpApi(script.url, "X-Auth-Token", lambda: broken, clock, 1).get("/things", deadline)
+        HttpApi(script.url, Header("X-Auth-Token", lambda: broken), clock, 1).get("/things", deadline)
     assert "the-api" not in whole_text(caught.value)
 
 
@@ -396,7 +397,7 @@ def test_a_refused_connection_is_retryable(clock: ManualClock, deadline: Deadlin
     """The reason is named, without the layers of libraries around it."""
     with serving() as server:
         url = server.url
-    api = HttpApi(url, "X-Auth-Token", lambda: KEY, clock, 1)
+    api = HttpApi(url, Header("X-Auth-Token", lambda: KEY), clock, 1)
     with pytest.raises(ProviderUnavailable, match=r"GET /things: no complete answer: ConnectionRefusedError"):
         api.get("/things", deadline)
     assert len(clock.slept) == TRIES - 1
@@ -406,7 +407,7 @@ def test_the_reason_is_not_taken_from_another_error(clock: ManualClock, deadline
     """Python links an error to the one that is being handled, which may have nothing to do with it."""
     with serving() as server:
         url = server.url
-    api = HttpApi(url, "X-Auth-Token", lambda: KEY, clock, 1)
+    api = HttpApi(url, Header("X-Auth-Token", lambda: KEY), clock, 1)
 
     def ask_while_handling(error: ShepherdError) -> None:
         try:
@@ -422,7 +423,7 @@ def test_the_reason_is_not_taken_from_another_error(clock: ManualClock, deadline
 def test_an_invalid_url_is_not_tried_again(url: str, clock: ManualClock, deadline: Deadline) -> None:
     """A mistake in the settings does not pass by itself."""
     with pytest.raises(ProviderRefused, match="URL"):
-        HttpApi(url, "X-Auth-Token", lambda: KEY, clock, 1).get("/things", deadline)
+        HttpApi(url, Header("X-Auth-Token", lambda: KEY), clock, 1).get("/things", deadline)
     assert clock.slept == []
 
 

@@ -26,9 +26,9 @@ from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers import HetznerSettings
 
 from simulator.environment.faults import Cut, Drop, FakeAnswer
-from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 from simulator.providers.hetzner.state import RobotServer
+from simulator.providers.kit.hardware import NoHardware
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from shepherd_core.providers.hetzner.api import LOCKOUT_SECONDS
 from shepherd_core.settings.providers import HetznerSettings
 
 from simulator.environment.faults import FakeAnswer
-from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
+from simulator.providers.kit.hardware import NoHardware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

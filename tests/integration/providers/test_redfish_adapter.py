@@ -15,7 +15,7 @@ from shepherd_core.domain.machine import ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability
 
 from simulator.environment.faults import Delay, Drop, FakeAnswer
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from tests.support.providers.redfish_rack import provider
 

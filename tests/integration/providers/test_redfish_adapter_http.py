@@ -26,7 +26,7 @@ from shepherd_core.settings.providers import RedfishSettings
 
 from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer
 from simulator.environment.tcp_proxy import TcpProxy
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from simulator.providers.redfish.middleware import SESSION_SLOTS
 from tests.support.providers.redfish_rack import Secrets, provider

@@ -10,8 +10,8 @@ import pytest
 import requests
 
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
-from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.equinix.records import ReservationRecord
+from simulator.providers.kit.hardware import NoHardware
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from shepherd_core.domain.errors import ConfigError
 
 from simulator.environment import faults
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import requests
 from shepherd_core.adapters import ssh_keys
 
 from simulator.machines.pool import MachinePool, MachineState
-from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.hetzner.description import OPERATIONS, Violation, check, find
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 from simulator.providers.hetzner.state import RobotServer
+from simulator.providers.kit.hardware import NoHardware
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from shepherd_core.domain.machine import ProviderId
 
 from simulator.machines.pool import MachinePool, MachineState
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from tests.support.agents.machine_client import Client
 from tests.support.providers.redfish_rack import provider

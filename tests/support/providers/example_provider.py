@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import re
-import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from simulator.environment.faults import FaultScript
-from simulator.providers.kit.http_server import HttpRequest, Reply, Server
-from simulator.providers.kit.middleware import Middleware
+from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.kit.machines import Refused
+from simulator.providers.kit.rest import Call, RestApi, in_header, route
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from simulator.providers.kit.http_server import HttpRequest
 
 KEY = "the-key-of-acme"
 
 
-class AcmeApi:
+class AcmeApi(RestApi):
     """A local server of that API with five servers, two of which have an owner; a context manager."""
 
     def __init__(self) -> None:
+        super().__init__(NoHardware(), secret=KEY)
         self.servers: dict[str, dict[str, Any]] = {
             f"server-{n}": {"name": f"server-{n}", "ip": f"192.0.2.{n}", "power": "on", "owner": None}
             for n in range(1, 6)
@@ -28,59 +26,41 @@ class AcmeApi:
         self.servers["server-1"]["owner"] = "0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0009"
         self.servers["server-2"].update(owner="Jane from accounting", power="half")
         self.restarts: list[str] = []
-        self.faults = FaultScript()
-        self._front = Middleware(self.faults)
-        self._lock = threading.Lock()
-        self._http = Server(self._reply, "127.0.0.1")
-
-    @property
-    def url(self) -> str:
-        """Return the base URL."""
-        return f"http://127.0.0.1:{self._http.server_port}"
 
     def requests(self) -> int:
         """Return how many requests there were."""
-        return self._front.calls.total()
+        return self.calls.total()
 
-    def __enter__(self) -> Self:
-        self._http.start()
-        return self
+    def logged_in(self, http: HttpRequest) -> bool:
+        """Look for the key in a header of its own."""
+        return in_header("X-Acme-Key")(http, self.secret)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._front.closing.set()
-        self._http.close()
+    @route("GET", "/servers")
+    def list_servers(self, _: Call) -> Any:
+        """Return all servers."""
+        return {"total": len(self.servers), "servers": list(self.servers.values())}
 
-    def _reply(self, request: HttpRequest) -> Reply | None:
-        return self._front.pass_on(request.method, request.path, request.path, lambda _: self._answer(request))
+    @route("GET", "/servers/{name}")
+    def get_server(self, _: Call, name: str) -> Any:
+        """Return one server."""
+        if name not in self.servers:
+            raise Refused(404, "no such server")
+        return self.servers[name]
 
-    def _answer(self, request: HttpRequest) -> Reply:
-        if request.headers.get("X-Acme-Key") != KEY:
-            return Reply(status=401, body={"error": "no such key"})
-        with self._lock:
-            if (request.method, request.path) == ("GET", "/servers"):
-                return Reply(status=200, body={"total": len(self.servers), "servers": list(self.servers.values())})
-            path = re.fullmatch("/servers/([^/]+)(/owner|/restart)?", request.path)
-            server = self.servers.get(path[1]) if path else None
-            if path is None or server is None:
-                return Reply(status=404, body={"error": "no such server"})
-            return self._act(request, server, path[2])
+    @route("POST", "/servers/{name}/restart")
+    def restart(self, call: Call, name: str) -> None:
+        """Restart a server."""
+        self.restarts.append(self.get_server(call, name)["name"])
 
-    def _act(self, request: HttpRequest, server: dict[str, Any], part: str | None) -> Reply:
-        match request.method, part:
-            case "GET", None:
-                return Reply(status=200, body=server)
-            case "POST", "/restart":
-                self.restarts.append(server["name"])
-                return Reply(status=204)
-            case "POST", "/owner":
-                owner = json.loads(request.content)["owner"]
-                if server["owner"] not in {None, owner}:
-                    return Reply(status=409, body={"error": "the server has another owner"})
-                server["owner"] = owner
-                return Reply(status=204)
-            case "DELETE", "/owner":
-                server["owner"] = None
-                return Reply(status=204)
-        return Reply(status=405, body={"error": "method not allowed"})
+    @route("POST", "/servers/{name}/owner")
+    def set_owner(self, call: Call, name: str) -> None:
+        """Set the owner of a server that has none."""
+        server = self.get_server(call, name)
+        if server["owner"] not in {None, call.body["owner"]}:
+            raise Refused(409, "the server has another owner")
+        server["owner"] = call.body["owner"]
+
+    @route("DELETE", "/servers/{name}/owner")
+    def remove_owner(self, call: Call, name: str) -> None:
+        """Remove the owner of a server."""
+        self.get_server(call, name)["owner"] = None

@@ -42,10 +42,14 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import STEPS, Capability
 
+from simulator.environment.faults import Delay, FakeAnswer
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shepherd_core.domain.provider import Provider
+
+    from simulator.environment.faults import FaultScript
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 OTHER_TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0002")
@@ -56,6 +60,16 @@ ACTIONS = (*INTERRUPTIONS, Capability.RELEASE)
 
 ODD_IDS = ("no-such", str(INVALID), "", ".", "..", "a/b", "a?b=1", "#", "%2e%2e", "a b", "\N{SNOWMAN}", "x" * 128)
 """Ids that no world may use. A provider id is opaque text, so none of them may become anything else on the way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The places in the answer with a listing, as the fault ``set`` names them: ``servers.*.id``."""
+
+    path: str
+    """The listing itself, as faults name paths."""
+    id: str
+    address: str
 
 
 @dataclass(kw_only=True)
@@ -86,6 +100,19 @@ class World:
     """From now on the edge takes requests and never answers."""
     secret: str | None = None
     """The credential, which no error may repeat."""
+    one_credential: bool = True
+    """Whether one credential is for all machines, so that no machine is at fault when it is refused."""
+    faults: FaultScript | None = None
+    """What injects faults into an edge over HTTP. With it, the failures above have a default."""
+    places: Places | None = None
+    """What an answer with a listing has where."""
+
+    def __post_init__(self) -> None:
+        if (faults := self.faults) is not None:
+            said = {"error": self.secret}
+            self.make_unavailable = self.make_unavailable or (lambda: faults.add(FakeAnswer(times=0, status=503)))
+            self.make_refusing = self.make_refusing or (lambda: faults.add(FakeAnswer(times=0, status=403, body=said)))
+            self.stall = self.stall or (lambda: faults.add(Delay(times=0, seconds=60)))
 
 
 class ProviderContract:

@@ -8,10 +8,11 @@ import pytest
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.settings.providers import EquinixSettings
 
-from simulator.environment.faults import Delay, EmptyPage, FakeAnswer, UnknownState
+from simulator.environment.faults import EmptyPage, UnknownState
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
-from simulator.providers.equinix.hardware import NoHardware
-from tests.support.providers.provider_contract import ProviderContract, World
+from simulator.providers.kit.hardware import NoHardware
+from tests.support.providers.provider_contract import Places, ProviderContract, World
+from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def settled(api: EquinixApi, hardware: NoHardware) -> bool:
     return done == wanted and all(device.state == "active" and device.address for device in devices)
 
 
-class TestEquinix(ProviderContract):
+class TestEquinix(ProviderContract, ProviderFaults):
     """Against the simulated API, over real HTTP."""
 
     @pytest.fixture
@@ -58,12 +59,15 @@ class TestEquinix(ProviderContract):
                 stores_tokens=True,
                 requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
                 settle=lambda: eventually(lambda: settled(api, hardware)),
-                make_unavailable=lambda: api.faults.add(FakeAnswer(times=0, status=503)),
-                make_refusing=lambda: api.faults.add(FakeAnswer(times=0, status=403, body={"error": f"{KEY} may not"})),
                 spoil_listing=lambda: api.faults.add(EmptyPage(path="/projects/{id}/devices", times=0)),
                 reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
                 confuse=lambda _: api.faults.add(UnknownState(times=0)),
-                stall=lambda: api.faults.add(Delay(times=0, seconds=60)),
                 secret=KEY,
+                faults=api.faults,
+                places=Places(
+                    path="/projects/{id}/devices",
+                    id="devices.*.id",
+                    address="devices.*.ip_addresses.*.address",
+                ),
             )
             assert api.errors == []

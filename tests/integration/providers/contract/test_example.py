@@ -15,9 +15,9 @@ _IMPORTS = """
 from __future__ import annotations
 from typing import TYPE_CHECKING
 import pytest
-from simulator.environment.faults import FakeAnswer, Delay
 from tests.support.providers.example_provider import KEY, AcmeApi
-from tests.support.providers.provider_contract import ProviderContract, World
+from tests.support.providers.provider_contract import Places, ProviderContract, World
+from tests.support.providers.provider_faults import ProviderFaults
 """
 
 

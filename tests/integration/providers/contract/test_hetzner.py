@@ -9,11 +9,12 @@ from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers import HetznerSettings
 
-from simulator.environment.faults import Delay, FakeAnswer
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.environment.faults import FakeAnswer
 from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.hetzner.state import RobotServer
-from tests.support.providers.provider_contract import ProviderContract, World
+from simulator.providers.kit.hardware import NoHardware
+from tests.support.providers.provider_contract import Places, ProviderContract, World
+from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ TWICE = [{"server": {"server_number": 321, "server_name": "shepherd-1"}}] * 2
 DENIED = {"error": {"status": 403, "code": "DENIED", "message": f"{PASSWORD} may not do this"}}
 
 
-class TestHetzner(ProviderContract):
+class TestHetzner(ProviderContract, ProviderFaults):
     """Against the simulated web service, over real HTTP."""
 
     @pytest.fixture
@@ -55,13 +56,12 @@ class TestHetzner(ProviderContract):
                 stores_tokens=False,
                 requests=lambda: robot.calls.total(),  # noqa: PLW0108 - calls is another counter each time
                 settle=lambda: eventually(robot.settled),
-                make_unavailable=lambda: robot.faults.add(FakeAnswer(times=0, status=503)),
-                make_refusing=lambda: robot.faults.add(FakeAnswer(times=0, status=403, body=DENIED)),
                 spoil_listing=lambda: robot.faults.add(FakeAnswer(path="/server", times=0, status=200, body=TWICE)),
                 reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
                 confuse=lambda provider_id: robot.change(int(provider_id), status="unheard of"),
-                stall=lambda: robot.faults.add(Delay(times=0, seconds=60)),
                 secret=PASSWORD,
+                faults=robot.faults,
+                places=Places(path="/server", id="*.server.server_number", address="*.server.server_ip"),
             )
             assert robot.errors == []
 

@@ -9,7 +9,7 @@ import pytest
 from shepherd_core.domain.errors import SourceMissing, SourceUnavailable
 
 from simulator.environment.faults import Delay, FakeAnswer
-from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from tests.support.providers.provider_contract import ProviderContract, World
 from tests.support.providers.redfish_rack import provider

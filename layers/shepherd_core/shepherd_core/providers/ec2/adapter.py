@@ -16,14 +16,13 @@ from shepherd_core.domain.errors import (
     NotSupported,
     ProviderRefused,
     ProviderUnavailable,
-    ProviderUnusable,
-    SecretError,
 )
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.ec2 import objects
 from shepherd_core.providers.ec2.calls import Ec2Calls, in_time
 from shepherd_core.providers.ec2.fleet import Ec2Fleet
 from shepherd_core.providers.ec2.objects import Instance
+from shepherd_core.providers.kit.context import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -240,10 +239,8 @@ class Ec2Provider(Provider):
         """Return the parameters of the launch, with a new host key."""
         from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - only to create machines
 
-        try:
+        with readable("our SSH key"):
             authorized_key = in_time("read our SSH key", self._ssh_public_key, deadline)
-        except SecretError as error:
-            raise (ProviderUnavailable if error.retryable else ProviderUnusable)(f"our SSH key: {error}") from error
         private_key = ssh_keys.generate()
         host_key = ssh_keys.public_line(private_key)
         user_data = objects.user_data(private_key, host_key, authorized_key)

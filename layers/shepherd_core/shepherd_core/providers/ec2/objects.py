@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from shepherd_core.domain.errors import ListingInvalid
-from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.providers.kit import fields
+from shepherd_core.providers.kit.creation import free_slots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from ipaddress import IPv4Address, IPv6Address
+    from uuid import UUID
 
     from shepherd_core.settings.providers import Ec2Settings
 
@@ -102,10 +103,7 @@ class Instance:
     @property
     def token(self) -> UUID | None:
         """Return the token (the machine id) that it was created with."""
-        try:
-            return UUID(self.tags.get(MACHINE_TAG, ""))
-        except ValueError:
-            return None
+        return fields.token(self.tags.get(MACHINE_TAG))
 
     @property
     def host_key(self) -> str | None:
@@ -149,19 +147,9 @@ def machines(settings: Ec2Settings, instances: Sequence[Instance]) -> list[Machi
     whose last instance failed is marked as failed while EC2 shows that instance: the next one would probably fail too.
     """
     present = [instance for instance in instances if instance.state != TERMINATED]
-    occupied = {instance.slot for instance in present}
     failed = {instance.slot for instance in instances if instance.has_failed}
-    names = [f"{settings.ec2_fleet}/{number}" for number in range(1, settings.ec2_limit + 1)]
-    free = [name for name in names if name not in occupied]
-    return [machine(instance, settings.ec2_address) for instance in instances] + [
-        Machine(
-            provider_id=INVALID,
-            availability=Availability.KNOWN_UNUSED,
-            reservation_id=name,
-            failed=name in failed,
-        )
-        for name in free[: max(0, settings.ec2_limit - len(present))]
-    ]
+    free = free_slots(settings.ec2_fleet, settings.ec2_limit, [instance.slot for instance in present], failed)
+    return [machine(instance, settings.ec2_address) for instance in instances] + free
 
 
 def launch(settings: Ec2Settings, slot: str, token: UUID, host_key: str, user_data: str) -> dict[str, Any]:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from shepherd_core.domain.errors import (
     CapacityTaken,
-    ListingInvalid,
     MachineNotFound,
     ProviderRefused,
     ProviderUnavailable,
@@ -23,8 +22,8 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.equinix.objects import (
     Device,
+    Devices,
     FreeReservation,
-    Page,
     Reservation,
     SshKeys,
     machine,
@@ -32,11 +31,14 @@ from shepherd_core.providers.equinix.objects import (
     token_tag,
 )
 from shepherd_core.providers.kit.api_object import parse
-from shepherd_core.providers.kit.http import HttpApi
+from shepherd_core.providers.kit.auth import Header
+from shepherd_core.providers.kit.creation import create_once
+from shepherd_core.providers.kit.http import HttpApi, segment
+from shepherd_core.providers.kit.paging import PageNumbers, listed
 from shepherd_core.providers.kit.registered_key import RegisteredKey, StoredKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from shepherd_core.domain.clock import Clock, Deadline
@@ -54,6 +56,10 @@ _DEVICE = {
     "exclude": "created_by,customdata,network_ports,operating_system,actions,plan,provisioning_events,ssh_keys,volumes",
 }
 _RESERVATION = {"include": "device,facility,facility.metro,plan"}
+_DEVICE_PAGES, _RESERVATION_PAGES = (
+    PageNumbers(entries=entries, total="meta.total", current="meta.current_page", more="meta.next", per_page=PER_PAGE)
+    for entries in ("devices", "hardware_reservations")
+)
 
 
 class EquinixProvider(Provider):
@@ -79,7 +85,9 @@ class EquinixProvider(Provider):
         self._devices = f"{project}/devices"
         self._reservations = f"{project}/hardware-reservations"
         self._keys = f"{project}/ssh-keys"
-        self._api = HttpApi(settings.equinix_api_url, "X-Auth-Token", api_key, clock, settings.equinix_max_calls)
+        self._api = HttpApi(
+            settings.equinix_api_url, Header("X-Auth-Token", api_key), clock, settings.equinix_max_calls
+        )
         self._key = RegisteredKey(
             settings.equinix_key_label,
             ssh_public_key,
@@ -95,8 +103,12 @@ class EquinixProvider(Provider):
             ListingInvalid: the pages were inconsistent twice in a row, or an entry was not understood.
         """
         with ThreadPoolExecutor(2, thread_name_prefix="equinix") as pool:
-            reservations = pool.submit(self._list, self._reservations, deadline, _RESERVATION)
-            devices = pool.submit(self._list, self._devices, deadline, {**_DEVICE, "sort_by": "hostname"})
+            reservations = pool.submit(
+                listed, self._api, self._reservations, deadline, _RESERVATION_PAGES, _RESERVATION
+            )
+            devices = pool.submit(
+                listed, self._api, self._devices, deadline, _DEVICE_PAGES, {**_DEVICE, "sort_by": "hostname"}
+            )
             return machines(self._prefix, devices.result(), reservations.result())
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
@@ -139,17 +151,20 @@ class EquinixProvider(Provider):
             "project_ssh_keys": [self._key.ensure(deadline)],
             "tags": [token_tag(token)],
         }
-        try:
-            answer = self._api.post(self._devices, body, deadline, _DEVICE)
-        except ProviderRefused:
-            self._key.invalidate()  # perhaps the key was refused, because it was removed
-            # Or the reservation is in use, perhaps after an earlier call of ours.
-            existing = self._existing(capacity.reservation_id, token, deadline)
-            if existing is None:
+
+        def create() -> Machine:
+            try:
+                answer = self._api.post(self._devices, body, deadline, _DEVICE)
+            except ProviderRefused:
+                self._key.invalidate()  # perhaps the key was refused, because it was removed
                 raise
-            return existing
-        made = machine(parse(Device, answer, "the device that was created"), capacity.reservation_id)
-        return made if made.location else replace(made, location=capacity.location)
+            made = machine(parse(Device, answer, "the device that was created"), capacity.reservation_id)
+            return made if made.location else replace(made, location=capacity.location)
+
+        # A reservation that is in use is refused.
+        return create_once(
+            partial(self._existing, capacity.reservation_id, token, deadline), create, refuses_second=True
+        )
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
@@ -171,13 +186,11 @@ class EquinixProvider(Provider):
 
     def _act(self, provider_id: ProviderId, action: Mapping[str, object], deadline: Deadline) -> None:
         self.get_machine(provider_id, deadline)  # raises if it is not ours
-        path = f"/devices/{quote(provider_id, '')}/actions"
+        path = f"/devices/{segment(provider_id)}/actions"
         self._api.post(path, action, deadline, missing=MachineNotFound, interrupts=True)
 
     def _device(self, device_id: str, deadline: Deadline) -> Device:
-        if device_id in {"", ".", ".."}:  # quoting does not keep these from changing the path
-            raise MachineNotFound(f"{device_id!r} is not the id of a device")
-        answer = self._api.get(f"/devices/{quote(device_id, '')}", deadline, _DEVICE, missing=MachineNotFound)
+        answer = self._api.get(f"/devices/{segment(device_id)}", deadline, _DEVICE, missing=MachineNotFound)
         return parse(Device, answer, f"device {device_id}")
 
     def _existing(self, reservation_id: str, token: UUID, deadline: Deadline) -> Machine | None:
@@ -191,8 +204,7 @@ class EquinixProvider(Provider):
         reservation = parse(Reservation, self._api.get(path, deadline, _RESERVATION), f"reservation {reservation_id}")
         # Search by tag first: the reservation may be minutes out of date.
         answer = self._api.get(self._devices, deadline, {**_DEVICE, "tag": token_tag(token), "per_page": PER_PAGE})
-        for entry in parse(Page, answer, f"{self._devices} with the tag of {token}").entries:
-            device = parse(Device, entry, "a device with our tag")
+        for device in parse(Devices, answer, f"{self._devices} with the tag of {token}").devices:
             if device.has(token):
                 return machine(device)
         if reservation.device is None:
@@ -204,37 +216,6 @@ class EquinixProvider(Provider):
         if not device.has(token):
             raise CapacityTaken(f"reservation {reservation.id} is used by device {device.id}")
         return machine(device, reservation.id)
-
-    def _list(self, path: str, deadline: Deadline, params: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return all entries. Changes while the pages are read make them inconsistent, so it is tried twice."""
-        try:
-            return list(self._entries(path, deadline, params))
-        except ListingInvalid:
-            return list(self._entries(path, deadline, params))
-
-    def _entries(self, path: str, deadline: Deadline, params: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        seen: set[str] = set()
-        total: int | None = None
-        number = 1
-        while True:
-            answer = self._api.get(path, deadline, {**params, "page": number, "per_page": PER_PAGE})
-            page = parse(Page, answer, f"{path}, page {number},", ListingInvalid)
-            if page.meta.current_page != number:
-                raise ListingInvalid(f"{path}: the answer is page {page.meta.current_page} instead of page {number}")
-            if total not in {None, page.meta.total}:
-                raise ListingInvalid(f"{path}: the total changed from {total} to {page.meta.total} on page {number}")
-            total = page.meta.total
-            for entry in page.entries:
-                entry_id = entry.get("id")
-                if not isinstance(entry_id, str) or entry_id in seen:
-                    raise ListingInvalid(f"{path}, page {number}: the id {entry_id!r} is not valid, or listed twice")
-                seen.add(entry_id)
-                yield entry
-            if page.meta.next is None or not page.entries:
-                break
-            number += 1
-        if len(seen) != total:
-            raise ListingInvalid(f"{path}: {len(seen)} entries were listed, but the total is {total}")
 
     def _listed_keys(self, deadline: Deadline) -> list[StoredKey]:
         listed = parse(SshKeys, self._api.get(self._keys, deadline), self._keys).ssh_keys

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
-
-from pydantic import AliasChoices, Field
 
 from shepherd_core.domain.errors import ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.providers.kit import fields
 from shepherd_core.providers.kit.api_object import ApiObject, Id, MachineAddress, Text, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
 TOKEN_TAG = "shepherd-token="  # noqa: S105 - the prefix of the tag with the machine id
 
@@ -104,19 +103,10 @@ class FreeReservation(Machine):
     metro: str | None
 
 
-class Meta(ApiObject):
-    """The position of a page in a listing."""
+class Devices(ApiObject):
+    """The first page of a listing of devices."""
 
-    total: int
-    current_page: int
-    next: Link | None = None
-
-
-class Page(ApiObject):
-    """One page of a listing."""
-
-    meta: Meta
-    entries: list[dict[str, Any]] = Field(validation_alias=AliasChoices("devices", "hardware_reservations"))
+    devices: list[Device]
 
 
 class SshKey(ApiObject):
@@ -142,7 +132,7 @@ def token_tag(token: UUID) -> str:
 def machine(device: Device, reservation_id: str | None = None) -> Machine:
     """Return *device* as a machine; *reservation_id* is its reservation, if known."""
     public = [entry.address for entry in device.ip_addresses or () if entry.public and entry.address is not None]
-    tokens = [token for tag in device.tags or () if (token := _token(tag)) is not None]
+    tokens = [token for tag in device.tags or () if (token := fields.token(tag, TOKEN_TAG)) is not None]
     return Machine(
         provider_id=ProviderId(device.id),
         availability=Availability.KNOWN_USED,
@@ -187,13 +177,6 @@ def machines(prefix: str, devices: Sequence[dict[str, Any]], reservations: Seque
                 )
             )
     return found
-
-
-def _token(tag: str) -> UUID | None:
-    try:
-        return UUID(tag.removeprefix(TOKEN_TAG)) if tag.startswith(TOKEN_TAG) else None
-    except ValueError:
-        return None
 
 
 def _location(*places: Place | None) -> str | None:

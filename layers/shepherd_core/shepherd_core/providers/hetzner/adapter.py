@@ -18,7 +18,7 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.machine import Availability
 from shepherd_core.domain.provider import Capability, Provider
-from shepherd_core.providers.hetzner.api import AlreadyEnabled, RobotApi
+from shepherd_core.providers.hetzner.api import AlreadyEnabled, robot_api
 from shepherd_core.providers.hetzner.objects import (
     BootEntry,
     ResetEntry,
@@ -76,7 +76,7 @@ class HetznerProvider(Provider):
         self._reboot = _SOFTWARE if settings.hetzner_reboot == "software" else _HARDWARE
         self._system = settings.hetzner_reinstall
         self._choice = {"dist": settings.hetzner_dist, "lang": "en"} if self._system == "linux" else {"os": "linux"}
-        self._api = RobotApi(settings.hetzner_api_url, credential, clock)
+        self._api = robot_api(settings.hetzner_api_url, credential, clock)
         self._key = RegisteredKey(
             settings.hetzner_key_name,
             ssh_public_key,

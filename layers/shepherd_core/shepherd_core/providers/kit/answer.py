@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ class HttpAnswer:
     body: bytes
     retry_after: float | None
     """The seconds of the header Retry-After."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def decoded(self) -> Any:
         """Return the body as JSON; None if it is null, or not JSON that ``from_json`` reads."""

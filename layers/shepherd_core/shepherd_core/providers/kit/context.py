@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from shepherd_core.domain.errors import ProviderUnavailable, ProviderUnusable, SecretError, SourceError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from shepherd_core.domain.clock import Clock
 
 _LIST_SECONDS = 30.0
 """How old a list of machines may be."""
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Raise the errors of secrets and documents as the provider's; *what* names what is read."""
+    try:
+        yield
+    except (SecretError, SourceError) as error:
+        raise (ProviderUnavailable if error.retryable else ProviderUnusable)(f"{what}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +41,10 @@ class ProviderContext:
     """Makes the next ``read_secret`` read that secret again."""
     public_key: Callable[[], str]
     """Returns our public key as a line for ``authorized_keys``; raises SecretError."""
+
+    def secret(self, name: str) -> Callable[[], str]:
+        """Return a reader of the secret *name*."""
+        return partial(self.read_secret, name)
 
     def cached(self, source: str) -> Callable[[], bytes]:
         """Return a reader of *source* that caches for half a minute: a batch of machines fetches a list once."""

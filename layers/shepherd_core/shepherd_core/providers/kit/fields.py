@@ -6,6 +6,7 @@ import base64
 import json
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from shepherd_core.domain.machine import INVALID
 
@@ -40,6 +41,14 @@ def address(value: object) -> IPv4Address | IPv6Address | None:
     if found is None or found.is_unspecified or found.is_multicast or getattr(found, "scope_id", None):
         return None
     return found
+
+
+def token(value: object, prefix: str = "") -> UUID | None:
+    """Return the token (the machine id) in *value*, a text that begins with *prefix*."""
+    try:
+        return UUID(value.removeprefix(prefix)) if isinstance(value, str) and value.startswith(prefix) else None
+    except ValueError:
+        return None
 
 
 def host_key(value: object) -> str | None:

@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.errors import (
-    ListingInvalid,
-    MachineNotFound,
-    ProviderRefused,
-    ProviderUnavailable,
-    ProviderUnusable,
-    SourceError,
-)
+from shepherd_core.domain.errors import ListingInvalid, MachineNotFound, ProviderRefused, ProviderUnusable
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.providers.kit.context import readable
 from shepherd_core.providers.kit.fields import LONGEST_TEXT, address, from_json, host_key, identifier, text
 
 if TYPE_CHECKING:
@@ -71,11 +65,8 @@ class MachineList:
             TimeLimitExceeded: no time is left.
         """
         deadline.left()
-        try:
+        with readable("the list of machines"):
             document = self._read()
-        except SourceError as error:
-            kind = ProviderUnavailable if error.retryable else ProviderUnusable
-            raise kind(f"the list of machines: {error}") from error
         return self.parse(document)
 
     def entry(self, provider_id: ProviderId, deadline: Deadline) -> Entry:

@@ -6,13 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import (
-    ProviderRefused,
-    ProviderUnavailable,
-    ProviderUnusable,
-    SecretError,
-    TimeLimitExceeded,
-)
+from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable, TimeLimitExceeded
+from shepherd_core.providers.kit.context import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -64,10 +59,8 @@ class RegisteredKey:
             ProviderUnavailable: it cannot be read now.
             ProviderRefused: it cannot be read.
         """
-        try:
+        with readable("our SSH key"):
             return self._public_key()
-        except SecretError as error:
-            raise (ProviderUnavailable if error.retryable else ProviderUnusable)(f"our SSH key: {error}") from error
 
     def ensure(self, deadline: Deadline) -> str:
         """

@@ -15,15 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.domain.errors import (
-    ProviderError,
-    ProviderUnavailable,
-    ProviderUnusable,
-    SourceError,
-    TimeLimitExceeded,
-)
+from shepherd_core.domain.errors import ProviderError, ProviderUnusable, TimeLimitExceeded
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.providers.kit.context import readable
 from shepherd_core.providers.kit.machine_list import machine
 from shepherd_core.providers.redfish.bmc import BmcOptions, connected
 from shepherd_core.providers.redfish.login import Logins
@@ -197,14 +192,12 @@ class RedfishProvider(Provider):
             if self._cas is None:
                 try:
                     # An invalid text for an empty document, for which ssl would use the CAs of the system.
-                    pem = None if self._read_ca is None else self._read_ca().decode("ascii") or "nothing"
+                    with readable("the CAs of the BMCs"):
+                        pem = None if self._read_ca is None else self._read_ca().decode("ascii") or "nothing"
                     context = ssl.create_default_context(cadata=pem)
                     # The default of Python 3.13 refuses CAs without certain extensions, which private CAs often lack.
                     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
                     self._cas = context
-                except SourceError as error:
-                    kind = ProviderUnavailable if error.retryable else ProviderUnusable
-                    raise kind(f"the CAs of the BMCs: {error}") from error
                 except (ValueError, ssl.SSLError) as error:
                     raise ProviderUnusable(f"the CAs of the BMCs are not PEM certificates: {error}") from error
             return self._cas

@@ -25,6 +25,7 @@ class Timers:
         self._entries: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._closed = False
+        self._running = False
         self._thread = threading.Thread(target=self._run, name="simulated-api-timers", daemon=True)
 
     def start(self) -> None:
@@ -36,6 +37,11 @@ class Timers:
         with self._changed:
             heapq.heappush(self._entries, (time.monotonic() + seconds, next(self._numbers), action))
             self._changed.notify()
+
+    def idle(self) -> bool:
+        """Return whether no action runs or waits."""
+        with self._changed:
+            return not self._running and not self._entries
 
     def close(self) -> None:
         """Finish the action that is running and drop the others."""
@@ -55,9 +61,11 @@ class Timers:
 
     def _next(self) -> Callable[[], object] | None:
         with self._changed:
+            self._running = False
             while not self._closed:
                 wait = self._entries[0][0] - time.monotonic() if self._entries else None
                 if wait is not None and wait <= 0:
+                    self._running = True
                     return heapq.heappop(self._entries)[2]
                 self._changed.wait(wait)
         return None

@@ -1,0 +1,57 @@
+"""Answers that are well-formed JSON, and not what the API promises: the faults ``set`` and ``scramble``."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+from simulator.environment.faults import Scramble, SetValue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simulator.environment.faults import Rule
+
+    Place = tuple[str | int, ...]
+
+WRONG: tuple[Any, ...] = (None, "", "unheard of", "\0", -1, 10**30, True, [], [None], {}, {"unheard": "of"})
+"""Values of which at least most are of the wrong type, wherever they stand."""
+
+
+def changed(body: Any, fault: Rule | None) -> Any:
+    """Return the body of an answer with the change of *fault*, if it is such a change and there is a place for it."""
+    if not isinstance(fault, SetValue | Scramble):
+        return body
+    try:
+        body = json.loads(json.dumps(body) if not isinstance(body, bytes) else body)
+    except ValueError:
+        return body
+    if isinstance(fault, SetValue):
+        for place in list(_places(body)):
+            if _fits(place, fault.at.split(".")):
+                _set(body, place, fault.value)
+    elif places := list(_places(body)):
+        chance = random.Random(fault.seed)
+        _set(body, chance.choice(places), chance.choice(WRONG))
+    return body
+
+
+def _places(value: Any, before: Place = ()) -> Iterator[Place]:
+    """Yield the place of every value below *value*."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in pairs:
+        yield (*before, name)
+        yield from _places(inner, (*before, name))
+
+
+def _fits(place: Place, pattern: list[str]) -> bool:
+    return len(place) == len(pattern) and all(
+        wanted in ("*", str(name)) for name, wanted in zip(place, pattern, strict=True)
+    )
+
+
+def _set(body: Any, place: Place, value: Any) -> None:
+    for name in place[:-1]:
+        body = body[name]
+    body[place[-1]] = value

@@ -1,0 +1,45 @@
+"""A simulated API that takes the tokens which it gives for client credentials."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+from simulator.providers.kit.machines import Refused
+from simulator.providers.kit.rest import Call, RestApi, basic, route
+
+if TYPE_CHECKING:
+    from simulator.providers.kit.hardware import Hardware
+    from simulator.providers.kit.http_server import HttpRequest
+
+
+class OAuth2Api(RestApi):
+    """Its secret is ``CLIENT_ID:CLIENT_SECRET``."""
+
+    token_seconds: float = 300
+    """How long a token is good; it can be changed at any time."""
+
+    def __init__(self, hardware: Hardware, **options: Any) -> None:
+        self._tokens: dict[str, float] = {}
+        super().__init__(hardware, **options)
+
+    def logged_in(self, http: HttpRequest) -> bool:
+        """Return whether the request has a token that is good; one for a token needs none."""
+        if http.path == f"{self.base}/token":
+            return basic(http, self.secret)
+        token = http.headers.get("Authorization", "").removeprefix("Bearer ")
+        return self._tokens.get(token, 0) > time.monotonic()
+
+    def revoke_tokens(self) -> None:
+        """End all tokens."""
+        self._tokens.clear()
+
+    @route("POST", "/token")
+    def give_token(self, call: Call) -> Any:
+        """Give a token."""
+        if call.http.content != b"grant_type=client_credentials":
+            raise Refused(400, "unsupported_grant_type")
+        token = secrets.token_hex(16)
+        self._tokens[token] = time.monotonic() + self.token_seconds
+        return {"access_token": token, "token_type": "Bearer", "expires_in": self.token_seconds}

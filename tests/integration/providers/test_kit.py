@@ -1,0 +1,247 @@
+"""The parts that adapters are made of, where no provider's own tests hold them: tokens, pages, refusals, creation."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core.domain.errors import (
+    CapacityTaken,
+    ListingInvalid,
+    MachineNotFound,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+)
+from shepherd_core.domain.machine import Availability, Machine, ProviderId
+from shepherd_core.providers.kit.auth import ClientCredentials
+from shepherd_core.providers.kit.creation import create_once
+from shepherd_core.providers.kit.dialect import Dialect, Refusal, said
+from shepherd_core.providers.kit.http import HttpApi, segment
+from shepherd_core.providers.kit.paging import NextLinks, PageNumbers, Paging, listed
+
+from simulator.environment.faults import EmptyPage, FakeAnswer, Rule, SetValue, Shrink
+from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.kit.machines import Options
+from simulator.providers.kit.oauth2 import OAuth2Api
+from simulator.providers.kit.rest import Call, route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.domain.clock import Deadline
+
+    from tests.conftest import ManualClock
+
+SECRET = "a-client:a-secret-that-nobody-may-see"
+IDS = [f"thing-{number}" for number in range(5)]
+COUNTED = PageNumbers(entries="things", total="total")
+UNCOUNTED = PageNumbers(entries="things")
+LINKED = NextLinks(entries="things", next="next", size="per_page")
+
+
+class Things(OAuth2Api):
+    """An API with five things, in pages of two."""
+
+    @route("GET", "/things")
+    def list_things(self, call: Call) -> Any:
+        """Return a page."""
+        shown, page = self.page(call, IDS)
+        following = f"{self.url}/things?page={page.number + 1}&per_page={page.size}"
+        return {
+            "things": [{"id": each} for each in shown],
+            "total": page.total,
+            "next": following if page.number < page.last else None,
+        }
+
+
+@pytest.fixture
+def things() -> Iterator[Things]:
+    """Return the API."""
+    with Things(NoHardware(), secret=SECRET, options=Options(per_page_cap=2)) as api:
+        yield api
+        assert api.errors == []
+
+
+@pytest.fixture
+def api(things: Things, clock: ManualClock) -> HttpApi:
+    """Return a client of it."""
+    return HttpApi(things.url, ClientCredentials(f"{things.url}/token", lambda: SECRET, clock), clock)
+
+
+# Tokens
+
+
+def test_one_token_is_used_until_shortly_before_its_end(
+    things: Things, api: HttpApi, clock: ManualClock, deadline: Deadline
+) -> None:
+    """A token for each request would be half of the requests; one that ends on the way would be refused."""
+    for seconds, tokens in ((0, 1), (269, 1), (1, 2), (269, 2)):
+        clock.now += seconds
+        api.get("/things", deadline)
+        assert things.calls["POST", "/token"] == tokens
+
+
+def test_a_token_that_was_revoked_is_replaced(things: Things, api: HttpApi, deadline: Deadline) -> None:
+    """Somebody may have changed the client; that must not need a new function."""
+    api.get("/things", deadline)
+    things.revoke_tokens()
+    api.get("/things", deadline)
+    assert things.calls["POST", "/token"] == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (FakeAnswer(path="/token", times=0, status=400, body={"error": "invalid_client"}), ProviderUnusable),
+        (FakeAnswer(path="/token", times=0, status=401, body={"error": SECRET}), ProviderUnusable),
+        (FakeAnswer(path="/token", times=0, status=503), ProviderUnavailable),
+        (SetValue(path="/token", times=0, at="access_token", value="a\nb"), ProviderUnusable),
+        (SetValue(path="/token", times=0, at="access_token", value=None), ProviderUnavailable),
+        (SetValue(path="/token", times=0, at="expires_in", value=-1), ProviderUnavailable),
+    ],
+)
+def test_a_token_that_is_not_given_is_an_error_of_the_provider(
+    answer: Rule, error: type[Exception], things: Things, api: HttpApi, deadline: Deadline
+) -> None:
+    """Nothing is sent without one, and no error holds the secret."""
+    things.faults.add(answer)
+    with pytest.raises(error) as raised:
+        api.get("/things", deadline)
+    assert "a-secret" not in str(raised.value)
+    assert things.calls["GET", "/things"] == 0
+
+
+# Pages
+
+
+@pytest.mark.parametrize(
+    ("paging", "fault"),
+    [
+        (COUNTED, None),
+        (UNCOUNTED, None),
+        (LINKED, None),
+        (COUNTED, Shrink(path="/things", nth=2)),
+        (UNCOUNTED, Shrink(path="/things", nth=2)),
+        (COUNTED, EmptyPage(path="/things", nth=2)),
+    ],
+)
+def test_a_listing_is_complete(
+    paging: Paging, fault: Rule | None, things: Things, api: HttpApi, deadline: Deadline
+) -> None:
+    """Also where entries move to pages that were read: what is missing would count as gone."""
+    if fault is not None:
+        things.faults.add(fault)
+    assert [each["id"] for each in listed(api, "/things", deadline, paging)] == IDS
+
+
+@pytest.mark.parametrize("paging", [COUNTED, UNCOUNTED, LINKED])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        SetValue(path="/things", times=0, at="things.0.id", value="thing-1"),
+        SetValue(path="/things", times=0, at="things.1", value="thing-1"),
+        SetValue(path="/things", times=0, at="things", value={}),
+        FakeAnswer(path="/things", nth=2, times=0, status=404),
+    ],
+)
+def test_a_listing_that_contradicts_itself_is_invalid(
+    paging: Paging, fault: Rule, things: Things, api: HttpApi, deadline: Deadline
+) -> None:
+    """Twice in a row it is no change that came in between."""
+    things.faults.add(fault)
+    with pytest.raises((ListingInvalid, ProviderRefused)):
+        listed(api, "/things", deadline, paging)
+
+
+def test_a_total_that_is_none_makes_the_listing_invalid(things: Things, api: HttpApi, deadline: Deadline) -> None:
+    """Without it nobody knows when the listing is complete."""
+    things.faults.add(SetValue(path="/things", times=0, at="total", value="5"))
+    with pytest.raises(ListingInvalid, match="the total total is '5'"):
+        listed(api, "/things", deadline, COUNTED)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"errors": [{"code": "taken", "status": "422", "title": "No", "detail": "x"}]}, "taken: No: x"),
+        ({"message": "invalid argument(s)", "type": "invalid_arguments"}, "invalid_arguments: invalid argument(s)"),
+        ({"message": "no", "validationErrors": ["a", "b"]}, "no: a; b"),
+        ({"error": "invalid_client", "error_description": "who?"}, "invalid_client: who?"),
+        ({"error": {"code": "X", "missing": ["a"]}}, "X: missing a"),
+        ({"error": [[[[[["deep"]]]]]]}, ""),
+        (None, ""),
+    ],
+)
+def test_the_message_of_an_error_is_found_where_apis_put_it(body: object, expected: str) -> None:
+    """It is what an operator reads, and what a table of refusals matches."""
+    assert said(body) == expected
+
+
+def test_an_api_may_mean_something_else_than_its_status_says(
+    things: Things, clock: ManualClock, deadline: Deadline
+) -> None:
+    """The first row that fits counts."""
+    dialect = Dialect(
+        refusals=(
+            Refusal(status=409, says="locked", error=ProviderUnavailable, retry_after=9),
+            Refusal(status=409, error=MachineNotFound),
+        )
+    )
+    login = ClientCredentials(f"{things.url}/token", lambda: SECRET, clock)
+    api = HttpApi(things.url, login, clock, dialect=dialect)
+    things.faults.add(FakeAnswer(method="POST", path="/x", status=409, body={"error": "it is locked"}))
+    with pytest.raises(ProviderUnavailable, match="POST /x: 409: it is locked") as raised:
+        api.post("/x", {}, deadline)
+    assert raised.value.retry_after == 9
+    things.faults.add(FakeAnswer(method="PUT", path="/x", status=409, body=json.dumps({"error": "gone"})))
+    with pytest.raises(MachineNotFound, match="PUT /x: 409: gone"):
+        api.put("/x", {}, deadline)
+
+
+# Creation
+
+OURS = Machine(provider_id=ProviderId("ours"), availability=Availability.KNOWN_USED)
+
+
+@pytest.mark.parametrize(
+    ("refuses_second", "finds", "created", "expected"),
+    [
+        (False, [OURS], [], OURS),
+        (False, [None], [OURS], OURS),
+        (False, [None, OURS], [ProviderRefused()], OURS),
+        (False, [None, None], [ProviderRefused()], ProviderRefused),
+        (False, [CapacityTaken()], [], CapacityTaken),
+        (False, [None], [ProviderUnavailable()], ProviderUnavailable),
+        (True, [], [OURS], OURS),
+        (True, [OURS], [ProviderRefused()], OURS),
+        (True, [CapacityTaken()], [ProviderRefused()], CapacityTaken),
+    ],
+)
+def test_a_machine_is_created_once(refuses_second: bool, finds: list[Any], created: list[Any], expected: Any) -> None:
+    """A call whose answer was lost is repeated; a refusal may mean that the first one succeeded."""
+
+    def take(outcomes: list[Any]) -> Any:
+        if isinstance(outcome := outcomes.pop(0), Exception):
+            raise outcome
+        return outcome
+
+    def call() -> Machine:
+        return create_once(lambda: take(finds), lambda: take(created), refuses_second=refuses_second)
+
+    if isinstance(expected, Machine):
+        assert call() is expected
+    else:
+        with pytest.raises(expected):
+            call()
+    assert (finds, created) == ([], []), "no request more than that"
+
+
+@pytest.mark.parametrize(("text", "path"), [("a b/c?d", "a%20b%2Fc%3Fd"), ("\N{SNOWMAN}", "%E2%98%83")])
+def test_an_id_is_one_segment_of_a_path(text: str, path: str) -> None:
+    """Otherwise it would name another resource."""
+    assert segment(text) == path

@@ -1,0 +1,264 @@
+"""
+What goes wrong between an adapter and an API over HTTP, as one test suite for all adapters.
+
+A test class joins it beside the contract, with the same fixture ``world``, whose
+``faults`` (and ``places``) must be there::
+
+    class TestAcme(ProviderContract, ProviderFaults):
+        ...
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import (
+    CapacityTaken,
+    ListingInvalid,
+    MachineNotFound,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+    TimeLimitExceeded,
+)
+from shepherd_core.domain.machine import INVALID
+from shepherd_core.domain.provider import Capability
+from shepherd_core.providers.kit import fields
+from shepherd_core.providers.kit.answer import LONGEST_ANSWER
+
+from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer, Scramble, SetValue, Shrink
+from tests.support.providers.provider_contract import (
+    ACTIONS,
+    INTERRUPTIONS,
+    TOKEN,
+    World,
+    _by_capacity,
+    _call,
+    _create,
+    _method,
+    _unused,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from shepherd_core.domain.machine import Machine
+
+    from simulator.environment.faults import FaultScript, Rule
+    from tests.conftest import ManualClock
+
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+NOT_US, REFUSED = (ProviderUnusable,), (ProviderRefused, ProviderUnavailable, CapacityTaken, MachineNotFound)
+STATUSES: dict[int, tuple[type[ProviderError], ...]] = {
+    401: NOT_US,
+    403: NOT_US,
+    404: (MachineNotFound, ProviderRefused),
+    409: REFUSED,
+    422: REFUSED,
+    429: (ProviderUnavailable,),
+    500: (ProviderUnavailable,),
+    503: (ProviderUnavailable,),
+}
+"""The errors that each status may become."""
+
+LOST = [
+    Drop(times=0, when="after"),
+    FakeAnswer(times=0, status=500, when="after"),
+    FakeAnswer(times=0, status=504, body="<h1>Gateway time-out</h1>", when="after"),
+    FakeAnswer(times=0, status=200, body="{", when="after"),
+]
+"""Answers to a change that was carried out."""
+
+_HOSTILE = {
+    "deep": "[" * 200_000,
+    "deeper": '{"a":' * 100_000 + "1" + "}" * 100_000,
+    "many": "[" + "{}," * fields.MOST_VALUES + "{}]",
+    "huge": " " * (LONGEST_ANSWER + 1),
+    "html": "<html>",
+}
+HOSTILE = {
+    **{name: FakeAnswer(times=0, status=200, body=body) for name, body in _HOSTILE.items()},
+    "truncated": Cut(times=0),
+}
+ODD: list[Any] = [None, 7, True, "text", [], [None], [[]], {}, {"unheard": "of"}]
+"""JSON, and not what was asked for."""
+
+NO_IDS: list[Any] = ["", "invalid", "x" * 129, "a\0b", None, [], {}]
+NO_ADDRESSES: list[Any] = ["0.0.0.0", "::", "224.0.0.1", "fe80::1%eth0", "300.1.1.1", "localhost", 7, {}]
+
+
+class ProviderFaults:
+    """The faults table: nothing but the provider's own errors leaves the adapter, and nothing is done twice."""
+
+    @pytest.mark.parametrize("status", STATUSES)
+    @pytest.mark.parametrize("methods", [("*",), WRITES], ids=["all", "changes"])
+    def test_each_status_has_its_meaning(
+        self, world: World, deadline: Deadline, clock: ManualClock, status: int, methods: tuple[str, ...]
+    ) -> None:
+        """By the error, loops decide whether to come back, and whether a machine or an operator is concerned."""
+        writes = methods == WRITES
+        for action, call in _calls(world, deadline, writes=writes):
+            for method in methods:
+                _faults(world).add(FakeAnswer(method=method, times=0, status=status, retry_after=7))  # type: ignore[arg-type]
+            if status == 404 and action == Capability.RELEASE:
+                call(deadline)  # it is gone
+            else:
+                with pytest.raises(ProviderError) as raised:
+                    call(deadline)
+                assert isinstance(raised.value, STATUSES[status] if world.one_credential else REFUSED), action
+                if status == 403 and isinstance(raised.value, ProviderUnusable):
+                    assert raised.value.forbidden, action
+                if status == 429:
+                    assert isinstance(raised.value, ProviderUnavailable)
+                    assert raised.value.retry_after == 7, action
+            _faults(world).clear()
+            clock.now += 3_600  # a login that was refused is not sent again for a while
+
+    @pytest.mark.parametrize("fault", LOST, ids=lambda rule: f"{rule.do}-{getattr(rule, 'status', '')}")
+    def test_a_change_whose_answer_is_lost_is_neither_forgotten_nor_repeated(
+        self, world: World, deadline: Deadline, fault: Rule
+    ) -> None:
+        """Nobody knows then whether it was done: a second machine would be paid for, a second reboot is harm."""
+        capacity = _unused(world, deadline)[0]
+        if world.stores_tokens:
+            _after(world, fault)
+            with pytest.raises(ProviderUnavailable):
+                world.provider.create_machine(capacity, TOKEN, deadline)
+            _faults(world).clear()
+        machine = world.provider.create_machine(capacity, TOKEN, deadline)
+        world.settle()
+        assert len(world.provider.list_machines(deadline)) == len(world.capacity_ids)
+        for action in INTERRUPTIONS:
+            if action in world.provider.capabilities:
+                limit = Deadline(SystemClock(), 60, ask=lambda _: _after(world, fault))
+                with pytest.raises(ProviderUnavailable):
+                    _method(world.provider, action)(machine.provider_id, limit)
+                assert limit.interrupted, action
+                _faults(world).clear()
+                world.settle()
+
+    def test_a_creation_that_takes_too_long_is_found_again(self, world: World, deadline: Deadline) -> None:
+        """A function that is killed meanwhile leaves the same behind."""
+        if not world.stores_tokens:
+            pytest.skip("this provider creates nothing")
+        capacity = _unused(world, deadline)[0]
+        _after(world, Delay(times=0, seconds=60, when="after"))
+        with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
+            world.provider.create_machine(capacity, TOKEN, Deadline(SystemClock(), 1))
+        _faults(world).clear()
+        world.provider.create_machine(capacity, TOKEN, deadline)
+        world.settle()
+        assert [each.token for each in world.provider.list_machines(deadline)].count(TOKEN) == 1
+
+    @pytest.mark.parametrize("fault", HOSTILE.values(), ids=HOSTILE)
+    def test_a_hostile_answer_is_no_answer(self, world: World, deadline: Deadline, fault: Rule) -> None:
+        """It must neither use up the memory of a function nor raise what no caller expects."""
+        for _, call in _calls(world, deadline, only={"list", "get"}):
+            _faults(world).add(fault)
+            with pytest.raises((ProviderUnavailable, ListingInvalid)):
+                call(deadline)
+            _faults(world).clear()
+
+    @pytest.mark.parametrize("body", ODD, ids=repr)
+    def test_an_answer_of_another_type_is_an_error_of_the_provider(
+        self, world: World, deadline: Deadline, body: Any
+    ) -> None:
+        """A TypeError would end the loop for all machines."""
+        for action, call in _calls(world, deadline):
+            _faults(world).add(FakeAnswer(times=0, status=200, body=json.dumps(body)))
+            _outcome(action, call, deadline)
+            _faults(world).clear()
+
+    def test_a_value_of_another_type_is_an_error_of_the_provider(self, world: World, deadline: Deadline) -> None:
+        """Wherever it stands; what is listed nevertheless can be stored and dialed."""
+        for action, call in _calls(world, deadline, only={"get", "list"}):
+            for seed in range(60):
+                _faults(world).add(Scramble(times=0, seed=seed))
+                found = _outcome(f"{action}, seed {seed}", call, deadline)
+                _check(found if isinstance(found, list) else [found] if found else [])
+                _faults(world).clear()
+
+    @pytest.mark.parametrize("value", NO_IDS, ids=lambda value: repr(value)[:12])
+    def test_a_machine_without_a_usable_id_makes_the_listing_invalid(
+        self, world: World, deadline: Deadline, value: Any
+    ) -> None:
+        """An empty id would name all such machines at once; the BMDB cannot hold the others."""
+        places = _places(world)
+        _faults(world).add(SetValue(path=places.path, times=0, at=places.id, value=value))
+        with pytest.raises((ListingInvalid, ProviderUnavailable)):
+            world.provider.list_machines(deadline)
+
+    @pytest.mark.parametrize("value", NO_ADDRESSES)
+    def test_an_address_that_no_machine_can_have_is_never_dialed(
+        self, world: World, deadline: Deadline, value: Any
+    ) -> None:
+        """0.0.0.0 is the function itself, and a name would be looked up."""
+        _create(world, deadline)
+        world.settle()
+        places = _places(world)
+        _faults(world).add(SetValue(path=places.path, times=0, at=places.address, value=value))
+        found = _outcome("list", world.provider.list_machines, deadline)
+        _check(found or [])
+        assert str(value) not in {str(machine.address) for machine in found or []}
+
+    def test_a_listing_that_shrinks_while_pages_turn_is_complete_or_invalid(
+        self, world: World, deadline: Deadline
+    ) -> None:
+        """An entry that moves to a page that was read before looks as if it were gone."""
+        _faults(world).add(Shrink(path=_places(world).path, nth=2))
+        found = _outcome("list", world.provider.list_machines, deadline)
+        assert found is None or set(_by_capacity(found)) == world.capacity_ids
+
+
+def _faults(world: World) -> FaultScript:
+    assert world.faults is not None, "this suite is for edges with faults"
+    return world.faults
+
+
+def _places(world: World) -> Any:
+    if world.places is None:
+        pytest.skip("the listing is no answer of the edge")
+    return world.places
+
+
+def _after(world: World, fault: Rule) -> None:
+    """Inject *fault* into changes."""
+    for method in WRITES:
+        _faults(world).add(type(fault)(**{**vars(fault), "method": method}))
+
+
+def _calls(
+    world: World, deadline: Deadline, *, writes: bool = False, only: Collection[str] | None = None
+) -> Iterator[tuple[str, Callable[[Deadline], Any]]]:
+    """
+    Yield what the provider can do at the edge, each prepared when it is its turn; with *writes*, what sends a change.
+
+    Creation comes first, when there is no machine with the token yet.
+    """
+    reads = ["list", "get"] if world.places is not None else ["get"]
+    actions = [each for each in ACTIONS if each in world.provider.capabilities]
+    for action in [*(["create"] if world.stores_tokens else []), *([] if writes else reads), *actions]:
+        if only is None or action in only:
+            yield action, _call(world, action, deadline)
+
+
+def _check(machines: list[Machine]) -> None:
+    """Fail if one of *machines* cannot be stored or dialed."""
+    for machine in machines:
+        assert machine.provider_id == INVALID or fields.identifier(machine.provider_id)
+        assert machine.address is None or fields.address(str(machine.address))
+
+
+def _outcome(action: str, call: Callable[[Deadline], Any], deadline: Deadline) -> Any:
+    """Return what *call* returns, None if it raises an error of the provider; fail if it raises any other."""
+    try:
+        return call(deadline)
+    except ProviderError:
+        return None
+    except Exception as error:  # noqa: BLE001 - it becomes the message
+        pytest.fail(f"{action}: {error!r:.200}")
