@@ -11,7 +11,7 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.loops import recoverer, runner
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.circuit_breaker import Limit
-from shepherd_core.settings.providers import EquinixSettings
+from shepherd_core.settings.providers.equinix import EquinixSettings
 
 from bench.fleet import BenchFleet
 from bench.results import Result, Table, median

@@ -12,7 +12,7 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.ec2.adapter import Ec2Provider
 from shepherd_core.rules.provisioning import PlanLimits
-from shepherd_core.settings.providers import Ec2Settings
+from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, Fleet

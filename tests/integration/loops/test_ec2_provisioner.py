@@ -13,7 +13,7 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.ec2.adapter import Ec2Provider
 from shepherd_core.rules.provisioning import PlanLimits
-from shepherd_core.settings.providers import Ec2Settings
+from shepherd_core.settings.providers.ec2 import Ec2Settings
 from shepherd_core.telemetry import Metric
 
 from tests.support.bmdb.capacity import intents, provided

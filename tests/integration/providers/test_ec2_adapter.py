@@ -29,7 +29,7 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.ec2.adapter import NO_CAPACITY_RETRY_SECONDS, STOPPING_SECONDS, Ec2Provider
-from shepherd_core.settings.providers import Ec2Settings
+from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.agents.ssh_server import SshServer
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, launch_by_hand, refusal, subnets

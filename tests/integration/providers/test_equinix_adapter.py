@@ -28,7 +28,7 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.equinix.objects import FreeReservation
-from shepherd_core.settings.providers import EquinixSettings
+from shepherd_core.settings.providers.equinix import EquinixSettings
 
 from simulator.environment.faults import (
     CreateLate,

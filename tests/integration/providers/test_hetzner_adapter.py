@@ -23,7 +23,7 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.machine import Availability, Machine, ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
-from shepherd_core.settings.providers import HetznerSettings
+from shepherd_core.settings.providers.hetzner import HetznerSettings
 
 from simulator.environment.faults import Cut, Drop, FakeAnswer
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions

@@ -13,7 +13,7 @@ from shepherd_core.domain.errors import ProviderError, ProviderRefused, Provider
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.providers.hetzner.api import LOCKOUT_SECONDS
-from shepherd_core.settings.providers import HetznerSettings
+from shepherd_core.settings.providers.hetzner import HetznerSettings
 
 from simulator.environment.faults import FakeAnswer
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions

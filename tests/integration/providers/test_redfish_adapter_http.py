@@ -22,7 +22,7 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
 from shepherd_core.providers.redfish.adapter import RedfishProvider
 from shepherd_core.providers.redfish.login import LOCKOUT_SECONDS
-from shepherd_core.settings.providers import RedfishSettings
+from shepherd_core.settings.providers.redfish import RedfishSettings
 
 from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer
 from simulator.environment.tcp_proxy import TcpProxy

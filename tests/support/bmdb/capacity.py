@@ -9,7 +9,7 @@ from shepherd_core.domain.provider import Provider
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.equinix.objects import token_tag
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.settings.providers import EquinixSettings
+from shepherd_core.settings.providers.equinix import EquinixSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

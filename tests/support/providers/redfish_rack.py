@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors import SecretMissing
 from shepherd_core.providers.redfish.adapter import RedfishProvider
-from shepherd_core.settings.providers import RedfishSettings
+from shepherd_core.settings.providers.redfish import RedfishSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,8 @@ from shepherd_core.settings import functions, providers
 from shepherd_core.settings.base import Settings
 from shepherd_core.settings.functions import BmdbSettings, InitializerSettings, ProvisionerSettings, RecovererSettings
 from shepherd_core.settings.health import HealthSettings
-from shepherd_core.settings.providers import EquinixSettings, StaticSettings
+from shepherd_core.settings.providers.equinix import EquinixSettings
+from shepherd_core.settings.providers.static import StaticSettings
 from shepherd_core.settings.sources import load
 
 ALL = [
@@ -83,7 +84,7 @@ def test_a_fault_names_the_value_and_the_requirement(monkeypatch: pytest.MonkeyP
     """Without the source code at hand."""
     given(monkeypatch, **INITIALIZER | {"PROVIDER": "aws"}, SSH_PORT="70000")
     port, provider = faults(InitializerSettings)
-    assert provider.startswith("SHEPHERD_PROVIDER is 'aws': Input should be 'static', 'redfish', ")
+    assert provider.startswith("SHEPHERD_PROVIDER is 'aws': Input should be 'ec2', 'equinix', ")
     assert provider.endswith("Provider whose machines the function works on.")
     assert port.startswith("SHEPHERD_SSH_PORT is '70000': Input should be less than or equal to 65535")
     assert port.endswith("SSH port of the machines.")

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.providers.ec2 import objects
-from shepherd_core.settings.providers import Ec2Settings
+from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.deployment.cloudformation import PSEUDO
 from tests.support.deployment.deployments import (

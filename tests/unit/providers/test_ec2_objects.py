@@ -13,7 +13,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
 from shepherd_core.providers.ec2.objects import Instance, has_replaceable_root, launch, machine, machines, user_data
-from shepherd_core.settings.providers import Ec2Settings
+from shepherd_core.settings.providers.ec2 import Ec2Settings
 from shepherd_core.settings.sources import load
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")

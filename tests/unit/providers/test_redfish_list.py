@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from shepherd_core.domain.errors import ListingInvalid
 from shepherd_core.providers.redfish.machine_list import redfish_list
-from shepherd_core.settings.providers import RedfishSettings
+from shepherd_core.settings.providers.redfish import RedfishSettings
 
 GOOD = {
     "ID": "rack1-1",

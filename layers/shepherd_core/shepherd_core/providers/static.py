@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.machine import Machine, ProviderId
     from shepherd_core.providers.kit.context import ProviderContext
-    from shepherd_core.settings.providers import StaticSettings
+    from shepherd_core.settings.providers.static import StaticSettings
 
 
 class StaticProvider(Provider):

@@ -16,7 +16,7 @@ from shepherd_core.wiring.settings import load as load_settings
 if TYPE_CHECKING:
     from shepherd_core.domain.provider import Provider
     from shepherd_core.settings.base import Settings
-    from shepherd_core.settings.providers import ProviderSpec
+    from shepherd_core.settings.providers.spec import ProviderSpec
 
 
 def load(settings_type: type[Any]) -> tuple[Any, Provider]:

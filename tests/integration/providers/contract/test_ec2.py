@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.ec2.adapter import Ec2Provider
-from shepherd_core.settings.providers import Ec2Settings
+from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.providers.ec2_api import FLEET, IMAGE, ec2_api, launch_by_hand, refusal, subnets
 from tests.support.providers.provider_contract import ProviderContract, World

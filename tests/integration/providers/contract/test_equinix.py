@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.providers.equinix.adapter import EquinixProvider
-from shepherd_core.settings.providers import EquinixSettings
+from shepherd_core.settings.providers.equinix import EquinixSettings
 
 from simulator.environment.faults import EmptyPage, UnknownState
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions

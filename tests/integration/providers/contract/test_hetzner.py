@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
-from shepherd_core.settings.providers import HetznerSettings
+from shepherd_core.settings.providers.hetzner import HetznerSettings
 
 from simulator.environment.faults import FakeAnswer
 from simulator.providers.hetzner.robot import HetznerRobot

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.machine import Machine, ProviderId
     from shepherd_core.providers.kit.context import ProviderContext
-    from shepherd_core.settings.providers import Ec2Settings
+    from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 POLL_SECONDS = 5.0
 """The pause between two reads of the state of an instance that is stopping."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
     from uuid import UUID
 
-    from shepherd_core.settings.providers import Ec2Settings
+    from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 FLEET_TAG = "shepherd-fleet"
 SLOT_TAG = "shepherd-slot"

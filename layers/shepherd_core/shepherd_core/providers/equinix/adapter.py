@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.machine import Machine, ProviderId
     from shepherd_core.providers.kit.context import ProviderContext
-    from shepherd_core.settings.providers import EquinixSettings
+    from shepherd_core.settings.providers.equinix import EquinixSettings
 
 PER_PAGE = 100
 RESERVATION_ID_LENGTH = 18

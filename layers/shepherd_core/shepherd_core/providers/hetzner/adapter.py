@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.machine import Machine, ProviderId
     from shepherd_core.providers.kit.context import ProviderContext
-    from shepherd_core.settings.providers import HetznerSettings
+    from shepherd_core.settings.providers.hetzner import HetznerSettings
 
 _HARDWARE = ("hw",)
 _SOFTWARE = ("sw", "hw")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.machine import Machine, ProviderId
     from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.providers.kit.machine_list import Entry
-    from shepherd_core.settings.providers import RedfishSettings
+    from shepherd_core.settings.providers.redfish import RedfishSettings
 
 _LOGGED = 10
 """The number of machines with an unknown power state that a log line names."""

@@ -1,0 +1,61 @@
+"""The settings of your own machines, through their BMCs, and what Shepherd can do there."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from shepherd_core.domain.provider import Capability
+from shepherd_core.settings.base import Count, Seconds, Settings
+from shepherd_core.settings.providers.spec import ProviderSpec
+
+
+class RedfishSettings(Settings):
+    """Your own machines, through their BMCs."""
+
+    table = "provider.redfish"
+
+    redfish_list: str = Field(
+        description="Location of the list of machines and BMCs: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
+    )
+    redfish_ca_source: str | None = Field(
+        None,
+        description="PEM certificates of the CAs that may sign the BMCs' certificates: a path, https://…, ssm:NAME or "
+        "s3://BUCKET/KEY; unset: the system's CAs.",
+    )
+    redfish_auth: Literal["basic", "session"] = Field(
+        "basic",
+        description="How to log in to the BMCs: with each request (basic), or with sessions, which are closed again "
+        "(session).",
+    )
+    redfish_graceful: bool = Field(
+        False,  # noqa: FBT003 - the default of a field
+        description="Ask the operating system to restart, if the BMC can; a hung system may not react. Otherwise "
+        "restart by force.",
+    )
+    redfish_boot_source: str | None = Field(
+        None,
+        pattern=r"^(pxe|[a-z][a-z0-9+.-]*://[^\s@]+)$",
+        description="What a reinstall boots once: pxe, or the URL of an image for the BMC's virtual CD drive; unset: "
+        "machines are not reinstalled.",
+    )
+    redfish_list_power: bool = Field(
+        True,  # noqa: FBT003 - the default of a field
+        description="Whether a listing asks each BMC for the power state; otherwise it is unknown.",
+    )
+    redfish_timeout_seconds: Seconds = Field(
+        30,
+        description="Maximum seconds for one request to a BMC, for all BMCs in a listing, and for a machine to power "
+        "off.",
+    )
+    redfish_max_calls: Count = Field(16, description="Maximum number of BMCs that a listing asks at the same time.")
+
+
+SPEC = ProviderSpec(
+    name="redfish",
+    module="redfish.adapter",
+    settings=RedfishSettings,
+    always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE}),
+    sometimes={Capability.REINSTALL: "if there is something to boot from"},
+)
