@@ -44,18 +44,18 @@ def written(fleet: Fleet, machines: list[UUID]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("together", [1, 10])
-def test_a_heartbeat_is_one_record_of_few_bytes(fleet: Fleet, together: int) -> None:
-    """A lock on the agent's row, or on its own before the update, would be a record of its own, and dirty a page."""
-    machines = [fleet.started_machine(HOUR) for _ in range(together)]
+@pytest.mark.parametrize("together", [1, 20])
+def test_a_heartbeat_writes_120_bytes_of_wal_at_most(fleet: Fleet, together: int) -> None:
+    """A lock on the agent's row would be a record of its own, and so would pruning the page each time."""
+    machines = [fleet.started_machine(HOUR) for _ in range(60)]  # more than a page has
+    batches = [machines[at : at + together] for at in range(0, len(machines), together)]
     for _ in range(2):
         written(fleet, machines)  # the first one inserts, the next one may write whole pages
-    fleet.sql("VACUUM machine_agent_heartbeat")
-    written(fleet, machines)
-    plan = written(fleet, machines)
-    assert plan.get("WAL FPI", 0) == 0
-    assert plan["WAL Records"] == together
-    assert plan["WAL Bytes"] / together + COMMIT_BYTES <= 120
+    plans = [written(fleet, batch) for _ in range(5) for batch in batches]
+    after_checkpoints = [plan for plan in plans if plan.get("WAL FPI")]  # these write whole pages
+    counted = [plan["WAL Bytes"] + COMMIT_BYTES for plan in plans if plan not in after_checkpoints]
+    assert len(counted) > len(plans) / 2
+    assert sum(counted) / (len(counted) * together) <= 120
 
 
 def test_a_heartbeat_is_a_hot_update(fleet: Fleet) -> None:

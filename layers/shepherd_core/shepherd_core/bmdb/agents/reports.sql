@@ -57,7 +57,8 @@ renewed AS (
         agent_heartbeat_at = clock_timestamp(),
         agent_signed_at = n.signed_at,
         report_interval_seconds = n.report_interval_seconds,
-        failed_attempts = n.failed_attempts
+        failed_attempts = n.failed_attempts,
+        padding = NULL
     FROM input_rows n
     JOIN machine_agent_started a ON a.machine_id = n.machine_id
     WHERE h.machine_id = n.machine_id AND h.agent_signed_at < n.signed_at AND a.agent_public_key = n.public_key
@@ -78,7 +79,8 @@ first AS (
         agent_heartbeat_at = excluded.agent_heartbeat_at,
         agent_signed_at = excluded.agent_signed_at,
         report_interval_seconds = excluded.report_interval_seconds,
-        failed_attempts = excluded.failed_attempts
+        failed_attempts = excluded.failed_attempts,
+        padding = NULL
     WHERE h.agent_signed_at < excluded.agent_signed_at
     RETURNING h.machine_id, h.agent_heartbeat_at
 )

@@ -102,6 +102,7 @@ CREATE TABLE machine_agent_heartbeat (
     first_heartbeat_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     report_interval_seconds integer NOT NULL DEFAULT 0,
     failed_attempts integer NOT NULL DEFAULT 0,
+    padding text DEFAULT repeat('.'::text, 140),
     CONSTRAINT machine_agent_heartbeat_pkey PRIMARY KEY (machine_id),
     CONSTRAINT machine_agent_heartbeat_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id),
     CONSTRAINT machine_agent_heartbeat_interval CHECK (((report_interval_seconds >= 0) AND (report_interval_seconds <= 3600)))

@@ -115,7 +115,7 @@ GRANT INSERT ON work_history TO {updater};
 
 -- Agent API
 
-GRANT SELECT, INSERT, UPDATE (agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts) ON machine_agent_heartbeat TO {agent_api};
+GRANT SELECT, INSERT, UPDATE (agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts, padding) ON machine_agent_heartbeat TO {agent_api};
 GRANT SELECT, UPDATE (agent_started_at) ON machine_agent_started TO {agent_api}; -- lock
 GRANT SELECT, INSERT, UPDATE (provider, not_before, revision) ON machine_due TO {agent_api};
 GRANT SELECT, INSERT, UPDATE (hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes) ON machine_hardware_report TO {agent_api};
