@@ -109,6 +109,16 @@ def test_the_version_needs_no_database() -> None:
     assert CommandLine(None).read("--version") == f"shepherdctl 0.1.0, BMDB schema version {NEWEST}\n"
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("mac", ["machine"]), ("machine wh", ["why"]), ("status --tim", ["--timings"])]
+)
+def test_the_shell_completes_commands_and_options(typed: str, offered: list[str]) -> None:
+    """Nobody remembers all of them, and completion must work before the settings do."""
+    words = f"shepherdctl {typed}"
+    asked = {"_SHEPHERDCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    assert CommandLine(None, asked).process().stdout.split() == offered
+
+
 def test_a_failure_is_a_sentence_on_standard_error(fleet: Fleet) -> None:
     """Operators read sentences, programs the status, and standard output is for data."""
     result = CommandLine(fleet.settings)("machine", "show", "nobody")
