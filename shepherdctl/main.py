@@ -21,6 +21,7 @@ from shepherdctl.commands import (
     demo,
     history,
     inventory,
+    import_machines,
     pause,
     reconcile,
     recovery,
@@ -116,11 +117,12 @@ _add(db_group, "migrate", db.migrate)
 _add(db_group, "status", db.status)
 app.add_typer(db_group, name="db")
 
-settings_group = _group("Write, check, show and change the settings of the functions.")
+settings_group = _group("Write, check, show and change the settings of the functions, and lists of machines.")
 _add(settings_group, "init", settings.init)
 _add(settings_group, "check", settings.check)
 _add(settings_group, "show", settings.show)
 _add(settings_group, "set", settings.set_value)
+_add(settings_group, "import-machines", import_machines.import_machines)
 app.add_typer(settings_group, name="settings")
 
 machine_group = _group("Show machines, and act on single ones.")

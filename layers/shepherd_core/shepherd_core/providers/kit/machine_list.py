@@ -41,14 +41,15 @@ class MachineList:
 
     *read* raises SourceError. Every method calls it once: pass one that caches
     the document for the length of an invocation. *disagreements* gets the
-    entries by index and returns the contradictions between them.
+    entries by the names that messages have for them, and returns the contradictions
+    between them.
     """
 
     def __init__(
         self,
         read: Callable[[], bytes],
         fields: Mapping[str, ListField] | None = None,
-        disagreements: Callable[[Mapping[int, Entry]], Iterable[str]] = lambda _: (),
+        disagreements: Callable[[Mapping[str, Entry]], Iterable[str]] = lambda _: (),
     ) -> None:
         self._read = read
         self._fields = FIELDS if fields is None else fields
@@ -101,9 +102,14 @@ class MachineList:
             raise ProviderRefused(f"{error} any more, so it cannot become machine {token}") from error
         return replace(machine(entry, status), availability=Availability.KNOWN_USED)
 
-    def parse(self, document: bytes) -> list[Entry]:
+    @property
+    def fields(self) -> Mapping[str, ListField]:
+        """Return the fields of an entry by name."""
+        return self._fields
+
+    def parse(self, document: bytes, name_entry: Callable[[int], str] = "entry {}".format) -> list[Entry]:
         """
-        Return the entries of a JSON list, in its order.
+        Return the entries of a JSON list, in its order; *name_entry* returns what messages call them, by index.
 
         Raises:
             ListingInvalid: names every error of every entry.
@@ -114,22 +120,23 @@ class MachineList:
             raise ListingInvalid(f"the list of machines is not JSON: {error}") from error
         if not isinstance(found, list):
             raise ListingInvalid(f"the list of machines is {shown(found)}; it must be a JSON list")
-        entries: dict[int, dict[str, Any]] = {}
+        entries: dict[str, dict[str, Any]] = {}
         faults: list[str] = []
-        first: dict[tuple[str, object], int] = {}
-        for index, entry in enumerate(found):
+        first: dict[tuple[str, object], str] = {}
+        for number, entry in enumerate(found):
+            this = name_entry(number)
             if not isinstance(entry, _Object):
                 *others, last = (name for name, field in self._fields.items() if field.required)
                 valid = f"an object with {', '.join(others)} and {last}"
-                faults.append(f"entry {index} is {shown(entry)}; it must be {valid}")
+                faults.append(f"{this} is {shown(entry)}; it must be {valid}")
                 continue
-            entries[index], wrong = self._checked(entry)
+            entries[this], wrong = self._checked(entry)
             for name in ("ID", "Addr"):
-                if name in entries[index]:
-                    other = first.setdefault((name, entries[index][name]), index)
-                    if other != index:
-                        wrong.append(f"{name} {shown(entry[name])} is that of entry {other} too; it must be unique")
-            faults += [f"entry {index}: {fault}" for fault in wrong]
+                if name in entries[this]:
+                    other = first.setdefault((name, entries[this][name]), this)
+                    if other != this:
+                        wrong.append(f"{name} {shown(entry[name])} is that of {other} too; it must be unique")
+            faults += [f"{this}: {fault}" for fault in wrong]
         faults += self._disagreements(entries)
         if faults:
             raise ListingInvalid("the list of machines is invalid:\n" + "\n".join(f"  - {fault}" for fault in faults))

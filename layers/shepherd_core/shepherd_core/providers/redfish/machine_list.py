@@ -67,10 +67,10 @@ _FIELDS: Mapping[str, ListField] = {
 }
 
 
-def _disagreements(entries: Mapping[int, Entry]) -> Iterator[str]:
+def _disagreements(entries: Mapping[str, Entry]) -> Iterator[str]:
     """Yield the contradictions by which two entries could mean one machine: equal, or possibly equal, systems."""
-    known: dict[str, dict[str | None, int]] = {}
-    for index, entry in entries.items():
+    known: dict[str, dict[str | None, str]] = {}
+    for this, entry in entries.items():
         if "Bmc" in entry:
             # With and without a slash at the end it is the same system; BMCs differ in what they accept.
             system = None if "System" not in entry else entry["System"].rstrip("/")
@@ -78,7 +78,7 @@ def _disagreements(entries: Mapping[int, Entry]) -> Iterator[str]:
             if others and (system is None or system in others or None in others):
                 other = others.get(system, next(iter(others.values())))
                 yield (
-                    f"entry {index}: Bmc {shown(entry['Bmc'])} is that of entry {other} too; "
+                    f"{this}: Bmc {shown(entry['Bmc'])} is that of {other} too; "
                     "each of them must have a System of its own"
                 )
-            others.setdefault(system, index)
+            others.setdefault(system, this)
