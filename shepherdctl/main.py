@@ -16,12 +16,13 @@ from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from shepherdctl.commands import (
+    causes,
     console,
     db,
     demo,
     history,
-    inventory,
     import_machines,
+    inventory,
     pause,
     reconcile,
     recovery,
@@ -152,6 +153,7 @@ _add(ssh_key_group, "retire", ssh_key.retire)
 app.add_typer(ssh_key_group, name="ssh-key")
 
 _add(app, "status", status.status)
+_add(app, "causes", causes.causes)
 _add(app, "reconcile", reconcile.reconcile)
 _add(app, "inventory", inventory.inventory)
 _add(app, "history", history.history)

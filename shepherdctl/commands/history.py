@@ -11,9 +11,9 @@ import typer
 from rich.text import Text
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.domain import errors
 from shepherd_core.domain.machine import WorkEvent
 
+from shepherdctl.cures import cures
 from shepherdctl.database import bmdb
 from shepherdctl.formats import loop_name, relative
 from shepherdctl.options import MachineArgument
@@ -90,13 +90,6 @@ def fold(events: Iterable[Mapping[str, Any]]) -> list[Repeated]:
         else:
             folded.append(latest)
     return folded
-
-
-def cures(causes: Iterable[str | None]) -> list[str]:
-    """Return where the documentation says what to do, a line for each kind of known failure among *causes*."""
-    kinds = dict.fromkeys((cause or "").partition(":")[0] for cause in causes)
-    known = [kind for kind in kinds if isinstance(getattr(errors, kind or "_", None), type)]
-    return [f"{kind}: see docs/operations.md#failures" for kind in known]
 
 
 def _started(started: Mapping[str, Any], event: Mapping[str, Any]) -> bool:

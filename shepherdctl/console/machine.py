@@ -11,9 +11,10 @@ from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block
 from shepherd_core.domain.states import State
 
-from shepherdctl.commands.history import cures, fold
+from shepherdctl.commands.history import fold
 from shepherdctl.commands.machine import hardware, installations, show
 from shepherdctl.console import charts
+from shepherdctl.cures import cures
 from shepherdctl.formats import loop_name
 from shepherdctl.state import observe_machine
 

@@ -19,6 +19,7 @@ from shepherd_core.telemetry import Metric
 
 from agent.shepherd_agent import installation, interval
 from shepherdctl import settings_text
+from shepherdctl.cures import CURES
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -76,6 +77,15 @@ def test_every_metric_is_documented(metric: Metric) -> None:
 def test_every_failure_is_documented(error: str) -> None:
     """For each name in history and log, the page says what to do."""
     assert f"`{error}`" in OPERATIONS
+
+
+def test_the_cures_shown_are_those_of_the_table_of_failures() -> None:
+    """The commands show them beside each cause; two answers to one question would be one too many."""
+    table = OPERATIONS.partition("| failure | what it means |")[2].partition("\n\n")[0]
+    links = re.compile(r"\[[^\]]+\]\((#?)([^)]+)\)")
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", table, re.MULTILINE)
+    shown = {name: links.sub(lambda link: f"docs/{link[1] and 'operations.md#'}{link[2]}", cure) for name, cure in rows}
+    assert shown == CURES
 
 
 def test_every_failure_stands_in_the_tree_of_errors() -> None:

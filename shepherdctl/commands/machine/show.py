@@ -9,8 +9,8 @@ from shepherd_core.domain.machine import HostKeyOrigin
 from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
-from shepherdctl.commands.history import cures
 from shepherdctl.commands.machine import hardware, installations
+from shepherdctl.cures import cures
 from shepherdctl.database import bmdb
 from shepherdctl.formats import fingerprint, loop_name, relative, span
 from shepherdctl.options import MachineArgument
@@ -56,8 +56,8 @@ def rows(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obje
     def when(name: str) -> str | None:
         return None if machine[name] is None else relative(machine[name], observer.now)
 
-    evidence = _fold_lines(machine["quarantine_evidence"] or [])
-    causes = [machine["quarantine_cause"], *(backoff["cause"] for backoff in machine["backoffs"])]
+    shown: set[str] = set()
+    evidence = _fold_lines(machine["quarantine_evidence"] or [], shown)
     lines: list[tuple[str, object]] = [
         ("machine", machine["machine_id"]),
         ("state", observer.describe(machine)),
@@ -89,14 +89,10 @@ def rows(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obje
         session = f"expires in {span(left)} unless its lease is renewed" if left > 0 else "has expired"
         who = f"{work['component_name']} ({work['runtime_info']})"
         lines.append(("work", f"{loop_name(work['process'])}, by {who}, whose session {session}"))
-    lines += [
-        (
-            "backoff",
-            f"{loop_name(backoff['process'])}, ends {relative(backoff['until'], observer.now)}: {backoff['cause']}",
-        )
-        for backoff in machine["backoffs"]
-    ]
-    lines += [("cure", line) for line in cures([*causes, *(line.partition(": ")[2] for line in evidence)])]
+    for backoff in machine["backoffs"]:
+        ends = relative(backoff["until"], observer.now)
+        lines.append(("backoff", f"{loop_name(backoff['process'])}, ends {ends}: {_once(backoff['cause'], shown)}"))
+    lines += [("cure", line) for line in cures([machine["quarantine_cause"], *shown])]
     lines += [
         ("pause", f"{pause['pause_id']} by {pause['owner']}: {pause['reason']}")
         for pause in observer.pauses_of(machine)
@@ -104,8 +100,12 @@ def rows(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obje
     return lines + ([] if machine["hardware"] is None else hardware.rows(machine["hardware"], observer.now))
 
 
-def _fold_lines(evidence: list[str]) -> list[str]:
-    """Return lines ``DATE TIME EVENT``, oldest first, with those that repeat one event folded into the last of them."""
+def _fold_lines(evidence: list[str], shown: set[str]) -> list[str]:
+    """
+    Return lines ``DATE TIME PROCESS EVENT: CAUSE``, oldest first, with the loop instead of its process.
+
+    Those that repeat one event are folded into the last of them. For *shown* see ``_once``.
+    """
     folded: list[tuple[str, str, str, int]] = []
     for line in evidence:
         day, time, event = [*line.split(" ", 2), "", ""][:3]
@@ -114,9 +114,22 @@ def _fold_lines(evidence: list[str]) -> list[str]:
             _, since, _, times = folded.pop()
             times += 1
         folded.append((at, since, event, times))
-    return [
-        f"{at} {event}" + (f" ({times} times since {since})" if times > 1 else "") for at, since, event, times in folded
-    ]
+    lines = []
+    for at, since, event, times in folded:
+        what, colon, cause = event.partition(": ")
+        process, _, what = what.partition(" ")
+        line = f"{at} {loop_name(process)} {what}{colon}{_once(cause, shown)}"
+        lines.append(f"{line} ({times} times since {since})" if times > 1 else line)
+    return lines
+
+
+def _once(cause: str, shown: set[str]) -> str:
+    """Return *cause* if it is not among those *shown*, to which it is added; otherwise its name."""
+    if cause not in shown:
+        shown.add(cause)
+        return cause
+    name = cause.partition(":")[0]
+    return "as above" if name == cause else f"{name}, as above"
 
 
 def _host_key(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:

@@ -6,10 +6,11 @@ from shepherd_core.bmdb.machines.explain import Block, Verdict
 from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
+from shepherdctl.cures import cures
 from shepherdctl.database import bmdb
 from shepherdctl.formats import loop_name, relative
 from shepherdctl.options import MachineArgument
-from shepherdctl.output import Column, Form, Output, document, table
+from shepherdctl.output import Column, Form, Output, document, note, table
 
 
 def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
@@ -18,7 +19,7 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
 
     REASON is the first thing that blocks it, ENDS when that ends, CHECKED AGAIN
     when the loop considers the machine next if nothing else happens. The loops
-    decide by the same rules.
+    decide by the same rules. What to do about the failures in REASON follows.
 
     Examples:
       shepherdctl machine why 3f2a
@@ -45,6 +46,8 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
             for verdict in verdicts
         ],
     )
+    for cure in cures(verdict.because for verdict in verdicts):
+        note(cure)
 
 
 def _plain(verdict: Verdict) -> dict[str, object]:

@@ -13,6 +13,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.machine import Process
 
+from shepherdctl.cures import CURES
 from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.command_line import CommandLine, without_styles
 
@@ -256,7 +257,7 @@ def test_show_has_failures_work_and_pauses(fleet: Fleet) -> None:
     shown = CommandLine(fleet.settings).read("machine", "show", str(machine_id))
     for words in (
         "Initializer, ends in 10 min: AgentExited: status 1",
-        "AgentExited: see docs/operations.md#failures",
+        f"AgentExited: {CURES['AgentExited']}",
         "ShepherdAccess, by test (a test), whose session expires in 60 min",
         "by alice: mainboard",
         f"ssh-ed25519 {FINGERPRINT}",
@@ -382,18 +383,18 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet) -> 
     assert "2026-01-01 02:01:00  Initializer  Failed" in result.stdout
     assert "SshRefused: nothing listens (3 times since 2026-01-01 00:01:00 UTC)" in result.stdout
     assert result.stderr.splitlines() == [
-        "SshRefused: see docs/operations.md#failures",
-        "SshTimedOut: see docs/operations.md#failures",
+        f"SshRefused: {CURES['SshRefused']}",
+        f"SshTimedOut: {CURES['SshTimedOut']}",
     ]
     assert len(shepherdctl.load("history", str(machine_id))) == 2 * len(causes)
 
 
-def test_the_evidence_of_a_quarantine_is_folded(fleet: Fleet) -> None:
-    """The same for what `machine show` says of a machine in quarantine."""
+def test_the_evidence_of_a_quarantine_has_each_cause_once(fleet: Fleet) -> None:
+    """The same for what `machine show` says of a machine in quarantine, also where other events stand in between."""
     machine_id = fleet.unhealthy_machine()
-    evidence = "\n".join(
-        f"2026-01-01 0{hour}:00:00Z ShepherdAgentStart Failed: SshRefused: nothing listens" for hour in range(3)
-    )
+    events = ["ShepherdAgentStart Failed: SshRefused: nothing listens"] * 3
+    events += ["ShepherdRecovery Attempted reboot", events[0]]
+    evidence = "\n".join(f"2026-01-01 0{hour}:00:00Z {event}" for hour, event in enumerate(events))
     fleet.sql(
         "INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence) "
         "VALUES (:id, now(), '?', :evidence)",
@@ -402,10 +403,13 @@ def test_the_evidence_of_a_quarantine_is_folded(fleet: Fleet) -> None:
     )
     shepherdctl = CommandLine(fleet.settings)
     shown = shepherdctl.read("machine", "show", str(machine_id))
-    (line,) = (line for line in shown.splitlines() if line.startswith("evidence"))
-    assert line.endswith("SshRefused: nothing listens (3 times since 2026-01-01 00:00:00Z)")
-    assert "SshRefused: see docs/operations.md#failures" in shown
-    assert len(shepherdctl.load("machine", "show", str(machine_id))["quarantine_evidence"]) == 3
+    assert [line.partition("Z ")[2] for line in shown.splitlines() if line.startswith("evidence")] == [
+        "Initializer Failed: SshRefused: nothing listens (3 times since 2026-01-01 00:00:00Z)",
+        "Recoverer Attempted reboot",
+        "Initializer Failed: SshRefused, as above",
+    ]
+    assert shown.count(CURES["SshRefused"]) == 1
+    assert len(shepherdctl.load("machine", "show", str(machine_id))["quarantine_evidence"]) == len(events)
 
 
 def test_the_history_of_a_machine_that_is_gone_can_be_read(fleet: Fleet) -> None:

@@ -13,6 +13,7 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
+from shepherdctl.cures import CURES
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.command_line import CommandLine
 
@@ -212,6 +213,14 @@ def test_the_end_of_the_block_and_the_next_try_are_shown(
     (found,) = (each for each in told["processes"] if each["process"] == process)
     now = queries.now(fleet.connection)
     assert (ends(found, "until", now), ends(found, "next_at", now)) == (until, next_at)
+
+
+def test_what_to_do_follows_the_reasons(fleet: Fleet) -> None:
+    """No loop removes such a cause, so an operator must; the reasons name it for both loops, the cure comes once."""
+    machine_id = failed(fleet)
+    fleet.sql("UPDATE work_backoff SET cause = 'SshHostKeyChanged: it has another key'")
+    told = CommandLine(fleet.settings)("machine", "why", str(machine_id))
+    assert told.stderr == f"SshHostKeyChanged: {CURES['SshHostKeyChanged']}\n"
 
 
 def test_the_failures_of_other_machines_are_not_shown(fleet: Fleet) -> None:

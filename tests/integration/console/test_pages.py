@@ -18,6 +18,7 @@ from shepherd_core.domain.states import State
 
 from shepherdctl.console import fleet as fleet_page
 from shepherdctl.console import machines as machines_page
+from shepherdctl.cures import CURES
 from tests.support.bmdb.fleet import HOUR, PROVIDER
 from tests.support.command_line import CommandLine
 from tests.support.console import plant_hostile_text, said
@@ -238,7 +239,7 @@ def test_the_machine_page_says_why_as_the_command_does(visitor: Visitor, fleet: 
     for verdict in CommandLine(fleet.settings).load("machine", "why", str(machine_id))["processes"]:
         assert verdict["reason"] in text
     assert "Recoverer Failed ProviderUnavailable: it rains" in text
-    assert "ProviderUnavailable: see docs/operations.md#failures" in text
+    assert f"ProviderUnavailable: {CURES['ProviderUnavailable']}" in text
     assert f"shepherdctl pause --machine {machine_id}" in text
 
 

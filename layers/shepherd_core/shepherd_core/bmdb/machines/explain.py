@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
 
 
-_ADVICE = {
-    "SshHostKeyChanged": "find out why; if it was reinstalled, let its new key be pinned: machine forget-host-key",
-    "SshAuthenticationFailed": "let the machine accept our key, then: machine retry",
-    "NoAddress": "have the provider report an address, then: machine retry",
-}
-"""Advice for causes that only an operator can remove, by the name of the error."""
-
-
 class Block(StrEnum):
     """Why a process does not take a machine; the first that applies, in this order."""
 
@@ -95,7 +87,7 @@ def evaluate(known: Mapping[str, Any]) -> Verdict:
         blocks.append((Block.RECOVERY_SUSPENDED, f"recovery is suspended: {known['suspension_reason']}", None))
     if known["backoff_until"] is not None and known["backoff_until"] > now:
         kind = "waiting" if known["last_interval_seconds"] is None else "backing off"
-        blocks.append((Block.BACKOFF, f"{kind}: {_advised(known['backoff_cause'])}", known["backoff_until"]))
+        blocks.append((Block.BACKOFF, f"{kind}: {known['backoff_cause']}", known["backoff_until"]))
     if due_at is None or due_at > now:
         blocks.append((Block.NOT_DUE, _why_not_due(known, process), due_at))
     if not blocks:
@@ -135,13 +127,7 @@ def _why_not_due(known: Mapping[str, Any], process: Process) -> str:
 def _not_overdue(known: Mapping[str, Any]) -> str:
     """Return why a machine that is expected back is not known to have failed to come back."""
     if known["start_fault"] in {Fault.ACCESS, Fault.PROVIDER, Fault.OURS}:
-        return f"its agent start fails for a reason that no reboot can remove: {_advised(known['start_cause'])}"
+        return f"its agent start fails for a reason that no reboot can remove: {known['start_cause']}"
     if known["start_fault"] == Fault.UNREACHED and known["outage_reason"] is not None:
         return f"recovery of machines that did not come back waits: {known['outage_reason']}"
     return "it is expected back, and no agent start has failed since"
-
-
-def _advised(cause: str) -> str:
-    """Return *cause*, with what an operator can do about it."""
-    advice = _ADVICE.get(cause.partition(":")[0])
-    return cause if advice is None else f"{cause} ({advice})"
