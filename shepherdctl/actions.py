@@ -23,7 +23,7 @@ from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.rules.drift import Comparison, DriftKind
 
-from shepherdctl.output import ReadableLog
+from shepherdctl.readable_log import ReadableLog
 
 SECONDS = 600.0
 """The time for two listings, and for the actions after them."""

@@ -23,6 +23,7 @@ from shepherdctl.commands import (
     history,
     import_machines,
     inventory,
+    logs,
     pause,
     reconcile,
     recovery,
@@ -157,6 +158,7 @@ _add(app, "causes", causes.causes)
 _add(app, "reconcile", reconcile.reconcile)
 _add(app, "inventory", inventory.inventory)
 _add(app, "history", history.history)
+_add(app, "logs", logs.logs)
 _add(app, "pause", pause.pause)
 _add(app, "pauses", pause.pauses)
 _add(app, "resume", pause.resume)

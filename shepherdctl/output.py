@@ -6,7 +6,6 @@ without markup and without control characters.
 """
 
 import csv
-import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from shepherd_core.telemetry import COUNTS
 
 from shepherdctl.formats import iso
 
@@ -160,40 +158,6 @@ def spreadsheet(titles: Sequence[str], rows: Iterable[Sequence[str | int | None]
         writer.writerow([_inert(value) if isinstance(value, str) else value for value in row])
 
 
-class ReadableLog(io.TextIOBase):
-    """A stream that prints the JSON log lines written to it as messages; metrics are left out."""
-
-    _TECHNICAL = frozenset(
-        {"level", "location", "message", "timestamp", "service", "code", "exception", "exception_name"}
-    )
-
-    def __init__(self) -> None:
-        """Start with an empty line."""
-        super().__init__()
-        self._rest = ""
-
-    def write(self, text: str) -> int:
-        """Print the lines that *text* completes."""
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            self._print(line)
-        return len(text)
-
-    def _print(self, line: str) -> None:
-        try:
-            record = json.loads(line)
-            message = str(record["message"])
-        except (ValueError, TypeError, LookupError):
-            note(line)
-            return
-        if message == COUNTS:
-            return
-        facts = ", ".join(f"{name} {value}" for name, value in record.items() if name not in self._TECHNICAL)
-        level = "" if record.get("level") == "INFO" else f"{str(record.get('level')).lower()}: "
-        error = str(record.get("exception") or "").strip().rpartition("\n")[2]
-        note(_line(f"{level}{message}" + (f" ({facts})" if facts else "") + (f": {error}" if error else "")))
-
-
 def note(message: str) -> None:
     """Print a message on standard error."""
     Console(stderr=True, highlight=False).print(Text(visible(message)), soft_wrap=True)
@@ -238,16 +202,16 @@ def _print(console: Console, grid: Table) -> None:
 
 def _cell(value: object) -> Text:
     style = value.style if isinstance(value, Text) else ""
-    return Text(_line("" if value is None else str(value)), style=style)
+    return Text(one_line("" if value is None else str(value)), style=style)
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """Return *text* on one line, safe to print."""
     return " ".join(visible(text).split())
 
 
 def _inert(text: str) -> str:
-    line = _line(text)
+    line = one_line(text)
     return f"'{line}" if line.startswith(_FORMULA) else line
 
 

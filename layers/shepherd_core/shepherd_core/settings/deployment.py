@@ -112,3 +112,7 @@ class OperatorSettings(Settings):
         "ssm:/shepherd/installation-key",
         description="Where the private key is that installations are signed with: a path, or ssm:NAME.",
     )
+    logs: str = Field(
+        "shepherd",
+        description="Where `shepherdctl logs` reads: the name of a stack, or the path of a file, with a slash.",
+    )

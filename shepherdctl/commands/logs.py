@@ -1,0 +1,79 @@
+"""The command that shows what the functions logged about a machine."""
+
+from collections import deque
+from datetime import timedelta
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.settings.deployment import OperatorSettings
+from shepherd_core.wiring.settings import load
+
+from shepherdctl.database import bmdb
+from shepherdctl.formats import duration, span
+from shepherdctl.function_logs import FUNCTIONS, Line, lines
+from shepherdctl.options import MachineArgument
+from shepherdctl.output import Column, Form, Output, counted, document, note, one_of, table
+from shepherdctl.readable_log import described
+
+_HIDDEN = frozenset({"machine_id", "loop", "provider", "request_id", "settings"})
+
+
+def logs(
+    machine: MachineArgument,
+    *,
+    seconds: Annotated[
+        float,
+        typer.Option("--since", parser=duration, metavar="TIME", help="How far to look back: 90s, 15m, 2h, 1d."),
+    ] = "1h",  # type: ignore[assignment]  # typer parses it
+    functions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--function",
+            parser=one_of(*FUNCTIONS),
+            metavar="NAME",
+            help=f"Only this function: {', '.join(FUNCTIONS)}. May be given several times.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1_000_000, metavar="COUNT", help="Lines to show at most: the newest.")
+    ] = 100,
+    output: Output = Form.TABLE,
+) -> None:
+    """
+    Show what the functions logged about a machine, newest last.
+
+    Reads the stack's log groups in CloudWatch Logs, with your AWS credentials and
+    region; SHEPHERD_LOGS names the stack if it is not "shepherd", or the log file
+    of a simulated environment. JSON has the whole lines. The agent API logs no
+    reports that it accepts. Use the whole machine id for a machine that is gone.
+
+    Examples:
+      shepherdctl logs 3f2a
+      shepherdctl logs rack1-3 --since 1d --function initializer
+      shepherdctl logs 3f2a -o json | jq '.[] | select(.level == "ERROR")'
+    """
+    source = load(OperatorSettings)[0].logs
+    with bmdb() as connection:
+        try:
+            machine_id = UUID(machine)
+        except ValueError:
+            machine_id = queries.find_machine(connection, machine)
+        now = queries.now(connection)
+    shown: deque[Line] = deque(maxlen=limit)
+    total = 0
+    for line in lines(source, str(machine_id), now - timedelta(seconds=seconds), functions or FUNCTIONS):
+        shown.append(line)
+        total += 1
+    if output is Form.JSON:
+        document([{"at": line.at, "function": line.function, **line.record} for line in shown])
+    else:
+        table(
+            [Column("TIME (UTC)"), Column("FUNCTION"), Column("MESSAGE", prose=True)],
+            [(f"{line.at:%Y-%m-%d %H:%M:%S}", line.function, described(line.record, _HIDDEN)) for line in shown],
+        )
+    if total > limit:
+        note(f"only the last {counted(limit, 'line')} of {total} shown: see --limit")
+    if not total:
+        note(f"nothing was logged about machine {machine_id} in the last {span(seconds)}")
