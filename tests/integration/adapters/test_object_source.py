@@ -256,6 +256,16 @@ def test_a_server_that_does_not_answer_is_unavailable() -> None:
         read(closed)
 
 
+def test_a_document_that_trickles_in_is_left_in_time() -> None:
+    """Each part comes in time; a machine list that never ends held a loop until it was killed."""
+    answer = Answer(200, b" ", repeat=10_000, pause_seconds=0.02)
+    with (
+        scripted_server(lambda _: answer) as server,
+        pytest.raises(SourceUnavailable, match=r"no complete answer within 0\.5 s"),
+    ):
+        read(server.url, seconds=0.5)
+
+
 # The agent from S3
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import traceback
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import asyncssh
+import boto3
 import pytest
-from shepherd_core.adapters import ssh_keys
+from botocore.config import Config
+from botocore.exceptions import HTTPClientError
+from shepherd_core.adapters import aws_answers, ssh_keys
+from shepherd_core.adapters.bounded_answer import LONGEST_ANSWER, MOST_VALUES
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
@@ -33,7 +38,7 @@ from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.agents.ssh_server import SshServer
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, launch_by_hand, refusal, subnets
-from tests.support.providers.scripted_http import Answer
+from tests.support.providers.scripted_http import Answer, scripted_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -515,3 +520,31 @@ def test_without_a_region_the_error_names_the_setting(provider: Ec2Provider, mon
         monkeypatch.delenv(name)
     with pytest.raises(ProviderRefused, match="NoRegionError"):
         provider.list_machines(Deadline(SystemClock(), 60))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(200, b" " * (1 << 20), repeat=LONGEST_ANSWER // (1 << 20) + 1),
+        Answer(200, gzip.compress(b" " * (LONGEST_ANSWER + 1)), {"Content-Encoding": "gzip"}),
+        Answer(200, b"<a/>" * (MOST_VALUES + 1)),
+    ],
+    ids=["long", "compressed", "many values"],
+)
+def test_an_answer_beyond_the_limits_of_all_providers_is_not_parsed(
+    api: Ec2Api, provider: Ec2Provider, machine: Machine, deadline: Deadline, answer: Answer
+) -> None:
+    """Botocore itself would read it to its end, into a function with 512 MB."""
+    api.refuse("RebootInstances", answer)
+    with pytest.raises(ProviderUnavailable, match="HTTPClientError"):
+        provider.reboot(machine.provider_id, deadline)
+
+
+def test_an_answer_of_aws_that_trickles_in_is_cut_off() -> None:
+    """Each part comes in time; a thread that waits for the whole would stay in the process, with what it has read."""
+    with scripted_server(lambda _: Answer(200, b" ", repeat=10_000, pause_seconds=0.02)) as server:
+        once = Config(read_timeout=1, retries={"total_max_attempts": 1})
+        client = boto3.client("ec2", endpoint_url=server.url, config=once)
+        aws_answers.limit(client)
+        with pytest.raises(HTTPClientError, match="incomplete when the time was up"):
+            client.describe_instances()

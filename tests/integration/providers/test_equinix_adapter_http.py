@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from shepherd_core.adapters.bounded_answer import LONGEST_ANSWER
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
     MachineNotFound,
@@ -23,7 +24,6 @@ from shepherd_core.domain.errors import (
     ShepherdError,
     TimeLimitExceeded,
 )
-from shepherd_core.providers.kit.answer import LONGEST_ANSWER
 from shepherd_core.providers.kit.auth import Header
 from shepherd_core.providers.kit.http import TEXT_LENGTH, TRIES, HttpApi
 

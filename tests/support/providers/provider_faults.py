@@ -14,6 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from shepherd_core.adapters.bounded_answer import LONGEST_ANSWER, MOST_VALUES
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
     CapacityTaken,
@@ -28,7 +29,6 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.machine import INVALID
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.kit import fields
-from shepherd_core.providers.kit.answer import LONGEST_ANSWER
 
 from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer, Scramble, SetValue, Shrink
 from tests.support.providers.provider_contract import (
@@ -77,7 +77,7 @@ LOST = [
 _HOSTILE = {
     "deep": "[" * 200_000,
     "deeper": '{"a":' * 100_000 + "1" + "}" * 100_000,
-    "many": "[" + "{}," * fields.MOST_VALUES + "{}]",
+    "many": "[" + "{}," * MOST_VALUES + "{}]",
     "huge": " " * (LONGEST_ANSWER + 1),
     "html": "<html>",
 }

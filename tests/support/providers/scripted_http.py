@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,6 +32,8 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     repeat: int = 1
     """How often *body* is sent in a row, for an answer that is too large for memory."""
+    pause_seconds: float = 0
+    """How long to wait after each of these."""
     missing: int = 0
     """How many bytes of the promised length are never sent: the connection breaks."""
 
@@ -67,6 +70,7 @@ def scripted_server(answer: Callable[[Request], Answer], tls: ssl.SSLContext | N
             self.end_headers()
             for _ in range(answer.repeat):
                 self.wfile.write(answer.body)
+                time.sleep(answer.pause_seconds)
             self.close_connection = self.close_connection or answer.missing > 0
 
         do_POST = do_PUT = do_GET  # noqa: N815 - the names that http.server looks for

@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from shepherd_core.adapters.bounded_answer import MOST_VALUES
 from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable
 from shepherd_core.providers.ec2.objects import Instance
 from shepherd_core.providers.equinix import objects as equinix
 from shepherd_core.providers.hetzner import objects as hetzner
 from shepherd_core.providers.kit.answer import HttpAnswer
 from shepherd_core.providers.kit.api_object import parse
-from shepherd_core.providers.kit.fields import MOST_VALUES, from_json
+from shepherd_core.providers.kit.fields import from_json
 from shepherd_core.providers.kit.machine_list import MachineList
 from shepherd_core.providers.redfish.answer import BmcAnswer
 

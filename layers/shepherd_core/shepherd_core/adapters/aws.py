@@ -35,13 +35,16 @@ def client(service: str, attempts: int = _ATTEMPTS) -> Any:
     """
     Return a new boto3 client that tries each call *attempts* times in all; it may be used from any thread.
 
-    A call takes about 40 seconds at worst: three attempts with 3 seconds to connect and 10 for an answer.
+    A call takes about 70 seconds at worst: three attempts with 3 seconds to connect, 10 until an answer begins and 10
+    until it ends. An answer has the limits of ``bounded_answer``.
 
     Raises:
         BotoCoreError: no region is set, or another AWS setting is wrong.
     """
     import boto3  # noqa: PLC0415 - takes half a second, so only when needed
     from botocore.config import Config  # noqa: PLC0415 - the same
+
+    from shepherd_core.adapters import aws_answers  # noqa: PLC0415 - the same
 
     logging.getLogger("botocore").setLevel(logging.WARNING)  # it logs where it found credentials, at every cold start
     config = Config(
@@ -50,7 +53,9 @@ def client(service: str, attempts: int = _ATTEMPTS) -> Any:
         retries={"mode": "standard", "total_max_attempts": attempts},
     )
     with _making:
-        return boto3.client(service, config=config)
+        made = boto3.client(service, config=config)
+    aws_answers.limit(made)
+    return made
 
 
 def classify(error: BaseException | None) -> tuple[AwsFault, str]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from shepherd_core.domain.errors import ProviderUnavailable, ShepherdError, TimeLimitExceeded
+from shepherd_core.adapters import bounded_answer
+from shepherd_core.adapters.bounded_answer import LONGEST_ANSWER, AnswerTooLate, AnswerTooLong
+from shepherd_core.domain.errors import ProviderUnavailable, ShepherdError
 from shepherd_core.providers.kit.fields import from_json
 
 if TYPE_CHECKING:
@@ -21,10 +23,6 @@ if TYPE_CHECKING:
 
 LONGEST_RETRY_AFTER_SECONDS = 86_400
 
-LONGEST_ANSWER = 32 * 1024 * 1024
-"""In bytes, decompressed. A function has 512 MB; a listing of 100,000 Hetzner servers has some 30 MB."""
-
-_PIECE = 65_536
 _MULTIPLE_CHOICES, _SERVER_ERROR, _UNAVAILABLE = 300, 500, 503
 
 
@@ -48,22 +46,16 @@ class HttpAnswer:
 
 def read(request: str, response: urllib3.BaseHTTPResponse, deadline: Deadline, longest: int = LONGEST_ANSWER) -> bytes:
     """
-    Return the whole body, decompressed; a slow one exceeds the deadline by one part at most.
+    Return the whole body, decompressed; see ``bounded_answer``.
 
     Raises:
         ProviderUnavailable: the deadline passed, or the body is longer than *longest* bytes. Not TimeLimitExceeded:
             the request was sent.
     """
-    content = bytearray()
-    while piece := response.read1(_PIECE, decode_content=True):
-        content += piece
-        if len(content) > longest:
-            raise ProviderUnavailable(f"{request}: the answer is longer than {longest} bytes")
-        try:
-            deadline.left()
-        except TimeLimitExceeded as error:
-            raise ProviderUnavailable(f"{request}: the answer was incomplete when the time was up") from error
-    return bytes(content)
+    try:
+        return bounded_answer.read(response, deadline.remaining, longest)
+    except (AnswerTooLong, AnswerTooLate) as error:
+        raise ProviderUnavailable(f"{request}: {error}") from error
 
 
 def innermost(error: BaseException) -> BaseException:

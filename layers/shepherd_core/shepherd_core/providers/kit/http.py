@@ -13,6 +13,7 @@ from urllib.parse import quote
 import requests
 from urllib3.exceptions import HTTPError
 
+from shepherd_core.adapters.timed_requests import TimedAdapter
 from shepherd_core.domain.errors import (
     MachineNotFound,
     ProviderRefused,
@@ -23,7 +24,6 @@ from shepherd_core.domain.errors import (
 from shepherd_core.providers.kit.answer import HttpAnswer, declines, innermost, never_sent, read, retry_after
 from shepherd_core.providers.kit.dialect import COMMON, refused, said
 from shepherd_core.providers.kit.logins import Logins
-from shepherd_core.providers.kit.timed_headers import TimedAdapter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

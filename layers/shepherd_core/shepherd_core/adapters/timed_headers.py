@@ -12,7 +12,6 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
@@ -54,13 +53,8 @@ class TimedHTTPConnection(HTTPConnection):
             return super().getresponse()
 
 
-class TimedHTTPSConnection(HTTPSConnection):
-    """As its base class; raises TimeoutError if the headers of an answer take too long."""
-
-    def getresponse(self) -> Any:
-        """Return the answer, whose headers are complete."""
-        with _timed(self):
-            return super().getresponse()
+class TimedHTTPSConnection(TimedHTTPConnection, HTTPSConnection):
+    """The same over TLS."""
 
 
 class _HTTPPool(HTTPConnectionPool):
@@ -71,10 +65,5 @@ class _HTTPSPool(HTTPSConnectionPool):
     ConnectionCls = TimedHTTPSConnection
 
 
-class TimedAdapter(HTTPAdapter):
-    """The adapter of a session whose connections are such."""
-
-    def init_poolmanager(self, *args: Any, **options: Any) -> None:
-        """Make the pools."""
-        super().init_poolmanager(*args, **options)
-        self.poolmanager.pool_classes_by_scheme = {"http": _HTTPPool, "https": _HTTPSPool}
+POOLS = {"http": _HTTPPool, "https": _HTTPSPool}
+"""The classes of pools of such connections, by scheme."""
