@@ -54,8 +54,8 @@ WHERE datname = current_database() AND application_name = 'shepherd' AND state <
 """
 _WAITS = {
     ("session.py", "wait"),
-    ("runner.py", "_collect"),
-    ("runner.py", "_ask"),
+    ("messages.py", "collect"),
+    ("messages.py", "ask"),
     ("thread.py", "_worker"),
 }
 """Files and functions in which one thread waits for another."""
