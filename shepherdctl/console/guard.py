@@ -2,7 +2,9 @@
 Who may talk to the console: a browser of this computer that was given the token.
 
 Every other program and web page on this computer can reach the port, too. The
-token keeps out other users and pages; the Host header, pages whose name was made
+token keeps out other users and pages; the user at the other end of a connection,
+those who saw the token or the cookie, which browsers send to every port of this
+computer; the Host header, pages whose name was made
 to point to this computer (DNS rebinding); the Origin header and the cookie's
 SameSite, requests that another page sends; the Content-Security-Policy, scripts
 that hide in the name of a machine.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import secrets
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
@@ -20,11 +23,16 @@ from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 
+from shepherdctl.console import peers
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_ROOT = 0
+"""May do everything anyway, and forwards ports into containers and virtual machines."""
 
 STATIC = "/static/"
 """The beginning of the paths that everybody on this computer may read: they hold no data."""
@@ -101,6 +109,8 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers, access = Headers(scope=scope), self._access
+        if peers.owner(scope["client"], scope["server"]) not in {None, _ROOT, os.getuid()}:
+            return self._refuse(403, "This is the console of another user.", "Start “shepherdctl console” yourself.")
         if headers.get("host", "") not in access.hosts:
             return self._refuse(421, "This is not the console's address.", f"Open {access.address} instead.")
         origin = headers.get("origin")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import os
 import socket
 from http.cookiejar import Cookie
 from typing import TYPE_CHECKING
@@ -106,6 +108,30 @@ def test_the_console_listens_on_this_computer_only(access: Access) -> None:
     with socket.socket() as other:
         other.settimeout(5)
         assert other.connect_ex(("127.0.0.2", access.port)) != 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
+def test_another_user_of_this_computer_is_refused_with_every_secret(access: Access) -> None:
+    """The token is in the command line of the browser, and browsers send the cookie to every port of this computer."""
+    cookie = {"Cookie": f"{access.cookie}={access.session}"}
+    for path in ("/", f"/?token={access.token}"):
+        answers = {}
+        for user in (0, 65534):
+            connection = http.client.HTTPConnection("127.0.0.1", access.port, timeout=30)
+            os.seteuid(user)  # a socket belongs to who makes it
+            try:
+                connection.connect()
+            finally:
+                os.seteuid(0)
+            connection.request("GET", path, headers=cookie)
+            answers[user] = connection.getresponse().status
+            connection.close()
+        assert answers == {0: 200, 65534: 403}
+
+
+def test_the_user_is_not_taken_from_a_header(access: Access) -> None:
+    """Programs can write there what they like."""
+    assert Visitor(access).get("/", X_Forwarded_For="192.0.2.1, 127.0.0.1:1").status_code == 200
 
 
 def test_no_secret_is_printed_with_an_access(access: Access) -> None:
