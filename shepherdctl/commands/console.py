@@ -8,6 +8,7 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
+from shepherdctl.options import OwnerOption, current_user
 from shepherdctl.output import note
 
 
@@ -16,6 +17,10 @@ def console(
     port: Annotated[
         int, typer.Option(min=0, max=65_535, metavar="PORT", help="Port on 127.0.0.1.", show_default="any free one")
     ] = 0,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Offer changes, each with its dry run and a confirmation.")
+    ] = False,
+    owner: OwnerOption = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")] = True,
 ) -> None:
     """
@@ -23,7 +28,9 @@ def console(
 
     The pages show the fleet, its machines with the reason why each is worked on
     or not, and the work in progress. They read the BMDB with your settings, as
-    the other commands do, and change nothing.
+    the other commands do, and change nothing without --allow-changes. With it
+    they pause and resume, retry, unquarantine, adopt, forget and release: as the
+    commands, first as a dry run. The owner is stored with each change.
 
     Only browsers of this computer that were given the token can read them. The
     token is in the address that is printed, and ends with the command.
@@ -31,15 +38,17 @@ def console(
     Examples:
       shepherdctl console
       shepherdctl console --port 8765 --no-browser
+      shepherdctl console --allow-changes
     """
     try:
         from shepherdctl.console import server  # noqa: PLC0415 - its libraries are an extra
     except ImportError as error:
         message = f"the console needs libraries that are not installed ({error.name}): pip install 'shepherd[console]'"
         raise ShepherdError(message) from error
+    operator = (owner or current_user()) if allow_changes else None
     (settings,) = load(BmdbSettings)
     try:
-        with server.console(settings, port) as (serving, listening, access):
+        with server.console(settings, port, operator) as (serving, listening, access):
             note(f"The console is at {access.address_with_token}\nStop it with Ctrl-C.")
             if browser:
                 webbrowser.open(access.address_with_token)

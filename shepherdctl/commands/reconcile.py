@@ -83,12 +83,12 @@ def find_drift(interval: float, between: Callable[[], None]) -> tuple[str, list[
     Raises:
         ShepherdError: the settings are wrong, or the provider or the BMDB cannot be read.
     """
-    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
-        deadline = Deadline(repair.clock, actions.SECONDS + interval)
-        first = repair.compare(deadline)
+    with explain_schema_mismatch(), closing((sides := services.drift_repair(interval)).connection):
+        deadline = Deadline(sides.clock, actions.SECONDS + interval)
+        first = sides.compare(deadline)
         between()
-        second = repair.compare_again(first, deadline)
-    return repair.provider.name, [
+        second = sides.compare_again(first, deadline)
+    return sides.provider.name, [
         {
             "class": drift.kind,
             "provider_id": drift.provider_id,
@@ -96,6 +96,7 @@ def find_drift(interval: float, between: Callable[[], None]) -> tuple[str, list[
             "confirmed": confirmed,
             "description": drift.text,
             "operator_action": operator_action(drift, second) if confirmed else None,
+            "repair": repair(drift, second) if confirmed else None,
         }
         for drift, confirmed in agreed(first, second)
     ]
@@ -103,12 +104,22 @@ def find_drift(interval: float, between: Callable[[], None]) -> tuple[str, list[
 
 def operator_action(drift: Drift, comparison: Comparison) -> str:
     """Return the command that repairs *drift*, or what to find out first."""
-    name, machine_id = drift.provider_id, drift.machine_id
-    if machine_id is None or drift.kind is DriftKind.ADOPTABLE:
-        return _ADOPT[drift.kind].format(name)
+    match repair(drift, comparison):
+        case None:
+            return "find out why the provider does not list it"
+        case "adopt":
+            return _ADOPT[drift.kind].format(drift.provider_id)
+        case command:
+            return f"machine {command} {drift.machine_id}"
+
+
+def repair(drift: Drift, comparison: Comparison) -> str | None:
+    """Return the name of the command that repairs *drift*; None: there is none."""
+    if drift.machine_id is None or drift.kind is DriftKind.ADOPTABLE:
+        return "adopt"
     if drift.kind is DriftKind.DISPUTED:
-        return "find out why the provider does not list it"
-    return f"machine {'release' if comparison.has(name) else 'forget'} {machine_id}"
+        return None
+    return "release" if comparison.has(drift.provider_id) else "forget"
 
 
 _ADOPT = {

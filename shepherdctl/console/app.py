@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from shepherdctl.actions import NothingToDo
 from shepherdctl.commands.reconcile import find_drift
 from shepherdctl.console import fleet, forms, machine, machines, open_work, pages
-from shepherdctl.console.forms import FormRefused
+from shepherdctl.console.change_pages import ChangePages
+from shepherdctl.console.forms import FormInvalid, FormRefused
 from shepherdctl.console.guard import STATIC, Guard
 from shepherdctl.console.machines import FilterInvalid, Query
+from shepherdctl.console.steering import Alone, Busy, ChangeUnknown, Steering
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -34,6 +36,10 @@ _RETRY_SECONDS = 5
 """After which the page of an error that may pass is loaded again, and how often the other pages are updated."""
 _FAILURES: tuple[tuple[type[Exception], int, str, str], ...] = (
     (FormRefused, 403, "The form was refused.", "Load its page again, and send it from there."),
+    (FormInvalid, 400, "The form is not complete, or wrong.", "Go back, and correct it."),
+    (ChangeUnknown, 404, "There is no such change.", "The history of its machine says what was done. Or begin anew."),
+    (Busy, 409, "Something else is under way.", "Wait until it ends, and try again."),
+    (NothingToDo, 409, "There is nothing to change.", "Somebody else may have done it: load the page of the machine."),
     (FilterInvalid, 400, "This address asks for something that does not exist.", "Change the filters, or begin anew."),
     (MachineUnknown, 404, "There is no such machine.", "Search for it in the list: the id may be of another BMDB."),
     (
@@ -56,12 +62,13 @@ _FAILURES: tuple[tuple[type[Exception], int, str, str], ...] = (
 class Console:
     """The pages."""
 
-    def __init__(self, store: Store, access: Access) -> None:
-        """Show what *store* has, to who has *access*."""
+    def __init__(self, store: Store, access: Access, operator: str | None) -> None:
+        """Show what *store* has, to who has *access*, and let *operator* change it; None: nobody."""
         self._store = store
         self._access = access
         self._templates = pages.environment()
-        self._comparing = threading.Lock()
+        self._alone = Alone()
+        self._operator = operator
 
     def application(self) -> ASGIApp:
         """Return the application, guarded."""
@@ -76,6 +83,9 @@ class Console:
             Route("/differences", self._compare, methods=["POST"]),
             Mount(STATIC.rstrip("/"), StaticFiles(directory=pages.STATIC_FOLDER)),
         ]
+        if self._operator is not None:
+            steering = Steering(self._operator, self._store.settings, self._alone)
+            routes += ChangePages(steering, self._store, self._access, self._page).routes()
         handlers: dict[Any, Any] = {kind: self._failed for kind, *_ in _FAILURES}
         handlers |= {HTTPException: self._wrong_address, Exception: self._broken}
         return Guard(Starlette(routes=routes, exception_handlers=handlers), self._access, self.message)
@@ -91,9 +101,8 @@ class Console:
     def _page(
         self, template: str, status: int = 200, headers: dict[str, str] | None = None, **context: Any
     ) -> Response:
-        text = self._templates.get_template(template).render(
-            bmdb=self._store.name, every=_RETRY_SECONDS, **{"known": True, **context}
-        )
+        ours = {"bmdb": self._store.name, "operator": self._operator, "every": _RETRY_SECONDS, "known": True}
+        text = self._templates.get_template(template).render(ours | context)
         return HTMLResponse(text, status, headers)
 
     def _fleet(self, _request: Request) -> Response:
@@ -140,12 +149,8 @@ class Console:
 
     async def _compare(self, request: Request) -> Response:
         form = await forms.read(request, self._access)
-        if not self._comparing.acquire(blocking=False):
-            return self.message(409, "A comparison is under way.", "Wait until it ends, and try again.", known=True)
-        try:
+        with self._alone():
             provider, drift = await run_in_threadpool(find_drift, forms.interval(form), lambda: None)
-        finally:
-            self._comparing.release()
         return self._differences_page(drift=drift, provider=provider)
 
     def _differences_page(self, **shown: Any) -> Response:
@@ -164,6 +169,6 @@ class Console:
         return self.message(500, "This page failed.", advice, known=True)
 
 
-def application(store: Store, access: Access) -> ASGIApp:
-    """Return the console as an ASGI application."""
-    return Console(store, access).application()
+def application(store: Store, access: Access, operator: str | None = None) -> ASGIApp:
+    """Return the console as an ASGI application, in which *operator* can change something; None: nobody."""
+    return Console(store, access, operator).application()

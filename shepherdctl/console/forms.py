@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl
+from uuid import UUID
 
+import typer
 from shepherd_core.domain.errors import ShepherdError
 
 from shepherdctl.console.machines import FilterInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from starlette.requests import Request
 
     from shepherdctl.console.guard import Access
 
+T = TypeVar("T")
+
 INTERVALS = {"1": "1 s", "10": "10 s", "30": "30 s", "120": "2 min"}
 """The times between two listings that can be chosen, by seconds."""
 _LONGEST = 10_000
+_LONGEST_FIELD = 500
 
 
 class FormRefused(ShepherdError):
     """A form that is not of this console's pages, or too long."""
+
+
+class FormInvalid(ShepherdError):
+    """A field of a form that is missing or wrong."""
 
 
 async def read(request: Request, access: Access) -> dict[str, str]:
@@ -56,3 +65,51 @@ def interval(form: Mapping[str, str]) -> float:
         message = f"interval must be one of {', '.join(INTERVALS)}"
         raise FilterInvalid(message)
     return float(form["interval"])
+
+
+def optional(form: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
+    """
+    Return the field *name* as *parse* reads it; None: it is blank.
+
+    Raises:
+        FormInvalid: it is too long, cannot be printed, or *parse* refuses it.
+    """
+    text = form.get(name, "").strip()
+    if not text:
+        return None
+    if len(text) > _LONGEST_FIELD or not text.isprintable():
+        message = f"{name} must be one line of at most {_LONGEST_FIELD} characters"
+        raise FormInvalid(message)
+    try:
+        return parse(text)
+    except (typer.BadParameter, ValueError) as error:
+        message = f"{name}: {error}"
+        raise FormInvalid(message) from error
+
+
+def required(form: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T:
+    """
+    Return the field *name* as *parse* reads it.
+
+    Raises:
+        FormInvalid: as ``optional``, or it is blank.
+    """
+    value = optional(form, name, parse)
+    if value is None:
+        message = f"{name} is missing"
+        raise FormInvalid(message)
+    return value
+
+
+def uuid(text: str) -> UUID:
+    """
+    Return an id.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return UUID(text)
+    except ValueError as error:
+        message = f"{text!r} is not an id"
+        raise ValueError(message) from error

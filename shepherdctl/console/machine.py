@@ -83,29 +83,43 @@ def _since(found: Mapping[str, Any], history: Sequence[Mapping[str, Any]], days:
     return min(first, now - timedelta(hours=1))
 
 
-def _commands(found: Mapping[str, Any], observer: Observer) -> list[tuple[str, str]]:
-    """Return the commands that an operator would type next, with what they do."""
+def _commands(found: Mapping[str, Any], observer: Observer) -> list[tuple[str, str, dict[str, str] | None]]:
+    """Return the commands that an operator would type next, with what they do, and how the console names the change."""
     name, state = str(found["machine_id"]), observer.state(found)
     reason = '--reason "…"'
-    commands = []
+    commands: list[tuple[str, str, dict[str, str] | None]] = []
+
+    def change(kind: str) -> dict[str, str]:
+        return {"kind": kind, "machine": name}
+
     if state is State.QUARANTINED:
-        commands.append((f"shepherdctl machine unquarantine {name} {reason}", "after the repair: start an agent again"))
+        text = "after the repair: start an agent again"
+        commands.append((f"shepherdctl machine unquarantine {name} {reason}", text, change("unquarantine")))
     if found["backing_off"] or any(backoff["until"] > observer.now for backoff in found["backoffs"]):
-        commands.append(
-            (f"shepherdctl machine retry {name} {reason}", "end its backoffs, so that the loops try again now")
-        )
+        text = "end its backoffs, so that the loops try again now"
+        commands.append((f"shepherdctl machine retry {name} {reason}", text, change("retry")))
     commands += [
-        (f"shepherdctl resume {pause['pause_id']}", f"end the pause of {pause['owner']}: {pause['reason']}")
+        (
+            f"shepherdctl resume {pause['pause_id']}",
+            f"end the pause of {pause['owner']}: {pause['reason']}",
+            {"kind": "resume", "pause": str(pause["pause_id"])},
+        )
         for pause in observer.pauses_of(found)
     ]
     causes = " ".join(str(backoff["cause"]) for backoff in found["backoffs"])
     if "SshHostKeyChanged" in causes:
-        commands.append((f"shepherdctl machine forget-host-key {name} {reason}", "its host key changed on purpose"))
+        commands.append(
+            (f"shepherdctl machine forget-host-key {name} {reason}", "its host key changed on purpose", None)
+        )
     if state in (State.FORGOTTEN, State.RELEASED):
         return commands
     if found["provider"] is not None:
         commands += [
-            (f"shepherdctl pause --machine {name} {reason}", "keep the loops away from it"),
-            (f"shepherdctl machine release {shlex.quote(found['provider_id'])} {reason} --dry-run", "give it back"),
+            (f"shepherdctl pause --machine {name} {reason}", "keep the loops away from it", change("pause")),
+            (
+                f"shepherdctl machine release {shlex.quote(found['provider_id'])} {reason} --dry-run",
+                "give it back",
+                change("release"),
+            ),
         ]
     return commands

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import jinja2
 from markupsafe import Markup, escape
@@ -58,4 +59,5 @@ def environment() -> jinja2.Environment:
         finalize=_printed,
     )
     made.filters.update(ago=_ago, counted=counted, figure=_figure, iso=iso, span=span, words=_words, escape=escape)
+    made.tests.update(moment=lambda value: isinstance(value, datetime), uuid=lambda value: isinstance(value, UUID))
     return made

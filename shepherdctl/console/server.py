@@ -23,11 +23,14 @@ _STOP_SECONDS = 30
 
 
 @contextmanager
-def console(settings: BmdbSettings, port: int) -> Iterator[tuple[uvicorn.Server, socket.socket, Access]]:
+def console(
+    settings: BmdbSettings, port: int, operator: str | None = None
+) -> Iterator[tuple[uvicorn.Server, socket.socket, Access]]:
     """
     Return a server for the BMDB of *settings*, its socket, and what opens it: ``server.run(sockets=[socket])`` serves.
 
-    *port* 0 is any free one. Nothing is logged about a request: its address may contain the token.
+    *port* 0 is any free one. *operator* can change something; None: nobody. Nothing is
+    logged about a request: its address may contain the token.
 
     Raises:
         OSError: the port is taken.
@@ -37,10 +40,11 @@ def console(settings: BmdbSettings, port: int) -> Iterator[tuple[uvicorn.Server,
         listening.bind((_ADDRESS, port))
         access = Access(listening.getsockname()[1])
         config = uvicorn.Config(
-            application(store, access),
+            application(store, access, operator),
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # with them, clients say who they are
             lifespan="off",
             ws="none",
             timeout_graceful_shutdown=1,
@@ -49,9 +53,9 @@ def console(settings: BmdbSettings, port: int) -> Iterator[tuple[uvicorn.Server,
 
 
 @contextmanager
-def background(settings: BmdbSettings) -> Iterator[Access]:
+def background(settings: BmdbSettings, operator: str | None = None) -> Iterator[Access]:
     """Return what opens a console that runs in a thread until the end of the block. It answers from the beginning."""
-    with console(settings, 0) as (server, listening, access):
+    with console(settings, 0, operator) as (server, listening, access):
         listening.listen()
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import requests
 from shepherd_core.bmdb.machines import queries
@@ -42,6 +43,18 @@ class Visitor:
         return self.session.post(
             self.access.address + path.lstrip("/"), data=form, timeout=_SECONDS, allow_redirects=False
         )
+
+    def plan(self, kind: str, **form: str) -> requests.Response:
+        """Return the page that shows what a change would do, or why there is none."""
+        return self._follow(self.post("/change", kind=kind, form_token=self.access.form_token, **form))
+
+    def confirm(self, planned: requests.Response, typed: str = "") -> requests.Response:
+        """Return the page that says what a planned change did."""
+        path = urlsplit(planned.url).path
+        return self._follow(self.post(path, typed=typed, form_token=self.access.form_token))
+
+    def _follow(self, response: requests.Response) -> requests.Response:
+        return self.get(response.headers["Location"]) if response.status_code == 303 else response
 
     def read(self, path: str) -> str:
         """Return the page at *path*, when all is well."""

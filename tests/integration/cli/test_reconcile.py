@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.adapters import ssh_keys
-from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.loops.provisioner import Provisioner, RateLimits
-from shepherd_core.providers.ec2.adapter import Ec2Provider
-from shepherd_core.rules.provisioning import PlanLimits
-from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.bmdb.capacity import provided
-from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.command_line import CommandLine
-from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, subnets
+from tests.support.providers.ec2_api import Ec2Api, ec2_api
+from tests.support.providers.ec2_fleet import create as create_instance
+from tests.support.providers.ec2_fleet import ec2_settings, end, environment, living, three_machines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from shepherd_core.settings.providers.ec2 import Ec2Settings
+
+    from tests.support.bmdb.fleet import Fleet
+
 SOON = ("--interval", "1")
 WHY = ("--reason", "it is gone")
-OUR_LINE = ssh_keys.public_line(ssh_keys.generate())
 
 
 @pytest.fixture
@@ -39,44 +38,25 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
 @pytest.fixture
 def settings(api: Ec2Api) -> Ec2Settings:
     """Return how to reach a fleet of six instances at most."""
-    return Ec2Settings(
-        ec2_fleet=FLEET,
-        ec2_limit=6,
-        ec2_subnets=",".join(subnets()),
-        ec2_image=IMAGE,
-        ec2_instance_type="m5.metal",
-    )
+    return ec2_settings()
 
 
 @pytest.fixture
 def shepherdctl(fleet: Fleet, settings: Ec2Settings) -> CommandLine:
     """Return the command line of that fleet."""
-    named = {f"SHEPHERD_{name.upper()}": str(value) for name, value in settings.model_dump(exclude_unset=True).items()}
-    return CommandLine(fleet.settings, {"SHEPHERD_PROVIDER": "ec2", **named})
+    return CommandLine(fleet.settings, environment(settings))
 
 
 @pytest.fixture
 def machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
     """Return the ids of three machines that were created an hour ago, by provider id."""
-    provider = Ec2Provider(settings, lambda: OUR_LINE, SystemClock())
-    limits = PlanLimits(max_machines=3, chunk=9, drift_limit=0, assimilate=False, abandon_seconds=HOUR)
-    pace = RateLimits(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
-    Provisioner(provider, fleet.connection, SystemClock(), limits, pace).run(Deadline(SystemClock(), 600), "a test")
-    fleet.pass_time(HOUR)
-    return provided(fleet)
+    return three_machines(fleet, settings)
 
 
 @pytest.fixture
 def create(settings: Ec2Settings) -> Callable[[UUID], str]:
     """Return what creates a machine past the BMDB, and returns its provider id."""
-    provider = Ec2Provider(settings, lambda: OUR_LINE, SystemClock())
-
-    def create(token: UUID) -> str:
-        deadline = Deadline(SystemClock(), 60)
-        capacity = next(each for each in provider.list_machines(deadline) if each.availability == "KnownUnused")
-        return provider.create_machine(capacity, token, deadline).provider_id
-
-    return create
+    return partial(create_instance, settings)
 
 
 def begin(fleet: Fleet) -> UUID:
@@ -84,16 +64,6 @@ def begin(fleet: Fleet) -> UUID:
     begun = fleet.bare_machine()
     fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'ec2')", id=begun)
     return begun
-
-
-def end(api: Ec2Api, name: str) -> None:
-    """Let an instance be terminated by somebody."""
-    api.set_state(name, "terminated", "Client.UserInitiatedShutdown")
-
-
-def living(api: Ec2Api) -> set[str]:
-    """Return the instances that nobody terminated."""
-    return {found.id for found in api.instances() if found._state.name not in ("terminated", "shutting-down")}
 
 
 def test_two_sides_that_agree_are_a_success(shepherdctl: CommandLine, machines: dict[str, UUID]) -> None:

@@ -59,7 +59,7 @@ def machine_id(fleet: Fleet) -> UUID:
 @pytest.fixture
 def access(fleet: Fleet, machine_id: UUID) -> Iterator[Access]:
     """Return what opens the console of these machines."""
-    with serving(fleet.settings) as access:
+    with serving(fleet.settings, "ana") as access:
         yield access
 
 
@@ -100,13 +100,44 @@ def test_pages_are_accessible(
 ) -> None:
     """Names for screen readers, order of headings, contrast, and places to scroll: as axe judges them."""
     page = visit("", color_scheme=scheme, viewport={"width": width, "height": 800})
-    for path in ("", "machines", f"machines/{machine_id}", "work", "differences"):
+    changes = [f"change?kind={kind}&machine={machine_id}" for kind in ("pause", "release")]
+    for path in ("", "machines", f"machines/{machine_id}", "work", "differences", *changes):
         page.goto(access.address + path)
-        page.evaluate(AXE)
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        assert [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found["violations"]] == [], path
-        # A page may not be wider than the window: its tables scroll by themselves.
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert_accessible(page, width)
+
+
+def assert_accessible(page: Page, width: int) -> None:
+    """Check a page with axe; it may not be wider than the window, because its tables scroll by themselves."""
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    violations = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found["violations"]]
+    assert (violations, page.url) == ([], page.url)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
+def test_a_change_is_shown_confirmed_and_done(
+    visit: Callable[..., Page], fleet: Fleet, machine_id: UUID, scripts: bool
+) -> None:
+    """From the page of the machine, through the dry run; loading the last page again changes nothing more."""
+    page = visit(f"machines/{machine_id}", java_script_enabled=scripts, viewport={"width": 360, "height": 800})
+    page.get_by_role("link", name="Pause here…").click()
+    page.get_by_role("button", name="Show what it would do").click()
+    assert page.get_by_role("heading", name="What it would do").count() == 0  # the reason is required
+    page.get_by_label("Reason").fill(HOSTILE)
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="What it would do").wait_for()
+    assert len(queries.pauses(fleet.connection)) == 1
+    if scripts:
+        assert_accessible(page, 360)
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_role("heading", name="Done by ana").wait_for()
+    page.reload()
+    if scripts:
+        assert_accessible(page, 360)
+    page.get_by_role("link", name="Back").click()
+    page.get_by_role("heading", name="Next commands").wait_for()
+    assert [(one["owner"], one["reason"]) for one in queries.pauses(fleet.connection)] == [("ana", HOSTILE)] * 2
 
 
 def test_a_page_updates_itself_and_keeps_what_its_reader_does(

@@ -1,0 +1,69 @@
+"""A fleet of EC2 instances that Shepherd manages, for operators to repair."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.loops.provisioner import Provisioner, RateLimits
+from shepherd_core.providers.ec2.adapter import Ec2Provider
+from shepherd_core.rules.provisioning import PlanLimits
+from shepherd_core.settings.providers.ec2 import Ec2Settings
+
+from tests.support.bmdb.capacity import provided
+from tests.support.bmdb.fleet import HOUR
+from tests.support.providers.ec2_api import FLEET, IMAGE, subnets
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tests.support.bmdb.fleet import Fleet
+    from tests.support.providers.ec2_api import Ec2Api
+
+_OUR_LINE = ssh_keys.public_line(ssh_keys.generate())
+
+
+def ec2_settings() -> Ec2Settings:
+    """Return how to reach a fleet of six instances at most."""
+    return Ec2Settings(
+        ec2_fleet=FLEET,
+        ec2_limit=6,
+        ec2_subnets=",".join(subnets()),
+        ec2_image=IMAGE,
+        ec2_instance_type="m5.metal",
+    )
+
+
+def environment(settings: Ec2Settings) -> dict[str, str]:
+    """Return the variables by which a program finds that fleet."""
+    named = {f"SHEPHERD_{name.upper()}": str(value) for name, value in settings.model_dump(exclude_unset=True).items()}
+    return {"SHEPHERD_PROVIDER": "ec2", **named}
+
+
+def three_machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
+    """Return the ids of three machines that were created an hour ago, by provider id."""
+    provider = Ec2Provider(settings, lambda: _OUR_LINE, SystemClock())
+    limits = PlanLimits(max_machines=3, chunk=9, drift_limit=0, assimilate=False, abandon_seconds=HOUR)
+    pace = RateLimits(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
+    Provisioner(provider, fleet.connection, SystemClock(), limits, pace).run(Deadline(SystemClock(), 600), "a test")
+    fleet.pass_time(HOUR)
+    return provided(fleet)
+
+
+def create(settings: Ec2Settings, token: UUID) -> str:
+    """Create a machine past the BMDB, and return its provider id."""
+    provider = Ec2Provider(settings, lambda: _OUR_LINE, SystemClock())
+    deadline = Deadline(SystemClock(), 60)
+    capacity = next(each for each in provider.list_machines(deadline) if each.availability == "KnownUnused")
+    return provider.create_machine(capacity, token, deadline).provider_id
+
+
+def end(api: Ec2Api, name: str) -> None:
+    """Let an instance be terminated by somebody."""
+    api.set_state(name, "terminated", "Client.UserInitiatedShutdown")
+
+
+def living(api: Ec2Api) -> set[str]:
+    """Return the instances that nobody terminated."""
+    return {found.id for found in api.instances() if found._state.name not in ("terminated", "shutting-down")}
