@@ -9,6 +9,8 @@ import threading
 import time
 from contextlib import suppress
 from http.client import HTTPResponse, IncompleteRead
+from queue import Empty, SimpleQueue
+from typing import Any
 
 _VERIFY_SECONDS = 86_400
 """For this long a connection or a TLS session is used: then the certificate is verified again."""
@@ -80,6 +82,7 @@ class Line:
         self._session: ssl.SSLSession | None = None
         self._verified_at = -math.inf
         self._longest_idle = math.inf
+        self._lookup: SimpleQueue[list[Any] | Exception] | None = None
 
     def kept(self) -> Connection | None:
         """Return the kept connection if it can be used. The caller passes it to ``keep`` or ``drop``."""
@@ -99,7 +102,7 @@ class Line:
         failure = OSError("the name has no address")
         if self._unverified():
             self._session = None
-        for family, kind, protocol, _, address in socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM):
+        for family, kind, protocol, _, address in self._addresses(end):
             sock = socket.socket(family, kind, protocol)
             try:
                 # Half of what is left, so that there is time for another address.
@@ -115,6 +118,26 @@ class Line:
                 sock.close()
                 failure = error
         raise failure
+
+    def _addresses(self, end: float) -> list[Any]:
+        """
+        Return the addresses of the host. The resolver has time limits of its own, so that it runs in another thread.
+
+        Raises:
+            OSError: there are none, or none were found before *end*. The next call takes what is found later.
+        """
+        if self._lookup is None:
+            lookup: SimpleQueue[list[Any] | Exception] = SimpleQueue()
+            threading.Thread(target=_look_up, args=(self._host, self._port, lookup), daemon=True).start()
+            self._lookup = lookup
+        try:
+            found = self._lookup.get(timeout=max(0.001, end - time.monotonic()))
+        except Empty:
+            raise TimeoutError("timed out") from None
+        self._lookup = None
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def keep(self, connection: Connection, *, reusable: bool) -> None:
         """Keep *connection*, which has answered, if it is *reusable*, and its TLS session for a later one."""
@@ -145,6 +168,13 @@ class Line:
         if self._kept is not None:
             self._kept.sock.close()
         self._kept = None
+
+
+def _look_up(host: str, port: int, answer: SimpleQueue[list[Any] | Exception]) -> None:
+    try:
+        answer.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except (OSError, ValueError) as error:
+        answer.put(error)
 
 
 def _cut(sock: socket.socket) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .endpoint import NotDelivered
 from .messages import HeartbeatResponse, heartbeat_request
-from .reporter import Refused, TooOften, Unauthorized
+from .reporter import Refused, Taken, TooOften, Unauthorized
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -101,7 +101,10 @@ class Heartbeats:
         except NotDelivered as error:
             if isinstance(error, TooOften):
                 self._hardware_waits = bool(hardware)  # the next heartbeat goes without it, or none would be accepted
-            self._failed_attempts += not isinstance(error, Unauthorized)  # which is no loss
+            if isinstance(error, Taken):
+                self._failed_attempts = 0
+            elif not isinstance(error, Unauthorized):  # which is no loss
+                self._failed_attempts += 1
             raise
         self._failed_attempts = 0
         self._reported(hardware, installation)

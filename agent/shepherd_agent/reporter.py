@@ -36,6 +36,10 @@ class TooOften(NotDelivered):
     """The endpoint accepts no such message yet."""
 
 
+class Taken(TooOften):
+    """The agent API took a heartbeat seconds ago: this one again, whose answer did not arrive, or the last one."""
+
+
 class Unauthorized(NotDelivered):
     """The endpoint does not accept the signature: our clock is wrong, or it has the key of another agent."""
 
@@ -91,7 +95,8 @@ class Reporter:
         Raises:
             Unauthorized: the signature was not accepted; the clock is adjusted. Send the message again after a pause.
             Refused: the endpoint refuses this message; do not send it again.
-            TooOften: the endpoint accepts such messages less often; leave out what can wait.
+            TooOften: the endpoint accepts such messages less often; leave out what can wait. Taken, which is one, says
+                that this is no loss.
             NotDelivered: the endpoint was not reached, or answered another error.
         """
         relayed = self._relayed(method, message)
@@ -107,7 +112,8 @@ class Reporter:
                 self._clock.correct(int(server))
             raise Unauthorized(answer.reason, answered=True)
         if answer.status == _TOO_OFTEN:
-            raise TooOften(answer.reason, answered=True)
+            # AWS says so as well, and names no time of Shepherd's.
+            raise (Taken if TIME_HEADER in answer.headers else TooOften)(answer.reason, answered=True)
         raise (Refused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(answer.reason, answered=True)
 
     def try_at(self, endpoint: Endpoint, method: str, message: bytes) -> bytes:

@@ -184,6 +184,16 @@ def test_a_heartbeat_says_how_many_attempts_failed_before_it(server: AgentServer
     assert [request.heartbeat.failed_attempts for request in server.requests] == [0, 1, 2, 3, 3, 3, 0]
 
 
+def test_a_heartbeat_that_had_arrived_already_is_no_loss(server: AgentServer, agent: Agent) -> None:
+    """A relay delivered it and hung up, and the agent API refused it the second time. A 429 of AWS has no such time."""
+    agent.heartbeats.send()
+    for answer in (Answer(503), Answer(429, time="1"), Answer(429, time="1"), Answer(429), Answer(200)):
+        server.answer = lambda _, answer=answer: answer  # type: ignore[misc]  # a lambda with a default
+        with suppress(NotDelivered):
+            agent.heartbeats.send()
+    assert [request.heartbeat.failed_attempts for request in server.requests] == [0, 0, 1, 0, 0, 1]
+
+
 def test_the_agent_goes_by_the_interval_of_the_answer_and_says_so(server: AgentServer, agent: Agent) -> None:
     """Shepherd waits by it for the machine; an answer without one changes nothing."""
     changed = []
@@ -280,6 +290,27 @@ def test_a_request_has_a_time_limit_as_a_whole(scheme: str, beginning: bytes) ->
         gone.set()
         thread.join()
     assert not failure.value.answered
+
+
+def test_a_name_that_is_looked_up_for_too_long_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resolver has time limits of its own, longer ones; a lookup that never ends must not become one more each."""
+    over, looked_up = threading.Event(), []
+
+    def resolver(*asked: object, **_: object) -> list[object]:
+        looked_up.append(asked)
+        over.wait(20)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolver)
+    endpoint = Endpoint("agents.example.com", b"", seconds=0.2)
+    for _ in range(2):
+        with pytest.raises(NotDelivered, match=r"no answer within 0\.2 s"):
+            endpoint.post("heartbeat", b"", dict)
+    assert not over.is_set()
+    assert len(looked_up) == 1
+    over.set()
+    with pytest.raises(NotDelivered, match="the name has no address"):
+        Endpoint("agents.example.com", b"").post("heartbeat", b"", dict)
 
 
 def test_an_installation_is_run_and_reported_once(server: AgentServer, agent: Agent, tmp_path: Path) -> None:

@@ -103,8 +103,8 @@ CREATE INDEX machine_agent_started_by_time ON machine_agent_started (agent_start
 -- and never again. report_interval_seconds: the agent sends the next one after this time at the latest, give or take a
 -- tenth, and longer only if requests are lost; it is the interval that the agent was told or the one that it goes by,
 -- whichever is longer, because the answer with the new one may be lost. 0: the agent follows none. failed_attempts: how
--- many requests got no answer before this one, or 429 or 5xx. Written by the agent API; goes with the agent, so that the
--- next agent has a first one of its own.
+-- many requests got no answer before this one, or 5xx, or 429 of AWS. Written by the agent API; goes with the agent, so
+-- that the next agent has a first one of its own.
 -- Every machine causes this write all the time: there is no index besides the primary key, and free space in every
 -- page keeps updates on their page (HOT), so that no index entry is written. padding: only the first version of a row
 -- has it. PostgreSQL prunes a page that has less free space than the fill factor leaves at first. Without padding that
