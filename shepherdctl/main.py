@@ -32,7 +32,17 @@ from shepherdctl.commands import (
     ssh_key,
     status,
 )
-from shepherdctl.commands.machine import forget_host_key, install, pin_host_key, repair, retry, show, unquarantine, why
+from shepherdctl.commands.machine import (
+    forget_host_key,
+    install,
+    pin_host_key,
+    repair,
+    retire,
+    retry,
+    show,
+    unquarantine,
+    why,
+)
 from shepherdctl.commands.machine import list as listing
 from shepherdctl.interrupts import graceful_exit
 from shepherdctl.output import print_error
@@ -139,6 +149,7 @@ _add(machine_group, "forget-host-key", forget_host_key.forget_host_key)
 _add(machine_group, "adopt", repair.adopt)
 _add(machine_group, "forget", repair.forget)
 _add(machine_group, "release", repair.release)
+_add(machine_group, "retire", retire.retire)
 app.add_typer(machine_group, name="machine")
 
 recovery_group = _group("Recover some machines although recovery is suspended.")

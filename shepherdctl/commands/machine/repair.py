@@ -21,6 +21,9 @@ from shepherdctl.output import Column, Form, Output, document, ids, note, one_of
 from shepherdctl.selection import Selection, selecting
 
 Reason = Annotated[str, typer.Option(parser=reason_text, metavar="TEXT", help="Why; it is stored with the machine.")]
+DespiteHeartbeat = Annotated[
+    bool, typer.Option("--despite-heartbeat", help="Also if the agent reported in the last two hours.")
+]
 
 
 def adopt(
@@ -58,7 +61,7 @@ def adopt(
     with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
         action = Adopt(wanted, DriftKind(kind), repair.max_machines)
         outcomes = _carry_out(repair, action, ask_for_one=False, dry_run=dry_run, yes=yes)
-    _print(outcomes, output, dry_run=dry_run)
+    print_outcomes(outcomes, output, dry_run=dry_run)
 
 
 @selecting
@@ -88,7 +91,7 @@ def forget(
     with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
         action = Forget(selection.ids(repair.connection), order)
         outcomes = _carry_out(repair, action, ask_for_one=False, dry_run=dry_run, yes=yes)
-    _print(outcomes, output, dry_run=dry_run)
+    print_outcomes(outcomes, output, dry_run=dry_run)
 
 
 @selecting
@@ -97,9 +100,7 @@ def release(
     *,
     selection: Selection,
     reason: Reason,
-    despite_heartbeat: Annotated[
-        bool, typer.Option("--despite-heartbeat", help="Also if the agent reported in the last two hours.")
-    ] = False,
+    despite_heartbeat: DespiteHeartbeat = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a requested release that has not happened.")] = False,
     interval: Interval = 30,
     dry_run: DryRun = False,
@@ -125,7 +126,7 @@ def release(
     with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
         action = actions.release(repair, selection.ids(repair.connection), order, cancel=cancel)
         outcomes = _carry_out(repair, action, ask_for_one=not cancel, dry_run=dry_run, yes=yes)
-    _print(outcomes, output, dry_run=dry_run)
+    print_outcomes(outcomes, output, dry_run=dry_run)
 
 
 def _carry_out(
@@ -146,7 +147,7 @@ def _carry_out(
     return actions.carry_out(repair, action, first)
 
 
-def _print(outcomes: Sequence[Outcome], output: Form, *, dry_run: bool) -> None:
+def print_outcomes(outcomes: Sequence[Outcome], output: Form, *, dry_run: bool) -> None:
     """Print the outcome for each machine; the command fails if one was refused."""
     if output is Form.JSON:
         document({"dry_run": dry_run, "machines": [outcome.record for outcome in outcomes]})

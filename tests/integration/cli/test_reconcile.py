@@ -241,6 +241,19 @@ def test_a_release_that_was_asked_for_is_shown_and_can_be_taken_back(
     assert name in living(api)
 
 
+def test_a_machine_is_retired_by_its_release_also_after_an_interruption(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
+) -> None:
+    """A crash may come after the pause, or after the release was recorded and before the provider was asked."""
+    paused, asked, _ = machines
+    shepherdctl.read("pause", "--machine", paused, *WHY)
+    fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, 'ana', '?')", id=machines[asked])
+    done = shepherdctl("machine", "retire", *map(str, [machines[paused], machines[asked]]), *WHY, *SOON, "--yes")
+    assert (done.exit_code, done.stdout.count("released")) == (0, 2)
+    assert living(api) == set(machines) - {paused, asked}
+    assert fleet.sql("SELECT * FROM pauses") == []
+
+
 def test_a_provider_without_release_is_reported_as_such(fleet: Fleet, tmp_path: Path) -> None:
     """Before anything is looked at or recorded."""
     machine_id = fleet.provided_machine()

@@ -1,0 +1,142 @@
+"""The command that takes machines from service until they are released or forgotten."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from uuid import UUID
+
+import typer
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.provider import Capability
+from shepherd_core.operator.adopt_forget import Forget, OperatorAction, Outcome, Result
+from shepherd_core.operator.release import Release
+from shepherd_core.operator.two_phase import TwoPhase
+from shepherd_core.rules.drift import FRESH_SECONDS, Comparison, alive
+from shepherd_core.wiring import services
+
+from shepherdctl import actions
+from shepherdctl.commands.machine.repair import DespiteHeartbeat, Reason, print_outcomes
+from shepherdctl.commands.reconcile import Interval
+from shepherdctl.confirm import Yes, confirm, require_terminal
+from shepherdctl.database import explain_schema_mismatch
+from shepherdctl.formats import span
+from shepherdctl.options import DryRun, MachinesArgument, current_user
+from shepherdctl.output import Form, Output, counted, note
+from shepherdctl.selection import Selection, selecting
+
+NOT_YET = 3
+"""The exit status if a machine is not retired yet."""
+_LISTS = {"static": "take its entry out of static_list", "redfish": "take its entry out of redfish_list"}
+
+
+@selecting
+def retire(
+    machines: MachinesArgument = None,
+    *,
+    selection: Selection,
+    reason: Reason,
+    despite_heartbeat: DespiteHeartbeat = False,
+    interval: Interval = 30,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """
+    Take machines out of service, step by step, until they are released or forgotten.
+
+    Pauses them, then gives them back to the provider as release does. Where the
+    provider cannot do that, it says what to do there, and forgets a machine when
+    two listings lack it and its agent has not reported for two hours. Run it
+    again until all are done, also after an interruption; each run says what is
+    next. Until a machine is released, shepherdctl resume brings it back.
+
+    Exit status: 0 all are retired, 3 not yet, 1 refused or failed.
+
+    Examples:
+      shepherdctl machine retire 3f2a --reason "lease ends" --dry-run
+      shepherdctl machine retire --location rack7 --reason "rack 7 was sold"
+    """
+    require_terminal(yes=yes or dry_run)
+    selection = selection.to_confirm(machines, yes=yes or dry_run)
+    order = RemovalRequest(current_user(), reason, FRESH_SECONDS, despite_heartbeat)
+    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
+        first = actions.compare(repair)
+        steps = [_step(repair, machine_id, first, order) for machine_id in selection.ids(repair.connection)]
+        open_steps = [outcome for _, outcome in steps if outcome.result in (Result.READY, Result.BEGUN)]
+        if open_steps and not dry_run:
+            for outcome in open_steps:
+                note(f"{outcome.provider_id}: {outcome.text}")
+            if not yes:
+                confirm(str(open_steps[0].provider_id) if len(open_steps) == 1 else f"{len(open_steps)} machines")
+            _pause(repair, open_steps, order)
+        outcomes = [
+            outcome
+            for action in dict.fromkeys(action for action, _ in steps)
+            for outcome in _carried_out(
+                repair, action, [outcome for its, outcome in steps if its is action], first, order, dry_run=dry_run
+            )
+        ]
+    print_outcomes(outcomes, output, dry_run=dry_run)
+    if not dry_run and any(outcome.result is not Result.DONE for outcome in outcomes):
+        raise typer.Exit(NOT_YET)
+
+
+def _step(
+    repair: TwoPhase, machine_id: UUID, first: Comparison, order: RemovalRequest
+) -> tuple[type[Release | Forget] | None, Outcome]:
+    """Return the action that is next for a machine, None if an operator must act, and what is to be expected of it."""
+    provided = first.machine(machine_id)
+    if provided is not None and provided.asked_seconds is None:
+        listed = first.has(provided.provider_id)
+        waits = Outcome(Result.BEGUN, "", provided.provider_id, machine_id)
+        if listed and Capability.RELEASE not in repair.provider.capabilities:
+            name = repair.provider.name
+            what = _LISTS.get(name, f"give it back with the tools of {name}")
+            return None, waits.with_result(Result.BEGUN, f"{what}, end its agent, and run this again")
+        if not listed and alive(provided):
+            seconds = provided.heartbeat_seconds or 0
+            left = span(FRESH_SECONDS - seconds)
+            text = f"its agent reported {span(seconds)} ago: end it, and run this again, in {left} at the earliest"
+            return None, waits.with_result(Result.BEGUN, text)
+        action = Release if listed else Forget
+    else:
+        action = Forget if provided is None else Release
+    (outcome,) = action((machine_id,), order).evaluate(first, first)
+    return action, outcome
+
+
+def _pause(repair: TwoPhase, steps: Sequence[Outcome], order: RemovalRequest) -> None:
+    """Pause these machines until further notice, those that are not."""
+    paused = {
+        pause["machine_id"]
+        for pause in queries.pauses(repair.connection)
+        if pause["process"] is None and pause["expires_at"] is None
+    }
+    new = [step.machine_id for step in steps if step.machine_id is not None and step.machine_id not in paused]
+    if new:
+        actions.pause(
+            repair.connection,
+            new,
+            process=None,
+            provider=None,
+            owner=order.owner,
+            reason=f"retire: {order.reason}",
+            seconds=None,
+        )
+        note(f"{counted(len(new), 'machine')} paused: see shepherdctl pauses")
+
+
+def _carried_out(
+    repair: TwoPhase,
+    kind: type[Release | Forget] | None,
+    steps: Sequence[Outcome],
+    first: Comparison,
+    order: RemovalRequest,
+    *,
+    dry_run: bool,
+) -> Sequence[Outcome]:
+    """Carry out one kind of action, or only evaluate it if *dry_run*, and return the outcomes."""
+    if kind is None or not any(step.result in (Result.READY, Result.BEGUN) for step in steps):
+        return steps
+    action: OperatorAction = kind(tuple(step.machine_id for step in steps if step.machine_id is not None), order)
+    return actions.dry_run(repair, action, first) if dry_run else actions.carry_out(repair, action, first)
