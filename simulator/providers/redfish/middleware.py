@@ -70,6 +70,8 @@ class SimulatedBmc:
         """The power state that it shows; ...: that of the emulator."""
         self.override = "Disabled"
         """``BootSourceOverrideEnabled`` of the emulator's boot override."""
+        self.shown_override: str | None = None
+        """What it shows instead, for a BMC that does not tell it right; None: it does."""
         self.pending: dict[str, str] | None = None
         """The boot override from the next reset on, for a BMC with a separate resource for it."""
         self.session_location: str | None = None
@@ -199,8 +201,8 @@ class SimulatedBmc:
 
     def _as_it_is(self, system: dict[str, Any]) -> None:
         boot, reset = system["Boot"], system["Actions"]["#ComputerSystem.Reset"]
-        boot["BootSourceOverrideEnabled"] = self.override
-        if self.override == "Disabled":
+        boot["BootSourceOverrideEnabled"] = shown = self.shown_override or self.override
+        if shown == "Disabled":
             boot["BootSourceOverrideTarget"] = "None"
         if self.pending is not None:
             system["@Redfish.Settings"] = {"SettingsObject": {"@odata.id": f"{self.system}/Settings"}}

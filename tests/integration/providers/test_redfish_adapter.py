@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext as does_not_raise
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -182,7 +183,7 @@ def test_a_machine_that_does_not_go_off_is_not_switched_on(site: Site, state: ob
 
 def test_a_bmc_may_be_busy_while_the_machine_goes_off(site: Site) -> None:
     """Given up half-way, the machine would be off until somebody comes by again."""
-    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=2, times=4, status=503))
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=4, status=503))
     site.provider().power_cycle(NAME, site.deadline)
     assert site.bmc.resets == ["ForceOff", "On"]
 
@@ -193,7 +194,7 @@ def test_a_power_cycle_that_died_half_way_is_finished_by_the_next_restart(site: 
     # The session ends with the first effect, as if the function had died there.
     dying = Deadline(site.clock, 120, session_left=lambda: 0.0 if site.bmc.resets else 1.0)
     adapter = site.provider()
-    with pytest.raises(SessionExpired):
+    with pytest.raises(SessionExpired, match="; the machine is off"):
         adapter.power_cycle(NAME, dying)
     assert site.bmc.resets == ["ForceOff"]
     assert site.rack.power(NAME) == "Off"
@@ -242,6 +243,28 @@ def test_a_permanent_boot_override_is_left_alone(site: Site) -> None:
     site.provider().reboot(NAME, site.deadline)
     assert site.bmc.override == "Continuous"
     assert not [call for call in site.bmc.calls if call.startswith("PATCH")]
+
+
+@pytest.mark.parametrize("shown", ["Disabled", "Continuous"])
+def test_a_bmc_is_not_believed_about_the_boot_override(site: Site, shown: str) -> None:
+    """Some show one that waits as disabled, or one for one boot as lasting: a plain restart would wipe the machine."""
+    site.override("Once")
+    site.bmc.shown_override = shown
+    site.provider(boot_source="pxe").reboot(NAME, site.deadline)
+    site.rack.wait_until_idle()
+    assert site.done == ["power_off", "power_on"]
+
+
+@pytest.mark.parametrize("source", [None, "pxe"])
+def test_a_bmc_that_cannot_clear_a_cleared_override_is_restarted_unless_one_may_be_ours(
+    site: Site, source: str | None
+) -> None:
+    """Where Shepherd sets no override, there is nothing to be afraid of."""
+    site.bmc.faults.add(FakeAnswer(method="PATCH", times=0, status=400))
+    expected = does_not_raise() if source is None else pytest.raises(ProviderRefused)
+    with expected:
+        site.provider(boot_source=source).reboot(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceRestart"] * (source is None)
 
 
 def test_an_override_that_cannot_be_taken_back_stops_the_restart(site: Site) -> None:
@@ -351,11 +374,39 @@ def test_a_reinstallation_that_is_refused_leaves_the_machine_running(
 def test_a_restart_that_is_refused_in_the_middle_says_that_the_machine_is_off(site: Site, status: int) -> None:
     """The next restart switches it on; until then an operator may wonder."""
     site.bmc.reset_types = ("On", "ForceOff")
-    site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=1, status=status))
+    site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=3, status=status))
     with pytest.raises((ProviderRefused, ProviderUnavailable), match="; the machine is off"):
         site.provider().power_cycle(NAME, site.deadline)
     site.provider().reboot(NAME, site.deadline)
     assert site.bmc.resets == ["ForceOff", "On"]
+
+
+@pytest.mark.parametrize("status", [400, 503])
+def test_a_machine_that_was_switched_off_is_switched_on_again(site: Site, status: int) -> None:
+    """Some BMCs refuse it for the first seconds; a machine that is off waits for the next attempt, an hour later."""
+    site.bmc.reset_types = ("On", "ForceOff")
+    site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=2, status=status))
+    site.provider().power_cycle(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceOff", "On"]
+
+
+def test_time_is_left_to_switch_on_what_was_switched_off(site: Site) -> None:
+    """A BMC that is busy for all the time that a machine has to go off does not leave it off."""
+    site.bmc.reset_types = ("On", "ForceOff")
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=37, status=503))
+    site.provider(timeout_seconds=30).power_cycle(NAME, Deadline(site.clock, 40))
+    assert site.bmc.resets == ["ForceOff", "On"]
+    assert 28 < sum(site.clock.slept) < 40
+
+
+def test_a_machine_whose_time_is_up_may_be_off(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the failure is: an operator who reads it must know."""
+    sleep = site.clock.sleep
+    monkeypatch.setattr(site.clock, "sleep", lambda _: sleep(200))
+    site.bmc.reset_types = ("On", "ForceOff")
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=0, status=503))
+    with pytest.raises(ProviderUnavailable, match="; the machine may be off"):
+        site.provider().power_cycle(NAME, site.deadline)
 
 
 @pytest.mark.parametrize(

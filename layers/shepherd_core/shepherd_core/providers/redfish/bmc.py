@@ -118,6 +118,17 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
             except (ShepherdError, *UNREADABLE) as error:  # its path and its token may be anything
                 telemetry.warning("a session was left open", bmc=self._bmc_access.url, error=error)
 
+    @contextmanager
+    def reserving(self, seconds: float) -> Iterator[None]:
+        """Leave the last *seconds*, at most a quarter of the time that is left, to what comes after the block."""
+        work = self._work
+        left = work.remaining()
+        self._work = work.within(left - min(seconds, left / 4))
+        try:
+            yield
+        finally:
+            self._work = work
+
     def meaning(self, error: Exception) -> ShepherdError:
         """Return Shepherd's error for any that an operation on this BMC raises."""
         if isinstance(error, ShepherdError):

@@ -2,10 +2,12 @@
 A computer system of a BMC: its power and its boot source.
 
 A plain restart must never reinstall the machine: before it, a one-time boot
-override that is still set is cleared, and our medium is ejected. A
-reinstallation inserts the medium first, because a BMC that refuses it would
-leave the machine off; it sets the override only while the machine is off. If
-it fails on the way, both are taken back and the machine is switched on again.
+override is cleared, also one that the BMC does not show, and our medium is
+ejected. Some BMCs show an override as disabled until it holds, or a one-time
+one as lasting, and none says that it is one of them. A reinstallation inserts
+the medium first, because a BMC that refuses it would leave the machine off; it
+sets the override only while the machine is off. If it fails on the way, both
+are taken back and the machine is switched on again.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from sushy.resources.system.system import System, SystemCollection
 from shepherd_core import telemetry
 from shepherd_core.domain.errors import (
     NotSupported,
-    ProviderError,
     ProviderRefused,
     ProviderUnavailable,
+    SessionExpired,
     ShepherdError,
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import ProviderStatus
-from shepherd_core.providers.redfish.bmc import ROOT, UNREADABLE
+from shepherd_core.providers.redfish.bmc import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +40,14 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 """The pause between two reads of the power state of a machine that is being switched off."""
+SWITCHING_ON_SECONDS = 20.0
+"""The time reserved for switching a machine on, at most a quarter of the time that is left."""
+SWITCHING_ON_TRIES = 3
+"""The number of requests to switch on a machine that was switched off."""
 PXE = "pxe"
 """The only boot source that is not a URL."""
 
+_UNABLE = (400, 404, 405, 501)
 _DISCS = {VirtualMediaType.CD, VirtualMediaType.DVD}
 _STATUS = {"On": ProviderStatus.RUNNING, "Off": ProviderStatus.STOPPED}
 
@@ -111,32 +118,30 @@ class ComputerSystem:
 
         Raises:
             NotSupported: the BMC cannot switch it off and on, or cannot boot it from there; nothing was done.
-            ProviderRefused, ProviderUnavailable: something was refused on the way. The machine runs as before, or the
+            ShepherdError: something was refused on the way, or took too long. The machine runs as before, or the
                 message says that it is off.
         """
         *first, last = self._steps([])
         target, drive = self._target()
         off, begun = not first, False
         try:
-            if drive is not None:
-                if drive.inserted:
-                    drive.eject_media()
-                drive.insert_media(self._boot_source)
-            begun = True
-            for kind in first:
-                self._reset(kind)
-                self._system.refresh()
-            off = True
-            self._system.set_system_boot_options(target=target, enabled=BootSourceOverrideEnabled.ONCE)
-            self._reset(last)
-        except (exceptions.SushyError, ShepherdError, *UNREADABLE) as error:
+            with self._bmc.reserving(SWITCHING_ON_SECONDS):
+                if drive is not None:
+                    if drive.inserted:
+                        drive.eject_media()
+                    drive.insert_media(self._boot_source)
+                begun = True
+                for kind in first:
+                    self._reset(kind)
+                    self._system.refresh()
+                off = True
+                self._system.set_system_boot_options(target=target, enabled=BootSourceOverrideEnabled.ONCE)
+                self._reset(last)
+        except Exception as error:
             if isinstance(error, exceptions.MissingActionError) and not begun:
                 raise NotSupported(f"{self._bmc.name} cannot insert an image for {self._path}") from error
-            failure = self._bmc.meaning(error)
             left_off = self._take_back(off=off, switch_on=bool(first))
-            if left_off and isinstance(failure, ProviderError):
-                raise type(failure)(f"{failure}; the machine is off") from error
-            raise failure from error
+            raise (self._off(error) if left_off else self._bmc.meaning(error)) from error
 
     def _target(self) -> tuple[BootSource, Any]:
         """Return what to boot from, and the virtual drive for the medium; None: without a medium."""
@@ -165,30 +170,64 @@ class ComputerSystem:
             self._boot_as_usual()
             if stopped and switch_on:
                 self._system.reset_system(self._offered(ResetType.ON, ResetType.FORCE_ON))
-        except (exceptions.SushyError, ShepherdError, *UNREADABLE) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller has another one to raise
             telemetry.warning("reinstallation not taken back", system=f"{self._bmc.name} {self._path}", error=error)
             return switch_on
         return False
 
     def _restart(self, kinds: list[ResetType]) -> None:
-        steps = self._steps(kinds)
+        first, *then = self._steps(kinds)
         self._boot_as_usual()
-        self._reset(steps[0])
-        for kind in steps[1:]:
+        try:
+            with self._bmc.reserving(SWITCHING_ON_SECONDS if then else 0):
+                self._reset(first)
+        except Exception as error:
+            if not (then and self._deadline.interrupted):
+                raise
+            if not self._is_off():
+                raise self._off(error, "may be off") from error
+        for kind in then:
+            self._switch_on(kind)
+
+    def _switch_on(self, kind: ResetType) -> None:
+        """Switch it on; try again while there is time, because that changes no machine that is on."""
+        for left in reversed(range(SWITCHING_ON_TRIES)):
             try:
-                self._reset(kind)
-            except (exceptions.SushyError, ProviderError, *UNREADABLE) as error:
-                failure = self._bmc.meaning(error)
-                raise type(failure)(f"{failure}; the machine is off") from error
+                return self._reset(kind)
+            except Exception as error:
+                again = left and not isinstance(error, SessionExpired)
+                if not again or self._deadline.remaining() <= POLL_SECONDS:
+                    raise self._off(error) from error
+            self._options.clock.sleep(POLL_SECONDS)
+        raise AssertionError  # the last try returns or raises
+
+    def _is_off(self) -> bool:
+        try:
+            return status(self._bmc, self._path) is ProviderStatus.STOPPED
+        except Exception:  # noqa: BLE001 - the caller has another one to raise
+            return False
+
+    def _off(self, error: Exception, state: str = "is off") -> ShepherdError:
+        """Return Shepherd's error for *error*, which left the machine off."""
+        failure = self._bmc.meaning(error)
+        failure.args = (f"{failure}; the machine {state}",)
+        return failure
 
     def _boot_as_usual(self) -> None:
+        """Clear every override but one that is meant to last and does not lead to our boot source."""
         boots = [resource.get("Boot") or {} for resource in (self._system.json, self._pending())]
-        once = BootSourceOverrideEnabled.ONCE.value
-        if any(
-            boot.get("BootSourceOverrideEnabled") == once and boot.get("BootSourceOverrideTarget") != "None"
-            for boot in boots
-        ):
-            self._system.set_system_boot_options(enabled=BootSourceOverrideEnabled.DISABLED)
+        shown = [(boot.get("BootSourceOverrideEnabled"), boot.get("BootSourceOverrideTarget")) for boot in boots]
+        ours = {None: None, PXE: BootSource.PXE.value}.get(self._boot_source, BootSource.CD.value)
+        lasts, once = BootSourceOverrideEnabled.CONTINUOUS.value, BootSourceOverrideEnabled.ONCE.value
+        if any(enabled is not None and (enabled != lasts or target == ours) for enabled, target in shown):
+            try:
+                self._system.set_system_boot_options(enabled=BootSourceOverrideEnabled.DISABLED)
+            except exceptions.HTTPError as error:
+                waits = ours is not None or any(enabled == once for enabled, _ in shown)
+                if waits or error.status_code not in _UNABLE:
+                    raise
+                # No override of ours can wait: a BMC that cannot clear what it shows as cleared is believed.
+                telemetry.warning("boot override not cleared", system=f"{self._bmc.name} {self._path}", error=error)
         if self._boot_source not in {None, PXE}:
             for drive in self._drives():
                 if drive.inserted and drive.image == self._boot_source:
