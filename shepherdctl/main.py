@@ -36,6 +36,7 @@ from shepherdctl.commands.machine import (
     forget_host_key,
     install,
     pin_host_key,
+    reboot,
     repair,
     retire,
     retry,
@@ -142,6 +143,8 @@ _add(machine_group, "list", listing.list_machines)
 _add(machine_group, "show", show.show)
 _add(machine_group, "why", why.why)
 _add(machine_group, "retry", retry.retry)
+_add(machine_group, "reboot", reboot.reboot)
+_add(machine_group, "power-cycle", reboot.power_cycle)
 _add(machine_group, "unquarantine", unquarantine.unquarantine)
 _add(machine_group, "install", install.install)
 _add(machine_group, "pin-host-key", pin_host_key.pin_host_key)

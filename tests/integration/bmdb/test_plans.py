@@ -347,6 +347,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "states": None,
         "providers": None,
         "paused": None,
+        "remark": None,
         "text": None,
         "heartbeat_older": None,
         "heartbeat_younger": None,

@@ -45,7 +45,6 @@ OF_NO_FUNCTION = {
     "record_migration",
     "finish",
     "record_heartbeat",
-    "start_work",
 }
 
 GRANTED = """

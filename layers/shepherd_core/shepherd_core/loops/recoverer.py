@@ -18,7 +18,6 @@ it suspends recovery there and reboots no machine.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -52,18 +51,17 @@ from shepherd_core.rules.remediation import (
     LOOK_ENDED,
     LOOK_INSTALLS,
     all_attempts,
-    healthy_until,
     looks,
     next_step,
-    outage_reason,
-    past_attempts,
     possible,
+    standing,
+    unanswered_since,
     uninterrupted,
 )
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.bmdb.recovery.remediation import RecoveryRecord, Unneeded
@@ -75,7 +73,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.domain.remediation import PastAttempt, Step
+    from shepherd_core.domain.remediation import Step
     from shepherd_core.loops.base import Task
     from shepherd_core.loops.look import Look
 
@@ -202,18 +200,21 @@ class Recoverer(Loop[NextStep]):
         rules, provider = self._rules, self._provider
         decisions: dict[Work, NextStep] = {}
         records = remediation.recovery_records(session, works)
-        others = self._attempts_around(session, records.values())
+        since = unanswered_since((each.history for each in records.values()), rules.policy)
+        others = [] if since is None else remediation.recent_history(session, provider.name, since)
+        attempts = [all_attempts(each) for each in others]
         for work, past in records.items():
-            attempts = past_attempts(past.history)
-            until = healthy_until(attempts, past.started_at, past.last_heartbeat_at, rules.reset_after_seconds)
-            uncounted = outage_reason(attempts[-1], others, rules.policy) if attempts and until is None else None
-            if until is not None:
-                attempts = []
-            elif uncounted is not None:
-                attempts.pop()
-            decision = next_step(rules.policy, provider.capabilities, provider.name, attempts, past.now)
+            known = standing(
+                past.history,
+                past.started_at,
+                past.last_heartbeat_at,
+                policy=rules.policy,
+                reset_after_seconds=rules.reset_after_seconds,
+                others=attempts,
+            )
+            decision = next_step(rules.policy, provider.capabilities, provider.name, known.attempts, past.now)
             look = self._target(work, past) if decision.step.kind.take and not decision.concludes else None
-            decisions[work] = replace(decision, uncounted=uncounted, healthy_until=until, look=look)
+            decisions[work] = replace(decision, uncounted=known.uncounted, healthy_until=known.healthy_until, look=look)
         recorded = set(self.record(session, {work: each for work, each in decisions.items() if each.look is None}))
         return {work: each for work, each in decisions.items() if each.look is not None or work in recorded}
 
@@ -234,15 +235,6 @@ class Recoverer(Loop[NextStep]):
             return None
         seen = partial(looks, past.history, past.now)
         return LookTarget(past.address, work.host_key, restarts=seen(LOOK_ENDED), waits=seen(LOOK_INSTALLS))
-
-    def _attempts_around(self, session: Session, records: Iterable[RecoveryRecord]) -> list[list[PastAttempt]]:
-        """Return the attempts on all machines around the last attempts of these *records*, if answers were lost."""
-        lasts = [attempts[-1] for each in records if (attempts := past_attempts(each.history))]
-        lost = [last.at for last in lasts if last.unanswered]
-        if not lost:
-            return []
-        since = min(lost) - timedelta(seconds=max(step.timeouts.grace for step in self._rules.policy))
-        return [all_attempts(each) for each in remediation.recent_history(session, self._provider.name, since)]
 
     def work_on(self, task: Task) -> NextStep:
         """Take the step that was decided. The provider is asked at most once for a step that it accepts."""

@@ -11,7 +11,8 @@ and being unhealthy is reason enough.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.machine import WorkEvent
@@ -213,6 +214,43 @@ def outage_reason(attempt: PastAttempt, others: Iterable[Sequence[PastAttempt]],
     return f"the last attempt does not count: the provider did not answer about {unanswered} machines"
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What of a machine's past counts for its next step."""
+
+    attempts: Sequence[PastAttempt]
+    """Those that count, oldest first."""
+    healthy_until: datetime | None
+    """Until when the machine was healthy, if its policy starts over."""
+    uncounted: str | None
+    """Why the last attempt does not count; None: it does."""
+
+
+def unanswered_since(histories: Iterable[Sequence[HistoryLine]], policy: Sequence[Step]) -> datetime | None:
+    """Return since when the attempts on other machines matter for these; None: no answer to a last attempt was lost."""
+    lasts = [attempts[-1] for each in histories if (attempts := past_attempts(each))]
+    lost = [last.at for last in lasts if last.unanswered]
+    return min(lost) - timedelta(seconds=max(step.timeouts.grace for step in policy)) if lost else None
+
+
+def standing(
+    history: Iterable[HistoryLine],
+    started_at: datetime | None,
+    last_heartbeat_at: datetime | None,
+    *,
+    policy: Sequence[Step],
+    reset_after_seconds: float,
+    others: Iterable[Sequence[PastAttempt]],
+) -> Standing:
+    """Return what counts of a machine's *history*; *others* are as for ``outage_reason``."""
+    attempts = past_attempts(history)
+    until = healthy_until(attempts, started_at, last_heartbeat_at, reset_after_seconds)
+    if until is not None:
+        return Standing([], until, None)
+    uncounted = outage_reason(attempts[-1], others, policy) if attempts else None
+    return Standing(attempts if uncounted is None else attempts[:-1], None, uncounted)
+
+
 def healthy_until(
     attempts: Sequence[PastAttempt],
     started_at: datetime | None,
@@ -246,9 +284,9 @@ def next_step(
     """
     names = [step.name for step in policy]
     positions = [names.index(attempt.step) for attempt in attempts if attempt.step in names]
-    if attempts and not attempts[-1].concluded and attempts[-1].step in names:
-        step = policy[names.index(attempts[-1].step)]
-        if step.kind is not QUARANTINE and (now - attempts[-1].at).total_seconds() < step.timeouts.grace:
+    if attempts and not attempts[-1].concluded and (kind := STEPS.get(attempts[-1].step)) not in (None, QUARANTINE):
+        step = step_of(policy, kind)
+        if (now - attempts[-1].at).total_seconds() < step.timeouts.grace:
             return NextStep(step, _used(step, attempts), concludes=True)
     furthest = max(positions, default=0)
     skipped = []
@@ -263,6 +301,11 @@ def next_step(
         if (used := _used(step, attempts)) < step.attempts:
             return NextStep(step, used + 1, skipped=tuple(skipped))
     return NextStep(policy[-1], 1, skipped=tuple(skipped), summary=_summary(policy, attempts))
+
+
+def step_of(policy: Sequence[Step], kind: StepKind) -> Step:
+    """Return the step of this *kind*; if *policy* has none, one with the timeouts of its first step."""
+    return next((step for step in policy if step.kind is kind), Step(kind, 1, policy[0].timeouts))
 
 
 def _used(step: Step, attempts: Iterable[PastAttempt]) -> int:

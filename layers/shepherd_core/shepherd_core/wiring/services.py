@@ -1,4 +1,4 @@
-"""The agent API and the operators' drift repair, built from the settings."""
+"""The agent API and what operators do through the provider, built from the settings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from shepherd_core.wiring import adapters, providers, settings
 
 if TYPE_CHECKING:
     from shepherd_core.agent.endpoint import AgentApi
+    from shepherd_core.domain.provider import StepKind
+    from shepherd_core.operator.single_step import SingleStep
     from shepherd_core.operator.two_phase import TwoPhase
 
 
@@ -53,3 +55,33 @@ def drift_repair(interval_seconds: float) -> TwoPhase:
     connection = adapters.bmdb(ours, role="operator")
     require(connection)  # a comparison opens no session, which would check the schema
     return TwoPhase(provider, connection, adapters.CLOCK, ours.max_machines, ours.session_seconds, interval_seconds)
+
+
+def single_step(kind: StepKind) -> SingleStep:
+    """
+    Return what takes a step of this *kind* for an operator, with the settings of the Recoverer.
+
+    Raises:
+        ConfigError: the settings are wrong.
+        SchemaMismatch, BmdbError: the BMDB cannot be used.
+        NotSupported: the provider cannot take the step.
+    """
+    from shepherd_core.operator.single_step import SingleStep  # noqa: PLC0415 - only operators need it
+    from shepherd_core.rules.remediation import step_of  # noqa: PLC0415
+
+    ours, provider = providers.load(functions.RecovererSettings)
+    connection = adapters.bmdb(ours, role="operator")
+    require(connection)
+    made = SingleStep(
+        provider=provider,
+        connection=connection,
+        clock=adapters.CLOCK,
+        step=step_of(ours.policy, kind),
+        policy=ours.policy,
+        reset_after_seconds=ours.reset_after_seconds,
+        backoff=ours.backoff,
+        machine_seconds=ours.machine_seconds,
+        session_seconds=ours.session_seconds,
+    )
+    made.require()
+    return made

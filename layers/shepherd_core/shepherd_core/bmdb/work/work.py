@@ -115,9 +115,11 @@ def claim(
     return session.repeat_if_unanswered(take, find)
 
 
-def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
+def start_work(session: Session, process: Process, machine_id: UUID, remark: str | None = None) -> Work:
     """
     Lock one machine for *process*, whether it is due or not; no loop claims it meanwhile.
+
+    *remark* is written to the history: who wants it, and why.
 
     Raises:
         WorkConflict: another session works on it.
@@ -125,7 +127,9 @@ def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
         MachineUnknown: the BMDB has no such machine.
     """
     try:
-        rows = session.run_once("start_work", process=process, machine_id=machine_id)
+        rows = session.run_once(
+            "start_work", process=process, machine_id=machine_id, remark=remark and sanitize_for_db(remark)
+        )
     except StatementFailed as error:
         if error.sqlstate == _UNIQUE_VIOLATION:
             message = f"machine {machine_id} already has work of {process}"

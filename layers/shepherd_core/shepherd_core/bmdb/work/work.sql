@@ -144,7 +144,7 @@ LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
 ORDER BY e.not_before, w.machine_id;
 
 -- name: start_work
--- Lock one machine for a process that no loop schedules, whether it is due or not. Locks the due row, then the
+-- Lock one machine that was named, whether it is due or not; :remark goes to the history. Locks the due row, then the
 -- session's row.
 --
 -- No machine in the row: another process works on it, or claimed it after this statement began (the revision changed).
@@ -186,8 +186,8 @@ work_row AS (
     RETURNING machine_id
 ),
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT l.machine_id, :process, 'Started', s.session_id FROM work_row l CROSS JOIN session s
+    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
+    SELECT l.machine_id, :process, 'Started', :remark, s.session_id FROM work_row l CROSS JOIN session s
 )
 SELECT
     (SELECT count(*) FROM session) AS sessions,

@@ -128,7 +128,7 @@ GRANT SELECT ON schema_migrations TO {agent_api};
 -- Operators (shepherdctl)
 
 GRANT SELECT, DELETE ON capacity_penalties TO {operator};
-GRANT SELECT, INSERT, UPDATE (floor) ON due_floors TO {operator};
+GRANT SELECT, INSERT, UPDATE (floor, revision) ON due_floors TO {operator};
 GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {operator}; -- lock
 GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {operator}; -- lock
 GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {operator};
@@ -144,7 +144,7 @@ GRANT SELECT ON machine_pauses TO {operator};
 GRANT SELECT ON machine_process_needs TO {operator};
 GRANT SELECT, INSERT, DELETE ON machine_provided TO {operator};
 GRANT SELECT, DELETE ON machine_quarantine TO {operator};
-GRANT SELECT ON machine_rebooted TO {operator};
+GRANT SELECT, INSERT, UPDATE (rebooted_at, boot_wait_until, had_reported) ON machine_rebooted TO {operator};
 GRANT SELECT, INSERT, UPDATE (accepted_at), DELETE ON machine_release TO {operator};
 GRANT SELECT, INSERT ON machine_tombstone TO {operator};
 GRANT SELECT, INSERT ON machines TO {operator};
@@ -161,6 +161,6 @@ GRANT SELECT ON schema_migrations TO {operator};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {operator};
 GRANT SELECT ON ssh_outages TO {operator};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {operator}; -- lock
-GRANT SELECT, DELETE ON work TO {operator};
+GRANT SELECT, INSERT, DELETE ON work TO {operator};
 GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths, deaths_alone, died_at), DELETE ON work_backoff TO {operator};
 GRANT SELECT, INSERT ON work_history TO {operator};

@@ -1,0 +1,179 @@
+"""
+A remediation step that an operator takes on single machines, such as a reboot.
+
+It goes through the record of the remediation policy: the machine is locked, as by
+a claim; the attempt is recorded before the provider is asked, and concluded
+after. So no loop works on the machine meanwhile, the Recoverer counts the attempt
+as one of its own, and waits for its outcome if this process is killed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shepherd_core import telemetry
+from shepherd_core.bmdb.machines.search import Search, search
+from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work.work import Failure, cancel, fail, finish_recovery, start_work
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import Fault, NotSupported, ProviderUnavailable, ShepherdError, WorkConflict
+from shepherd_core.domain.machine import Process, WorkEvent
+from shepherd_core.domain.remediation import NextStep
+from shepherd_core.operator.adopt_forget import Outcome, Result
+from shepherd_core.rules.remediation import all_attempts, standing, unanswered_since
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+    from typing import Any
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.recovery.remediation import RecoveryRecord
+    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.domain.backoff import Backoff
+    from shepherd_core.domain.clock import Clock
+    from shepherd_core.domain.provider import Provider
+    from shepherd_core.domain.remediation import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleStep:
+    """Takes one step on machines that an operator chose, one after the other."""
+
+    provider: Provider
+    connection: Connection
+    clock: Clock
+    step: Step
+    policy: Sequence[Step]
+    reset_after_seconds: float
+    backoff: Backoff
+    machine_seconds: float
+    session_seconds: float
+
+    def require(self) -> None:
+        """
+        Check that the provider can take the step.
+
+        Raises:
+            NotSupported: it cannot.
+        """
+        needed = self.step.kind.needs
+        if needed is not None and needed not in self.provider.capabilities:
+            message = f"the provider {self.provider.name} cannot {needed} machines: use the provider's own tools"
+            raise NotSupported(message)
+
+    def evaluate(self, machine: Mapping[str, Any]) -> Outcome:
+        """Return whether the step can be taken on a *machine*, a record of ``search``. Its health does not matter."""
+        outcome = Outcome(Result.READY, str(self.step.name), machine["provider_id"], machine["machine_id"])
+        if machine["provider_id"] is None:
+            return outcome.with_result(Result.REFUSED, "it is not provided yet")
+        if machine["provider"] != self.provider.name:
+            return outcome.with_result(
+                Result.REFUSED, f"it is of {machine['provider']}: use the settings of that provider"
+            )
+        return outcome
+
+    def carry_out(
+        self, machines: Sequence[Mapping[str, Any]], seen_at: datetime, remark: str, runtime_info: str
+    ) -> Iterator[Outcome]:
+        """
+        Take the step on each of *machines*, as they were seen at *seen_at*, and yield the outcomes as they come.
+
+        A machine is refused if a loop or another operator works on it, if its state changed since then, or if a step on
+        it was begun since then. *remark*, who wants it and why, is written to the history.
+
+        Raises:
+            SessionExpired, BmdbError: the outcome for this machine is in its history, or is not known.
+        """
+        session = Session.open(
+            self.connection, self.clock, f"shepherdctl/{self.provider.name}", runtime_info, self.session_seconds
+        )
+        try:
+            for machine in machines:
+                session.renew()
+                yield self._take(session, machine, seen_at, remark)
+        finally:
+            session.close()
+
+    def _take(self, session: Session, machine: Mapping[str, Any], seen_at: datetime, remark: str) -> Outcome:
+        outcome = self.evaluate(machine)
+        if outcome.result is not Result.READY:
+            return outcome
+        try:
+            work = start_work(session, Process.RECOVERY, machine["machine_id"], remark)
+        except WorkConflict as error:
+            return outcome.with_result(Result.REFUSED, f"{error}: see shepherdctl machine show")
+        record = remediation.recovery_records(session, [work])[work]
+        if changed := self._changed(machine, record, seen_at):
+            cancel(session, [work])
+            return outcome.with_result(Result.REFUSED, changed)
+        if not remediation.record_attempts(session, {work: self._decision(session, record)}):
+            return outcome.with_result(Result.REFUSED, "its work was lost: nothing was done")
+        telemetry.info("remediation step of an operator", machine_id=work.machine_id, step=self.step.name)
+        deadline = Deadline(self.clock, self.machine_seconds, session.seconds_left)
+        return self._ask(session, work, outcome, deadline)
+
+    def _changed(self, machine: Mapping[str, Any], record: RecoveryRecord, seen_at: datetime) -> str | None:
+        """Return what happened to the machine since it was seen; None: nothing. Nobody else works on it now."""
+        (now,) = search(self.connection, Search(machine_ids=(machine["machine_id"],)), None, 1).machines or (None,)
+        if now is None:
+            return "it is not in the BMDB any more"
+        if now["state"] != machine["state"]:
+            return f"it was {machine['state']} and is {now['state']} now: look again"
+        begun = [line for line in record.history if line.event == WorkEvent.ATTEMPTED and line.at > seen_at]
+        return f"{begun[-1].step} was begun by another session meanwhile: look again" if begun else None
+
+    def _decision(self, session: Session, record: RecoveryRecord) -> NextStep:
+        since = unanswered_since([record.history], self.policy)
+        others = [] if since is None else remediation.recent_history(session, self.provider.name, since)
+        known = standing(
+            record.history,
+            record.started_at,
+            record.last_heartbeat_at,
+            policy=self.policy,
+            reset_after_seconds=self.reset_after_seconds,
+            others=[all_attempts(each) for each in others],
+        )
+        number = 1 + sum(attempt.step == self.step.name for attempt in known.attempts)
+        return NextStep(self.step, number, uncounted=known.uncounted, healthy_until=known.healthy_until)
+
+    def _ask(self, session: Session, work: Work, outcome: Outcome, deadline: Deadline) -> Outcome:
+        """Ask the provider for the step, and record what came of it."""
+        take, provider_id, timeouts, lost = self.step.kind.take, work.provider_id, self.step.timeouts, None
+        assert take is not None
+        assert provider_id is not None
+        try:
+            session.run_renewing(lambda: take(self.provider, provider_id, deadline))
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            if not (deadline.interrupted and isinstance(error, ProviderUnavailable)):
+                fail(session, {work: self._failure(work, cause, error, untouched=not deadline.interrupted)})
+                if not isinstance(error, ShepherdError):
+                    raise
+                return outcome.with_result(Result.REFUSED, cause)
+            lost = cause  # the step may have been taken: the next one waits for the grace, as if it was
+        ended = finish_recovery(
+            session,
+            [work],
+            timeouts.boot_wait,
+            grace_seconds=timeouts.grace,
+            cooldown_seconds=timeouts.cooldown,
+            kind=self.step.kind,
+            lost_answers={} if lost is None else {work: lost},
+        )
+        if not ended:
+            return outcome.with_result(Result.REFUSED, "the provider accepted, but the work was lost: see its history")
+        if lost is not None:
+            return outcome.with_result(Result.REFUSED, f"it is unknown whether the provider accepted: {lost}")
+        return outcome.with_result(Result.DONE, "the provider accepted")
+
+    def _failure(self, work: Work, cause: str, error: Exception, *, untouched: bool) -> Failure:
+        return Failure(
+            cause,
+            self.backoff.next(work.last_interval_seconds),
+            error.fault if isinstance(error, ShepherdError) else Fault.OURS,
+            self.step.name if untouched else None,
+            keeps_host_key=untouched,
+        )

@@ -1,0 +1,68 @@
+"""The commands by which an operator reboots machines."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.machine import Process
+
+from tests.support.command_line import CommandLine
+from tests.support.providers.ec2_api import ec2_api
+from tests.support.providers.ec2_fleet import ec2_settings, environment, three_machines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.bmdb.fleet import Fleet
+
+
+@pytest.fixture
+def machines(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, UUID]]:
+    """Return the ids of three machines that were created an hour ago, by provider id."""
+    with ec2_api() as api:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
+        yield three_machines(fleet, ec2_settings())
+
+
+@pytest.fixture
+def shepherdctl(fleet: Fleet) -> CommandLine:
+    """Return the command line of that fleet."""
+    return CommandLine(fleet.settings, environment(ec2_settings()))
+
+
+@pytest.mark.parametrize(("typed", "events"), [("healthy {}", ["reboot"]), ("{}", [])])
+def test_a_healthy_machine_is_rebooted_after_a_confirmation_that_says_so(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], typed: str, events: list[str]
+) -> None:
+    """Somebody may be working on it; a slip in the id must not interrupt that."""
+    name, machine_id = next(iter(machines.items()))
+    fleet.change(
+        machine_id,
+        f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now(), decode(repeat('5e', 32), 'hex'))",
+        f"INSERT INTO machine_agent_heartbeat VALUES ('{machine_id}', clock_timestamp())",
+    )
+    arguments = ("machine", "reboot", str(machine_id)[:12], "--reason", "new kernel", "--owner", "ana")
+    assert shepherdctl(*arguments).exit_code == 2
+    assert "reboot: running, heartbeat" in shepherdctl.read(*arguments, "--dry-run")
+    shepherdctl.on_terminal(80, *arguments, typed=typed.format(name) + "\n", status=int(not events))
+    history = shepherdctl.load("history", str(machine_id))
+    assert [line["step"] for line in history if line["event"] == "Attempted"] == events
+    assert [line["failed_cause"] for line in history if line["event"] == "Started"] == ["ana: new kernel"] * len(events)
+
+
+def test_machines_that_match_are_rebooted_and_the_others_are_named(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID]
+) -> None:
+    """One that a loop works on is refused, and the command fails."""
+    first, *others = sorted(machines.values())
+    work.start_work(fleet.open_session(), Process.ACCESS, first)
+    result = shepherdctl("machine", "power-cycle", "--state", "needs_agent", "--reason", "x", "--yes", "-o", "json")
+    assert result.exit_code == 1
+    rows = {UUID(each["machine_id"]): each for each in json.loads(result.stdout)["machines"]}
+    assert rows.keys() == set(machines.values())
+    assert (rows[first]["result"], "work of another process" in rows[first]["text"]) == ("refused", True)
+    assert {rows[other]["result"] for other in others} == {"done"}

@@ -1,0 +1,250 @@
+"""The steps that an operator takes on single machines, beside the Recoverer and other operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines.search import Search, search
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.domain.errors import Fault, NotSupported, ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.machine import Process
+from shepherd_core.domain.provider import POWER_CYCLE, REBOOT, Capability, StepKind
+from shepherd_core.operator.adopt_forget import Outcome, Result
+from shepherd_core.operator.single_step import SingleStep
+from shepherd_core.rules.remediation import step_of
+from shepherd_core.telemetry import Metric
+
+from tests.support import defaults
+from tests.support.bmdb.fleet import claimed
+from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
+from tests.support.providers.fake_provider import FakeSteps, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+
+    from tests.conftest import ManualClock
+    from tests.support.bmdb.fleet import Fleet
+
+REMARK = "ana: new mainboard"
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+class Desk(RecoveryEnvironment):
+    """An operator beside a Recoverer; an unhealthy machine, and one that reports."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
+        super().__init__(fleet, clock)
+        self.policy = "reboot:2,power-cycle:1,quarantine"
+        self.healthy = fleet.unhealthy_machine(silent_for=0)
+        self.unhealthy = fleet.unhealthy_machine()
+
+    def seen(self, machine_id: UUID) -> dict[str, Any]:
+        """Return the record of a machine."""
+        return search(self.fleet.connection, Search(machine_ids=(machine_id,)), None, 1).machines[0]
+
+    def take(
+        self, machine: UUID | dict[str, Any], kind: StepKind = REBOOT, connection: Connection | None = None
+    ) -> Outcome:
+        """Take a step on a machine, as it is now or was seen."""
+        assert isinstance(self.policy, str)
+        policy, used = defaults.policy(self.policy), connection or self.fleet.connection
+        step = SingleStep(
+            provider=self.provider,
+            connection=used,
+            clock=self.clock,
+            step=step_of(policy, kind),
+            policy=policy,
+            reset_after_seconds=defaults.RULES.reset_after_seconds,
+            backoff=defaults.RULES.backoff,
+            machine_seconds=60,
+            session_seconds=60,
+        )
+        step.require()
+        seen = machine if isinstance(machine, dict) else self.seen(machine)
+        seen_at = seen.get("seen_at") or queries.now(used)
+        (outcome,) = step.carry_out([seen], seen_at, REMARK, "a test")
+        return outcome
+
+    def watch(self, minutes: int) -> None:
+        """Let time pass; the healthy machine reports, and the Recoverer runs."""
+        for _ in range(0, minutes, 4):
+            self.fleet.pass_time(4 * MINUTE)
+            queries.record_heartbeat(self.fleet.connection, self.healthy)
+            self.run()
+
+    def fail_agent_start(self) -> None:
+        """Let the Initializer not reach the machine."""
+        session = self.fleet.open_session()
+        for held in claimed(session, Process.AGENT_START):
+            work.fail(session, {held: Failure("SshTimedOut: no answer", 300, Fault.UNREACHED)})
+        session.close()
+
+    def told(self, machine_id: UUID) -> list[str]:
+        """Return the recovery events of a machine, and the steps where there are any."""
+        rows = self.fleet.sql(
+            "SELECT coalesce(step, event) FROM work_history WHERE machine_id = :id AND process = 'ShepherdRecovery' "
+            "ORDER BY timestamp",
+            id=machine_id,
+        )
+        return [row[0] for row in rows]
+
+    def expire_sessions(self) -> None:
+        """Let the functions and commands that run now have died, as others see it."""
+        self.fleet.sql("UPDATE sessions SET deadline = clock_timestamp() - interval '1 second'")
+        self.fleet.open_session(connection=self.fleet.connect()).close()
+
+
+@pytest.fixture
+def desk(fleet: Fleet, clock: ManualClock) -> Desk:
+    """Return it."""
+    return Desk(fleet, clock)
+
+
+def test_an_attempt_of_an_operator_counts_as_one_of_the_recoverers(desk: Desk) -> None:
+    """It waits for the machine to come back, and goes on in the policy where the operator left it."""
+    assert desk.take(desk.unhealthy, POWER_CYCLE).result is Result.DONE
+    assert desk.told(desk.unhealthy) == ["Started", "power-cycle", "Finished"]
+    (started, *_) = reversed(queries.history(desk.fleet.connection, desk.unhealthy))
+    assert started["failed_cause"] == REMARK
+    assert desk.fleet.tags(desk.unhealthy) == {"rebooted"}
+    desk.watch(4)
+    desk.fail_agent_start()
+    desk.watch(20)
+    assert desk.provider.asked == ["power-cycle"]
+    desk.watch(12)
+    assert desk.told(desk.unhealthy)[3:] == ["Started", "quarantine", "Quarantined", "Finished"], (
+        "no reboot after a power cycle"
+    )
+
+
+def test_a_healthy_machine_can_be_rebooted_and_its_policy_starts_over(desk: Desk) -> None:
+    """What was tried long ago says nothing about a machine that was well since, once its agent is gone."""
+    desk.fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, step, timestamp) SELECT :id, 'ShepherdRecovery', e, s, "
+        "now() - interval '9 days' + n * interval '1 second' "
+        "FROM (VALUES (0, 'Attempted', 'power-cycle'), (1, 'Finished', NULL)) AS x (n, e, s)",
+        id=desk.healthy,
+    )
+    desk.fleet.sql("UPDATE machine_agent_started SET agent_started_at = now() - interval '8 days'")
+    assert desk.take(desk.healthy).result is Result.DONE
+    assert desk.told(desk.healthy)[2:].count("Healthy") == 1
+    assert desk.seen(desk.healthy)["state"] == "needs_agent"
+    desk.watch(4)
+    desk.fail_agent_start()
+    desk.watch(36)
+    assert desk.provider.asked[:2] == ["reboot", "reboot"], "not quarantine: the old power cycle does not count"
+
+
+@pytest.mark.parametrize("end", ["killed", "interrupted"])
+@pytest.mark.parametrize("moment", ["before", "then"])
+@pytest.mark.parametrize("kind", [REBOOT, POWER_CYCLE])
+def test_a_command_that_ends_beside_its_effect_is_neither_repeated_nor_lost(
+    desk: Desk, kind: StepKind, moment: str, end: str
+) -> None:
+    """The machine may be booting: the Recoverer waits for its grace, also after a step that is not in its policy."""
+    desk.policy = "reboot:2,quarantine"
+
+    def die(_: str) -> None:
+        if end == "killed":
+            desk.expire_sessions()
+        raise Killed
+
+    setattr(desk.provider, moment, die)
+    with pytest.raises(Killed):
+        desk.take(desk.unhealthy, kind)
+    setattr(desk.provider, moment, lambda _: None)
+    asked = [kind.name] if moment == "then" else []
+    ended = "Expired" if end == "killed" else "Canceled"
+    assert desk.told(desk.unhealthy) == ["Started", kind.name, ended]
+    desk.watch(8)
+    assert desk.provider.asked == asked
+    assert desk.told(desk.unhealthy)[3:] == ["Started", "Finished"], "it waits for the outcome, and begins no attempt"
+    desk.fail_agent_start()
+    desk.watch(20)
+    assert desk.provider.asked == asked
+    desk.watch(16)
+    assert desk.provider.asked == [*asked, "reboot"]
+
+
+def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
+    """One has it while the other asks, and what the second had seen is over afterwards; no loop takes it meanwhile."""
+    seen = {**desk.seen(desk.unhealthy), "seen_at": queries.now(desk.fleet.connection)}
+    found: list[object] = []
+
+    def twin(_: str) -> None:
+        desk.provider.then = lambda _: None
+        found.append(desk.take(seen, connection=desk.fleet.connect()))
+        found.append(desk.run(desk.fleet.connect())[Metric.CLAIMED])
+
+    desk.provider.then = twin
+    assert desk.take(seen).result is Result.DONE
+    second, claims = found
+    assert isinstance(second, Outcome)
+    assert (second.result, claims) == (Result.REFUSED, 0)
+    assert "already has work" in second.text
+    late = desk.take(seen)
+    assert (late.result, late.text) == (Result.REFUSED, "it was unhealthy and is needs_agent now: look again")
+    later = desk.take({**desk.seen(desk.unhealthy), "seen_at": seen["seen_at"]})
+    assert (later.result, later.text) == (Result.REFUSED, "reboot was begun by another session meanwhile: look again")
+    assert desk.provider.asked == ["reboot"]
+
+
+def test_a_machine_that_reports_again_is_not_interrupted(desk: Desk) -> None:
+    """The operator confirmed the reboot of an unhealthy machine; nothing is on record but that it was given back."""
+    seen = desk.seen(desk.unhealthy)
+    queries.record_heartbeat(desk.fleet.connection, desk.unhealthy)
+    assert "was unhealthy and is running now" in desk.take(seen).text
+    assert desk.told(desk.unhealthy) == ["Started", "Canceled"]
+    assert desk.provider.asked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "events"),
+    [
+        (ProviderRefused("it is locked"), "ProviderRefused: it is locked", ["reboot", "reboot", "Failed"]),
+        (ProviderUnavailable("503"), "unknown whether the provider accepted", ["reboot", "Finished"]),
+    ],
+)
+def test_what_the_provider_did_not_do_is_told_and_recorded(
+    desk: Desk, error: Exception, text: str, events: list[str]
+) -> None:
+    """A refusal is a step that was not taken; without an answer it may have been, and nothing repeats it soon."""
+    desk.provider.then = refuse(error)
+    outcome = desk.take(desk.unhealthy)
+    assert outcome.result is Result.REFUSED
+    assert text in outcome.text
+    assert desk.told(desk.unhealthy) == ["Started", *events]
+
+
+@pytest.mark.parametrize(
+    ("plant", "text"),
+    [
+        (lambda fleet: fleet.bare_machine(), "it is not provided yet"),
+        (lambda fleet: fleet.provided_machine("equinix"), "it is of equinix: use the settings of that provider"),
+    ],
+)
+def test_machines_that_the_provider_does_not_have_are_refused(
+    desk: Desk, plant: Callable[[Fleet], UUID], text: str
+) -> None:
+    """Before anything is recorded."""
+    machine_id = plant(desk.fleet)
+    outcome = desk.take(machine_id)
+    assert (outcome.result, outcome.text) == (Result.REFUSED, text)
+    assert desk.told(machine_id) == []
+
+
+def test_a_step_that_the_provider_cannot_take_is_refused(desk: Desk) -> None:
+    """With the reason, before anything is looked at."""
+    desk.provider = FakeSteps(Capability.POWER_CYCLE)
+    with pytest.raises(NotSupported, match="cannot power-cycle machines: use the provider's own tools"):
+        desk.take(desk.unhealthy, POWER_CYCLE)
