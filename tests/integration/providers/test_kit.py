@@ -172,6 +172,8 @@ def test_a_total_that_is_none_makes_the_listing_invalid(things: Things, api: Htt
         ({"message": "invalid argument(s)", "type": "invalid_arguments"}, "invalid_arguments: invalid argument(s)"),
         ({"message": "no", "validationErrors": ["a", "b"]}, "no: a; b"),
         ({"error": "invalid_client", "error_description": "who?"}, "invalid_client: who?"),
+        ({"error_message": json.dumps({"faultcode": "Client", "faultstring": "locked"})}, "locked"),
+        ({"error": "{not JSON"}, "{not JSON"),
         ({"error": {"code": "X", "missing": ["a"]}}, "X: missing a"),
         ({"error": [[[[[["deep"]]]]]]}, ""),
         (None, ""),

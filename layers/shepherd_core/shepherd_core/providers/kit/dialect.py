@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable, ProviderUnusable
+from shepherd_core.providers.kit.fields import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +27,7 @@ _WORDS = (
 """The fields in which APIs explain an error."""
 _NAMED = ("missing", "invalid")
 """Those whose values say little without the field's name."""
-_DEPTH = 4
+_DEPTH = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +90,13 @@ def refused(
 
 def said(value: object, depth: int = _DEPTH) -> str:
     """Return the API's message in the decoded body of an error; empty for, say, a load balancer's."""
-    if isinstance(value, str | int) and not isinstance(value, bool):
-        return str(value)
     if depth == 0:
         return ""
+    if isinstance(value, str) and value.startswith("{"):  # OpenStack puts JSON into a text
+        with suppress(ValueError):
+            return said(from_json(value.encode()), depth - 1)
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return str(value)
     if isinstance(value, list):
         return "; ".join(filter(None, (said(each, depth - 1) for each in value)))
     if isinstance(value, dict):
