@@ -70,7 +70,6 @@ LOST = [
     Drop(times=0, when="after"),
     FakeAnswer(times=0, status=500, when="after"),
     FakeAnswer(times=0, status=504, body="<h1>Gateway time-out</h1>", when="after"),
-    FakeAnswer(times=0, status=200, body="{", when="after"),
 ]
 """Answers to a change that was carried out."""
 

@@ -12,6 +12,7 @@ from simulator.environment.faults import Delay, FakeAnswer
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from tests.support.providers.provider_contract import ProviderContract, World
+from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.providers.redfish_rack import provider
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class ListSource:
         return self.document
 
 
-class TestRedfish(ProviderContract):
+class TestRedfish(ProviderContract, ProviderFaults):
     """
     All rules of the contract.
 
@@ -80,5 +81,7 @@ class TestRedfish(ProviderContract):
                 confuse=lambda provider_id: setattr(rack.bmcs[provider_id], "power", "Unheard-of"),
                 stall=lambda: fail(SourceUnavailable(), Delay(times=0, seconds=3600)),
                 secret=PASSWORD,
+                one_credential=False,
+                faults=rack.faults,
             )
             assert rack.errors == []

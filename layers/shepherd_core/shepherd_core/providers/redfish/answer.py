@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.providers.kit.answer import retry_after
 from shepherd_core.providers.kit.fields import from_json
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ class BmcAnswer:
         self.headers = headers
         self.content = content
         self._hidden = hidden
+
+    @property
+    def retry_after(self) -> float | None:
+        """Return the seconds of the header Retry-After."""
+        return retry_after(self.headers)
 
     @property
     def ok(self) -> bool:

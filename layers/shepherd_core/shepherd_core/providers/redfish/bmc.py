@@ -32,7 +32,7 @@ ROOT = "/redfish/v1/"
 TRIES = 3
 """The total number of tries of a read."""
 PAUSE_SECONDS = 0.5
-"""The pause after the first try; doubled after each further one."""
+"""The pause after the first try, unless the BMC names one; doubled after each further one."""
 CLOSING_SECONDS = 2.0
 """The time reserved for closing a session, at most a quarter of the time that is left."""
 
@@ -92,6 +92,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         self._token: str | None = None
         self._session_path: str | None = None
         self._secrets: list[str] = []
+        self._retry_after: float | None = None
         self.interrupts = False
         """Whether requests from now on interrupt the machine."""
         self.broken: ShepherdError | None = None
@@ -144,7 +145,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         words = said(error.body)
         message = f"{self.asked}: {error.status_code}{': ' if words else ''}{words}"
         passing = error.status_code in _PASSING or self.check_retry_on_exception(error)
-        return (ProviderUnavailable if passing else ProviderRefused)(message)
+        return ProviderUnavailable(message, self._retry_after) if passing else ProviderRefused(message)
 
     def _op(
         self,
@@ -189,6 +190,8 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
             last = request.effect or tries == TRIES
             try:
                 answer = self._authorized(request, limit)
+                self._retry_after = answer.retry_after
+                pause = pause if self._retry_after is None else self._retry_after
                 if last or answer.status_code not in _PASSING or limit.remaining() <= pause:
                     return answer
             except ProviderUnavailable:
