@@ -205,6 +205,17 @@ def test_an_api_may_mean_something_else_than_its_status_says(
         api.put("/x", {}, deadline)
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_request_is_forbidden_only_to_a_login_that_is_known(
+    status: int, things: Things, api: HttpApi, deadline: Deadline
+) -> None:
+    """Another machine or capacity may be allowed then; with a login that is refused, nothing is."""
+    things.faults.add(FakeAnswer(path="/things", times=0, status=status))
+    with pytest.raises(ProviderUnusable) as raised:
+        api.get("/things", deadline)
+    assert raised.value.forbidden is (status == 403)
+
+
 # Creation
 
 OURS = Machine(provider_id=ProviderId("ours"), availability=Availability.KNOWN_USED)

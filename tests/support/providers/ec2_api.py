@@ -20,6 +20,7 @@ from moto.ec2.models import ec2_backends
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.test import Client
 
+from simulator.environment.faults import FakeAnswer, FaultScript
 from tests.conftest import read_models_once
 from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
 
@@ -37,6 +38,37 @@ def refusal(status: int, code: str, message: str = "no") -> Answer:
     """Return a refusal as EC2 words it."""
     body = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors></Response>"
     return Answer(status, body.encode(), _XML)
+
+
+_CODES = {
+    401: "AuthFailure",
+    403: "UnauthorizedOperation",
+    404: "InvalidInstanceID.NotFound",
+    429: "RequestLimitExceeded",
+}
+"""What EC2 says with a status; for others, whatever it is."""
+
+
+class Ec2Faults(FaultScript):
+    """The faults that all simulated APIs share, in EC2's form: actions are POSTs to one path, and answers are XML."""
+
+    def __init__(self, api: Ec2Api) -> None:
+        super().__init__()
+        self._api = api
+        api.faults.append(self._answer)
+
+    def _answer(self, action: str, asked: dict[str, str]) -> Answer | None:
+        delays, other = self.hits("GET" if action.startswith("Describe") else "POST", "/")
+        fault: Any = delays[0] if delays else other
+        if fault is None:
+            return None
+        before = getattr(fault, "when", "after") == "before"
+        done = Answer() if before else self._api.perform(action, asked)
+        if not isinstance(fault, FakeAnswer):
+            return Answer(200, done.body[:100], _XML, missing=100)  # lost, cut, or later than anybody waits
+        if fault.status < 300:
+            return Answer(fault.status, str(fault.body).encode(), _XML)
+        return refusal(fault.status, _CODES.get(fault.status, "Whatever"))
 
 
 class Ec2Api:
@@ -137,9 +169,14 @@ class Ec2Api:
             for fault in self.faults:
                 if (found := fault(action, asked)) is not None:
                     return found
-            answer = getattr(self, f"_{action}", self._forward)(asked)
+            answer = self.perform(action, asked)
         if action in self.lost:
             return Answer(200, answer.body[:100], _XML, missing=100)
+        return answer
+
+    def perform(self, action: str, asked: dict[str, str]) -> Answer:
+        """Carry out a call."""
+        answer: Answer = getattr(self, f"_{action}", self._forward)(asked)
         return answer
 
     def _forward(self, asked: dict[str, str]) -> Answer:

@@ -102,6 +102,8 @@ class World:
     """The credential, which no error may repeat."""
     one_credential: bool = True
     """Whether one credential is for all machines, so that no machine is at fault when it is refused."""
+    says_when: bool = True
+    """Whether the edge says with a 429 when to come back."""
     faults: FaultScript | None = None
     """What injects faults into an edge over HTTP. With it, the failures above have a default."""
     places: Places | None = None
@@ -484,8 +486,9 @@ def _unused(world: World, deadline: Deadline) -> list[Machine]:
 
 
 def _create(world: World, deadline: Deadline) -> Machine:
-    """Create a machine with ``TOKEN`` on the first unused capacity."""
-    return world.provider.create_machine(_unused(world, deadline)[0], TOKEN, deadline)
+    """Return the machine with ``TOKEN``, which is for one capacity; create it on the first that is unused."""
+    created = [machine for machine in world.provider.list_machines(deadline) if machine.token == TOKEN]
+    return created[0] if created else world.provider.create_machine(_unused(world, deadline)[0], TOKEN, deadline)
 
 
 def _action(world: World, action: str) -> Callable[[ProviderId, Deadline], None]:
@@ -507,7 +510,7 @@ def _call(world: World, action: str, deadline: Deadline) -> Callable[[Deadline],
     if action == "list":
         return provider.list_machines
     if action == "create":
-        capacity = _unused(world, deadline)[0]
+        capacity = _unused(world, deadline)[-1]
         return lambda limit: provider.create_machine(capacity, TOKEN, limit)
     method = provider.get_machine if action == "get" else _action(world, action)
     created = _create(world, deadline)

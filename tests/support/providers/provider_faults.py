@@ -101,6 +101,8 @@ class ProviderFaults:
     ) -> None:
         """By the error, loops decide whether to come back, and whether a machine or an operator is concerned."""
         writes = methods == WRITES
+        if status == 429 and not (writes or world.says_when):
+            pytest.skip("this client waits by itself")
         for action, call in _calls(world, deadline, writes=writes):
             for method in methods:
                 _faults(world).add(FakeAnswer(method=method, times=0, status=status, retry_after=7))  # type: ignore[arg-type]
@@ -110,11 +112,9 @@ class ProviderFaults:
                 with pytest.raises(ProviderError) as raised:
                     call(deadline)
                 assert isinstance(raised.value, STATUSES[status] if world.one_credential else REFUSED), action
-                if status == 403 and isinstance(raised.value, ProviderUnusable):
-                    assert raised.value.forbidden, action
                 if status == 429:
                     assert isinstance(raised.value, ProviderUnavailable)
-                    assert raised.value.retry_after == 7, action
+                    assert raised.value.retry_after == (7 if world.says_when else None), action
             _faults(world).clear()
             clock.now += 3_600  # a login that was refused is not sent again for a while
 

@@ -9,8 +9,9 @@ from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.ec2.adapter import Ec2Provider
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
-from tests.support.providers.ec2_api import FLEET, IMAGE, ec2_api, launch_by_hand, refusal, subnets
+from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Faults, ec2_api, launch_by_hand, refusal, subnets
 from tests.support.providers.provider_contract import ProviderContract, World
+from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.providers.scripted_http import Answer
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ SECRET = "a-secret-access-key-that-nobody-may-see"
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 
 
-class TestEc2(ProviderContract):
+class TestEc2(ProviderContract, ProviderFaults):
     """Against moto, over real HTTP."""
 
     @pytest.fixture
@@ -58,6 +59,8 @@ class TestEc2(ProviderContract):
                 confuse=lambda provider_id: api.set_state(provider_id, "unheard-of"),
                 stall=api.stall,
                 secret=SECRET,
+                says_when=False,
+                faults=Ec2Faults(api),
             )
 
     def test_it_can_do_everything(self, world: World) -> None:

@@ -7,6 +7,7 @@ the role of the functions may act on the instances of the fleet.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors import (
@@ -208,13 +209,11 @@ class Ec2Provider(Provider):
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Terminate the instance; do nothing if it is gone or not ours."""
-        try:
+        with suppress(MachineNotFound):
             instance = self._fleet.get(provider_id, deadline)
-        except MachineNotFound:
-            return
-        self._calls.change(
-            f"terminate {instance.id}", lambda ec2: ec2.terminate_instances(InstanceIds=[instance.id]), deadline
-        )
+            self._calls.change(
+                f"terminate {instance.id}", lambda ec2: ec2.terminate_instances(InstanceIds=[instance.id]), deadline
+            )
 
     def _machine(self, instance: Instance) -> Machine:
         return objects.machine(instance, self._settings.ec2_address)
