@@ -28,7 +28,7 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
         found = failures(connection, provider=provider, location=location)
         now = queries.now(connection)
     if output is Form.JSON:
-        document([{**one, "cure": CURES.get(one["kind"])} for one in found])
+        document([{**one, "loop": loop_name(one["loop"]).lower(), "cure": CURES.get(one["kind"])} for one in found])
         return
     columns = [
         Column("COUNT", number=True),

@@ -1,20 +1,18 @@
 """The commands on the schema: ``shepherdctl db``."""
 
-from typing import Annotated
-
-import typer
 from shepherd_core.bmdb.schema import migrate as migrations
 from shepherd_core.settings.functions import MigratorSettings
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
+from shepherdctl.options import DryRun
 from shepherdctl.output import Column, Form, Output, document, facts, note, table
 
 
 def migrate(
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be applied.")] = False,
+    dry_run: DryRun = False,
     output: Output = Form.TABLE,
 ) -> None:
     """

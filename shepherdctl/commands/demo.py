@@ -15,7 +15,7 @@ from rich.live import Live
 
 from shepherdctl.formats import loop_name
 from shepherdctl.live_view import FAULTS, LiveView, watch
-from shepherdctl.output import counted, note
+from shepherdctl.output import Form, Output, counted, note
 from simulator.providers import SimulatedProvider, machine_source
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def simulate(
     ] = None,
     speed: _Speed = 60,
     seed: _Seed = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    output: Output = Form.TABLE,
 ) -> None:
     """
     Run a simulated fleet for a while, with faults, and report what happened.
@@ -205,7 +205,7 @@ def simulate(
     if relays > 1 and not machine_source(provider).has_locations:
         message = f"{provider}'s simulated machines are at one location, and a location has one relay: --relays 1"
         raise typer.BadParameter(message)
-    console = Console(stderr=as_json)
+    console = Console(stderr=output is Form.JSON)
     view = _view(console)
     settings = EnvironmentSettings(
         machines=machines,
@@ -228,7 +228,7 @@ def simulate(
             environment.schedules.close()
         problems = violated_invariants(environment)
         summary = {**report(environment), "problems": problems}
-        if as_json:
+        if output is Form.JSON:
             typer.echo(json.dumps(summary, indent=2))
         else:
             _print_summary(console, summary)

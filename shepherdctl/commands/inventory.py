@@ -1,25 +1,34 @@
 """The command that sums up the hardware of the fleet."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 
-import typer
 from rich.text import Text
 from shepherd_core.bmdb.machines import queries
 
 from shepherdctl.database import bmdb
 from shepherdctl.formats import size
 from shepherdctl.options import LocationOption, ProviderOption
-from shepherdctl.output import Column, Form, Output, counted, document, note, spreadsheet, table
+from shepherdctl.output import Column, counted, document, note, output_option, spreadsheet, table
 
 _COUNTS = ("machines", "unreported", "hardware_threads", "memory_bytes", "disks", "disk_bytes")
+
+
+class _Form(StrEnum):
+    """The format in which the inventory is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
 
 
 def inventory(
     provider: ProviderOption = None,
     location: LocationOption = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
-    output: Output = Form.TABLE,
+    output: Annotated[
+        _Form, output_option(_Form, "A human-readable table, one JSON document, or CSV for spreadsheets.")
+    ] = _Form.TABLE,
 ) -> None:
     """
     Count machines, threads, memory and disks by provider and location.
@@ -31,19 +40,16 @@ def inventory(
 
     Examples:
       shepherdctl inventory
-      shepherdctl inventory --provider static --csv > inventory.csv
+      shepherdctl inventory --provider static -o csv > inventory.csv
       shepherdctl inventory -o json | jq .total.memory_bytes
     """
-    if as_csv and output is Form.JSON:
-        message = "--csv and -o json exclude each other."
-        raise typer.BadParameter(message)
     with bmdb() as connection:
         found = queries.inventory(connection, provider=provider, location=location)
     total = {name: sum(record[name] for record in found) for name in _COUNTS}
-    if output is Form.JSON:
+    if output is _Form.JSON:
         document({"locations": found, "total": total})
         return
-    if as_csv:
+    if output is _Form.CSV:
         titles = ("provider", "location", *_COUNTS)
         spreadsheet(titles, [[record[name] for name in titles] for record in found])
         return

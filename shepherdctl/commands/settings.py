@@ -22,6 +22,7 @@ from shepherd_core.wiring.settings import fetch
 from shepherdctl import output, settings_text, stored_settings
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.options import PROVIDERS as PROVIDER_NAMES
+from shepherdctl.options import DryRun
 from shepherdctl.output import Column, Form, Output, note, one_of, table
 
 _STYLES = {Source.DOCUMENT: "green", Source.ENVIRONMENT: "yellow", Source.DEPLOYMENT: "cyan"}
@@ -145,7 +146,7 @@ def set_value(
         typer.Argument(metavar="[s3://BUCKET/KEY]", help="The settings document.", show_default=f"{PREFIX}SETTINGS"),
     ] = None,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be changed.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """

@@ -10,12 +10,12 @@ from shepherd_core.settings.functions import SshKeySettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.confirm import Yes, confirm, require_terminal
+from shepherdctl.options import DryRun
 from shepherdctl.output import Form, Output, document, facts, note
 
 _KmsKey = Annotated[
     str, typer.Option("--kms-key", metavar="ARN", help="The key that encrypts it.", show_default="AWS's own")
 ]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
 
 def create(kms_key: _KmsKey = "", output: Output = Form.TABLE) -> None:
@@ -70,7 +70,7 @@ def rotate(
         str, typer.Option("--kms-key", metavar="ARN", help="The key that encrypts it.", show_default="as now")
     ] = "",
     *,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
@@ -103,7 +103,7 @@ def rotate(
     _print({"parameter": name, "public_key": line, "previous": ssh_keys.public_line(current)}, output)
 
 
-def retire(*, dry_run: _DryRun = False, yes: Yes = False, output: Output = Form.TABLE) -> None:
+def retire(*, dry_run: DryRun = False, yes: Yes = False, output: Output = Form.TABLE) -> None:
     """
     Delete the SSH key before the current one.
 

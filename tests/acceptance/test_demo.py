@@ -89,7 +89,9 @@ def test_a_world_in_which_a_machine_was_lost_fails_and_says_so(tmp_path: Path) -
     """A judge that never condemns proves nothing."""
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps(LIES))
-    done = run(["simulate", "--machines", "1", "--minutes", "1", "--speed", "120", "--faults", str(faults), "--json"])
+    done = run(
+        ["simulate", "--machines", "1", "--minutes", "1", "--speed", "120", "--faults", str(faults), "-o", "json"]
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     (problem,) = json.loads(done.stdout)["problems"]
     assert problem.endswith("is at the provider and not in the BMDB")

@@ -24,7 +24,7 @@ from shepherdctl.commands.machine.installations import image_rows, plain_image
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative
-from shepherdctl.options import MachineArgument
+from shepherdctl.options import DryRun, MachineArgument
 from shepherdctl.output import Form, Output, document, facts, note
 from shepherdctl.state import Observer, observe_machine
 
@@ -101,7 +101,7 @@ def install(
         ),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Also if an earlier request has no outcome yet.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be requested.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:

@@ -9,7 +9,7 @@ from shepherd_core.providers.kit import fields
 
 from shepherdctl.database import bmdb
 from shepherdctl.formats import fingerprint
-from shepherdctl.options import MachineArgument, OptionalReason, OwnerOption, current_user
+from shepherdctl.options import DryRun, MachineArgument, OptionalReason, OwnerOption, current_user
 from shepherdctl.output import Form, Output, document, facts, note
 
 
@@ -23,7 +23,7 @@ def pin_host_key(
     replace: Annotated[bool, typer.Option("--replace", help="Also if another key is pinned.")] = False,
     reason: OptionalReason = None,
     owner: OwnerOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be pinned.")] = False,
+    dry_run: DryRun = False,
     output: Output = Form.TABLE,
 ) -> None:
     """

@@ -16,11 +16,10 @@ from shepherdctl import actions
 from shepherdctl.commands.reconcile import Interval
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
-from shepherdctl.options import DryRun, MachinesArgument, current_user, reason_text
+from shepherdctl.options import DryRun, MachinesArgument, ReasonOption, current_user
 from shepherdctl.output import Column, Form, Output, document, ids, note, one_of, table
 from shepherdctl.selection import Selection, selecting
 
-Reason = Annotated[str, typer.Option(parser=reason_text, metavar="TEXT", help="Why; it is stored with the machine.")]
 DespiteHeartbeat = Annotated[
     bool, typer.Option("--despite-heartbeat", help="Also if the agent reported in the last two hours.")
 ]
@@ -69,7 +68,7 @@ def forget(
     machines: MachinesArgument = None,
     *,
     selection: Selection,
-    reason: Reason,
+    reason: ReasonOption,
     interval: Interval = 30,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -99,7 +98,7 @@ def release(
     machines: MachinesArgument = None,
     *,
     selection: Selection,
-    reason: Reason,
+    reason: ReasonOption,
     despite_heartbeat: DespiteHeartbeat = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a requested release that has not happened.")] = False,
     interval: Interval = 30,

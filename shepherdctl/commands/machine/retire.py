@@ -15,12 +15,12 @@ from shepherd_core.rules.drift import FRESH_SECONDS, Comparison, alive
 from shepherd_core.wiring import services
 
 from shepherdctl import actions
-from shepherdctl.commands.machine.repair import DespiteHeartbeat, Reason, print_outcomes
+from shepherdctl.commands.machine.repair import DespiteHeartbeat, print_outcomes
 from shepherdctl.commands.reconcile import Interval
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.formats import span
-from shepherdctl.options import DryRun, MachinesArgument, current_user
+from shepherdctl.options import DryRun, MachinesArgument, ReasonOption, current_user
 from shepherdctl.output import Form, Output, counted, note
 from shepherdctl.selection import Selection, selecting
 
@@ -34,7 +34,7 @@ def retire(
     machines: MachinesArgument = None,
     *,
     selection: Selection,
-    reason: Reason,
+    reason: ReasonOption,
     despite_heartbeat: DespiteHeartbeat = False,
     interval: Interval = 30,
     dry_run: DryRun = False,

@@ -1,8 +1,5 @@
 """The command that ends the quarantine of a machine."""
 
-from typing import Annotated
-
-import typer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
@@ -10,7 +7,7 @@ from shepherd_core.wiring.settings import load
 from shepherdctl import actions
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative
-from shepherdctl.options import MachineArgument, OwnerOption, ReasonOption, current_user
+from shepherdctl.options import DryRun, MachineArgument, OwnerOption, ReasonOption, current_user
 from shepherdctl.output import Form, Output, document, facts, note
 
 
@@ -19,7 +16,7 @@ def unquarantine(
     *,
     reason: ReasonOption,
     owner: OwnerOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show why it is in quarantine.")] = False,
+    dry_run: DryRun = False,
     output: Output = Form.TABLE,
 ) -> None:
     """

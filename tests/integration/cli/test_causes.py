@@ -36,7 +36,7 @@ def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
     shepherdctl = CommandLine(fleet.settings)
     found = shepherdctl.load("causes")
     assert [(one["loop"], one["kind"], one["count"], one["cure"]) for one in found] == [
-        ("ShepherdAgentStart", "SshTimedOut", 4, CURES["SshTimedOut"]),
+        ("initializer", "SshTimedOut", 4, CURES["SshTimedOut"]),
         ("provisioner", "CapacityTaken", 1, CURES["CapacityTaken"]),
         ("quarantine", "still unhealthy after reboot", 1, None),
         ("updater", "ConfigError", 1, CURES["ConfigError"]),

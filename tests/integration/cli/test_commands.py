@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from tests.support.bmdb.fleet import Fleet
 
+GLOSSARY = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text()
 NEWEST = migrations()[-1].version
 
 
@@ -83,13 +86,18 @@ def test_misuse_is_status_2_and_prints_no_data(arguments: str) -> None:
     assert not result.stdout or not arguments or arguments == "machine"
 
 
-def single_options(words: tuple[str, ...]) -> Iterator[str]:
-    """Yield the options of a command that take one value."""
+def parameters(words: tuple[str, ...]) -> list[Any]:
+    """Return the options and arguments of a command."""
     command = COMMAND
     for word in words:
         assert isinstance(command, TyperGroup)
         command = command.commands[word]
-    for option in command.params:
+    return list(command.params)
+
+
+def single_options(words: tuple[str, ...]) -> Iterator[str]:
+    """Yield the options of a command that take one value."""
+    for option in parameters(words):
         if isinstance(option, TyperOption) and not option.is_flag and not option.multiple:
             yield option.opts[0]
 
@@ -102,6 +110,20 @@ def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(words:
     result = CommandLine(None)(*words, option, "1", f"{option}=2" if option.startswith("--") else f"{option}2")
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{option} was given twice" in " ".join(without_styles(result.stderr).replace("│", " ").split())
+
+
+def test_an_option_of_several_commands_means_the_same_in_all_of_them() -> None:
+    """Who has learned it once must not be surprised; the glossary has those that several commands share."""
+    meanings: defaultdict[str, dict[tuple[str, ...], tuple[object, ...]]] = defaultdict(dict)
+    for words in COMMANDS:
+        for param in parameters(words):
+            if isinstance(param, TyperOption) and words[0] not in ("demo", "simulate"):
+                meanings[param.opts[0]][words] = (param.metavar, param.help)
+    differ = {name for name, by_command in meanings.items() if len(set(by_command.values())) > 1}
+    # A filter or what a command is about; what is counted, ends, is replaced; all of what; more formats; by a loop.
+    assert differ == {"--provider", "--location", "--limit", "--for", "--replace", "--all", "--output", "--dry-run"}
+    shared = {name for name, by_command in meanings.items() if len(by_command) > 3}
+    assert {name for name in shared if f"`{name}`" not in GLOSSARY} == set()
 
 
 def test_the_version_needs_no_database() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,7 +54,7 @@ def test_machines_are_retired_step_by_step(fleet: Fleet, listed: Callable[..., d
     fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=gone)
     status, found = run("--yes")
     assert (status, found[str(there)]) == (3, next_step)
-    assert found[str(gone)][1].startswith("its agent reported 0 s ago: end it, and run this again, in 2 h ")
+    assert re.match(r"its agent reported \d+ s ago: end it, and run this again, in 2 h ", found[str(gone)][1])
     fleet.pass_time(3 * HOUR)
     assert run("--yes") == (3, {str(gone): ("done", "forgotten"), str(there): next_step})
     assert [(pause["machine_id"], pause["reason"]) for pause in queries.pauses(fleet.connection)] == [

@@ -79,7 +79,7 @@ def evaluate(known: Mapping[str, Any]) -> Verdict:
     blocks: list[tuple[Block, str, datetime | None]] = []
     if known["locked_until"] is not None:
         session = f"{known['locked_by']} ({known['locked_info']})"
-        blocks.append((Block.LOCKED, f"{known['locked_for']} is in progress by {session}", known["locked_until"]))
+        blocks.append((Block.LOCKED, f"being worked on by {session}", known["locked_until"]))
     if known["pause_id"] is not None:
         who = f"paused by {known['pause_owner']}: {known['pause_reason']}"
         blocks.append((Block.PAUSED, who, known["pause_expires_at"]))

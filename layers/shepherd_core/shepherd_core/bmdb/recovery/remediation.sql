@@ -408,7 +408,6 @@ SELECT
     b.cause AS backoff_cause,
     n.last_interval_seconds,
     n.locked_until,
-    l.process AS locked_for,
     l.component_name AS locked_by,
     l.runtime_info AS locked_info,
     y.pause_id,
