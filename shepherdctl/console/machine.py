@@ -116,6 +116,7 @@ def _commands(found: Mapping[str, Any], observer: Observer) -> list[tuple[str, s
     if found["provider"] is not None:
         commands += [
             (f"shepherdctl pause --machine {name} {reason}", "keep the loops away from it", change("pause")),
+            (f"shepherdctl machine reboot {name} {reason} --dry-run", "reboot it, where the provider can", None),
             (
                 f"shepherdctl machine release {shlex.quote(found['provider_id'])} {reason} --dry-run",
                 "give it back",

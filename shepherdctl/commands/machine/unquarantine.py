@@ -1,44 +1,66 @@
-"""The command that ends the quarantine of a machine."""
+"""The command that ends the quarantine of machines."""
+
+from typing import Any
 
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.settings.functions import BmdbSettings
-from shepherd_core.wiring.settings import load
+from shepherd_core.domain.errors import ShepherdError
 
 from shepherdctl import actions
+from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative
-from shepherdctl.options import DryRun, MachineArgument, OwnerOption, ReasonOption, current_user
-from shepherdctl.output import Form, Output, document, facts, note
+from shepherdctl.options import DryRun, MachinesArgument, OwnerOption, ReasonOption, current_user
+from shepherdctl.output import Column, Form, Output, document, ids, note, table
+from shepherdctl.selection import Selection, selecting
 
 
+@selecting
 def unquarantine(
-    machine: MachineArgument,
+    machines: MachinesArgument = None,
     *,
+    selection: Selection,
     reason: ReasonOption,
     owner: OwnerOption = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Take a machine out of quarantine.
+    Take machines out of quarantine.
 
-    The Initializer then starts a new agent on it. If it cannot do so within
+    The Initializer then starts a new agent on each. If it cannot do so within
     the grace of the Recoverer, the remediation policy starts over with the
     first step, unless a look over SSH finds an agent or an installation.
-    Owner and reason are stored in the machine's history.
+    Owner and reason are stored in the history of each machine. Asks for
+    confirmation unless one machine is named.
 
     Examples:
       shepherdctl machine unquarantine 3f2a --reason "mainboard replaced"
+      shepherdctl machine unquarantine --location rack7 --reason "power is back"
     """
+    selection = selection.to_confirm(machines, yes=yes or dry_run)
     owner = owner or current_user()
-    (settings,) = load(BmdbSettings)
-    with bmdb(settings) as connection:
-        machine_id = queries.find_machine(connection, machine)
+    ended: list[dict[str, Any]] = []
+    others: list[str] = []
+    with bmdb() as connection:
+        found = selection.to_change(connection)
         now = queries.now(connection)
-        ended = actions.unquarantine(connection, machine_id, owner=owner, reason=reason, dry_run=dry_run)
-    if output is Form.JSON:
-        document({"machine_id": machine_id, "dry_run": dry_run, **ended})
-        return
-    since = relative(ended["quarantined_at"], now)
-    facts([("machine", machine_id), ("quarantined", since), ("cause", ended["cause"])])
-    note("dry run: nothing was changed" if dry_run else "the Initializer starts an agent on it next")
+        if not (yes or dry_run):
+            selection.confirm(connection, found)
+        for machine_id in (machine["machine_id"] for machine in found):
+            try:
+                done = actions.unquarantine(connection, machine_id, owner=owner, reason=reason, dry_run=dry_run)
+                ended.append({"machine_id": machine_id, **done})
+            except actions.NothingToDo as error:
+                others.append(str(error))
+    if ended and output is Form.JSON:
+        document({"dry_run": dry_run, "machines": ended})
+    elif ended:
+        rows = zip(ids(one["machine_id"] for one in ended), ended, strict=True)
+        table(
+            [Column("MACHINE"), Column("QUARANTINED"), Column("CAUSE", prose=True)],
+            [(name, relative(one["quarantined_at"], now), one["cause"]) for name, one in rows],
+        )
+        note("dry run: nothing was changed" if dry_run else "the Initializer starts an agent on them next")
+    if others:
+        raise ShepherdError("\n".join(others))

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -36,11 +42,8 @@ def machines(fleet: Fleet) -> dict[UUID, str]:
     )
     session.close()
     quarantined = fleet.locate(fleet.provided_machine(), "fra")
-    fleet.sql(
-        "INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence) "
-        "VALUES (:id, now() - interval '3 days', 'still unhealthy after reboot 3 times', '')",
-        id=quarantined,
-    )
+    fleet.quarantine(quarantined, "still unhealthy after reboot 3 times")
+    fleet.sql("UPDATE machine_quarantine SET quarantined_at = now() - interval '3 days'")
     running, unhealthy = (
         fleet.locate(fleet.unhealthy_machine(60), "ams"),
         fleet.locate(fleet.unhealthy_machine(), "ams"),
@@ -181,6 +184,10 @@ def test_the_machines_that_match_are_changed_and_no_others(fleet: Fleet, machine
     assert {machines[UUID(pause["machine_id"])] for pause in made} == {"unhealthy", "quarantined"}
     ended = shepherdctl.load("resume", "--location", "fra", "--yes")
     assert [machines[UUID(pause["machine_id"])] for pause in ended] == ["quarantined"]
+    released = shepherdctl("machine", "unquarantine", "--paused", "--reason", "x", "--yes", "-o", "json")
+    assert released.exit_code == 1
+    assert [machines[UUID(each["machine_id"])] for each in json.loads(released.stdout)["machines"]] == ["quarantined"]
+    assert "is not in quarantine: nothing was changed" in released.stderr
     retried = shepherdctl.load("machine", "retry", "--cause", "SshTimedOut", "--reason", "x", "--yes")["machines"]
     assert [(machines[UUID(each["machine_id"])], len(each["ended"])) for each in retried] == [("failed", 1)]
 
@@ -203,3 +210,22 @@ def test_a_change_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: 
     assert (result.exit_code, result.stdout) == (status, "")
     assert message in " ".join(result.stderr.replace("│", " ").split())
     assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
+
+
+def test_a_list_is_shown_again_until_it_is_interrupted(fleet: Fleet) -> None:
+    """Whoever waits for machines sees them come up, and ends it with Ctrl-C."""
+    fleet.provided_machine()
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, **CommandLine(fleet.settings).environment, "COLUMNS": "100", "LINES": "24"}
+    command = [sys.executable, "-m", "shepherdctl", "machine", "list", "--watch", "1s"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        while shown.count(b"again every 1 s") < 2:
+            shown += os.read(ours, 65_536)
+            fleet.sql("UPDATE machine_provided SET provider_location = 'fra'")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 128 + signal.SIGINT
+    os.close(ours)
+    first, second, *_ = shown.split(b"again every 1 s")
+    assert (b"machine-1" in first, b"fra" in first, b"fra" in second) == (True, False, True)

@@ -323,7 +323,7 @@ def test_a_machine_in_quarantine_is_seen_and_given_back(fleet: Fleet) -> None:
     assert (counted["state"], counted["machines"]) == ("quarantined", 1)
 
     arguments = ("machine", "unquarantine", str(machine_id), *REASON, "--owner", "carol")
-    assert shepherdctl.load(*arguments, "--dry-run")["cause"] == "still silent after reboot 3 times"
+    assert shepherdctl.load(*arguments, "--dry-run")["machines"][0]["cause"] == "still silent after reboot 3 times"
     assert claimed(fleet.open_session(), START) == []
     assert "still silent after reboot 3 times" in shepherdctl.read(*arguments)
     assert ids(claimed(fleet.open_session(), START)) == [machine_id]
