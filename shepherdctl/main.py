@@ -5,6 +5,8 @@ The modules in ``commands`` hold the commands; this one names them. Exit
 status: 0 success, 1 failure, 2 wrong usage.
 """
 
+import inspect
+import re
 from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
@@ -77,7 +79,15 @@ class _Command(TyperCommand):
 
 
 def _add(group: typer.Typer, name: str, command: Callable[..., None]) -> None:
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        for info in getattr(parameter.annotation, "__metadata__", ()):
+            if choices := re.fullmatch(r"<([a-z0-9|_-]+)>", getattr(info, "metavar", None) or ""):
+                info.autocompletion = _completion(choices[1].split("|"))
     group.command(name, cls=_Command)(command)
+
+
+def _completion(values: list[str]) -> Callable[[], list[str]]:
+    return lambda: values
 
 
 def _group(text: str) -> typer.Typer:

@@ -18,6 +18,8 @@ from shepherdctl.output import Column, Form, Output, counted, document, note, on
 from shepherdctl.readable_log import described
 
 _HIDDEN = frozenset({"machine_id", "loop", "provider", "request_id", "settings"})
+_LONGEST = 2_000
+"""Characters of a line in a table."""
 
 
 def logs(
@@ -71,7 +73,10 @@ def logs(
     else:
         table(
             [Column("TIME (UTC)"), Column("FUNCTION"), Column("MESSAGE", prose=True)],
-            [(f"{line.at:%Y-%m-%d %H:%M:%S}", line.function, described(line.record, _HIDDEN)) for line in shown],
+            [
+                (f"{line.at:%Y-%m-%d %H:%M:%S}", line.function, described(line.record, _HIDDEN)[:_LONGEST])
+                for line in shown
+            ],
         )
     if total > limit:
         note(f"only the last {counted(limit, 'line')} of {total} shown: see --limit")

@@ -132,7 +132,13 @@ def test_the_version_needs_no_database() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "offered"), [("mac", ["machine"]), ("machine wh", ["why"]), ("status --tim", ["--timings"])]
+    ("typed", "offered"),
+    [
+        ("mac", ["machine"]),
+        ("machine wh", ["why"]),
+        ("status --tim", ["--timings"]),
+        ("inventory --provider e", ["ec2", "equinix"]),
+    ],
 )
 def test_the_shell_completes_commands_and_options(typed: str, offered: list[str]) -> None:
     """Nobody remembers all of them, and completion must work before the settings do."""
