@@ -10,7 +10,7 @@ from shepherd_core.bmdb.work.ticks import last_ticks
 from shepherd_core.domain.states import State
 
 from bench.fleet import BenchFleet
-from bench.results import Goal, Result, Table, median, timed
+from bench.results import Result, Table, median, timed
 from shepherdctl.console import fleet as fleet_page
 from simulator.environment.postgres import Postgres
 
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _GOAL_MILLISECONDS = 150
+_POLICY = "INSERT INTO recovery_policy VALUES ('static', 600, 1800, 1800)"
+_EXCEPTIONS = """
+UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now() - interval '1 hour'
+    WHERE machine_id IN (SELECT machine_id FROM machines ORDER BY machine_id LIMIT {number});
+INSERT INTO machine_quarantine
+    SELECT machine_id, now(), 'PolicyExhausted: ?', '' FROM machines ORDER BY machine_id DESC LIMIT {number};
+"""
+"""Machines that are unhealthy, and as many that are quarantined."""
+_OUTAGE = "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now() - interval '1 hour'"
 _TICKS = """
 INSERT INTO ticks
     SELECT gen_random_uuid(), loop, 'static', '', now() - n * interval '1 minute', now() - n * interval '1 minute'
@@ -31,7 +40,8 @@ def measure(*, quick: bool) -> Result:
     machines, repeats = (200, 2) if quick else (100_000, 7)
     with Postgres() as postgres:
         bench = BenchFleet(postgres, machines, due=10)
-        bench.admin.run(_TICKS)
+        for script in (_POLICY, _TICKS, _EXCEPTIONS.format(number=machines // 200)):
+            bench.admin.run(script)
         bench.admin.run("VACUUM ANALYZE")
         connection = bench.connect()
         quarantined = Search(states=(State.QUARANTINED,))
@@ -47,12 +57,14 @@ def measure(*, quick: bool) -> Result:
             "5,000 examined, none quarantined": lambda: search(connection, quarantined, None, 100),
         }
         taken = {name: _milliseconds(call, repeats) for name, call in (statements | pages).items()}
+        bench.admin.run(_OUTAGE)
+        bench.admin.run("VACUUM ANALYZE")
+        taken["fleet page, all machines unhealthy"] = _milliseconds(pages["fleet page"], repeats)
     result = Result()
     title = f"Milliseconds for the console, {machines:,} machines"
     result.tables.append(Table(title, ["what", "ms"], [[name, figure] for name, figure in taken.items()]))
-    figure = taken["fleet page"]
-    wanted = f"at most {_GOAL_MILLISECONDS} ms"
-    result.goals.append(Goal(f"fleet page at {machines:,} machines", wanted, figure, figure <= _GOAL_MILLISECONDS))
+    what = f"ms for the fleet page at {machines:,} machines, 1 % of them not running"
+    result.at_most(what, _GOAL_MILLISECONDS, taken["fleet page"])
     return result
 
 

@@ -81,7 +81,8 @@ def _places(counts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the number of machines in each state, by provider and location."""
     found: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(STATES, 0))
     for one in counts:
-        found[one["provider"], one["location"] or ""][one["state"]] += one["machines"]
+        if one["state"] is not None:
+            found[one["provider"], one["location"] or ""][one["state"]] += one["machines"]
     return [
         {"provider": provider, "location": location, "states": states, "machines": sum(states.values())}
         for (provider, location), states in sorted(found.items())

@@ -237,7 +237,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a claim for recovery takes the last heartbeat to be a day older",
-        (Edit(_SCHEMA, "coalesce(n.since + t.timeout, ", "coalesce(n.since - interval '1 day' + t.timeout, "),),
+        (Edit(_SCHEMA, "coalesce(n.since + n.timeout, ", "coalesce(n.since - interval '1 day' + n.timeout, "),),
         MODEL,
         "no_healthy_machine_is_rebooted",
     ),

@@ -342,6 +342,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "reported_result": None,
         "days": 1,
         "ages": [3600.0, 60.0],
+        "exceptions": 5_000,
         "each": 30,
         "examine": EXAMINED,
         "states": None,

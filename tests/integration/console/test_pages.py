@@ -77,29 +77,45 @@ def test_the_fleet_page_takes_four_statements(fleet: Fleet, mixed: dict[State, U
 
 
 @pytest.mark.usefixtures("mixed")
-def test_the_fleet_page_counts_as_status_does(fleet: Fleet) -> None:
-    """Its statement reads the tables, the command's the view that claims use: they must not disagree."""
+@pytest.mark.parametrize("exceptions", [0, 5_000], ids=["all evaluated", "exceptions evaluated"])
+def test_the_fleet_is_counted_as_status_does(fleet: Fleet, exceptions: int) -> None:
+    """However it gets there: what a heartbeat alone does not tell must not be taken for running."""
     fleet.unhealthy_machine(60, started_ago=30)  # the heartbeat is of an agent before this one
     fleet.started_machine(2 * HOUR)  # never reported
     fleet.provided_machine("equinix")
-    shown = fleet_page.fleet(fleet.connection)
+    fleet.tell_interval(fleet.unhealthy_machine(2_000), 1_000)  # not unhealthy yet
+    gone = fleet.locate(fleet.unhealthy_machine(60), "ams")  # the heartbeat came while the agent was deleted
+    fleet.change(
+        gone,
+        f"DELETE FROM machine_agent_started WHERE machine_id = '{gone}'",
+        f"INSERT INTO machine_grace VALUES ('{gone}', now(), now())",
+    )
+    installed = fleet.unhealthy_machine(60)
+    fleet.request_installation(installed, 2)
+    fleet.report_installation(installed, 2)
+    again = fleet.unhealthy_machine(60)
+    fleet.request_installation(again, 3)
+    fleet.report_installation(again, 2)
+    fleet.quarantine(fleet.unhealthy_machine(60))
+    counts = fleet.connection.records("fleet_counts", ages=[HOUR, 60.0], exceptions=exceptions)
     counted: Counter[tuple[str, str]] = Counter()
     for one in queries.count_machines(fleet.connection):
         counted[one["provider"], one["state"]] += one["machines"]
-    assert counted == Counter(
-        {
-            (place["provider"], state): sum(
-                other["states"][state] for other in shown["places"] if other["provider"] == place["provider"]
-            )
-            for place in shown["places"]
-            for state, number in place["states"].items()
-            if number
-        }
-    )
-    assert {state: number for state, number in shown["by_state"].items() if number}.keys() == {
-        state for _, state in counted
-    }
+    found: Counter[tuple[str, str]] = Counter()
+    for one in counts:
+        if one["state"] is not None:
+            found[one["provider"], one["state"]] += one["machines"]
+    assert found == counted
+    assert [(one["state"], one["machines"]) for one in counts if one["location"]] == [("needs_agent", 1)]
+    assert {one["age_class"]: one["machines"] for one in counts if one["state"] is None} == {0: 1, 1: 3}
+
+
+def test_the_bar_of_states_adds_up(fleet: Fleet, mixed: dict[State, UUID]) -> None:
+    """It shows all machines."""
+    shown = fleet_page.fleet(fleet.connection)
     assert sum(part.width for part in shown["bar"]) == pytest.approx(1000, abs=0.1)
+    assert {state for state, number in shown["by_state"].items() if number} == set(mixed)
+    assert sum(place["machines"] for place in shown["places"]) == len(mixed)
 
 
 def test_heartbeats_are_counted_by_age(fleet: Fleet) -> None:

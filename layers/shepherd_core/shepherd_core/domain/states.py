@@ -2,9 +2,9 @@
 The states of a machine, and the transitions between them.
 
 A state is never stored: ``state_of`` computes it from the facts, and the
-statement ``count_machines`` does the same for the whole fleet. The command
+view ``machine_need`` does the same in the database. The command
 line, the metrics and the docs use these words. ARCHITECTURE.md shows
-``TRANSITIONS`` as a picture; tests hold picture and statement to this module.
+``TRANSITIONS`` as a picture; tests hold picture and view to this module.
 """
 
 from __future__ import annotations

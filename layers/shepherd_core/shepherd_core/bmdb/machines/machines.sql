@@ -44,24 +44,9 @@ LEFT JOIN machine_host_key k ON k.machine_id = m.machine_id;
 
 -- name: count_machines
 -- The number of machines in each state, and how many of them are being worked on, backing off or paused. Reads all
--- machines. The states are those of domain/states.py. A machine that is not provided yet counts for the provider that
--- is to create it.
+-- machines. A machine that is not provided yet counts for the provider that is to create it.
 WITH machine_states AS (
-    SELECT
-        machine_id,
-        provider,
-        CASE
-            WHEN quarantined THEN 'quarantined'
-            WHEN process IS NULL THEN 'installed'
-            WHEN process = 'ShepherdAgentStart' THEN 'needs_agent'
-            WHEN unhealthy_at <= statement_timestamp() THEN 'unhealthy'
-            WHEN reported THEN 'running'
-            ELSE 'starting'
-        END AS state,
-        locked_until,
-        backoff_until
-    FROM machine_eligibility
-    WHERE NOT overdue
+    SELECT machine_id, provider, state, locked_until, backoff_until FROM machine_eligibility WHERE NOT overdue
     UNION ALL
     SELECT machine_id, provider, 'creating', NULL, NULL FROM machine_creation_intent
 )

@@ -11,17 +11,19 @@ if TYPE_CHECKING:
 
 HALF_HOURS = 48
 """Of the day that ``tick_totals`` looks back."""
+_EXCEPTIONS = 10_000
+"""Beyond that, evaluating all machines of a fleet at once is faster than each exception by itself."""
 _NOTICES = 200
 
 
 def fleet_counts(connection: Connection, ages: Sequence[float]) -> list[dict[str, Any]]:
     """
-    Return the number of ``machines`` by ``provider``, ``location``, ``state`` and ``age_class``.
+    Return the number of ``machines`` by ``provider``, ``location`` and ``state``, and by age of the last heartbeat.
 
-    ``age_class`` n is a last heartbeat that is younger than n of *ages*, in seconds;
-    None: the machine does not report, or is quarantined or installed. Reads all machines.
+    A record of the second kind has no ``state``, but an ``age_class``: n is a last heartbeat that is younger than n of
+    *ages*, in seconds and whole minutes. Machines that need no recovery or have no agent are left out there.
     """
-    return connection.records("fleet_counts", ages=list(ages))
+    return connection.records("fleet_counts", ages=list(ages), exceptions=_EXCEPTIONS)
 
 
 def fleet_notices(connection: Connection) -> list[dict[str, Any]]:

@@ -2,53 +2,87 @@
 -- again.
 
 -- name: fleet_counts
--- The machines by provider, location, state and age of the last heartbeat. Reads all machines, once.
+-- The machines by provider, location and state; and in rows without a state, those that report by the age of the last
+-- heartbeat: age_class is the number of :ages (seconds, whole minutes, in descending order) that it is not older than.
 --
--- The states are those of count_machines, from the tables instead of machine_eligibility, which also evaluates backoff,
--- work and pauses of every machine and takes five times as long; a test holds the two together. age_class is the number
--- of :ages (seconds, in descending order) that the last heartbeat is not older than; null: the machine does not report.
-WITH policies AS (
-    SELECT
-        provider,
-        statement_timestamp() - heartbeat_timeout_seconds * interval '1 second' AS reported_after,
-        statement_timestamp() - startup_timeout_seconds * interval '1 second' AS started_after
+-- Most machines of a fleet are running, which one join can see: their last heartbeat is younger than every heartbeat
+-- timeout. All others are exceptions, also those that have such a heartbeat and something else besides: quarantine, a
+-- successful installation, or no agent or another one since (the heartbeat of an agent that was deleted may remain; its
+-- machine is in machine_grace). Only exceptions are evaluated, by machine_need; the others are counted with the
+-- places. If there are more than :exceptions of them, all machines are evaluated at once, which is then the faster way.
+WITH timeouts AS (
+    -- Without any policy, no machine is unhealthy, and any time will do.
+    SELECT statement_timestamp() - coalesce(min(heartbeat_timeout_seconds), 600) * interval '1 second' AS fresh_after
     FROM recovery_policy
 ),
-bounds AS (
-    SELECT array_agg(statement_timestamp() - x.age * interval '1 second' ORDER BY x.age DESC) AS ages
-    FROM unnest(:ages::float8[]) AS x (age)
+grouped AS MATERIALIZED (
+    SELECT
+        p.provider,
+        p.provider_location,
+        date_bin('1 minute', h.agent_heartbeat_at, statement_timestamp()) AS minute,
+        count(*) AS machines,
+        array_agg(p.machine_id) FILTER (WHERE (h.agent_heartbeat_at > (SELECT fresh_after FROM timeouts)) IS NOT TRUE)
+            AS exceptions
+    FROM machine_provided p
+    LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id
+    GROUP BY 1, 2, 3
 ),
-installed AS (
+exceptions AS MATERIALIZED (
+    SELECT unnest(exceptions) AS machine_id FROM grouped
+    UNION ALL
+    SELECT machine_id FROM machine_quarantine
+    UNION ALL
     SELECT q.machine_id
     FROM machine_os_installation_request q
     JOIN machine_os_installation_report r ON r.machine_id = q.machine_id AND r.generation = q.generation
     WHERE r.os_installation_result = 'Success'
+    UNION ALL
+    SELECT machine_id FROM machine_grace
+    UNION ALL
+    SELECT machine_id FROM machine_agent_started WHERE agent_started_at > (SELECT fresh_after FROM timeouts)
+),
+few AS (
+    SELECT count(*) <= :exceptions AS yes FROM exceptions
+),
+evaluated AS MATERIALIZED (
+    SELECT n.machine_id, n.provider, n.location, n.state
+    FROM (SELECT DISTINCT machine_id FROM exceptions) AS x
+    CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = x.machine_id LIMIT 1) AS n
+    WHERE (SELECT yes FROM few)
+    UNION ALL
+    SELECT machine_id, provider, location, state FROM machine_need WHERE NOT (SELECT yes FROM few)
+),
+counted AS (
+    SELECT provider, nullif(provider_location, '') AS location, 'running' AS state, machines FROM grouped
+    UNION ALL
+    SELECT provider, location, 'running', -count(*) FROM evaluated GROUP BY 1, 2
+    UNION ALL
+    SELECT provider, location, state, count(*) FROM evaluated GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT provider, NULL, 'creating', count(*) FROM machine_creation_intent GROUP BY 1
+),
+minutes AS (
+    SELECT minute, machines FROM grouped WHERE minute IS NOT NULL
+    UNION ALL
+    SELECT h.agent_heartbeat_at, -1
+    FROM evaluated e
+    CROSS JOIN LATERAL (SELECT * FROM machine_agent_heartbeat WHERE machine_id = e.machine_id LIMIT 1) AS h
+    WHERE e.state NOT IN ('running', 'unhealthy')
+),
+bounds AS (
+    SELECT array_agg(statement_timestamp() - x.age * interval '1 second' ORDER BY x.age DESC) AS ages
+    FROM unnest(:ages::float8[]) AS x (age)
 )
-SELECT
-    p.provider,
-    p.provider_location AS location,
-    CASE
-        WHEN z.machine_id IS NOT NULL THEN 'quarantined'
-        WHEN i.machine_id IS NOT NULL THEN 'installed'
-        WHEN a.machine_id IS NULL THEN 'needs_agent'
-        WHEN coalesce(h.agent_heartbeat_at, a.agent_started_at)
-            <= CASE WHEN h.machine_id IS NULL THEN y.started_after ELSE y.reported_after END THEN 'unhealthy'
-        WHEN h.machine_id IS NOT NULL THEN 'running'
-        ELSE 'starting'
-    END AS state,
-    CASE WHEN z.machine_id IS NULL AND i.machine_id IS NULL THEN width_bucket(h.agent_heartbeat_at, b.ages) END
-        AS age_class,
-    count(*) AS machines
-FROM machine_provided p
-CROSS JOIN bounds b
-LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
-LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
-LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id
-LEFT JOIN installed i ON i.machine_id = p.machine_id
-LEFT JOIN policies y ON y.provider = p.provider
-GROUP BY 1, 2, 3, 4
+SELECT provider, location, state, NULL::integer AS age_class, sum(machines)::bigint AS machines
+FROM counted
+GROUP BY 1, 2, 3
+HAVING sum(machines) > 0
 UNION ALL
-SELECT provider, NULL, 'creating', NULL, count(*) FROM machine_creation_intent GROUP BY provider
+SELECT NULL, NULL, NULL, width_bucket(m.minute, b.ages), sum(m.machines)::bigint
+FROM minutes m
+CROSS JOIN bounds b
+GROUP BY 4
+HAVING sum(m.machines) > 0
 ORDER BY 1, 2, 3, 4;
 
 -- name: fleet_notices

@@ -127,17 +127,7 @@ CROSS JOIN LATERAL (
         WHEN 'running' THEN (SELECT first_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = c.machine_id)
         ELSE (SELECT agent_started_at FROM machine_agent_started WHERE machine_id = c.machine_id)
     END AS state_since
-    FROM (
-        SELECT CASE
-            WHEN n.machine_id IS NULL THEN 'creating'
-            WHEN n.quarantined THEN 'quarantined'
-            WHEN n.process IS NULL THEN 'installed'
-            WHEN n.process = 'ShepherdAgentStart' THEN 'needs_agent'
-            WHEN n.unhealthy_at <= statement_timestamp() THEN 'unhealthy'
-            WHEN n.reported THEN 'running'
-            ELSE 'starting'
-        END AS state
-    ) AS x
+    FROM (SELECT coalesce(n.state, 'creating') AS state) AS x
 ) AS s
 WHERE (:states IS NULL OR s.state = ANY(:states))
     AND (:state_older::float8 IS NULL OR s.state_since <= statement_timestamp() - :state_older * interval '1 second')

@@ -406,15 +406,31 @@ CREATE VIEW machine_need AS
     NULLIF(p.provider_location::text, ''::text) AS location,
     z.machine_id IS NOT NULL AS quarantined,
     h.report_interval_seconds,
-    h.failed_attempts
+    h.failed_attempts,
+    t.heartbeat_timeout,
+    t.timeout,
+        CASE
+            WHEN z.machine_id IS NOT NULL THEN 'quarantined'::text
+            WHEN q.generation = r.generation AND r.os_installation_result = 'Success'::text THEN 'installed'::text
+            WHEN a.machine_id IS NULL THEN 'needs_agent'::text
+            WHEN (COALESCE(h.agent_heartbeat_at, a.agent_started_at) + t.timeout) <= statement_timestamp() THEN 'unhealthy'::text
+            WHEN h.machine_id IS NULL THEN 'starting'::text
+            ELSE 'running'::text
+        END AS state
    FROM machine_provided p
-     JOIN machines m ON m.machine_id = p.machine_id
+     LEFT JOIN machines m ON m.machine_id = p.machine_id
      LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
      LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
      LEFT JOIN machine_os_installation_request q ON q.machine_id = p.machine_id
      LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
      LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id
-     LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id;
+     LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id
+     LEFT JOIN recovery_policy y ON y.provider = p.provider
+     CROSS JOIN LATERAL ( SELECT y.heartbeat_timeout_seconds * '00:00:01'::interval AS heartbeat_timeout,
+                CASE
+                    WHEN h.machine_id IS NULL THEN y.startup_timeout_seconds
+                    ELSE y.heartbeat_timeout_seconds + GREATEST(0::double precision, 2.5::double precision * h.report_interval_seconds::double precision - y.heartbeat_timeout_seconds)
+                END * '00:00:01'::interval AS timeout) t;
 
 CREATE VIEW recovery_exempt_machines AS
  SELECT m.machine_id,
@@ -436,6 +452,9 @@ CREATE VIEW machine_process_needs AS
     machine_need.quarantined,
     machine_need.report_interval_seconds,
     machine_need.failed_attempts,
+    machine_need.heartbeat_timeout,
+    machine_need.timeout,
+    machine_need.state,
     false AS overdue,
     false AS in_outage
    FROM machine_need
@@ -455,6 +474,9 @@ UNION ALL
     n.quarantined,
     n.report_interval_seconds,
     n.failed_attempts,
+    n.heartbeat_timeout,
+    '00:00:00'::interval AS timeout,
+    n.state,
     true AS overdue,
     COALESCE(s.fault = 'unreached'::text, false) AND (EXISTS ( SELECT 1
            FROM ssh_outages o
@@ -510,24 +532,18 @@ CREATE VIEW machine_due_at AS
     n.quarantined,
     n.overdue,
     n.in_outage,
-    n.since + t.timeout AS timeout_at,
-    n.last_heartbeat_at + t.timeout AS unhealthy_at,
+    n.since + n.timeout AS timeout_at,
+    n.last_heartbeat_at + n.timeout AS unhealthy_at,
         CASE n.process
             WHEN 'ShepherdAgentStart'::text THEN n.since
-            WHEN 'ShepherdRecovery'::text THEN GREATEST(COALESCE(n.since + t.timeout, 'infinity'::timestamp with time zone), d.doubt_until)
+            WHEN 'ShepherdRecovery'::text THEN GREATEST(COALESCE(n.since + n.timeout, 'infinity'::timestamp with time zone), d.doubt_until)
             ELSE NULL::timestamp with time zone
         END AS due_at,
-    t.timeout,
-    y.heartbeat_timeout_seconds * '00:00:01'::interval AS heartbeat_timeout,
+    n.timeout,
+    n.heartbeat_timeout,
+    n.state,
     n.failed_attempts
    FROM machine_process_needs n
-     LEFT JOIN recovery_policy y ON y.provider = n.provider
-     CROSS JOIN LATERAL ( SELECT
-                CASE
-                    WHEN n.overdue THEN 0::double precision
-                    WHEN n.reported THEN y.heartbeat_timeout_seconds + GREATEST(0::double precision, (2.5 * n.report_interval_seconds::numeric)::double precision - y.heartbeat_timeout_seconds)
-                    ELSE y.startup_timeout_seconds
-                END * '00:00:01'::interval AS timeout) t
      LEFT JOIN LATERAL ( SELECT max(g.ended_at + g.doubt) AS doubt_until
            FROM ( SELECT x.began_at,
                     x.ended_at,
@@ -535,8 +551,8 @@ CREATE VIEW machine_due_at AS
                     LEAST(o.timeout, 0.6::double precision * (x.ended_at - x.began_at) + GREATEST(0.15::double precision * o.timeout, (0.85 * n.report_interval_seconds::numeric)::double precision * '00:00:01'::interval)) AS doubt
                    FROM ( SELECT
                                 CASE
-                                    WHEN n.overdue THEN y.heartbeat_timeout_seconds * '00:00:01'::interval
-                                    ELSE t.timeout
+                                    WHEN n.overdue THEN n.heartbeat_timeout
+                                    ELSE n.timeout
                                 END AS timeout) o
                      JOIN recovery_gaps_until_now x ON x.ended_at > (statement_timestamp() - o.timeout)
                   WHERE x.provider = n.provider AND n.process = 'ShepherdRecovery'::text) g
@@ -564,6 +580,7 @@ CREATE VIEW machine_eligibility AS
     n.in_outage,
     n.in_outage AND e.exemptions = 0 AS suspended,
     n.quarantined,
+    n.state,
     n.timeout_at,
     n.unhealthy_at,
     n.due_at,

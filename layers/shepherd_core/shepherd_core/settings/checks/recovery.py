@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SHORTEST_INTERVAL = 10
 """Seconds. Agents report no more often."""
 _INTERVALS = 2.5
-"""A machine is healthy for so many intervals at least (the view machine_due_at)."""
+"""A machine is healthy for so many intervals at least (the view machine_need)."""
 _LOST_REQUESTS_SECONDS = 260
 """
 How long a healthy machine may be without a heartbeat that loses three requests in a row, where that is longer than

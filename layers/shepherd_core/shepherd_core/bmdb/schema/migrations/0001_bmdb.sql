@@ -453,6 +453,13 @@ WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 -- installation of the requested generation. A heartbeat from before the agent was started says nothing about this
 -- agent. While recovery was suspended, a machine could perhaps not report: since is not before the end of the last
 -- suspension, and last_heartbeat_at is the true last heartbeat.
+--
+-- state: its state, as in domain/states.py. timeout: of an agent that reported, the heartbeat timeout of the policy, but at
+-- least two and a half of the intervals at which it reports; of one that never did, the startup timeout. So at least one
+-- heartbeat is due in the first half of the timeout, and the circuit breaker may count a machine without one as late.
+-- Without a policy, no agent is unhealthy.
+--
+-- What is not read is not looked up: all joins are LEFT, and by a primary key.
 CREATE VIEW machine_need AS
 SELECT
     p.machine_id,
@@ -479,16 +486,37 @@ SELECT
     nullif(p.provider_location, '') AS location,
     z.machine_id IS NOT NULL AS quarantined,
     h.report_interval_seconds,
-    h.failed_attempts
+    h.failed_attempts,
+    t.heartbeat_timeout,
+    t.timeout,
+    CASE
+        WHEN z.machine_id IS NOT NULL THEN 'quarantined'
+        WHEN q.generation = r.generation AND r.os_installation_result = 'Success' THEN 'installed'
+        WHEN a.machine_id IS NULL THEN 'needs_agent'
+        WHEN coalesce(h.agent_heartbeat_at, a.agent_started_at) + t.timeout <= statement_timestamp() THEN 'unhealthy'
+        WHEN h.machine_id IS NULL THEN 'starting'
+        ELSE 'running'
+    END AS state
 FROM machine_provided p
-JOIN machines m ON m.machine_id = p.machine_id
+LEFT JOIN machines m ON m.machine_id = p.machine_id
 LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
 LEFT JOIN machine_agent_heartbeat h
     ON h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
 LEFT JOIN machine_os_installation_request q ON q.machine_id = p.machine_id
 LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
 LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id
-LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id;
+LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id
+LEFT JOIN recovery_policy y ON y.provider = p.provider
+CROSS JOIN LATERAL (
+    SELECT
+        y.heartbeat_timeout_seconds * interval '1 second' AS heartbeat_timeout,
+        CASE
+            WHEN h.machine_id IS NULL THEN y.startup_timeout_seconds
+            -- Null without a policy, which greatest alone would ignore.
+            ELSE y.heartbeat_timeout_seconds
+                + greatest(0, 2.5::float8 * h.report_interval_seconds - y.heartbeat_timeout_seconds)
+        END * interval '1 second' AS timeout
+) AS t;
 
 -- The machines to which suspensions of recovery and SSH outages do not apply now, because an operator's override let
 -- them through.
@@ -501,11 +529,11 @@ WHERE o.expires_at > clock_timestamp();
 -- The processes that each machine needs: that of machine_need and, with overdue, also its recovery if it did not come
 -- back. It did not come back if an agent start has failed since, with fault `machine` or `unreached`. If recovery was
 -- suspended in between, it may be our fault that the machine could not be reached: its grace starts again. in_outage:
--- it is unreached, and SSH has an outage at its location, or had one when the agent start began.
+-- it is unreached, and SSH has an outage at its location, or had one when the agent start began. It has no timeout.
 CREATE VIEW machine_process_needs AS
 SELECT
     machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined,
-    report_interval_seconds, failed_attempts,
+    report_interval_seconds, failed_attempts, heartbeat_timeout, timeout, state,
     false AS overdue,
     false AS in_outage
 FROM machine_need
@@ -531,6 +559,9 @@ SELECT
     n.quarantined,
     n.report_interval_seconds,
     n.failed_attempts,
+    n.heartbeat_timeout,
+    interval '0 seconds',
+    n.state,
     true,
     coalesce(s.fault = 'unreached', false) AND EXISTS (
         SELECT 1
@@ -576,14 +607,11 @@ FROM (
 ) AS g
 WHERE g.ended_at - g.began_at + g.doubt > g.timeout AND g.ended_at + g.doubt > statement_timestamp();
 
--- When each of these processes is due by the facts and the policy of its provider. timeout: of an agent that reported,
--- the heartbeat timeout of the policy, but at least two and a half of the intervals at which it reports; of one that never
--- did, the startup timeout. So at least one heartbeat is due in the first half of the timeout, and the circuit breaker may
--- count a machine without one as late. timeout_at: when the timeout is over; unhealthy_at: the same without regard to
--- suspensions. due_at is timeout_at, or the end of the doubt about a gap, if that is later: the timeout must have begun
--- before the doubt did. The doubt is that of recovery_gaps_in_doubt for the timeout of this machine, and longer if its
--- interval is more than a sixth of that: its last heartbeat may be an interval older than the gap. A machine that did not
--- come back must have been overdue before the gap began. Without a policy, no agent is unhealthy.
+-- When each of these processes is due by the facts and the policy of its provider. timeout_at: when the timeout is over;
+-- unhealthy_at: the same without regard to suspensions. due_at is timeout_at, or the end of the doubt about a gap, if that is
+-- later: the timeout must have begun before the doubt did. The doubt is that of recovery_gaps_in_doubt for the timeout of
+-- this machine, and longer if its interval is more than a sixth of that: its last heartbeat may be an interval older than
+-- the gap. A machine that did not come back must have been overdue before the gap began.
 CREATE VIEW machine_due_at AS
 SELECT
     n.machine_id,
@@ -596,28 +624,17 @@ SELECT
     n.quarantined,
     n.overdue,
     n.in_outage,
-    n.since + t.timeout AS timeout_at,
-    n.last_heartbeat_at + t.timeout AS unhealthy_at,
+    n.since + n.timeout AS timeout_at,
+    n.last_heartbeat_at + n.timeout AS unhealthy_at,
     CASE n.process
         WHEN 'ShepherdAgentStart' THEN n.since
-        WHEN 'ShepherdRecovery' THEN greatest(coalesce(n.since + t.timeout, 'infinity'), d.doubt_until)
+        WHEN 'ShepherdRecovery' THEN greatest(coalesce(n.since + n.timeout, 'infinity'), d.doubt_until)
     END AS due_at,
-    t.timeout,
-    y.heartbeat_timeout_seconds * interval '1 second' AS heartbeat_timeout,
+    n.timeout,
+    n.heartbeat_timeout,
+    n.state,
     n.failed_attempts
 FROM machine_process_needs n
-LEFT JOIN recovery_policy y ON y.provider = n.provider
-CROSS JOIN LATERAL (
-    SELECT
-        CASE
-            WHEN n.overdue THEN 0
-            WHEN n.reported
-                -- Null without a policy, which greatest alone would ignore.
-                THEN y.heartbeat_timeout_seconds
-                    + greatest(0, 2.5 * n.report_interval_seconds - y.heartbeat_timeout_seconds)
-            ELSE y.startup_timeout_seconds
-        END * interval '1 second' AS timeout
-) AS t
 LEFT JOIN LATERAL (
     SELECT max(g.ended_at + g.doubt) AS doubt_until
     FROM (
@@ -630,10 +647,7 @@ LEFT JOIN LATERAL (
                 0.6 * (x.ended_at - x.began_at)
                     + greatest(0.15 * o.timeout, 0.85 * n.report_interval_seconds * interval '1 second')
             ) AS doubt
-        FROM (
-            SELECT
-                CASE WHEN n.overdue THEN y.heartbeat_timeout_seconds * interval '1 second' ELSE t.timeout END AS timeout
-        ) AS o
+        FROM (SELECT CASE WHEN n.overdue THEN n.heartbeat_timeout ELSE n.timeout END AS timeout) AS o
         JOIN recovery_gaps_until_now x ON x.ended_at > statement_timestamp() - o.timeout
         WHERE x.provider = n.provider AND n.process = 'ShepherdRecovery'
     ) AS g
@@ -673,6 +687,7 @@ SELECT
     n.in_outage,
     n.in_outage AND e.exemptions = 0 AS suspended,
     n.quarantined,
+    n.state,
     n.timeout_at,
     n.unhealthy_at,
     n.due_at,
