@@ -16,13 +16,19 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def access(fleet: Fleet) -> Iterator[Access]:
+def operator() -> str | None:
+    """Return who may change something there; None: nobody."""
+    return None
+
+
+@pytest.fixture
+def access(fleet: Fleet, operator: str | None) -> Iterator[Access]:
     """Return what opens a console of the fleet."""
-    with serving(fleet.settings) as access:
+    with serving(fleet.settings, operator) as access:
         yield access
 
 
 @pytest.fixture
 def visitor(access: Access) -> Visitor:
-    """Return somebody who may read it."""
+    """Return somebody who entered."""
     return Visitor(access)

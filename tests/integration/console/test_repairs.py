@@ -12,7 +12,7 @@ from shepherd_core.bmdb.machines import queries
 
 from tests.support.bmdb.capacity import provided
 from tests.support.command_line import CommandLine
-from tests.support.console import Visitor, said, serving
+from tests.support.console import Visitor, said
 from tests.support.providers.ec2_api import Ec2Api, ec2_api
 from tests.support.providers.ec2_fleet import create, ec2_settings, end, environment, living, three_machines
 
@@ -51,10 +51,9 @@ def machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
 
 
 @pytest.fixture
-def visitor(fleet: Fleet) -> Iterator[Visitor]:
-    """Return an operator who may change something."""
-    with serving(fleet.settings, "ana") as access:
-        yield Visitor(access)
+def operator() -> str:
+    """Return who may change something."""
+    return "ana"
 
 
 def test_a_release_needs_the_name_of_the_machine(
