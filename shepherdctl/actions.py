@@ -116,7 +116,7 @@ def release(repair: TwoPhase, machine_ids: Sequence[UUID], order: RemovalRequest
         NotSupported: the provider cannot release machines.
     """
     if cancel:
-        return CancelRelease(tuple(machine_ids))
+        return CancelRelease(tuple(machine_ids), order)
     if Capability.RELEASE not in repair.provider.capabilities:
         message = f"the provider {repair.provider.name} cannot release machines: use the provider's own tools"
         raise NotSupported(message)

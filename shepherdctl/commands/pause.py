@@ -140,6 +140,7 @@ def resume(
     *,
     selection: Selection,
     everything: Annotated[bool, typer.Option("--all", help="All pauses except those that end by themselves.")] = False,
+    owner: OwnerOption = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     output: Output = Form.TABLE,
@@ -152,7 +153,7 @@ def resume(
     or a loop. Filters and --all leave out the pauses that end by themselves: of
     machines that the Provisioner set aside because the provider does not list
     them, and of machines that are being released. Name such a pause to end it
-    sooner.
+    sooner. Who ended the pause of a machine is stored in the machine's history.
 
     Examples:
       shepherdctl resume 81fe
@@ -164,6 +165,7 @@ def resume(
         raise typer.BadParameter(message)
     if selection:
         selection = selection.to_confirm(yes=yes or dry_run)
+    owner = owner or current_user()
     with bmdb() as connection:
         machines = selection.to_change(connection) if selection else []
         if machines and not (yes or dry_run):
@@ -171,7 +173,7 @@ def resume(
         covered = {machine["machine_id"] for machine in machines}
         found = [one for one in queries.pauses(connection) if not covered or one["machine_id"] in covered]
         chosen = [_named(found, pause)] if pause else [one for one in found if one["owner"] not in SYSTEM_OWNERS]
-        ended = chosen if dry_run else [one for one in chosen if queries.resume(connection, one["pause_id"])]
+        ended = chosen if dry_run else [one for one in chosen if queries.resume(connection, one["pause_id"], owner)]
     if output is Form.JSON:
         document(ended)
     else:

@@ -129,7 +129,7 @@ def resume(asked: Asked) -> Plan:
     def run(dry_run: bool) -> Shown:
         with bmdb(asked.settings) as connection:
             found = [one for one in queries.pauses(connection) if one["pause_id"] == pause_id]
-            ended = found if dry_run else [one for one in found if queries.resume(connection, pause_id)]
+            ended = found if dry_run else [one for one in found if queries.resume(connection, pause_id, asked.operator)]
         note = "" if ended else "This pause is not in force any more."
         if any(one["owner"] in SYSTEM_OWNERS for one in ended):
             note = "This pause ends by itself: the machine was set aside, or is being released."

@@ -56,7 +56,7 @@ def adopt(asked: Asked) -> Plan:
     name = ProviderId(forms.required(asked.form, "provider_id", str))
     kind = DriftKind(forms.required(asked.form, "class", one_of(*actions.ADOPTABLE)))
     line = command("machine adopt", name, **{"class": kind})
-    return _repair(asked, line, lambda repair: Adopt((name,), kind, repair.max_machines))
+    return _repair(asked, line, lambda repair: Adopt((name,), kind, repair.max_machines, asked.operator))
 
 
 def forget(asked: Asked) -> Plan:

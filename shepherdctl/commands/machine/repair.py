@@ -58,7 +58,7 @@ def adopt(
     require_terminal(yes=yes or dry_run or len(machines) == 1)
     wanted = tuple(ProviderId(name) for name in dict.fromkeys(machines))
     with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
-        action = Adopt(wanted, DriftKind(kind), repair.max_machines)
+        action = Adopt(wanted, DriftKind(kind), repair.max_machines, current_user())
         outcomes = _carry_out(repair, action, ask_for_one=False, dry_run=dry_run, yes=yes)
     print_outcomes(outcomes, output, dry_run=dry_run)
 

@@ -60,7 +60,7 @@ class Decommissioning:
         connection = environment.connect()
         two_phase = TwoPhase(Deleting(environment.api, clock), connection, clock, 0, SESSION_SECONDS, 0)
         actions = (
-            Adopt((self._adopted,), DriftKind.ADOPTABLE, 0),
+            Adopt((self._adopted,), DriftKind.ADOPTABLE, 0, ORDER.owner),
             Forget((self._forgotten,), ORDER),
             Release((self._released,), ORDER),
         )

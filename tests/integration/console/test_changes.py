@@ -137,6 +137,8 @@ def test_a_pause_is_made_and_ended(
     assert "ana" in said(resumed.text)
     assert "Done by ana" in said(visitor.confirm(resumed).text)
     assert queries.pauses(fleet.connection) == []
+    ended = [("Resumed", "ana: paused by ana: a new mainboard")]
+    assert history(fleet, quarantined) == (ended if kind == "pause" else [])
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,8 @@ def test_differences_lead_to_the_change_that_ends_them(
     planned = visitor.plan("adopt", provider_id=foreign, interval="1", **{"class": "foreign"})
     assert "done adopted" in said(visitor.confirm(planned).text)
     assert provided(fleet).keys() == {*machines, foreign} - {gone}
+    (event,) = queries.history(fleet.connection, provided(fleet)[foreign])
+    assert (event["event"], event["failed_cause"]) == ("Adopted", "ana")
     assert queries.show_machine(fleet.connection, machines[gone])["decommissioned_by"] == "ana"
 
 
@@ -134,6 +136,8 @@ def test_a_release_that_was_interrupted_is_canceled_or_completed(
     planned = visitor.plan("cancel-release", machine=str(kept), **WHY)
     assert "done kept" in said(visitor.confirm(planned).text)
     assert fleet.sql("SELECT machine_id FROM machine_release") == [[released]]
+    (event,) = queries.history(fleet.connection, kept)
+    assert (event["event"], event["failed_cause"]) == ("ReleaseCanceled", "ana: it is sold")
     planned = visitor.plan("release", machine=str(released), **WHY)
     assert "done released" in said(visitor.confirm(planned, typed=second).text)
     assert (first in living(api), second in living(api)) == (True, False)

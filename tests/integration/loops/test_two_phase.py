@@ -91,7 +91,7 @@ class Operator:
 
     def adopt(self, *names: str, kind: DriftKind = DriftKind.ADOPTABLE, most: int = 0, **how: Any) -> list[Outcome]:
         """Adopt machines."""
-        return self.resolve(Adopt(tuple(map(ProviderId, names)), kind, most), **how)
+        return self.resolve(Adopt(tuple(map(ProviderId, names)), kind, most, ORDER.owner), **how)
 
     def forget(self, *machine_ids: UUID, **how: Any) -> list[Outcome]:
         """Forget machines."""
@@ -103,7 +103,7 @@ class Operator:
 
     def keep(self, *machine_ids: UUID) -> list[Outcome]:
         """Keep machines after all."""
-        return self.resolve(CancelRelease(machine_ids))
+        return self.resolve(CancelRelease(machine_ids, ORDER))
 
     def provision(self, **limits: Any) -> dict[Metric, float]:
         """Make an invocation of the Provisioner."""

@@ -104,6 +104,7 @@ class Adopt(OnePhase):
     kind: DriftKind
     max_machines: int
     """0: no limit."""
+    owner: str
 
     def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
         """See ``OperatorAction``."""
@@ -140,7 +141,7 @@ class Adopt(OnePhase):
         """See ``OperatorAction``."""
         del deadline
         machine = comparison.used[outcome.provider_id or ProviderId("")]
-        machine_id = provisioning.adopt(session, provider.name, machine, outcome.machine_id, respect_pauses=False)
+        machine_id = provisioning.adopt(session, provider.name, machine, outcome.machine_id, operator=self.owner)
         return replace(outcome, result=Result.DONE, text="adopted", machine_id=machine_id)
 
 

@@ -95,6 +95,7 @@ class CancelRelease(OnePhase):
     """Cancel the release of machines whose release was requested and did not happen."""
 
     machine_ids: tuple[UUID, ...]
+    order: RemovalRequest
 
     def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
         """See ``OperatorAction``."""
@@ -121,5 +122,5 @@ class CancelRelease(OnePhase):
     ) -> Outcome:
         """See ``OperatorAction``."""
         del comparison, deadline
-        decommissioning.cancel_release(session, provider.name, machine_id_of(outcome))
+        decommissioning.cancel_release(session, provider.name, machine_id_of(outcome), self.order)
         return outcome.with_result(Result.DONE, "kept")

@@ -92,14 +92,17 @@ def accept_release(session: Session, machine_id: UUID) -> None:
     session.run("accept_release", machine_id=machine_id)
 
 
-def cancel_release(session: Session, provider: str, machine_id: UUID) -> None:
+def cancel_release(session: Session, provider: str, machine_id: UUID, order: RemovalRequest | None = None) -> None:
     """
     Cancel a release that the provider has not accepted: the loops work on the machine again. May run twice.
+
+    Who *order*ed that, and why, is written to the machine's history.
 
     Raises:
         SessionExpired: the session or the lock is lost; nothing was changed.
     """
-    _run_decommissioning(session, "cancel_release", provider, machine_id)
+    reason = None if order is None else sanitize_for_db(f"{order.owner}: {order.reason}")
+    _run_decommissioning(session, "cancel_release", provider, machine_id, reason=reason)
 
 
 def _run_decommissioning(

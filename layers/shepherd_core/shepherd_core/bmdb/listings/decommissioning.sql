@@ -152,5 +152,9 @@ release_deleted AS (
 ),
 pause_deleted AS (
     DELETE FROM pauses WHERE owner = 'release' AND machine_id IN (SELECT machine_id FROM release_deleted)
+),
+history_rows AS (
+    INSERT INTO work_history (machine_id, process, event, failed_cause)
+    SELECT machine_id, 'ShepherdAgentStart', 'ReleaseCanceled', :reason FROM release_deleted WHERE :reason::text IS NOT NULL
 )
 SELECT :machine_id::uuid FROM locked_session;

@@ -165,13 +165,14 @@ def provide(
 
 
 def adopt(
-    session: Session, provider: str, machine: Machine, intended: UUID | None = None, *, respect_pauses: bool = True
+    session: Session, provider: str, machine: Machine, intended: UUID | None = None, *, operator: str | None = None
 ) -> UUID | None:
     """
     Add a machine that exists at the provider to the BMDB, as the creation *intended* or as a new one; return its id.
 
     In one transaction. May run twice: a machine that is in the BMDB already stays
-    as it is. None: creations are paused, and *respect_pauses* is set.
+    as it is. An *operator* does so despite a pause, and is written to the machine's
+    history. None: creations are paused.
 
     Raises:
         SessionExpired: the session or the lock is lost; nothing was written.
@@ -183,9 +184,11 @@ def adopt(
         if rows:
             found: UUID = rows[0][0]
             return found
-        machine_id = intended or create_intent(session, provider, machine.capacity_id, respect_pauses=respect_pauses)
+        machine_id = intended or create_intent(session, provider, machine.capacity_id, respect_pauses=operator is None)
         if machine_id is not None:
             provide(session, provider, machine_id, machine)
+        if operator is not None:
+            session.connection.run("record_adoption", machine_id=machine_id, owner=sanitize_for_db(operator))
         return machine_id
 
     return session.transact(unit)

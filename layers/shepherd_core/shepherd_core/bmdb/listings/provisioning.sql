@@ -158,6 +158,11 @@ SELECT
 FROM provided_row p CROSS JOIN unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
 RETURNING machine_id;
 
+-- name: record_adoption
+-- An operator added the machine to the BMDB. In the transaction of provide.
+INSERT INTO work_history (machine_id, process, event, failed_cause)
+VALUES (:machine_id, 'ShepherdAgentStart', 'Adopted', :owner);
+
 -- name: delete_intent
 -- The machine was never created and never will be: delete the intent and its row in machines. No row: the lock or the
 -- session is lost.

@@ -20,8 +20,17 @@ ORDER BY created_at;
 SELECT machine_id FROM pauses WHERE pause_id = :pause_id;
 
 -- name: resume
--- End one pause.
-DELETE FROM pauses WHERE pause_id = :pause_id RETURNING pause_id;
+-- End one pause; if an operator does, record that in the history of its machine, with what the pause was.
+WITH pause_deleted AS (
+    DELETE FROM pauses WHERE pause_id = :pause_id RETURNING pause_id, machine_id, owner, reason
+),
+history_rows AS (
+    INSERT INTO work_history (machine_id, process, event, failed_cause)
+    SELECT machine_id, 'ShepherdAgentStart', 'Resumed', :owner::text || ': paused by ' || owner || ': ' || reason
+    FROM pause_deleted
+    WHERE machine_id IS NOT NULL AND :owner::text IS NOT NULL
+)
+SELECT pause_id FROM pause_deleted;
 
 -- name: creation_paused
 -- Whether the Provisioner of this provider is paused: by a pause of everything or of the provider, not by one of a

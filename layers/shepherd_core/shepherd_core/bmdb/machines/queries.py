@@ -137,11 +137,15 @@ def pauses(connection: Connection) -> list[dict[str, Any]]:
     return connection.records("pauses_in_force")
 
 
-def resume(connection: Connection, pause_id: UUID) -> bool:
-    """End a pause; its machine can be claimed again at once. False: there is no such pause. May run twice."""
+def resume(connection: Connection, pause_id: UUID, owner: str | None = None) -> bool:
+    """
+    End a pause; its machine can be claimed again at once. False: there is no such pause. May run twice.
+
+    That an operator, *owner*, did so is written to the machine's history.
+    """
 
     def unit() -> bool:
-        return bool(connection.run("resume", pause_id=pause_id))
+        return bool(connection.run("resume", pause_id=pause_id, owner=owner))
 
     def ended() -> bool:
         rows = connection.run("machine_of_pause", pause_id=pause_id)

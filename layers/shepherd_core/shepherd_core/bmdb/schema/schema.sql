@@ -213,7 +213,7 @@ CREATE TABLE work_history (
     failed_cause text,
     session_id uuid,
     step text,
-    CONSTRAINT work_history_event CHECK ((event = ANY (ARRAY['Started'::text, 'Finished'::text, 'Failed'::text, 'Canceled'::text, 'Expired'::text, 'Recovered'::text, 'Looked'::text, 'Attempted'::text, 'NotTaken'::text, 'Skipped'::text, 'Healthy'::text, 'Quarantined'::text, 'Unquarantined'::text, 'Retried'::text, 'HostKeyPinned'::text, 'HostKeyForgotten'::text])))
+    CONSTRAINT work_history_event CHECK ((event = ANY (ARRAY['Started'::text, 'Finished'::text, 'Failed'::text, 'Canceled'::text, 'Expired'::text, 'Recovered'::text, 'Looked'::text, 'Attempted'::text, 'NotTaken'::text, 'Skipped'::text, 'Healthy'::text, 'Quarantined'::text, 'Unquarantined'::text, 'Retried'::text, 'Resumed'::text, 'Adopted'::text, 'ReleaseCanceled'::text, 'HostKeyPinned'::text, 'HostKeyForgotten'::text])))
 );
 CREATE INDEX work_history_by_machine ON work_history USING btree (machine_id, "timestamp");
 CREATE INDEX work_history_of_recovery ON work_history USING btree (machine_id, "timestamp") WHERE (process = 'ShepherdRecovery'::text);

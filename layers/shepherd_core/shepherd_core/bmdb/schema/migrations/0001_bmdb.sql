@@ -239,7 +239,7 @@ CREATE TABLE work_history (
     event text NOT NULL CONSTRAINT work_history_event CHECK (event IN
         ('Started', 'Finished', 'Failed', 'Canceled', 'Expired', 'Recovered',
          'Looked', 'Attempted', 'NotTaken', 'Skipped', 'Healthy', 'Quarantined', 'Unquarantined', 'Retried',
-         'HostKeyPinned', 'HostKeyForgotten')),
+         'Resumed', 'Adopted', 'ReleaseCanceled', 'HostKeyPinned', 'HostKeyForgotten')),
     timestamp timestamptz NOT NULL DEFAULT clock_timestamp(),
     failed_cause text,
     session_id uuid,
