@@ -59,6 +59,7 @@ from tests.chaos.stage.decommissioning import Decommissioning
 from tests.chaos.stage.operators import COMMANDS
 from tests.chaos.stage.processes import Functions, event_of, explore_processes, load
 from tests.chaos.stage.records import Installing, Reports, Updates
+from tests.chaos.two_stacks import TwoStacks
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
 
@@ -105,6 +106,7 @@ class Chaos:
         fleet = self.fleet
         all_plays: tuple[Play, ...] = (
             FleetOperation(fleet),
+            TwoStacks(fleet),
             Concurrent(Provisioning(fleet)),
             Concurrent(Provisioning(fleet), 3),
             Concurrent(OneCapacity(fleet)),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.agent.takeover import AgentBinary
+    from shepherd_core.domain.provider import Provider
     from shepherd_core.loops.base import Loop
 
     from tests.chaos.crash_points import Points
@@ -83,6 +84,7 @@ class FleetOperation:
     """Free capacity, machines that need their agent, unhealthy ones, one of which reports again, and healthy ones."""
 
     name = "all loops"
+    provider = "equinix"
 
     def __init__(self, fleet: Fleet) -> None:
         """Play in *fleet*."""
@@ -174,12 +176,12 @@ class FleetOperation:
 
     # The invocations.
 
-    def _provider(self, environment: Environment, points: Points) -> EquinixProvider:
+    def _adapter(self, environment: Environment, points: Points) -> Provider:
         return EquinixProvider(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
 
     def _provision(self, environment: Environment, points: Points) -> object:
         return Provisioner(
-            self._provider(environment, points),
+            self._adapter(environment, points),
             environment.connect(),
             points.clock,
             # The vanished machine counts until it is forgotten.
@@ -191,7 +193,7 @@ class FleetOperation:
 
     def _initialize(self, environment: Environment, points: Points) -> object:
         loop = Initializer(
-            self._provider(environment, points),
+            self._adapter(environment, points),
             points.stepped(self._machines),
             lambda: (AgentCache(Path("unused")).fetch(__file__), b""),
             StartOptions(
@@ -205,7 +207,7 @@ class FleetOperation:
 
     def _recover(self, environment: Environment, points: Points) -> object:
         loop = Recoverer(
-            self._provider(environment, points),
+            self._adapter(environment, points),
             defaults.RULES,
         )
         return self._run(loop, environment, points)
@@ -213,7 +215,7 @@ class FleetOperation:
     def _run(self, loop: Loop[Any], environment: Environment, points: Points) -> object:
         return runner.run(
             loop,
-            "equinix",
+            self.provider,
             environment.connect(),
             points.clock,
             RunLimits(1, MACHINE_SECONDS, SESSION_SECONDS),
@@ -223,7 +225,7 @@ class FleetOperation:
 
     def _update(self, environment: Environment, points: Points) -> object:
         updater = Updater(
-            self._provider(environment, points), environment.connect(), points.clock, SESSION_SECONDS, HOUR
+            self._adapter(environment, points), environment.connect(), points.clock, SESSION_SECONDS, HOUR
         )
         counts = updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
         assert not counts[Metric.REPAIRED], "no_due_row_needs_repair"

@@ -24,6 +24,7 @@ from tests.chaos.stage.batches import Batches
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.processes import Functions, explore_processes, load
 from tests.chaos.stage.records import Reports, Updates
+from tests.chaos.two_stacks import TwoStacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,8 +53,19 @@ BESIDE = 4
         lambda fleet: Concurrent(Updates(fleet)),
         lambda fleet: Concurrent(Reports(fleet)),
         Batches,
+        TwoStacks,
     ],
-    ids=["all_loops", "operators", "provisioner", "recoverer", "overridden", "updater", "agent_api", "batch"],
+    ids=[
+        "all_loops",
+        "operators",
+        "provisioner",
+        "recoverer",
+        "overridden",
+        "updater",
+        "agent_api",
+        "batch",
+        "two_stacks",
+    ],
 )
 def test_concurrent_invocations_keep_every_promise(real_time: Fleet, make: Callable[[Fleet], Play]) -> None:
     """Lambda may start a function twice, and the schedules start all functions in the same second."""
