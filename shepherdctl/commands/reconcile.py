@@ -69,7 +69,7 @@ def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
             ],
         )
         confirmed = sum(row["confirmed"] for row in rows)
-        note(f"{counted(len(rows), 'machine')} with drift, {confirmed} of them confirmed")
+        note(f"{provider}: {counted(len(rows), 'machine')} with drift, {confirmed} of them confirmed")
     if rows:
         raise typer.Exit(DRIFT_FOUND)
 

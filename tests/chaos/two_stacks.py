@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core.providers.static import StaticProvider
@@ -71,10 +72,8 @@ class TwoStacks(FleetOperation):
         """See ``Play``."""
         chosen = [chance.choice(list(loops)) for loops in (super().loops, self._rack.loops)]
         of_both = [chosen[0], f"{chosen[1]} of the rack", *chance.choices(list(self.loops), k=2)]
-        return {
-            f"{name} {number}": lambda name=name: self.loops[name](environment, points)
-            for number, name in enumerate(of_both, 1)
-        }
+        loops = self.loops
+        return {f"{name} {number}": partial(loops[name], environment, points) for number, name in enumerate(of_both, 1)}
 
     def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""

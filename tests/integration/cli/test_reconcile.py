@@ -72,7 +72,7 @@ def test_two_sides_that_agree_are_a_success(shepherdctl: CommandLine, machines: 
     assert shepherdctl.load("reconcile", *SOON) == {"provider": "ec2", "interval_seconds": 1.0, "drift": []}
     result = shepherdctl("reconcile", *SOON)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "0 machines with drift, 0 of them confirmed" in result.stderr
+    assert "ec2: 0 machines with drift, 0 of them confirmed" in result.stderr
 
 
 def test_each_difference_is_shown_with_its_class_and_its_way_out(
@@ -101,7 +101,7 @@ def test_each_difference_is_shown_with_its_class_and_its_way_out(
     table = shepherdctl("reconcile", *SOON)
     assert table.exit_code == 3
     assert len(table.stdout.splitlines()) == 5
-    assert "4 machines with drift, 4 of them confirmed" in table.stderr
+    assert "ec2: 4 machines with drift, 4 of them confirmed" in table.stderr
     assert len(provided(fleet)) == 3
     assert fleet.sql("SELECT * FROM sessions") == []
 
