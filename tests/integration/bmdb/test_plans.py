@@ -120,13 +120,14 @@ STATES = {
     "(random() - 0.01) * interval '1 day' WHERE not_before IS NOT NULL;",
 }
 
-# These have about as many rows as there are workers, pauses, and creations and recoveries in progress.
+# These have about as many rows as there are workers, pauses, creations and recoveries in progress, or notices of a day.
 SMALL = {
     "capacity_penalties",
     "due_floors",
     "machine_grace",
     "machine_creation_intent",
     "machine_release",
+    "notices",
     "pauses",
     "provider_listings",
     "provisioner_lock",
@@ -261,6 +262,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "created": True,
         "waiting": 1,
         "max_machines": 50,
+        "notice": "?",
+        "notice_ids": held,
         "rebooted": True,
         "loses_agent": True,
         "lose_host_key": [True] * BATCH,

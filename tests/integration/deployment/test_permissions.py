@@ -48,6 +48,7 @@ from tests.support.deployment.deployments import (
     REQUIRED,
     ROOT,
     STATIC,
+    TOPIC,
     VPC,
     deployed_name,
     logical_id,
@@ -82,6 +83,7 @@ METHODS = {
     "get_object": "s3:GetObject",
     "put_parameter": "ssm:PutParameter",
     "describe_stacks": "cloudformation:DescribeStacks",
+    "publish": "sns:Publish",
     "generate_db_auth_token": "rds-db:connect",
     "create_replace_root_volume_task": "ec2:CreateReplaceRootVolumeTask",
     "describe_instances": "ec2:DescribeInstances",
@@ -177,6 +179,7 @@ VIRTUAL = {"ec2_instance_type": "t3.small"}  # whose root volume can be replaced
 SEES = {("ec2:DescribeInstances", "*")}
 SEES_STACK = {("cloudformation:DescribeStacks", PSEUDO["AWS::StackId"])}
 IMAGE = f"image/{EC2_SETTINGS['ec2_image']}"
+TOLD, TELLS = {"AlarmTopicArn": TOPIC}, {("sns:Publish", TOPIC)}
 LAUNCHES = of_ec2(
     "RunInstances", "instance", "volume", "network-interface", "subnet", "security-group", IMAGE
 ) | of_ec2("CreateTags", "instance", "volume")
@@ -287,7 +290,7 @@ CASES = [
         LAUNCHES | SEES | reads(PUBLIC_KEY, CA),
         {**CA_IN_SSM, "creation_seconds": "0"},
     ),
-    Case("provisioner", HETZNER, reads(ROBOT, CA), CA_IN_SSM),
+    Case("provisioner", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, CA), CA_IN_SSM),
     Case(
         "initializer",
         REDFISH,
@@ -295,7 +298,7 @@ CASES = [
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
     Case("initializer", EC2, SEES | reads(SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
-    Case("initializer", HETZNER, reads(ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
+    Case("initializer", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
     Case(
         "recoverer",
         REDFISH,
@@ -303,10 +306,10 @@ CASES = [
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
     Case("recoverer", EC2, SEES | RESTARTS | reads(SSH_KEY, CA), {**VIRTUAL, **CA_IN_SSM}),
-    Case("recoverer", HETZNER, reads(ROBOT, SSH_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
+    Case("recoverer", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, SSH_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
     Case("updater", REDFISH, reads(LIST, BMCS, S3_BMC_CA, CA), {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM}),
     Case("updater", EC2, SEES | reads(CA), CA_IN_SSM),
-    Case("updater", HETZNER, reads(ROBOT, CA), CA_IN_SSM),
+    Case("updater", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, CA), CA_IN_SSM),
     Case("agent_api", STATIC, reads(CA), CA_IN_SSM),
     Case("agent_api", {**STATIC, **ONE_PASSWORD}, reads(CA), CA_IN_SSM),
     Case("agent_api", {**EQUINIX, **IAM}, reads(S3_CA), CA_IN_S3),
@@ -327,6 +330,8 @@ def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
             found.add((f"ssm:{model.name}", parameter(BMCS if name.startswith(BMCS.rstrip("*")) else name)))
         elif service == "cloudformation":
             found.add((f"{service}:{model.name}", params["StackName"]))
+        elif service == "sns":
+            found.add((f"{service}:{model.name}", params["TopicArn"]))
         else:
             owner = f" of {params.get('ExpectedBucketOwner')}" if params.get("ExpectedBucketOwner") != ACCOUNT else ""
             found.add((f"{service}:{model.name}", f"arn:aws:s3:::{params['Bucket']}/{params['Key']}{owner}"))
@@ -432,8 +437,9 @@ def deployed(
 
 
 def plant_work(fleet: Fleet, case: Case) -> ProviderId:
-    """Let there be a machine that the function has to do something with, and return its id."""
+    """Let there be a machine that the function has to do something with, and something to tell; return its id."""
     provider = case.provider
+    fleet.sql("INSERT INTO notices (kind, provider, detail) VALUES ('limit', :provider, '?')", provider=provider)
     provider_id = KNOWN.get(provider, "machine-1")
     if provider == "ec2" and case.function == "recoverer":
         tags = [{"Key": "shepherd-fleet", "Value": PSEUDO["AWS::StackName"]}]

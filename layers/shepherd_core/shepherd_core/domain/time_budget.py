@@ -6,6 +6,9 @@ CLOSING_SECONDS = 2.0
 MARGIN_SECONDS = 5.0
 """For committing, closing, and threads that are slow to notice their deadline."""
 
+NOTIFY_SECONDS = 15.0
+"""For a message to operators. An invocation that has less left leaves it to the next one, of any loop."""
+
 CREATE_SECONDS = 60.0
 """For one creation at the provider."""
 

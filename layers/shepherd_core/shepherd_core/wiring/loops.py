@@ -19,7 +19,7 @@ from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.provider import Capability
 from shepherd_core.settings import functions
 from shepherd_core.settings.base import PREFIX
-from shepherd_core.wiring import adapters, providers
+from shepherd_core.wiring import adapters, notifications, providers
 from shepherd_core.wiring.adapters import CLOCK
 from shepherd_core.wiring.settings import bucket_owner, per_document
 
@@ -27,10 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shepherd_core.agent.takeover import AgentBinary
+    from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
     from shepherd_core.telemetry import Metric
+
+    _Run = Callable[[Deadline, str], dict[Metric, float]]
+    _Plan = Callable[[Deadline], Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,9 @@ class Function:
     """A loop that is ready to run."""
 
     provider: str
-    run: Callable[[Deadline, str], dict[Metric, float]]
+    run: _Run
     """Runs one invocation until the deadline; the text, which says who runs it, is stored with its session."""
-    plan: Callable[[Deadline], Mapping[str, object]]
+    plan: _Plan
     """Returns the actions of an invocation as ``plan``, with more facts beside it; changes nothing."""
     close: Callable[[], None]
     """Closes its connection to the BMDB."""
@@ -86,8 +90,8 @@ def _provisioner() -> Function:
         require(connection)  # a plan opens no session, which would check the schema
         return {"plan": provisioner().plan(deadline)}
 
-    return Function(
-        provider.name, lambda deadline, runtime_info: provisioner().run(deadline, runtime_info), plan, connection.close
+    return _function(
+        provider, connection, lambda deadline, runtime_info: provisioner().run(deadline, runtime_info), plan
     )
 
 
@@ -159,7 +163,7 @@ def _updater() -> Function:
         require(connection)  # a plan opens no session, which would check the schema
         return {"plan": updater.plan(deadline)}
 
-    return Function(provider.name, updater.run, plan, connection.close)
+    return _function(provider, connection, updater.run, plan)
 
 
 _BUILDERS: dict[str, Callable[[], Function]] = {
@@ -204,11 +208,22 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
             "plan_without_suspension": with_decisions(planned.suspended),
         }
 
-    return Function(
-        provider.name,
+    return _function(
+        provider,
+        connection,
         lambda deadline, runtime_info: runner.run(
             loop, provider.name, connection, CLOCK, limits, deadline=deadline, runtime_info=runtime_info
         ),
         plan,
-        connection.close,
     )
+
+
+def _function(provider: Provider, connection: Connection, run: _Run, plan: _Plan) -> Function:
+    """Return a function that also publishes the notices of its provider, after its work."""
+
+    def run_and_notify(deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
+        counts = run(deadline, runtime_info)
+        notifications.publish(connection, provider.name, deadline)
+        return counts
+
+    return Function(provider.name, run_and_notify, plan, connection.close)

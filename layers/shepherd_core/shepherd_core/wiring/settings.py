@@ -135,6 +135,11 @@ def bucket_owner() -> str | None:
     return sources.variables(PREFIX).get("bucket_owner")
 
 
+def alarm_topic() -> str | None:
+    """Return the SNS topic that operators are told at, as the deployment says; None: they are not."""
+    return sources.variables(PREFIX).get("alarm_topic")
+
+
 @cache
 def in_force() -> DocumentInForce | None:
     """Return what keeps this process's document; None: the environment names none."""

@@ -367,7 +367,13 @@ suspension_rows AS (
         ended_at = excluded.ended_at,
         reason = excluded.reason
     WHERE h.ended_at IS NOT NULL OR excluded.ended_at IS NOT NULL OR h.reason <> excluded.reason
-    RETURNING h.location, h.ended_at
+    RETURNING h.location, h.suspended_at, h.ended_at, h.reason
+),
+notice_rows AS ( -- of those that begin and end here, not of those whose reason changes
+    INSERT INTO notices (kind, provider, location, began_at, ended_at, detail)
+    SELECT 'recovery', :provider, location, suspended_at, ended_at, reason
+    FROM suspension_rows
+    WHERE ended_at IS NOT NULL OR suspended_at >= statement_timestamp()
 )
 SELECT (SELECT count(*) FROM session) AS sessions, c.location
 FROM (SELECT 1) AS one_row

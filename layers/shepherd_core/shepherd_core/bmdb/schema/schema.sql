@@ -177,6 +177,24 @@ CREATE TABLE ticks (
 CREATE INDEX ticks_by_loop ON ticks USING btree (loop, provider, began_at);
 CREATE INDEX ticks_by_time ON ticks USING btree (began_at);
 
+CREATE TABLE notices (
+    notice_id uuid NOT NULL DEFAULT gen_random_uuid(),
+    kind text NOT NULL,
+    provider text NOT NULL,
+    location text,
+    machine_id uuid,
+    provider_id text,
+    noticed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    began_at timestamptz,
+    ended_at timestamptz,
+    detail text NOT NULL,
+    claimed_at timestamptz,
+    sent_at timestamptz,
+    CONSTRAINT notices_pkey PRIMARY KEY (notice_id),
+    CONSTRAINT notices_kind CHECK ((kind = ANY (ARRAY['quarantine'::text, 'recovery'::text, 'limit'::text])))
+);
+CREATE INDEX notices_by_time ON notices USING btree (noticed_at);
+
 CREATE TABLE work (
     machine_id uuid NOT NULL,
     process text NOT NULL,

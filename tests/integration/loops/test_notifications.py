@@ -1,0 +1,149 @@
+"""What operators are told in words, at the topic of the alarms."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from shepherd_core.bmdb.listings import provisioning
+from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.work import notices
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.machine import Process
+from shepherd_core.wiring import notifications
+
+from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.bmdb.fleet import Fleet
+
+LATER = 601
+NOBODY = "arn:aws:sns:eu-central-1:123456789012:nobody"
+
+
+@pytest.fixture
+def told(aws: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[str, str]]]:
+    """Return what returns subject and text of the messages at the topic since it was called last."""
+    topic = boto3.client("sns").create_topic(Name="alarms")["TopicArn"]
+    sqs = boto3.client("sqs")
+    queue = sqs.create_queue(QueueName="inbox")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    boto3.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+    monkeypatch.setenv("SHEPHERD_ALARM_TOPIC", topic)
+
+    def read() -> list[tuple[str, str]]:
+        found: list[dict[str, Any]] = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages", [])
+        for each in found:
+            sqs.delete_message(QueueUrl=queue, ReceiptHandle=each["ReceiptHandle"])
+        bodies = [json.loads(each["Body"]) for each in found]
+        return [(body["Subject"], body["Message"]) for body in bodies]
+
+    return read
+
+
+def publish(fleet: Fleet, seconds: float = 60) -> None:
+    """Do what each invocation does at its end."""
+    notifications.publish(fleet.connection, PROVIDER, Deadline(SystemClock(), seconds))
+
+
+def suspend(fleet: Fleet, **reasons: str) -> None:
+    """Suspend recovery in these locations, and resume it elsewhere."""
+    session = fleet.open_session()
+    suspension.set_suspensions(session, PROVIDER, reasons)
+    session.close()
+
+
+def quarantine(fleet: Fleet, machines: int, cause: str) -> list[str]:
+    """Let recovery give up on so many machines, and return their ids."""
+    planted = [str(fleet.locate(fleet.unhealthy_machine(), "fra")) for _ in range(machines)]
+    session = fleet.open_session()
+    assert len(remediation.quarantine(session, dict.fromkeys(claimed(session, Process.RECOVERY), cause))) == machines
+    session.close()
+    return planted
+
+
+def test_a_suspension_is_told_at_its_begin_and_at_its_end(
+    fleet: Fleet, told: Callable[[], list[tuple[str, str]]]
+) -> None:
+    """With its reason and its length; not again each minute, when the figures change."""
+    for reason in ("8 of 10", "9 of 10"):
+        suspend(fleet, fra=reason)
+        publish(fleet)
+    ((subject, text),) = told()
+    assert subject == "Shepherd, static: recovery suspended"
+    assert "UTC: recovery is suspended at static, location fra: 8 of 10\n" in text
+    fleet.pass_time(2 * 24 * HOUR)
+    suspend(fleet)
+    publish(fleet)
+    publish(fleet)
+    ((subject, text),) = told()
+    assert subject == "Shepherd, static: recovery resumed"
+    assert "UTC: recovery has resumed at static, location fra, after 2880 min: 9 of 10\n" in text
+
+
+def test_machines_put_into_quarantine_are_told_in_one_message(
+    fleet: Fleet, told: Callable[[], list[tuple[str, str]]]
+) -> None:
+    """A rack that dies is no flood; what comes within ten minutes is in the next message."""
+    first, second = quarantine(fleet, 2, "no step left\x1b[2J")
+    publish(fleet)
+    (third,) = quarantine(fleet, 1, "no step left")
+    publish(fleet)
+    ((subject, text),) = told()
+    assert subject == "Shepherd, static: 2 machines put into quarantine"
+    assert all(f"machine {each} (provider id machine-" in text for each in (first, second))
+    assert text.count(", location fra) was put into quarantine: no step left [2J\n") == 2
+    fleet.pass_time(LATER)
+    publish(fleet)
+    ((subject, text),) = told()
+    assert (subject, third in text) == ("Shepherd, static: 1 machine put into quarantine", True)
+
+
+def test_the_limit_is_told_once(fleet: Fleet, told: Callable[[], list[tuple[str, str]]]) -> None:
+    """The kinds do not wait for each other, and another provider's loops tell what is theirs."""
+    session = fleet.open_session()
+    assert provisioning.take_lock(session, PROVIDER)
+    for notice in ("20 places wait", "20 places wait", None):  # twice, because an answer was lost
+        provisioning.record_waiting(session, PROVIDER, 20, 50, notice)
+    quarantine(fleet, 1, "enough")
+    fleet.sql("INSERT INTO notices (kind, provider, detail) VALUES ('limit', 'ec2', 'theirs')")
+    publish(fleet)
+    messages = dict(told())
+    assert messages.keys() == {
+        "Shepherd, static: limit of machines reached",
+        "Shepherd, static: 1 machine put into quarantine",
+    }
+    assert messages["Shepherd, static: limit of machines reached"].count("20 places wait") == 1
+
+
+def test_what_was_not_sent_is_told_later(
+    fleet: Fleet, told: Callable[[], list[tuple[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a death in between, a refusal of SNS, or without time; but a concurrent invocation tells nothing twice."""
+    suspend(fleet, fra="why")
+    publish(fleet, seconds=5)
+    assert len(notices.claim(fleet.connection, PROVIDER)) == 1
+    publish(fleet)
+    fleet.pass_time(LATER)
+    with monkeypatch.context() as patch:
+        patch.setenv("SHEPHERD_ALARM_TOPIC", NOBODY)
+        publish(fleet)
+    publish(fleet)
+    assert told() == []
+    fleet.pass_time(LATER)
+    publish(fleet)
+    assert [subject for subject, _ in told()] == ["Shepherd, static: recovery suspended"]
+
+
+def test_notices_go_after_a_day(fleet: Fleet, told: Callable[[], list[tuple[str, str]]]) -> None:
+    """Without a topic nobody reads them, and old news help nobody."""
+    suspend(fleet, fra="why")
+    fleet.pass_time(25 * HOUR)
+    publish(fleet)
+    assert told() == []
+    fleet.open_session().close()
+    assert fleet.sql("SELECT 1 FROM notices") == []
