@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-from simulator.providers.equinix.records import EquinixRefused
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
+
+    from simulator.providers.kit.rest import Call, Page
 
 Json = dict[str, Any]
-T = TypeVar("T")
 
 BASE = "/metal/v1"
-_MAX_PAGE = 100_000
-_MAX_PER_PAGE = 1_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApiRequest:
-    """A call of the API; *path* is below the base URL."""
-
-    method: str
-    path: str
-    query: dict[str, str] = field(default_factory=dict)
-    body: object = None
-    per_page_cap: int = 100
-    hidden: int = 0
-    """The number of entries that are missing at the start of a listing."""
 
 
 class NestedObject(NamedTuple):
@@ -39,20 +22,9 @@ class NestedObject(NamedTuple):
     shown: bool = False
 
 
-def one(body: Json, request: ApiRequest) -> Json:
+def one(body: Json, request: Call) -> Json:
     """Return one object with the includes and excludes of *request*."""
     return present(body, _names(request, "include"), _names(request, "exclude"))
-
-
-def listing(collection: str, items: Sequence[T], body: Callable[[T], Json], request: ApiRequest) -> Json:
-    """
-    Return the page of *items* that *request* asks for, each shown by *body*.
-
-    Raises:
-        Refused: ``page`` or ``per_page`` is out of range.
-    """
-    shown, meta = page(items, request)
-    return {collection: [one(body(item), request) for item in shown], "meta": meta}
 
 
 def present(body: Json, include: frozenset[str], exclude: frozenset[str]) -> Json:
@@ -82,44 +54,29 @@ def _below(name: str, names: frozenset[str]) -> frozenset[str]:
     return frozenset(item.removeprefix(f"{name}.") for item in names if item.startswith(f"{name}."))
 
 
-def _names(request: ApiRequest, parameter: str) -> frozenset[str]:
+def _names(request: Call, parameter: str) -> frozenset[str]:
     """Return the dotted names in a comma-joined query parameter."""
     return frozenset(name for name in request.query.get(parameter, "").split(",") if name)
 
 
-def page(items: Sequence[T], request: ApiRequest) -> tuple[Sequence[T], Json]:
+def meta(path: str, page: Page) -> Json:
     """
-    Return the page of *items* that *request* asks for, and its ``meta``.
+    Return the position of a page of *path*.
 
-    The hrefs in ``meta`` hold the page number alone: a client must send its
-    other parameters again, as the vendor's own client does.
-
-    Raises:
-        Refused: ``page`` or ``per_page`` is out of range.
+    The hrefs hold the page number alone: a client must send its other
+    parameters again, as the vendor's own client does.
     """
-    items = items[request.hidden :]
-    number = _integer(request.query, "page", 1, _MAX_PAGE)
-    size = min(_integer(request.query, "per_page", 10, _MAX_PER_PAGE), request.per_page_cap)
-    last = max(1, -(-len(items) // size))
 
     def href(target: int) -> Json | None:
-        return {"href": f"{BASE}{request.path}?page={target}"} if 1 <= target <= last else None
+        return {"href": f"{BASE}{path}?page={target}"} if 1 <= target <= page.last else None
 
-    meta = {
+    return {
         "first": href(1),
-        "last": href(last),
-        "next": href(number + 1),
-        "previous": href(number - 1),
-        "self": {"href": f"{BASE}{request.path}?page={number}"},
-        "total": len(items),
-        "current_page": number,
-        "last_page": last,
+        "last": href(page.last),
+        "next": href(page.number + 1),
+        "previous": href(page.number - 1),
+        "self": {"href": f"{BASE}{path}?page={page.number}"},
+        "total": page.total,
+        "current_page": page.number,
+        "last_page": page.last,
     }
-    return items[(number - 1) * size : number * size], meta
-
-
-def _integer(query: Mapping[str, str], name: str, default: int, maximum: int) -> int:
-    text = query.get(name, str(default))
-    if not text.isdecimal() or not 1 <= int(text) <= maximum:
-        raise EquinixRefused(422, f"{name} must be an integer from 1 to {maximum}, not {text!r}")
-    return int(text)

@@ -14,16 +14,16 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
-from simulator.environment.faults import FaultScript, Rule
-from simulator.providers.equinix.answers import BASE
-from simulator.providers.equinix.middleware import EquinixMiddleware
+from simulator.providers.equinix.devices import DeviceOperations
+from simulator.providers.equinix.keys import KeyOperations, authorized_lines
 from simulator.providers.equinix.records import DeviceRecord, KeyRecord, ReservationRecord
+from simulator.providers.equinix.reservations import ReservationOperations
 from simulator.providers.equinix.state import EquinixOptions, EquinixState
-from simulator.providers.kit.middleware import SimulatedApi
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from simulator.environment.faults import Rule
     from simulator.providers.kit.hardware import Hardware
 
 __all__ = ["EquinixApi", "EquinixOptions"]
@@ -31,15 +31,13 @@ __all__ = ["EquinixApi", "EquinixOptions"]
 _UNREACHABLE = "192.0.2.1"  # reserved for documentation: no host has it
 
 
-class EquinixApi(SimulatedApi):
+class EquinixApi(DeviceOperations, ReservationOperations, KeyOperations):
     """
     The API on its own port; a context manager.
 
     All methods are safe to use from any thread while it runs. The records it
     returns are copies.
     """
-
-    _middleware: EquinixMiddleware
 
     def __init__(
         self,
@@ -55,31 +53,23 @@ class EquinixApi(SimulatedApi):
         """Create the project with its *reservations* (a number: that many of one kind); answer from ``start`` on."""
         options = options or EquinixOptions()
         given = [ReservationRecord() for _ in range(reservations)] if isinstance(reservations, int) else reservations
-        self.faults = FaultScript(faults)
-        """The faults to inject; rules can be added at any time."""
-        self._state = EquinixState(hardware, options, (project_id, *options.other_projects), given)
-        middleware = EquinixMiddleware(self._state, self.faults, api_key, options)
-        super().__init__(middleware, middleware.reply, self._state.timers, address)
-
-    @property
-    def url(self) -> str:
-        """Return the base URL, which ends with /metal/v1."""
-        return super().url + BASE
+        state = EquinixState(hardware, options, (project_id, *options.other_projects), given)
+        super().__init__(hardware, secret=api_key, options=options, faults=faults, address=address, machines=state)
 
     def devices(self) -> list[DeviceRecord]:
         """Return the devices, oldest first."""
-        with self._state.lock:
-            return copy.deepcopy(list(self._state.devices.values()))
+        with self.machines.lock:
+            return copy.deepcopy(list(self.machines.all.values()))
 
     def reservations(self) -> list[ReservationRecord]:
         """Return the reservations of all projects."""
-        with self._state.lock:
-            return copy.deepcopy(list(self._state.reservations.values()))
+        with self.machines.lock:
+            return copy.deepcopy(list(self.machines.reservations.values()))
 
     def keys(self) -> list[KeyRecord]:
         """Return the SSH keys of projects and users."""
-        with self._state.lock:
-            return copy.deepcopy(list(self._state.keys.values()))
+        with self.machines.lock:
+            return copy.deepcopy(list(self.machines.keys.values()))
 
     def add_active_device(
         self, hostname: str, tags: Sequence[str] = (), *, reservation_id: str | None = None, racked: bool = True
@@ -89,11 +79,12 @@ class EquinixApi(SimulatedApi):
 
         It accepts every key of the project. Unless it is *racked*, nothing answers at its address.
         """
-        state = self._state
+        state = self.machines
         with state.lock:
             reservation = ReservationRecord() if reservation_id is None else state.reservation(reservation_id)
             if reservation_id is not None and state.occupant(reservation_id) is not None:
                 raise ValueError(f"reservation {reservation_id} is in use")
+            keys = list(state.keys.values())
             device = DeviceRecord(
                 id=state.new_id(),
                 project_id=reservation.project_id or state.projects[0],
@@ -103,13 +94,10 @@ class EquinixApi(SimulatedApi):
                 operating_system="ubuntu_24_04",
                 reservation_id=reservation_id,
                 tags=list(tags),
-                ssh_keys=list(state.keys.values()),
-                address=_UNREACHABLE,
-                racked=racked,
+                ssh_keys=keys,
+                authorized_key=authorized_lines(keys),
+                address=None if racked else _UNREACHABLE,
             )
-            authorized = "\n".join(key.key for key in device.ssh_keys)
-            if racked:
-                device.address = state.hardware.rack(device.id, authorized, 0)
             state.add_active(device)
             return copy.deepcopy(device)
 
@@ -119,10 +107,10 @@ class EquinixApi(SimulatedApi):
 
     def forget(self, device_id: str) -> None:
         """Make a device and its machine vanish."""
-        with self._state.lock:
-            self._state.forget(self._state.device(device_id))
+        with self.machines.lock:
+            self.machines.forget(self.machines.device(device_id))
 
     def fail(self, device_id: str) -> None:
         """Make a device fail: its state is ``failed`` and its machine is off."""
-        with self._state.lock:
-            self._state.fail(self._state.device(device_id))
+        with self.machines.lock:
+            self.machines.fail(self.machines.device(device_id))

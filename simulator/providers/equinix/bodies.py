@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from simulator.providers.equinix.records import EquinixRefused, fingerprint
+from simulator.providers.equinix.records import fingerprint
+from simulator.providers.kit.machines import Refused
 
 Hostname = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$")]
 Place = str | list[str] | None
@@ -114,7 +115,7 @@ def read(kind: type[B], body: object) -> B:
         return kind.model_validate(body)
     except ValidationError as error:
         faults = [(".".join(map(str, item["loc"])) or "body", item["msg"]) for item in error.errors(include_url=False)]
-        raise EquinixRefused(422, *(f"{place}: {message}" for place, message in faults)) from error
+        raise Refused(422, *(f"{place}: {message}" for place, message in faults)) from error
 
 
 def check_key(text: str) -> None:
@@ -125,7 +126,7 @@ def check_key(text: str) -> None:
         Refused: it is not one.
     """
     if fingerprint(text) is None:
-        raise EquinixRefused(422, "key: is not an SSH public key")
+        raise Refused(422, "key: is not an SSH public key")
 
 
 def check_operating_system(slug: str) -> None:
@@ -136,4 +137,4 @@ def check_operating_system(slug: str) -> None:
         Refused: there is none.
     """
     if slug not in OPERATING_SYSTEMS:
-        raise EquinixRefused(422, f"operating_system: {slug!r} is not a valid operating system")
+        raise Refused(422, f"operating_system: {slug!r} is not a valid operating system")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.providers.equinix import bodies
-from simulator.providers.equinix.answers import ApiRequest, Json, listing, one
-from simulator.providers.equinix.keys import keys_for_device
+from simulator.providers.equinix.answers import one
+from simulator.providers.equinix.base import EquinixBase
+from simulator.providers.equinix.keys import authorized_lines, keys_for_device
 from simulator.providers.equinix.objects import device_json, provisionable
-from simulator.providers.equinix.records import DeviceRecord, EquinixRefused, ReservationRecord, metro_of, now
+from simulator.providers.equinix.records import DeviceRecord, ReservationRecord, metro_of, now
+from simulator.providers.kit.http_server import Reply
+from simulator.providers.kit.machines import Refused
+from simulator.providers.kit.rest import Call, route
 
 if TYPE_CHECKING:
     from simulator.providers.equinix.state import EquinixState
@@ -16,82 +20,88 @@ if TYPE_CHECKING:
 _SORTABLE = ("id", "hostname", "state", "created_at", "updated_at")
 
 
-def list_devices(state: EquinixState, request: ApiRequest, project_id: str) -> tuple[int, Json]:
-    """GET /projects/{id}/devices: newest first, unless sorted."""
-    state.project(project_id)
-    found = [
-        device
-        for device in reversed(state.devices.values())
-        if device.project_id == project_id and _fits(device, request.query)
-    ]
-    if (name := request.query.get("sort_by")) is not None:
-        if name not in _SORTABLE:
-            raise EquinixRefused(422, f"sort_by: cannot sort by {name!r}")
-        descending = request.query.get("sort_direction", "asc") == "desc"
-        found.sort(key=lambda device: str(getattr(device, name)), reverse=descending)
-    return 200, listing("devices", found, lambda device: device_json(state, device), request)
+class DeviceOperations(EquinixBase):
+    """The operations on devices."""
 
+    @route("GET", "/projects/{id}/devices")
+    def list_devices(self, request: Call, project_id: str) -> Any:
+        """List the devices of a project: newest first, unless sorted."""
+        self.machines.project(project_id)
+        found = [
+            device
+            for device in reversed(self.machines.all.values())
+            if device.project_id == project_id and _fits(device, request.query)
+        ]
+        if (name := request.query.get("sort_by")) is not None:
+            if name not in _SORTABLE:
+                raise Refused(422, f"sort_by: cannot sort by {name!r}")
+            descending = request.query.get("sort_direction", "asc") == "desc"
+            found.sort(key=lambda device: str(getattr(device, name)), reverse=descending)
+        return self.listing(request, "devices", found, device_json)
 
-def get_device(state: EquinixState, request: ApiRequest, device_id: str) -> tuple[int, Json]:
-    """GET /devices/{id}."""
-    return 200, one(device_json(state, state.device(device_id)), request)
+    @route("GET", "/devices/{id}")
+    def get_device(self, request: Call, device_id: str) -> Any:
+        """Return a device."""
+        return one(device_json(self.machines, self.machines.device(device_id)), request)
 
+    @route("PUT", "/devices/{id}")
+    @route("PATCH", "/devices/{id}")
+    def update_device(self, request: Call, device_id: str) -> Any:
+        """Change a device."""
+        device = self.machines.device(device_id)
+        change = bodies.read(bodies.DeviceChange, request.body)
+        device.hostname = device.hostname if change.hostname is None else change.hostname
+        device.tags = device.tags if change.tags is None else change.tags
+        device.locked = device.locked if change.locked is None else change.locked
+        device.fields |= change.settings()
+        device.updated_at = now()
+        return one(device_json(self.machines, device), request)
 
-def update_device(state: EquinixState, request: ApiRequest, device_id: str) -> tuple[int, Json]:
-    """PUT or PATCH /devices/{id}."""
-    device = state.device(device_id)
-    change = bodies.read(bodies.DeviceChange, request.body)
-    device.hostname = device.hostname if change.hostname is None else change.hostname
-    device.tags = device.tags if change.tags is None else change.tags
-    device.locked = device.locked if change.locked is None else change.locked
-    device.settings |= change.settings()
-    device.updated_at = now()
-    return 200, one(device_json(state, device), request)
+    @route("DELETE", "/devices/{id}")
+    def delete_device(self, _: Call, device_id: str) -> Any:
+        """Begin to delete a device."""
+        self.machines.delete(self.machines.device(device_id))
 
+    @route("POST", "/devices/{id}/actions")
+    def act(self, request: Call, device_id: str) -> Any:
+        """Begin an action: accepted at once, carried out later."""
+        device = self.machines.device(device_id)
+        action = bodies.read(bodies.Action, request.body)
+        if action.operating_system is not None:
+            bodies.check_operating_system(action.operating_system)
+        self.machines.act(device, action.type)
+        if action.type == "reinstall" and action.operating_system is not None:
+            device.operating_system = action.operating_system
+        return Reply(status=202)
 
-def delete_device(state: EquinixState, _request: ApiRequest, device_id: str) -> tuple[int, None]:
-    """DELETE /devices/{id}."""
-    state.delete(state.device(device_id))
-    return 204, None
-
-
-def act(state: EquinixState, request: ApiRequest, device_id: str) -> tuple[int, None]:
-    """POST /devices/{id}/actions: accepted at once, carried out later."""
-    device = state.device(device_id)
-    action = bodies.read(bodies.Action, request.body)
-    if action.operating_system is not None:
-        bodies.check_operating_system(action.operating_system)
-    state.act(device, action.type)
-    if action.type == "reinstall" and action.operating_system is not None:
-        device.operating_system = action.operating_system
-    return 202, None
-
-
-def create_device(state: EquinixState, request: ApiRequest, project_id: str) -> tuple[int, Json]:
-    """POST /projects/{id}/devices: on a reservation, or on demand when none is named."""
-    state.project(project_id)
-    wanted = bodies.read(bodies.DeviceWanted, request.body)
-    bodies.check_operating_system(wanted.operating_system)
-    metros = _listed(wanted.metro)
-    facilities = _listed(wanted.facility)
-    if not metros and not facilities:
-        raise EquinixRefused(422, "metro: can't be blank")
-    reservation = _reservation(state, project_id, wanted, metros, facilities)
-    device = DeviceRecord(
-        id=state.new_id(),
-        project_id=project_id,
-        hostname=wanted.hostname or wanted.plan.replace(".", "-"),
-        plan=wanted.plan,
-        facility=reservation.facility if reservation else _on_demand(metros, facilities),
-        operating_system=wanted.operating_system,
-        reservation_id=reservation.id if reservation else None,
-        tags=wanted.tags or [],
-        locked=wanted.locked or False,
-        settings=wanted.settings(),
-        ssh_keys=keys_for_device(state, project_id, wanted),
-    )
-    state.add(device)
-    return 201, one(device_json(state, device), request)
+    @route("POST", "/projects/{id}/devices")
+    def create_device(self, request: Call, project_id: str) -> Any:
+        """Begin to create a device: on a reservation, or on demand when none is named."""
+        self.machines.project(project_id)
+        wanted = bodies.read(bodies.DeviceWanted, request.body)
+        bodies.check_operating_system(wanted.operating_system)
+        metros = _listed(wanted.metro)
+        facilities = _listed(wanted.facility)
+        if not metros and not facilities:
+            raise Refused(422, "metro: can't be blank")
+        reservation = _reservation(self.machines, project_id, wanted, metros, facilities)
+        keys = keys_for_device(self.machines, project_id, wanted)
+        device = DeviceRecord(
+            id=self.machines.new_id(),
+            project_id=project_id,
+            hostname=wanted.hostname or wanted.plan.replace(".", "-"),
+            plan=wanted.plan,
+            facility=reservation.facility if reservation else _on_demand(metros, facilities),
+            operating_system=wanted.operating_system,
+            reservation_id=reservation.id if reservation else None,
+            tags=wanted.tags or [],
+            locked=wanted.locked or False,
+            fields=wanted.settings(),
+            ssh_keys=keys,
+            authorized_key=authorized_lines(keys),
+        )
+        self.machines.add(device)
+        return Reply(status=201, body=one(device_json(self.machines, device), request))
 
 
 def _reservation(
@@ -110,12 +120,12 @@ def _reservation(
         for reservation in ours.values():
             if not _objections(state, reservation, wanted.plan, metros, facilities):
                 return reservation
-        raise EquinixRefused(422, "hardware_reservation_id: no hardware reservation is available")
+        raise Refused(422, "hardware_reservation_id: no hardware reservation is available")
     if wanted.hardware_reservation_id not in ours:
-        raise EquinixRefused(422, f"hardware_reservation_id: {wanted.hardware_reservation_id!r} does not exist")
+        raise Refused(422, f"hardware_reservation_id: {wanted.hardware_reservation_id!r} does not exist")
     reservation = ours[wanted.hardware_reservation_id]
     if objections := _objections(state, reservation, wanted.plan, metros, facilities):
-        raise EquinixRefused(422, *objections)
+        raise Refused(422, *objections)
     return reservation
 
 

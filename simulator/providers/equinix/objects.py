@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def device_json(state: EquinixState, device: DeviceRecord) -> Json:
     """Return a device, with links to related objects."""
     body: Json = {
-        **device.settings,
+        **device.fields,
         **_head("devices", device.id),
         "hostname": device.hostname,
         "state": device.state,

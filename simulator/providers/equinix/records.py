@@ -7,21 +7,13 @@ import binascii
 import datetime as dt
 import hashlib
 import re
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulator.providers.kit.machines import FakeMachine
+
 PENDING = ("queued", "provisioning", "reinstalling")
 """The states in which a device is being made; it cannot be deleted meanwhile."""
-
-
-class EquinixRefused(Exception):
-    """The answer is an error, with HTTP status and messages."""
-
-    def __init__(self, status: int, *messages: str) -> None:
-        self.status = status
-        self.messages = messages
-        super().__init__(f"{status}: {'; '.join(messages)}")
 
 
 def now() -> str:
@@ -52,35 +44,24 @@ class ReservationRecord:
 
 
 @dataclass(kw_only=True)
-class DeviceRecord:
-    """A deployed server."""
+class DeviceRecord(FakeMachine):
+    """A deployed server; its ``fields`` are those without a meaning here: description, userdata, customdata, ..."""
 
-    id: str
     project_id: str
     hostname: str
     plan: str
     facility: str
     operating_system: str
     reservation_id: str | None
-    tags: list[str] = field(default_factory=list)
     state: str = "queued"
+    tags: list[str] = field(default_factory=list)
     ssh_keys: list[KeyRecord] = field(default_factory=list)
     """The keys that were put on the machine."""
-    address: str | None = None
-    """The public address; None until provisioning has begun."""
     private_address: str | None = None
-    racked: bool = False
-    """Whether it has hardware."""
-    actions_taken: list[str] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Fields without a meaning here: description, userdata, customdata, ..."""
     locked: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
     created_at: str = field(default_factory=now)
     updated_at: str = field(default_factory=now)
-    queued_at: float = field(default_factory=time.monotonic)
-    generation: int = 0
-    """Counts changes of state; delayed actions of an older generation are not carried out."""
 
 
 @dataclass(kw_only=True)

@@ -2,51 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.providers.equinix import bodies
-from simulator.providers.equinix.answers import ApiRequest, Json, listing, one
+from simulator.providers.equinix.answers import one
+from simulator.providers.equinix.base import EquinixBase
 from simulator.providers.equinix.objects import provisionable, reservation_json
-from simulator.providers.equinix.records import EquinixRefused, ReservationRecord
+from simulator.providers.kit.http_server import Reply
+from simulator.providers.kit.machines import Refused
+from simulator.providers.kit.rest import Call, route
 
 if TYPE_CHECKING:
+    from simulator.providers.equinix.records import ReservationRecord
     from simulator.providers.equinix.state import EquinixState
 
 
-def list_reservations(state: EquinixState, request: ApiRequest, project_id: str) -> tuple[int, Json]:
-    """GET /projects/{id}/hardware-reservations."""
-    state.project(project_id)
-    found = [
-        reservation
-        for reservation in state.reservations.values()
-        if reservation.project_id == project_id and _fits(state, reservation, request.query)
-    ]
-    return 200, listing("hardware_reservations", found, lambda item: reservation_json(state, item), request)
+class ReservationOperations(EquinixBase):
+    """The operations on hardware reservations."""
 
+    @route("GET", "/projects/{id}/hardware-reservations")
+    def list_reservations(self, request: Call, project_id: str) -> Any:
+        """List the reservations of a project."""
+        self.machines.project(project_id)
+        found = [
+            reservation
+            for reservation in self.machines.reservations.values()
+            if reservation.project_id == project_id and _fits(self.machines, reservation, request.query)
+        ]
+        return self.listing(request, "hardware_reservations", found, reservation_json)
 
-def get_reservation(state: EquinixState, request: ApiRequest, reservation_id: str) -> tuple[int, Json]:
-    """GET /hardware-reservations/{id}."""
-    return 200, one(reservation_json(state, state.reservation(reservation_id)), request)
+    @route("GET", "/hardware-reservations/{id}")
+    def get_reservation(self, request: Call, reservation_id: str) -> Any:
+        """Return a reservation."""
+        return one(reservation_json(self.machines, self.machines.reservation(reservation_id)), request)
 
+    @route("POST", "/hardware-reservations/{id}/move")
+    def move_reservation(self, request: Call, reservation_id: str) -> Any:
+        """Move a free reservation to another project."""
+        reservation = self.machines.reservation(reservation_id)
+        target = bodies.read(bodies.Move, request.body).project_id
+        self.machines.project(target)
+        if self.machines.occupant(reservation_id) is not None:
+            raise Refused(422, "Cannot move a hardware reservation that a device occupies")
+        reservation.project_id = target
+        return Reply(status=201, body=one(reservation_json(self.machines, reservation), request))
 
-def move_reservation(state: EquinixState, request: ApiRequest, reservation_id: str) -> tuple[int, Json]:
-    """POST /hardware-reservations/{id}/move."""
-    reservation = state.reservation(reservation_id)
-    target = bodies.read(bodies.Move, request.body).project_id
-    state.project(target)
-    if state.occupant(reservation_id) is not None:
-        raise EquinixRefused(422, "Cannot move a hardware reservation that a device occupies")
-    reservation.project_id = target
-    return 201, one(reservation_json(state, reservation), request)
-
-
-def activate_reservation(state: EquinixState, request: ApiRequest, reservation_id: str) -> tuple[int, Json]:
-    """POST /hardware-reservations/{id}/activate."""
-    reservation = state.reservation(reservation_id)
-    if not reservation.spare:
-        raise EquinixRefused(422, "The hardware reservation is not a spare")
-    reservation.spare = False
-    return 201, one(reservation_json(state, reservation), request)
+    @route("POST", "/hardware-reservations/{id}/activate")
+    def activate_reservation(self, request: Call, reservation_id: str) -> Any:
+        """Make a spare an ordinary reservation."""
+        reservation = self.machines.reservation(reservation_id)
+        if not reservation.spare:
+            raise Refused(422, "The hardware reservation is not a spare")
+        reservation.spare = False
+        return Reply(status=201, body=one(reservation_json(self.machines, reservation), request))
 
 
 def _fits(state: EquinixState, reservation: ReservationRecord, query: dict[str, str]) -> bool:

@@ -125,6 +125,7 @@ class FakeMachines(Generic[M]):
         if machine.address is None:
             machine.address = self.hardware.rack(machine.id, machine.authorized_key, 0)
             machine.racked = True
+        self.racked(machine)
         self.change(machine, self.states.active)
 
     def act(self, machine: M, action: str) -> None:
@@ -216,7 +217,7 @@ class FakeMachines(Generic[M]):
         del self.all[machine.id]
 
     def racked(self, machine: M) -> None:
-        """Note that a machine has got its hardware and its address."""
+        """Note that a machine has got its address."""
 
     def objection(self, machine: M, action: str) -> Refused:
         """Return the answer to an action that the state of a machine does not allow."""

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
     from simulator.environment.faults import Rule
     from simulator.providers.kit.hardware import Hardware
+    from simulator.providers.kit.timers import Timers
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _WINDOW_SECONDS = 60
+_LAST_PAGE, _LARGEST_PAGE = 100_000, 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ def route(method: str, path: str) -> Callable[[T], T]:
     """Mark a method as the operation *method* *path*; it gets the call, and the segments that are in braces there."""
 
     def mark(operation: T) -> T:
-        operation.route = (method, path)  # type: ignore[attr-defined]
+        operation.routes = [*getattr(operation, "routes", ()), (method, path)]  # type: ignore[attr-defined]
         return operation
 
     return mark
@@ -87,6 +89,8 @@ class RestApi(SimulatedApi):
     states: ClassVar[States] = States()
     page_parameters: ClassVar[tuple[str, str]] = ("page", "per_page")
     """The parameters with the number of a page, from 1, and with its size."""
+    page_size: ClassVar[int] = 100
+    """The size of a page where the client names none."""
 
     def __init__(
         self,
@@ -96,16 +100,24 @@ class RestApi(SimulatedApi):
         options: Options | None = None,
         faults: Iterable[Rule] = (),
         address: str = "127.0.0.1",
+        machines: FakeMachines[Any] | None = None,
     ) -> None:
-        """Answer from ``start`` on to clients that know *secret*."""
+        """Answer from ``start`` on to clients that know *secret*; *machines*: those of an API with a class for them."""
         self.secret = secret
         self.options = options or Options()
         self.faults = FaultScript(faults)
         """The faults to inject; rules can be added at any time."""
-        self.machines: FakeMachines[FakeMachine] = FakeMachines(hardware, self.options, self.states)
-        self._window = (time.monotonic(), 0)
-        marked = [name for kind in type(self).__mro__ for name, each in vars(kind).items() if hasattr(each, "route")]
-        self._operations = [getattr(self, name) for name in dict.fromkeys(marked)]
+        self.per_page_cap = self.options.per_page_cap
+        """It can be changed at any time."""
+        self.machines: Any = machines or FakeMachines[FakeMachine](hardware, self.options, self.states)
+        """Its ``FakeMachines``."""
+        self.window = (time.monotonic(), 0)
+        marked = {name for kind in type(self).__mro__ for name, each in vars(kind).items() if hasattr(each, "routes")}
+        self._operations = [
+            (method, path, getattr(self, name))
+            for name in sorted(marked)
+            for method, path in getattr(self, name).routes
+        ]
         super().__init__(Middleware(self.faults), self._reply, self.machines.timers, address)
 
     @property
@@ -134,7 +146,8 @@ class RestApi(SimulatedApi):
         """
         if machine_id not in self.machines.all:
             raise Refused(404, "not found")
-        return self.machines.all[machine_id]
+        found: FakeMachine = self.machines.all[machine_id]
+        return found
 
     def create(self, name: str, authorized_key: str = "", **fields: Any) -> FakeMachine:
         """Begin to make a machine."""
@@ -162,46 +175,47 @@ class RestApi(SimulatedApi):
 
     def settled(self) -> bool:
         """Return whether nothing is under way."""
-        return self.machines.timers.idle()
+        timers: Timers = self.machines.timers
+        return timers.idle()
 
     def page(self, call: Call, items: Sequence[T]) -> tuple[Sequence[T], Page]:
         """
         Return the page of *items* that *call* asks for, spoiled by its fault.
 
         Raises:
-            Refused: number or size is no positive integer.
+            Refused: number or size is out of range.
         """
         fault = call.fault
         items = items[fault.count :] if isinstance(fault, Shrink) else items
-        number, size = (_positive(call.query, name) for name in self.page_parameters)
-        size = min(size or self.options.per_page_cap, self.options.per_page_cap)
-        page = Page(number=number or 1, size=size, last=max(1, -(-len(items) // size)), total=len(items))
+        by_number, by_size = self.page_parameters
+        number = _integer(call.query, by_number, 1, _LAST_PAGE)
+        size = min(_integer(call.query, by_size, self.page_size, _LARGEST_PAGE), self.per_page_cap)
+        page = Page(number=number, size=size, last=max(1, -(-len(items) // size)), total=len(items))
         shown = max(1, page.number - 1) if isinstance(fault, RepeatPage) else page.number
         return [] if isinstance(fault, EmptyPage) else items[(shown - 1) * size : shown * size], page
 
     def _reply(self, http: HttpRequest) -> Reply | None:
         """Return the reply to a request, None to close the connection without one."""
         path = http.path.removeprefix(self.base) if http.path.startswith(self.base) else f"/..{http.path}"
-        operation, segments = self._operation(http.method, path)
-        template = path if operation is None else operation.route[1]
+        template, operation, segments = self._operation(http.method, path)
 
         def real(fault: Rule | None) -> Reply:
             call = Call(method=http.method, path=path, query=dict(http.query), body=http.body, http=http, fault=fault)
             if isinstance(fault, CreateLate):
-                self.machines.timers.after(fault.seconds, lambda: self._answer(call, operation, segments))
+                self.machines.timers.after(fault.seconds, lambda: self.answer(call, operation, segments))
                 return Reply(status=fault.status)
-            return self._answer(call, operation, segments)
+            return self.answer(call, operation, segments)
 
         return self._middleware.pass_on(http.method, path, template, real)
 
-    def _operation(self, method: str, path: str) -> tuple[Any, Sequence[str]]:
-        for operation in self._operations:
-            pattern = re.sub(r"\{[^/]*\}", "([^/]+)", operation.route[1])
-            if operation.route[0] == method and (found := re.fullmatch(pattern, path)):
-                return operation, found.groups()
-        return None, ()
+    def _operation(self, method: str, path: str) -> tuple[str, Any, Sequence[str]]:
+        for its_method, template, operation in self._operations:
+            pattern = re.sub(r"\{[^/]*\}", "([^/]+)", template)
+            if its_method == method and (found := re.fullmatch(pattern, path)):
+                return template, operation, found.groups()
+        return path, None, ()
 
-    def _answer(self, call: Call, operation: Any, segments: Sequence[str]) -> Reply:
+    def answer(self, call: Call, operation: Any, segments: Sequence[str]) -> Reply:
         """Carry out the call and return the answer of the API."""
         if wait := self._rate():
             body = self.error(Refused(429, "rate limit exceeded"))
@@ -229,10 +243,10 @@ class RestApi(SimulatedApi):
     def _rate(self) -> int:
         """Count a call; return the seconds to wait, 0 if the rate limit is not exceeded."""
         with self.machines.lock:
-            began, count = self._window
+            began, count = self.window
             if time.monotonic() >= began + _WINDOW_SECONDS:
                 began, count = time.monotonic(), 0
-            self._window = (began, count + 1)
+            self.window = (began, count + 1)
         return int(began + _WINDOW_SECONDS - time.monotonic()) + 1 if count >= self.options.calls_per_minute else 0
 
 
@@ -240,8 +254,8 @@ def _same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode(), wanted.encode())
 
 
-def _positive(query: dict[str, str], name: str) -> int | None:
-    text = query.get(name)
-    if text is not None and (not text.isdecimal() or int(text) < 1):
-        raise Refused(422, f"{name} must be a positive integer, not {text!r}")
-    return None if text is None else int(text)
+def _integer(query: dict[str, str], name: str, default: int, maximum: int) -> int:
+    text = query.get(name, str(default))
+    if not text.isdecimal() or not 1 <= int(text) <= maximum:
+        raise Refused(422, f"{name} must be an integer from 1 to {maximum}, not {text!r}")
+    return int(text)

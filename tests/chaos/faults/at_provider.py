@@ -27,7 +27,7 @@ def _api(*rules: faults.Rule) -> Callable[[Stage], None]:
     """Add the fault *rules* to the API."""
 
     def begin(stage: Stage) -> None:
-        stage.environment.api._middleware._per_page_cap = 2  # so that listings have pages
+        stage.environment.api.per_page_cap = 2  # so that listings have pages
         for rule in rules:
             stage.environment.api.faults.add(rule)
         stage.undo.callback(stage.environment.api.faults.clear)
@@ -77,7 +77,7 @@ def _late(stage: Stage) -> None:
 def wait_for_timers(environment: Environment) -> None:
     """Wait until the provider's timers have run."""
     end = time.monotonic() + 20
-    while environment.api._state.timers._entries:
+    while not environment.api.settled():
         assert time.monotonic() < end, "a timer of the provider does not run"
         time.sleep(0.01)
 
