@@ -107,5 +107,4 @@ class HetznerRobot(SimulatedApi):
 
     def settled(self) -> bool:
         """Return whether every reset that was accepted has taken effect."""
-        with self._state.lock:
-            return not self._state.under_way
+        return self._state.timers.idle()

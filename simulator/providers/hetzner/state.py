@@ -96,8 +96,6 @@ class RobotState:
         self.timers = Timers()
         self.servers: dict[int, RobotServer] = {}
         self.keys: dict[str, RobotKey] = {}
-        self.under_way = 0
-        """The number of resets that were accepted and have not taken effect."""
         self._hardware = hardware
         self._action_seconds = action_seconds
         for server in servers:
@@ -143,7 +141,6 @@ class RobotState:
         if server.technician:
             raise RobotRefused("RESET_MANUAL_ACTIVE")
         server.resets_done.append(kind)
-        self.under_way += 1
         self.timers.after(self._action_seconds, lambda: self._take_effect(server, kind))
         return {"reset": {**_identity(server), "type": kind}}
 
@@ -220,8 +217,6 @@ class RobotState:
             (self._hardware.power_on if off else self._hardware.reboot)(name)
         elif halts:
             self._hardware.power_off(name)
-        with self.lock:
-            self.under_way -= 1
 
 
 def _identity(server: RobotServer) -> Json:
