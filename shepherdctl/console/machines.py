@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.machines.search import Found
 
     from shepherdctl.console.store import Store
 
@@ -37,6 +38,8 @@ _LONGEST = 128
 AGES = ("heartbeat_older", "heartbeat_younger", "state_older", "state_younger")
 FILTERS = ("state", "provider", "location", "paused", "text", "cause", *AGES)
 """As parameters of the address."""
+_NEWEST_FIRST = "created"
+"""As the parameter ``sort`` of the address."""
 _SEVERAL = ("state", "provider", "location")
 """Filters that may have several values."""
 _COLUMNS = (
@@ -66,6 +69,8 @@ class Query:
 
     search: Search
     after: UUID | None
+    newest_first: bool = False
+    """The order of the machines; otherwise it is that of their ids."""
 
     @classmethod
     def parse(cls, parameters: Iterable[tuple[str, str]]) -> Query:
@@ -79,7 +84,7 @@ class Query:
         for name, value in parameters:
             if value:
                 given.setdefault(name, []).append(_short(name, value))
-        if unknown := sorted(given.keys() - {*FILTERS, "after"}):
+        if unknown := sorted(given.keys() - {*FILTERS, "sort", "after"}):
             message = f"there is no filter {unknown[0]!r}; the filters are {', '.join(FILTERS)}"
             raise FilterInvalid(message)
         if several := next((name for name in given if len(given[name]) > 1 and name not in _SEVERAL), None):
@@ -104,7 +109,7 @@ class Query:
         except ValueError as error:
             message = f"after must be a machine id, not {one['after']!r}"
             raise FilterInvalid(message) from error
-        return cls(wanted, after)
+        return cls(wanted, after, "sort" in one and _one_of("sort", one["sort"], (_NEWEST_FIRST,)) == _NEWEST_FIRST)
 
     @property
     def filters(self) -> dict[str, Sequence[str]]:
@@ -124,9 +129,13 @@ class Query:
     def address(self, after: UUID | None = None) -> str:
         """Return the query part of the address of the page after *after*; None: of the first page."""
         given: dict[str, object] = {name: values for name, values in self.filters.items() if values}
-        if after is not None:
-            given["after"] = after
+        given |= {"sort": _NEWEST_FIRST} if self.newest_first else {}
+        given |= {} if after is None else {"after": after}
         return urlencode(given, doseq=True)
+
+    def run(self, connection: Connection, after: UUID | None, limit: int) -> Found:
+        """Return at most *limit* of the machines after *after* that match; see ``search``."""
+        return search(connection, self.search, after, limit, newest_first=self.newest_first)
 
 
 def page(connection: Connection, query: Query) -> dict[str, Any]:
@@ -135,7 +144,7 @@ def page(connection: Connection, query: Query) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     after, ends = query.after, time.monotonic() + _SECONDS
     while True:
-        part = search(connection, query.search, after, PAGE - len(found))
+        part = query.run(connection, after, PAGE - len(found))
         found += part.machines
         after = part.after
         if after is None or len(found) == PAGE or time.monotonic() > ends:
@@ -188,7 +197,7 @@ def _all(store: Store, query: Query) -> Iterator[list[dict[str, Any]]]:
 
         def part(connection: Connection, after: UUID | None = after) -> tuple[list[dict[str, Any]], UUID | None]:
             observer = Observer(queries.now(connection), queries.pauses(connection))
-            found = search(connection, query.search, after, _DOWNLOAD_PAGE)
+            found = query.run(connection, after, _DOWNLOAD_PAGE)
             return [with_state(machine, observer) for machine in found.machines], found.after
 
         machines, after = store.read(part)

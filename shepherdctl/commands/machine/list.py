@@ -3,7 +3,6 @@
 import heapq
 import sys
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any
 from uuid import UUID
@@ -26,7 +25,9 @@ from shepherdctl.state import Observer, with_state
 
 Machine = Mapping[str, Any]
 
-_BY_ID = "id"
+_BY_ID, _NEWEST_FIRST = "id", "created"
+_PAGED = (_BY_ID, _NEWEST_FIRST)
+"""Orders in which no more machines are read than are shown."""
 _AROUND_THE_TABLE = 4
 """Lines of the terminal besides the machines: the title, the notes and the cursor."""
 
@@ -43,18 +44,11 @@ def _oldest_first(fact: str) -> Callable[[Machine], tuple[Any, ...]]:
     return lambda machine: (machine[fact] is None, machine[fact])
 
 
-def _newest_first(machine: Machine) -> timedelta:
-    created: datetime = machine["machine_created_at"]
-    return datetime.max.replace(tzinfo=created.tzinfo) - created
-
-
 _ORDERS: dict[str, Callable[[Machine], Any]] = {
     "state": _severity,
     "state-age": _oldest_first("state_since"),
     "heartbeat": _oldest_first("agent_heartbeat_at"),
-    "created": _newest_first,
     "place": _place,
-    _BY_ID: lambda machine: machine["machine_id"],
 }
 
 
@@ -73,15 +67,15 @@ def list_machines(
     sort: Annotated[
         str | None,
         typer.Option(
-            parser=one_of(*_ORDERS),
-            metavar=f"<{'|'.join(_ORDERS)}>",
-            help="Read all machines that match, and show the first of this order.",
+            parser=one_of(*_ORDERS, *_PAGED),
+            metavar=f"<{'|'.join((*_ORDERS, *_PAGED))}>",
+            help="The first of this order; all but id and created read all machines that match.",
             show_default=False,
         ),
     ] = None,
     after: Annotated[
         UUID | None,
-        typer.Option(parser=_machine_id, metavar="ID", help="The next page: only machines with higher ids."),
+        typer.Option(parser=_machine_id, metavar="ID", help="The next page: only machines that come after this one."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="COUNT", help="Machines to show at most.")] = 100,
     watch: Annotated[
@@ -110,8 +104,8 @@ def list_machines(
       shepherdctl machine list --cause SshTimedOut --sort state-age
       shepherdctl machine list --limit 100000 -o json | jq -r '.[].state'
     """
-    if after is not None and sort not in (None, _BY_ID):
-        message = "--after pages by machine id: leave out --sort."
+    if after is not None and sort not in (None, *_PAGED):
+        message = "--after goes with --sort id or created only."
         raise typer.BadParameter(message)
     if watch is not None and (output is Form.JSON or not sys.stdout.isatty()):
         message = "--watch needs a terminal and shows a table."
@@ -135,14 +129,15 @@ def _read(
 ) -> tuple[list[dict[str, Any]], Observer, str]:
     """Return the machines to show, the observer that knows their states, and a note if there are more."""
     observer = Observer(queries.now(connection), queries.pauses(connection))
-    if sort is None or sort == _BY_ID:
-        found = list(islice(matching(connection, search, after, page=limit + 1), limit + 1))
+    if sort is None or sort in _PAGED:
+        newest_first = sort == _NEWEST_FIRST
+        found = list(islice(matching(connection, search, after, page=limit + 1, newest_first=newest_first), limit + 1))
     else:
         found = heapq.nsmallest(limit + 1, matching(connection, search), key=_ORDERS[sort])
     more = ""
     if len(found) > limit:
         more = f"only {counted(limit, 'machine')} shown, there are more: see --limit"
-        more += f", or --after {found[limit - 1]['machine_id']}" if sort is None or sort == _BY_ID else ""
+        more += f", or --after {found[limit - 1]['machine_id']}" if sort is None or sort in _PAGED else ""
     return found[:limit] if sort else sorted(found[:limit], key=_severity), observer, more
 
 

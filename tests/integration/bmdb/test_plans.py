@@ -161,6 +161,7 @@ LIMITS = {
     "delete_old_history": 4_000,
     "search_machines": 1_000,
     "last_examined": 1_000,
+    "newest_machines": 1_001,
     "tick_totals": 10_000,  # in table and index, of a day in which each of three loops runs 1,440 times
 }
 LIMIT = 200
@@ -376,6 +377,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "override_recovery": {"location": "fra"},
     "withdraw_override": {"location": "fra"},
     "start_work": {"process": "ShepherdAccess"},
+    "newest_machines": {"after": None},
 }
 
 
@@ -454,6 +456,18 @@ def test_a_search_costs_what_it_examines(
 ) -> None:
     """Also where nothing matches: the page must not take longer in a larger fleet."""
     check(explain(large, "search_machines", mode, after=after, limit=100, **chosen), SEARCH_LIMIT)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_late_page_of_the_newest_machines_costs_the_same(large: pg8000.native.Connection, mode: str) -> None:
+    """Its first statement finds the machines by an index, its second one examines these alone."""
+    newest = large.run(
+        f"SELECT machine_id FROM machines ORDER BY machine_created_at DESC OFFSET {MACHINES // 2} LIMIT 500"
+    )
+    ids = [row[0] for row in newest]
+    check(explain(large, "newest_machines", mode, after=ids[0]), LIMITS["newest_machines"] + 1)
+    chosen = {"after": None, "examine": len(ids), "limit": len(ids)}
+    check(explain(large, "search_machines", mode, machine_ids=ids, **chosen), 25 * len(ids))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -101,16 +101,22 @@ def test_an_order_is_of_all_machines_that_match(
     assert _listed(fleet, machines, "--sort", order, "--limit", "1") == expected[:1]
 
 
-def test_pages_follow_each_other_by_id(fleet: Fleet, machines: dict[UUID, str]) -> None:
-    """The note has the id with which the next page begins."""
-    shepherdctl, arguments, seen = CommandLine(fleet.settings), ["machine", "list", "--limit", "3"], []
+@pytest.mark.parametrize("chosen", [False, True], ids=["all", "by their ids"])
+@pytest.mark.parametrize("order", ["id", "created"])
+def test_pages_follow_each_other(fleet: Fleet, machines: dict[UUID, str], order: str, *, chosen: bool) -> None:
+    """The note has the id after which the next page begins."""
+    fleet.sql("UPDATE machines SET machine_created_at = now() - get_byte(uuid_send(machine_id), 0) * interval '1 hour'")
+    created = fleet.sql("SELECT machine_id FROM machines ORDER BY machine_created_at DESC, machine_id DESC")
+    known = {str(row[0]): None for row in created if row[0] in machines}
+    first = ["machine", "list", "--limit", "3", "--sort", order]
+    first += [each for name in known if chosen for each in ("--machine", name)]
+    shepherdctl, arguments, seen = CommandLine(fleet.settings), first, []
     while arguments:
         result = shepherdctl(*arguments)
         seen += [line.split()[0] for line in result.stdout.splitlines()[1:]]
         _, _, after = result.stderr.strip().partition("--after ")
-        arguments = [*arguments[:4], "--after", after] if after else []
-    assert sorted(seen) == sorted(map(str, machines))
-    assert len(seen) == len(machines)
+        arguments = [*first, "--after", after] if after else []
+    assert seen == (list(known) if order == "created" else sorted(known))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +127,10 @@ def test_pages_follow_each_other_by_id(fleet: Fleet, machines: dict[UUID, str]) 
         ("--heartbeat-older soon", "'soon' is not a duration"),
         ("--location " + 129 * "x", "must have 1 to 128 characters"),
         ("--after 3f2a", "'3f2a' is not a whole machine id"),
-        ("--sort heartbeat --after 11111111-1111-4111-8111-111111111111", "leave out --sort"),
+        (
+            "--sort heartbeat --after 11111111-1111-4111-8111-111111111111",
+            "--after goes with --sort id or created only",
+        ),
         ("--watch 2s", "--watch needs a terminal"),
         ("--sort size", "'size' is not one of state, "),
     ],

@@ -27,6 +27,7 @@ AFTER_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
         ("/machines?paused=perhaps", 400, "paused must be one of yes, no"),
         ("/machines?paused=yes&paused=no", 400, "paused may be given once"),
         ("/machines?state_older=soon", 400, "state_older: &#39;soon&#39; is not a duration"),
+        ("/machines?sort=size", 400, "sort must be one of created"),
         ("/machines?colour=red", 400, "there is no filter &#39;colour&#39;"),
         ("/machines?after=last", 400, "after must be a machine id"),
         ("/machines?text=" + 129 * "x", 400, "text may have 128 characters at most"),

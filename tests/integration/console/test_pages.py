@@ -213,10 +213,12 @@ def test_machines_are_found_by_id_address_location_and_serial_number(visitor: Vi
     assert "No machine matches" in visitor.text("/machines?text=%25_\u0000")
 
 
-def test_pages_follow_each_other_without_loss(visitor: Visitor, fleet: Fleet) -> None:
+@pytest.mark.parametrize("order", ["", "&sort=created"], ids=["by id", "newest first"])
+def test_pages_follow_each_other_without_loss(visitor: Visitor, fleet: Fleet, order: str) -> None:
     """By keys: each machine is on one page, and the last page has no next one."""
-    planted = sorted(str(fleet.provided_machine()) for _ in range(machines_page.PAGE + 3))
-    path, seen = "/machines?state=needs_agent", []
+    planted = [str(fleet.provided_machine()) for _ in range(machines_page.PAGE + 3)]
+    planted = planted[::-1] if order else sorted(planted)
+    path, seen = "/machines?state=needs_agent" + order, []
     while path:
         page = visitor.read(path)
         seen += [part[:36] for part in page.split('href="/machines/')[1:]]

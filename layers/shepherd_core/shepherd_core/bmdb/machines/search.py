@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _EXAMINED = 5_000
 """Machines that one statement examines at most: less than 0.1 s also where only the last of them matches."""
+_NEWEST_EXAMINED = 500
+"""The same, if the newest come first: all of them are evaluated, also where fewer would do."""
 _PAGE = 1_000
 MOST_IDS = _EXAMINED
 """Machine ids that a search may have."""
@@ -55,20 +57,26 @@ class Found:
 
     machines: list[dict[str, Any]]
     """
-    By id, each with its facts, its ``state`` and ``state_since``, the process that it ``needs`` and, while it is being
-    created, its ``intended_provider``. ``pause_ids`` are the pauses in force that apply to it, its own and wider ones.
+    In the order of the search, each with its facts, its ``state`` and ``state_since``, the process that it ``needs``
+    and, while it is being created, its ``intended_provider``. ``pause_ids`` are the pauses in force that apply to it,
+    its own and wider ones.
     """
     after: UUID | None
     """Where to go on; None: there are no more machines."""
 
 
-def search(connection: Connection, wanted: Search, after: UUID | None, limit: int) -> Found:
+def search(
+    connection: Connection, wanted: Search, after: UUID | None, limit: int, *, newest_first: bool = False
+) -> Found:
     """
-    Return at most *limit* of the machines after *after* that match.
+    Return at most *limit* of the machines after *after* that match, by id or *newest_first*.
 
-    There may be fewer, also none, although others follow: one call examines 5,000 machines.
+    There may be fewer, also none, although others follow: one call examines 5,000
+    machines, or 500 of the newest.
     """
     assert len(wanted.machine_ids) <= MOST_IDS
+    if newest_first:
+        return _newest(connection, wanted, after, limit)
     found = connection.records("search_machines", **_filters(wanted), after=after, examine=_EXAMINED, limit=limit)
     if len(found) == limit:
         return Found(found, found[-1]["machine_id"])
@@ -79,19 +87,43 @@ def search(connection: Connection, wanted: Search, after: UUID | None, limit: in
 
 
 def matching(
-    connection: Connection, wanted: Search | None = None, after: UUID | None = None, *, page: int = _PAGE
+    connection: Connection,
+    wanted: Search | None = None,
+    after: UUID | None = None,
+    *,
+    page: int = _PAGE,
+    newest_first: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """
-    Yield the machines after *after* that match, or all that there are.
+    Yield the machines after *after* that match, or all that there are, in an order of ``search``.
 
     Reads *page* of them at a time, at most 1,000, and no more than the caller takes.
     """
     while True:
-        found = search(connection, wanted or Search(), after, min(page, _PAGE))
+        found = search(connection, wanted or Search(), after, min(page, _PAGE), newest_first=newest_first)
         yield from found.machines
         after = found.after
         if after is None:
             return
+
+
+def _newest(connection: Connection, wanted: Search, after: UUID | None, limit: int) -> Found:
+    """Return what ``search`` does, the newest machines first."""
+    examined = wanted.machine_ids
+    if not examined:
+        examined = tuple(row[0] for row in connection.run("newest_machines", after=after, examine=_NEWEST_EXAMINED))
+    if not examined:
+        return Found([], None)
+    filters = _filters(replace(wanted, machine_ids=examined))
+    found = connection.records("search_machines", **filters, after=None, examine=len(examined), limit=len(examined))
+    found.sort(key=lambda machine: (machine["machine_created_at"], machine["machine_id"]), reverse=True)
+    if wanted.machine_ids and after is not None:
+        places = {machine["machine_id"]: place for place, machine in enumerate(found, 1)}
+        found = found[places.get(after, len(found)) :]
+    if len(found) >= limit:
+        return Found(found[:limit], found[limit - 1]["machine_id"])
+    goes_on = not wanted.machine_ids and len(examined) == _NEWEST_EXAMINED
+    return Found(found, examined[-1] if goes_on else None)
 
 
 def _filters(wanted: Search) -> dict[str, Any]:

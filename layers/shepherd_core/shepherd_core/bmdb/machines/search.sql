@@ -1,4 +1,4 @@
--- Machines by filters, page by page in the order of their ids, at a cost that does not depend on the size of the fleet.
+-- Machines by filters, page by page in the order of their ids or the newest first, at a cost that does not depend on the size of the fleet.
 
 -- name: search_machines
 -- The first :limit machines that match all filters, among the :examine machines after :after, or of :machine_ids; a
@@ -40,12 +40,23 @@ FROM (
         p.provider_location,
         p.provider_status
     FROM (
-        SELECT machine_id, machine_created_at
-        FROM machines
-        WHERE machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
-            AND (:machine_ids::uuid[] IS NULL OR machine_id = ANY(:machine_ids))
-        ORDER BY machine_id
-        LIMIT :examine
+        (
+            SELECT machine_id, machine_created_at
+            FROM machines
+            WHERE :machine_ids::uuid[] IS NULL
+                AND machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+            ORDER BY machine_id
+            LIMIT :examine
+        )
+        UNION ALL
+        (
+            SELECT machine_id, machine_created_at
+            FROM machines
+            WHERE machine_id = ANY(:machine_ids::uuid[])
+                AND machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+            ORDER BY machine_id
+            LIMIT :examine
+        )
     ) AS e
     LEFT JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = e.machine_id LIMIT 1) AS p ON true
     LEFT JOIN LATERAL (SELECT * FROM machine_creation_intent WHERE machine_id = e.machine_id LIMIT 1) AS i ON true
@@ -149,3 +160,18 @@ WHERE machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000'
 ORDER BY machine_id
 OFFSET :examine::bigint - 1
 LIMIT 1;
+
+-- name: newest_machines
+-- The ids of the first :examine machines that are older than :after, which search_machines then examines. None are older
+-- than a machine that there is not.
+SELECT machine_id
+FROM machines
+WHERE (machine_created_at, machine_id) < (
+    CASE
+        WHEN :after::uuid IS NULL THEN 'infinity'
+        ELSE coalesce((SELECT machine_created_at FROM machines WHERE machine_id = :after), '-infinity')
+    END,
+    coalesce(:after, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+)
+ORDER BY machine_created_at DESC, machine_id DESC
+LIMIT :examine;

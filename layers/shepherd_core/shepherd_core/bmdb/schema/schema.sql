@@ -20,6 +20,7 @@ CREATE TABLE machines (
     machine_created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT machines_pkey PRIMARY KEY (machine_id)
 );
+CREATE INDEX machines_by_time ON machines USING btree (machine_created_at, machine_id);
 
 CREATE TABLE machine_creation_intent (
     machine_id uuid NOT NULL,

@@ -13,6 +13,9 @@ CREATE TABLE machines (
     machine_created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- Operators list the newest machines.
+CREATE INDEX machines_by_time ON machines (machine_created_at, machine_id);
+
 -- A creation that was decided, and whose outcome is not known yet. Written by the Provisioner before it calls the
 -- provider; goes when the machine is provided, or certainly never will be.
 CREATE TABLE machine_creation_intent (
