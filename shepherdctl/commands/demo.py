@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shlex
 import signal
 import webbrowser
 from contextlib import ExitStack, nullcontext
@@ -185,10 +187,16 @@ def simulate(
     ] = None,
     speed: _Speed = 60,
     seed: _Seed = 0,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Keep the fleet until Ctrl-C, for shepherdctl in a second shell.")
+    ] = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
     Run a simulated fleet for a while, with faults, and report what happened.
+
+    With --hold, it runs on until Ctrl-C, without a report. The settings for a
+    second shell are printed at the beginning: type the line there that is shown.
 
     Exit status 1: an invariant was violated (a machine lost or created twice, a
     healthy machine rebooted, work without an end). Machines that are not running
@@ -205,6 +213,9 @@ def simulate(
     if relays > 1 and not machine_source(provider).has_locations:
         message = f"{provider}'s simulated machines are at one location, and a location has one relay: --relays 1"
         raise typer.BadParameter(message)
+    if hold and output is Form.JSON:
+        message = "--hold and -o json exclude each other."
+        raise typer.BadParameter(message)
     console = Console(stderr=output is Form.JSON)
     view = _view(console)
     settings = EnvironmentSettings(
@@ -218,13 +229,15 @@ def simulate(
         faults=script,
     )
     with Environment(settings, view.on_invocation, view.on_power_change) as environment:
+        if hold:
+            _print_settings(console, environment)
         with view.live or nullcontext():
             half = environment.scaled(minutes * 30)
             watch(environment, view, lambda _: False, half)
             if interval is not None:
                 environment.set_heartbeat_seconds(interval)
                 view.say(environment, f"agents are told to report every {environment.heartbeat_seconds:g} s")
-            watch(environment, view, lambda _: False, half)
+            watch(environment, view, lambda _: False, math.inf if hold else half)
             environment.schedules.close()
         problems = violated_invariants(environment)
         summary = {**report(environment), "problems": problems}
@@ -236,6 +249,17 @@ def simulate(
             f"No invariant was violated; {summary['running']} of {counted(summary['machines'], 'machine')} running."
         )
         _conclude(console, problems, environment.folder / "functions.log", verdict)
+
+
+def _print_settings(console: Console, environment: Environment) -> None:
+    """Print the settings with which ``shepherdctl`` operates *environment* in a second shell, also to a file."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.operator_environment.items()]
+    file = environment.folder / "settings.sh"
+    unfinished = file.with_suffix(".part")
+    unfinished.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    unfinished.replace(file)
+    shown = [*lines, "", f"The fleet runs until Ctrl-C. To operate it, type in a second shell: . {file}"]
+    console.print("\n".join(shown), highlight=False, markup=False, soft_wrap=True)
 
 
 def _view(console: Console) -> LiveView:

@@ -152,6 +152,13 @@ class Environment(Assembled):
         return done
 
     @property
+    def operator_environment(self) -> dict[str, str]:
+        """Return the environment variables with which ``shepherdctl`` operates this fleet, from another process."""
+        common = self.configs["migrator"].environment
+        shared = {name: value for name, value in common.items() if value and name != "TMPDIR"}
+        return {**shared, "SHEPHERD_LOGS": str(self.log)}
+
+    @property
     def heartbeat_seconds(self) -> float:
         """Return the fleet time between two heartbeats; agents are told whole real seconds, at least one."""
         return self._heartbeat_seconds * self.settings.speed

@@ -148,6 +148,22 @@ def test_an_environment_that_is_interrupted_leaves_one_line_and_nothing_else(
         assert left(folder) == []
 
 
+def test_a_fleet_that_is_held_is_operated_from_a_second_shell(start: Callable[..., Started], folder: Path) -> None:
+    """By the settings that it printed, until Ctrl-C, which leaves nothing."""
+    started = start((*SIMULATE[:-2], "--minutes", "1", "--hold"))
+    started.when(exists(folder, "shepherd-*/settings.sh"))
+    (settings,) = folder.glob("shepherd-*/settings.sh")
+    shell = ["sh", "-c", f". {settings}; {SHEPHERDCTL[0]} machine list -o json"]
+
+    def listed() -> list[dict[str, object]]:
+        return list(json.loads(subprocess.run(shell, check=True, capture_output=True, text=True).stdout))
+
+    started.when(lambda: [each["provider"] for each in listed()] == ["equinix"] * 2)
+    started.interrupt(signal.SIGINT)
+    assert (started.ended(), started.errors) == (130, "interrupted\n")
+    assert left(folder) == []
+
+
 def test_even_an_environment_that_is_killed_leaves_nothing_behind(start: Callable[..., Started], folder: Path) -> None:
     """Then only the guard processes clean up."""
     for stage in drawn(("PostgreSQL's data are being made", "the functions run"), "killed"):
