@@ -58,6 +58,7 @@ from tests.chaos.stage.batches import Batches
 from tests.chaos.stage.decommissioning import Decommissioning
 from tests.chaos.stage.operators import COMMANDS
 from tests.chaos.stage.processes import Functions, event_of, explore_processes, load
+from tests.chaos.stage.reboots import Reboots
 from tests.chaos.stage.records import Installing, Reports, Updates
 from tests.chaos.two_stacks import TwoStacks
 from tests.support.agents.machine_client import Client
@@ -117,6 +118,7 @@ class Chaos:
             Batches(fleet),
             OperatorsAndAgents(fleet),
             Concurrent(Decommissioning(fleet)),
+            Concurrent(Reboots(fleet)),
         )
         return {play.name: play for play in all_plays}
 
@@ -143,6 +145,7 @@ class Chaos:
                 Batches,
                 Installing,
                 Decommissioning,
+                Reboots,
             )
         ]
         for scenario in scenarios:

@@ -241,6 +241,11 @@ class Answering(EquinixProvider):
         return super().get_machine(provider_id, deadline)
 
 
+def equinix(environment: Environment, points: Points) -> Answering:
+    """Return the provider of the environment."""
+    return Answering(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
+
+
 class Recoveries:
     """
     Two unhealthy machines, one that the provider does not know any more, healthy ones, and a paused unhealthy one.
@@ -281,7 +286,7 @@ class Recoveries:
     def tick(self, environment: Environment, points: Points) -> object:
         """See ``Scenario``."""
         clock = points.clock
-        provider = Answering(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock)
+        provider = equinix(environment, points)
         provider.happening = lambda asked: points.aside(lambda: self._answer(environment, asked))
         loop = Recoverer(
             provider,

@@ -27,6 +27,7 @@ from tests.chaos.ssh_outage import SshOutage
 from tests.chaos.stage.batches import Batches
 from tests.chaos.stage.decommissioning import Decommissioning
 from tests.chaos.stage.environment import Environment
+from tests.chaos.stage.reboots import Reboots
 from tests.chaos.stage.records import Installing, Reports, Updates
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.capacity import PREFIX
@@ -60,6 +61,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
         pytest.param(Batches, 13, SOON_SECONDS, id="agent_api, batch"),
         pytest.param(Installing, 17, SOON_SECONDS, id="install"),
         pytest.param(Decommissioning, 53, OUTAGE_SECONDS, id="operator"),
+        pytest.param(Reboots, 13, SOON_SECONDS, id="operator, reboot"),
     ],
 )
 def test_a_loop_killed_at_any_effect_keeps_every_promise(

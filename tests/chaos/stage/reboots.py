@@ -1,0 +1,43 @@
+"""Scenario: an operator reboots an unhealthy machine and is killed; the Recoverer goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines.search import Search, matching
+from shepherd_core.domain.provider import REBOOT
+from shepherd_core.operator.single_step import SingleStep
+from shepherd_core.rules.remediation import step_of
+
+from tests.chaos.scenarios import Recoveries, equinix
+from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
+from tests.support import defaults
+
+if TYPE_CHECKING:
+    from tests.chaos.crash_points import Points
+
+
+class Reboots(Recoveries):
+    """The Recoverer's machines; an operator reboots the first unhealthy one, until an attempt is on record."""
+
+    name = "reboot"
+
+    def tick(self, environment: Environment, points: Points) -> object:
+        """See ``Scenario``."""
+        machine_id, connection = self._unhealthy[0], environment.connect()
+        if any(line["event"] == "Attempted" for line in queries.history(connection, machine_id)):
+            return super().tick(environment, points)
+        step = SingleStep(
+            provider=equinix(environment, points),
+            connection=connection,
+            clock=points.clock,
+            step=step_of(defaults.RULES.policy, REBOOT),
+            policy=defaults.RULES.policy,
+            reset_after_seconds=defaults.RULES.reset_after_seconds,
+            backoff=defaults.RULES.backoff,
+            machine_seconds=MACHINE_SECONDS,
+            session_seconds=SESSION_SECONDS,
+        )
+        machines = list(matching(connection, Search(machine_ids=(machine_id,))))
+        return list(step.carry_out(machines, queries.now(connection), "an operator: chaos", "chaos"))
