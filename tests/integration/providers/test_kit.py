@@ -123,7 +123,7 @@ def test_a_token_that_is_not_given_is_an_error_of_the_provider(
         (UNCOUNTED, None),
         (LINKED, None),
         (COUNTED, Shrink(path="/things", nth=2)),
-        (UNCOUNTED, Shrink(path="/things", nth=2)),
+        (UNCOUNTED, Shrink(path="/things", nth=2, times=2)),
         (COUNTED, EmptyPage(path="/things", nth=2)),
     ],
 )
