@@ -21,7 +21,7 @@ _LONGEST_ANSWER = 4 << 20
 _KEPT_SHARE = 0.5
 """Of the time for a message, what a kept connection gets before a new one is tried."""
 _PORTS = {"https": 443, "http": 80}
-_CONTENT_TYPE = "application/x-protobuf"
+CONTENT_TYPE = "application/x-protobuf"
 """Without it, API Gateway and Lambda may take the body for text and damage it."""
 
 
@@ -153,7 +153,7 @@ class Endpoint:
 
     def _request(self, method: str, message: bytes, headers: Mapping[str, str]) -> bytes:
         """Return the request, with no header that can be done without, to be sent as one TLS record."""
-        needed = {"Host": self._authority, "Content-Type": _CONTENT_TYPE, "Content-Length": str(len(message))}
+        needed = {"Host": self._authority, "Content-Type": CONTENT_TYPE, "Content-Length": str(len(message))}
         lines = [f"POST {self.path(method)} HTTP/1.1", *(f"{k}: {v}" for k, v in {**needed, **headers}.items())]
         if not all(line.isprintable() for line in lines):
             raise ValueError("a header has characters that are not valid in it")

@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from .endpoint import NotDelivered
+from .endpoint import CONTENT_TYPE, NotDelivered
 from .wire import field, fields, integer
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _AWAY_SECONDS = 10.0
 _MOST_ENTRIES, _MOST_BYTES = 500, 1_000_000  # as much as the endpoint takes in one batch
 _MOST_BATCHES = 4
 """Batches that are on their way at once."""
-_ACCEPTED = 200
 
 
 class Away(Exception):
@@ -128,7 +127,7 @@ class Batches:
 def _exchange(endpoint: Endpoint, message: bytes, count: int) -> list[RelayedAnswer]:
     """Send a HeartbeatBatch of *count* entries and return the answers, in its order."""
     answer = endpoint.post("heartbeats", message, dict)
-    if answer.status != _ACCEPTED:
+    if answer.headers.get("Content-Type") != CONTENT_TYPE:  # the status is that of the best answer
         raise NotDelivered(f"the endpoint answered {answer.reason}", answered=True)
     answers = [_answer(value) for number, value in fields(answer.body) if number == 1 and isinstance(value, bytes)]
     if len(answers) != count:

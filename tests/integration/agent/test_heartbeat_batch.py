@@ -77,7 +77,7 @@ def sent(body: bytes, **headers: str) -> AgentRequest:
 
 def answers(response: AgentResponse) -> list[HeartbeatAnswer]:
     """Return the answers to the heartbeats of a batch."""
-    assert response.status == OK, response.body
+    assert response.headers["content-type"] == "application/x-protobuf", response.body
     return list(HeartbeatBatchResponse.FromString(response.body).answer)
 
 
@@ -313,14 +313,61 @@ def test_five_hundred_heartbeats_are_one_statement(fleet: Fleet, counting: Break
 def test_a_batch_writes_few_lines_into_the_log(
     fleet: Fleet, api: AgentApi, agents: list[SignedAgent], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """None for heartbeats that are recorded; for refused ones ten, and one that counts the others."""
+    """None for heartbeats that are recorded; for refused ones one, which counts them and names a few."""
     requests = [agents[0].request(machine_id=uuid4()) for _ in range(100)]
     statuses(api, *(agent.request() for agent in agents))
     assert lines(capsys) == []
     assert statuses(api, *requests, agents[1].request()) == [UNAUTHORIZED] * 100 + [OK]
     logged = lines(capsys)
-    assert [line["message"] for line in logged] == ["request refused"] * 10 + ["more heartbeats refused"]
-    assert (logged[-1]["count"], logged[-1]["address"]) == (90, ADDRESS)
+    assert [line["message"] for line in logged] == ["request refused"]
+    assert (logged[0]["count"], logged[0]["address"], len(logged[0]["others"])) == (100, ADDRESS, 9)
+    assert all(line["status"] == UNAUTHORIZED and line["why"] for line in (logged[0], *logged[0]["others"]))
+    assert len(json.dumps(logged)) < 3000
+
+
+def test_a_batch_with_nothing_that_is_taken_counts_as_refused(api: AgentApi, agents: list[SignedAgent]) -> None:
+    """AWS counts by status, and an alarm by that: a fleet that reports in vain must not look as if it reported."""
+    good, bad = agents[0].request(), agents[1].request(machine_id=uuid4())
+    refused = api.handle(passed_on(bad, bad))
+    assert (refused.status, refused.headers) == (UNAUTHORIZED, {"content-type": "application/x-protobuf"})
+    assert [answer.status for answer in answers(refused)] == [UNAUTHORIZED] * 2
+    assert api.handle(passed_on(bad, good)).status == OK
+
+
+# --- rows that others hold ---
+
+
+@pytest.mark.parametrize("table", ["machine_agent_heartbeat", "machine_agent_started", "machine_due"])
+def test_a_locked_machine_does_not_hold_up_the_others_of_a_batch(
+    fleet: Fleet, clock: ManualClock, agents: list[SignedAgent], capsys: pytest.CaptureFixture[str], table: str
+) -> None:
+    """Whatever holds its rows, and whatever the heartbeats bring; the locked one is sent again."""
+    machine_ids = [agent.machine_id for agent in agents]
+    known = agents[: 0 if table == "machine_agent_started" else 4]
+    api = endpoint(Connection(fleet.settings, None, clock, lock_seconds=0.2))
+    if known:
+        assert statuses(api, *(agent.request() for agent in known)) == [OK] * 4
+    for machine_id in machine_ids[:2]:
+        fleet.request_installation(machine_id, 1)
+
+    def batch() -> list[AgentRequest]:
+        brought = (agents[0].outcome(1), agents[1].outcome(1), agents[2].request(HARDWARE), agents[3].request())
+        return list(brought)
+
+    holder = fleet.connect()
+
+    def while_locked() -> list[int]:
+        holder.script(f"SELECT 1 FROM {table} WHERE machine_id = '{machine_ids[0]}' FOR UPDATE")
+        lines(capsys)
+        return statuses(api, *batch())
+
+    assert holder.transact(while_locked) == [503, OK, OK, OK]
+    assert [(line["message"], line["machines"]) for line in lines(capsys)] == [
+        ("heartbeats not recorded: rows are locked", 1)
+    ]
+    assert statuses(api, agents[0].outcome(1)) == [OK]
+    assert fleet.sql("SELECT count(*) FROM machine_os_installation_report") == [[2]]
+    api.close()
 
 
 # --- what comes with them ---

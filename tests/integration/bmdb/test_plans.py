@@ -295,6 +295,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "signed_at": [1] * BATCH,
         "report_intervals": [240] * BATCH,
         "failed_attempts": [0] * BATCH,
+        "skip_locked": False,
         "stale_seconds": 1e12,
         "raws": ["00"] * BATCH,
         "hardware_threads": [1] * BATCH,

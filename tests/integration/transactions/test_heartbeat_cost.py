@@ -31,6 +31,7 @@ def written(fleet: Fleet, machines: list[UUID]) -> dict[str, Any]:
         "report_intervals": [120] * len(machines),
         "failed_attempts": [0] * len(machines),
         "stale_seconds": HOUR,
+        "skip_locked": False,
         "schema_version": fleet.sql("SELECT max(version) FROM schema_migrations")[0][0],
     }
     arguments = ", ".join(pg8000.native.literal(value) for value in in_order(values))

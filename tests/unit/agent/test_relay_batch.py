@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from agent.shepherd_agent.endpoint import Answer, Endpoint, NotDelivered
+from agent.shepherd_agent.endpoint import CONTENT_TYPE, Answer, Endpoint, NotDelivered
 from agent.shepherd_agent.relay import allowed_seconds
 from agent.shepherd_agent.relay_batch import Away, Batches, RelayedAnswer
 from agent.shepherd_agent.relay_client import RelayClient
@@ -44,7 +44,9 @@ class Api:
         if self.away:
             reason = "away"
             raise NotDelivered(reason)
-        return Answer(200, "200 OK", HTTPMessage(), field(1, integer(1, 200)) * count)
+        headers = HTTPMessage()
+        headers["Content-Type"] = CONTENT_TYPE
+        return Answer(200, "200 OK", headers, field(1, integer(1, 200)) * count)
 
 
 @pytest.fixture

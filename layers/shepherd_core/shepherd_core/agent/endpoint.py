@@ -49,17 +49,19 @@ class AgentRequest:
 
 @dataclass(frozen=True, slots=True)
 class AgentResponse:
-    """The response: a HeartbeatResponse or HeartbeatBatchResponse if the status is 200, else a line of text."""
+    """The response: a HeartbeatBatchResponse, a HeartbeatResponse if the status is 200, or else a line of text."""
 
     status: HTTPStatus
     time: int
     """Milliseconds since the Unix epoch, by the database's clock if it was asked. A header unless the status is 200."""
     body: bytes
+    relayed: bool = False
+    """The body is a HeartbeatBatchResponse, whatever the status."""
 
     @property
     def headers(self) -> dict[str, str]:
         """Return the headers by lower-case name."""
-        if self.status is HTTPStatus.OK:
+        if self.status is HTTPStatus.OK or self.relayed:
             return {"content-type": "application/x-protobuf"}  # its bytes are paid for with every heartbeat
         return {
             "content-type": "text/plain; charset=utf-8",
@@ -103,6 +105,8 @@ class AgentApi:
             answer = self._judgement.judge([_signed(request)], call)[0]
         except Refused as refusal:
             answer = call.refuse(refusal)
+        finally:
+            call.close()
         return AgentResponse(answer.status, answer.time, answer.body)
 
     def _answer_batch(self, request: AgentRequest, call: Call) -> AgentResponse:
@@ -113,8 +117,9 @@ class AgentApi:
             (each.signature, next(judged)) if isinstance(each, SignedBody) else (b"", call.refuse(each))
             for each in entries
         ]
-        call.close()
-        return AgentResponse(HTTPStatus.OK, request.received_at, batch.encode(answers))
+        # Of a batch with nothing that was taken, AWS counts a refusal or a failure, as of a single heartbeat.
+        status = HTTPStatus(min(answer.status for _, answer in answers))
+        return AgentResponse(status, request.received_at, batch.encode(answers), relayed=True)
 
     def _check(self, request: AgentRequest) -> None:
         """Refuse requests that are wrong whoever sent them."""

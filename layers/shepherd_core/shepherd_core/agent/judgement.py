@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.settings.relays import Relays
 
+_LATER = HTTPStatus.SERVICE_UNAVAILABLE
 _CACHED_KEYS = 100_000
 """Machines whose key is cached; about 30 MB."""
 _LONGEST_ADDRESS = 64
-_MOST_LINES = 10
-"""Refusals of one request that are logged each; the others are counted in one more line."""
+_MOST_NAMED = 10
+"""Refusals of one request that its line in the log names; it counts all."""
 MOST_OF_A_MACHINE = 3
 """Heartbeats of one machine in one request that are judged; more are refused."""
 
@@ -96,7 +97,7 @@ class _Entry:
 
 
 class Call:
-    """One request with heartbeats: what holds for all of them, and a bounded number of lines in the log."""
+    """One request with heartbeats: what holds for all of them, and one line in the log for those that are refused."""
 
     def __init__(self, received_at: int, address: str, told: Callable[[UUID], str], *, relayed: bool) -> None:
         """
@@ -108,26 +109,26 @@ class Call:
         self.told = told
         self.relayed = relayed
         self._address = address[:_LONGEST_ADDRESS]
-        self._refused = 0
+        self._refused: list[dict[str, object]] = []
+        self._count = 0
+
+    def unavailable(self) -> Answer:
+        """Return the answer to what cannot be recorded now."""
+        return Answer(_LATER, self.received_at, b"try again later\n")
 
     def refuse(self, refusal: Refused, machine_id: UUID | None = None) -> Answer:
         """Return the answer to what is refused."""
-        self._refused += 1
-        if self._refused <= _MOST_LINES:
-            # One short line: a sender can cause any number of them.
-            telemetry.warning(
-                "request refused",
-                status=refusal.status,
-                machine_id=machine_id,
-                address=self._address,
-                why=refusal.why,
-            )
+        self._count += 1
+        if self._count <= _MOST_NAMED:
+            self._refused.append({"status": refusal.status, "machine_id": machine_id, "why": refusal.why})
         return Answer(refusal.status, refusal.time or self.received_at, f"{refusal.text}\n".encode())
 
     def close(self) -> None:
-        """Log how many refusals had no line of their own."""
-        if self._refused > _MOST_LINES:
-            telemetry.warning("more heartbeats refused", count=self._refused - _MOST_LINES, address=self._address)
+        """Log what was refused: one line, because a sender can cause any number of refusals."""
+        if self._refused:
+            first, *others = self._refused
+            more: dict[str, object] = {"others": others} if others else {}
+            telemetry.warning("request refused", **first, address=self._address, count=self._count, **more)
 
 
 class Judgement:
@@ -172,8 +173,10 @@ class Judgement:
                 machines=len(open_entries),
                 cause=error,
             )
-        unavailable = Answer(HTTPStatus.SERVICE_UNAVAILABLE, call.received_at, b"try again later\n")
-        return [replace(entry.answer or unavailable, response_key=entry.response_key) for entry in entries]
+        locked = [entry.signed.machine for entry in entries if entry.answer and entry.answer.status == _LATER]
+        if locked:
+            telemetry.warning("heartbeats not recorded: rows are locked", machines=len(locked), machine_id=locked[0])
+        return [replace(entry.answer or call.unavailable(), response_key=entry.response_key) for entry in entries]
 
     def _judge_once(self, entries: Mapping[UUID, _Entry], call: Call) -> None:
         """Judge one heartbeat of each machine."""
@@ -235,6 +238,9 @@ class Judgement:
             if reply is None:
                 continue
             agent, entry = agents[heartbeat.machine_id], entries[heartbeat.machine_id]
+            if reply.locked:
+                entry.answer = call.unavailable()
+                continue
             agent.reported_at = now
             agent.hardware_at = now if heartbeat.hardware is not None else agent.hardware_at
             if reply.refused:

@@ -61,19 +61,22 @@ class Connection:
         clock: Clock,
         authorities: Callable[[], bytes] | None = None,
         attempts: int = ATTEMPTS,
+        lock_seconds: float = 0,
     ) -> None:
         """
         Both callables are called for every new connection.
 
         *password* returns the password or token; None: the server asks for none.
         *authorities* is as in ``transport.dial``. Whatever may be retried is tried
-        *attempts* times in all.
+        *attempts* times in all. A statement waits *lock_seconds* for a row that others
+        hold, and then fails; 0: no less than for anything else.
         """
         self._settings = settings
         self._password = password
         self._authorities = authorities
         self._clock = clock
         self._attempts = attempts
+        self._lock_seconds = lock_seconds
         self._driver: pg8000.native.Connection | None = None
         self._prepared: dict[str, pg8000.native.PreparedStatement] = {}
         self._in_transaction = False
@@ -242,6 +245,7 @@ class Connection:
                     "search_path": "public",
                     "DateStyle": "ISO",  # the only style that ``_moment`` can read
                     "statement_timeout": _milliseconds(settings.bmdb_statement_timeout_seconds),
+                    "lock_timeout": _milliseconds(self._lock_seconds),
                     # If a client is cut off inside a transaction, the server would keep its locks for hours. After this
                     # time the client has stopped waiting, too.
                     "idle_in_transaction_session_timeout": _milliseconds(longest),

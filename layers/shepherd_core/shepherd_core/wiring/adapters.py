@@ -96,7 +96,10 @@ def rolling_back(stack: str) -> bool:
 
 
 def bmdb(
-    settings: functions.BmdbSettings | None = None, attempts: int = ATTEMPTS, role: str | None = None
+    settings: functions.BmdbSettings | None = None,
+    attempts: int = ATTEMPTS,
+    role: str | None = None,
+    lock_seconds: float = 0,
 ) -> Connection:
     """
     Return a connection to the BMDB of *settings*, or of this process's own. It connects when it is first used.
@@ -113,7 +116,7 @@ def bmdb(
         settings = settings.of_role(role or own)
     source = settings.bmdb_ca_source
     authorities = None if source is None else cache(partial(read, source))
-    return Connection(settings, _password(settings), CLOCK, authorities, attempts)
+    return Connection(settings, _password(settings), CLOCK, authorities, attempts, lock_seconds)
 
 
 def _password(settings: functions.BmdbSettings) -> Callable[[], str] | None:

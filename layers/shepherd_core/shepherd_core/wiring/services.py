@@ -28,7 +28,8 @@ def agent_api() -> AgentApi:
     from shepherd_core.agent.judgement import Limits  # noqa: PLC0415
 
     (ours,) = settings.load(functions.AgentApiSettings)
-    connection = adapters.bmdb(ours, attempts=2)  # agents retry
+    # Agents retry. A row that stays locked must not take the time of the other heartbeats of a batch.
+    connection = adapters.bmdb(ours, attempts=2, lock_seconds=ours.bmdb_statement_timeout_seconds / 5)
     limits = Limits(
         body_bytes=ours.max_body_bytes,
         stale_seconds=ours.stale_seconds,

@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _SUMS = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")
 _NO_SUCH_TABLE_OR_COLUMN = ("42P01", "42703")
+_LOCKED = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,8 @@ class HeartbeatReply:
     """Generation and serialized OSInstallationRequest of a requested installation that has not been reported."""
     refused: bool = False
     """Nothing was recorded: the generation of the installation report is too low, or was never requested."""
+    locked: bool = False
+    """Nothing was recorded: somebody else holds a row of the machine, for longer than the connection waits."""
 
 
 class _GenerationsRefused(Exception):
@@ -166,10 +169,11 @@ def _accept_all(
 ) -> dict[UUID, HeartbeatReply]:
     plain = [each for each in heartbeats if each.hardware is None and each.installation is None]
     reporting = [each for each in heartbeats if each.hardware is not None or each.installation is not None]
-    replies = _accept(connection, plain, stale_seconds) if plain else {}
+    replies = _past_locks(partial(_accept, connection, plain, stale_seconds)) if plain else {}
     while reporting:
+        record = partial(_accept_reports, connection, reporting, stale_seconds)
         try:
-            return replies | connection.transact(partial(_accept_reports, connection, reporting, stale_seconds))
+            return replies | _past_locks(partial(_transacted, connection, record))
         except _GenerationsRefused as refusal:
             # Again without those that are refused: nothing of them is recorded, and the others are none the worse.
             replies |= refusal.replies
@@ -177,8 +181,22 @@ def _accept_all(
     return replies
 
 
+def _transacted(connection: Connection, record: Callable[..., T], *, skip_locked: bool) -> T:
+    return connection.transact(partial(record, skip_locked=skip_locked))
+
+
+def _past_locks(record: Callable[..., T]) -> T:
+    """Return the result of *record*, which skips rows that others hold if it waited for them in vain."""
+    try:
+        return record(skip_locked=False)
+    except StatementFailed as error:
+        if error.sqlstate != _LOCKED:
+            raise
+        return record(skip_locked=True)
+
+
 def _accept(
-    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float
+    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float, *, skip_locked: bool
 ) -> dict[UUID, HeartbeatReply]:
     rows = connection.run(
         "accept_heartbeats",
@@ -188,21 +206,31 @@ def _accept(
         report_intervals=[each.report_interval_seconds for each in heartbeats],
         failed_attempts=[each.failed_attempts for each in heartbeats],
         stale_seconds=stale_seconds,
+        skip_locked=skip_locked,
         schema_version=migrations()[-1].version,
     )
     return {
-        machine_id: HeartbeatReply(time, None if generation is None else (generation, request))
+        machine_id: HeartbeatReply(
+            time or 0, None if generation is None else (generation, request), locked=time is None
+        )
         for machine_id, time, generation, request in rows
     }
 
 
 def _accept_reports(
-    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float
+    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float, *, skip_locked: bool
 ) -> dict[UUID, HeartbeatReply]:
     installing = [each.machine_id for each in heartbeats if each.installation is not None]
-    if installing:
+    locked: dict[UUID, HeartbeatReply] = {}
+    if installing and skip_locked:
+        rows = connection.run("machines_with_locked_due_rows", machine_ids=installing)
+        locked = {machine_id: HeartbeatReply(0, locked=True) for (machine_id,) in rows}
+        heartbeats = [each for each in heartbeats if each.machine_id not in locked]
+    elif installing:
         connection.run("lock_due_rows", machine_ids=installing)
-    replies = _accept(connection, heartbeats, stale_seconds)
+    answered = _accept(connection, heartbeats, stale_seconds, skip_locked=skip_locked)
+    locked |= {machine_id: reply for machine_id, reply in answered.items() if reply.locked}
+    replies = {machine_id: reply for machine_id, reply in answered.items() if not reply.locked}
     hardware = {each.machine_id: each.hardware for each in heartbeats if each.hardware and each.machine_id in replies}
     if hardware:
         connection.run(
@@ -230,7 +258,7 @@ def _accept_reports(
         reply = replies[machine_id]
         if reply.request is not None and reply.request[0] == report.generation:
             replies[machine_id] = HeartbeatReply(reply.time)
-    return replies
+    return replies | locked
 
 
 def _in_this_schema(connection: Connection, unit: Callable[[], T]) -> T:

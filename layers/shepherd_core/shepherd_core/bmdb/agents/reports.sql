@@ -36,7 +36,8 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 -- statement and sees its heartbeat (lock_agent). A recovery waits too, but its single statement has an older snapshot, and
 -- the row remains. It has no effect, and the next agent start or the decommissioning deletes it.
 --
--- Rows are written by machine id, so that concurrent batches do not deadlock.
+-- Rows are written by machine id, so that concurrent batches do not deadlock. With skip_locked, machines whose rows others
+-- hold are left out, and returned without a time. It is no default: a lock writes as much WAL as half a heartbeat.
 WITH input_rows AS (
     SELECT
         g.machine_id, decode(g.public_key, 'hex') AS public_key, g.signed_at, g.report_interval_seconds, g.failed_attempts
@@ -51,6 +52,27 @@ WITH input_rows AS (
         AND (SELECT max(version) FROM schema_migrations) = :schema_version
     ORDER BY g.machine_id
 ),
+free_heartbeats AS (
+    SELECT machine_id
+    FROM machine_agent_heartbeat
+    WHERE :skip_locked::boolean AND machine_id = ANY (:machine_ids::uuid[])
+    ORDER BY machine_id
+    FOR UPDATE SKIP LOCKED
+),
+free_agents AS (
+    SELECT a.machine_id
+    FROM machine_agent_started a
+    WHERE :skip_locked::boolean AND a.machine_id = ANY (:machine_ids::uuid[])
+        AND NOT EXISTS (SELECT 1 FROM machine_agent_heartbeat x WHERE x.machine_id = a.machine_id)
+    ORDER BY a.machine_id
+    FOR SHARE OF a SKIP LOCKED
+),
+free_rows AS (
+    SELECT machine_id, public_key, signed_at, report_interval_seconds, failed_attempts
+    FROM input_rows
+    WHERE NOT :skip_locked::boolean
+        OR machine_id IN (SELECT machine_id FROM free_heartbeats UNION ALL SELECT machine_id FROM free_agents)
+),
 renewed AS (
     UPDATE machine_agent_heartbeat h
     SET
@@ -59,7 +81,7 @@ renewed AS (
         report_interval_seconds = n.report_interval_seconds,
         failed_attempts = n.failed_attempts,
         padding = NULL
-    FROM input_rows n
+    FROM free_rows n
     JOIN machine_agent_started a ON a.machine_id = n.machine_id
     WHERE h.machine_id = n.machine_id AND h.agent_signed_at < n.signed_at AND a.agent_public_key = n.public_key
     RETURNING h.machine_id, h.agent_heartbeat_at
@@ -68,7 +90,7 @@ first AS (
     INSERT INTO machine_agent_heartbeat AS h
         (machine_id, agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts)
     SELECT a.machine_id, clock_timestamp(), n.signed_at, n.report_interval_seconds, n.failed_attempts
-    FROM input_rows n
+    FROM free_rows n
     JOIN machine_agent_started a ON a.machine_id = n.machine_id
     WHERE a.agent_public_key = n.public_key
         AND (SELECT x.machine_id FROM machine_agent_heartbeat x WHERE x.machine_id = n.machine_id) IS NULL
@@ -96,12 +118,32 @@ LEFT JOIN machine_os_installation_request q
         SELECT 1
         FROM machine_os_installation_report r
         WHERE r.machine_id = q.machine_id AND r.generation = q.generation
-    );
+    )
+UNION ALL
+SELECT n.machine_id, NULL, NULL, NULL
+FROM input_rows n
+JOIN machine_agent_started a ON a.machine_id = n.machine_id AND a.agent_public_key = n.public_key
+WHERE :skip_locked::boolean AND n.machine_id NOT IN (SELECT machine_id FROM free_rows);
 
 -- name: lock_agent
 -- Keep heartbeats out until this transaction ends, and wait for those in progress, so that the next statement sees
 -- them. Runs after lock_due_rows.
 SELECT machine_id FROM machine_agent_started WHERE machine_id = :machine_id FOR UPDATE;
+
+-- name: machines_with_locked_due_rows
+-- Lock the due rows of these machines as lock_due_rows does, but for those that others hold, and return the machines of
+-- these.
+WITH locked AS (
+    SELECT machine_id, process
+    FROM machine_due
+    WHERE machine_id = ANY (:machine_ids::uuid[])
+    ORDER BY machine_id, process
+    FOR UPDATE SKIP LOCKED
+)
+SELECT DISTINCT d.machine_id
+FROM machine_due d
+WHERE d.machine_id = ANY (:machine_ids::uuid[])
+    AND NOT EXISTS (SELECT 1 FROM locked l WHERE l.machine_id = d.machine_id AND l.process = d.process);
 
 -- name: write_hardware_reports
 -- The hardware of these machines, and the sums that the inventory reads.
