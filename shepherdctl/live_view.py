@@ -146,7 +146,10 @@ class LiveView:
     def _print(self, at: float, text: str, source: str = "") -> None:
         line = f"{max(0.0, at):5.1f} s  {source:<11}  {text}"
         self.lines.append(line)
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if self.live is None:
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        else:
+            self.console.print(Text(line))  # options of this call would also apply to the table below
 
 
 def watch(
@@ -197,7 +200,7 @@ def _table(
             str(machine.machine_id)[:8],
             machine.provider_id[:8],
             machine.power + (f" ({fault})" if fault else ""),
-            f"[{style}]{state}[/]" if style else state,
+            Text(state, style or ""),
             "" if machine.heartbeat_age is None else f"{machine.heartbeat_age / 60:.0f} min ago",
         )
     at_work = Counter[str]()

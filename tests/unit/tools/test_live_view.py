@@ -107,9 +107,13 @@ def test_the_table_shows_which_loop_works_on_what(environment: Environment) -> N
 def test_the_table_gives_way_to_the_events(environment: Environment, height: int) -> None:
     """On a small terminal the machines hid all events, even that recovery was suspended."""
     screen = StringIO()
-    console = Console(file=screen, width=80, height=height, force_terminal=True, color_system=None)
+    console = Console(
+        file=screen, width=80, height=height, force_terminal=True, force_interactive=True, color_system=None
+    )
     with Live(console=console, auto_refresh=False) as live:
         view = LiveView(console, live)
+        view.refresh(environment, statuses(29))
+        live.refresh()
         view.on_invocation(SUSPENDED)
         view.refresh(environment, statuses(29))
         table = Console(file=(drawn := StringIO()), width=80)
@@ -121,3 +125,4 @@ def test_the_table_gives_way_to_the_events(environment: Environment, height: int
     assert "no heartbeat" in drawn.getvalue()
     assert f"and {MACHINES - (len(lines) - 7)} more machines" in drawn.getvalue()
     assert "suspends recovery" in screen.getvalue()
+    assert "[red]" not in screen.getvalue()
