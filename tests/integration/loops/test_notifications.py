@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -15,13 +17,16 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.wiring import notifications
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
+from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shepherd_core.bmdb.connection import Connection
+
     from tests.support.bmdb.fleet import Fleet
 
-LATER = 601
+LATER, CLAIMERS = 601, 4
 NOBODY = "arn:aws:sns:eu-central-1:123456789012:nobody"
 
 
@@ -91,7 +96,7 @@ def test_machines_put_into_quarantine_are_told_in_one_message(
     """A rack that dies is no flood; what comes within ten minutes is in the next message."""
     first, second = quarantine(fleet, 2, "no step left\x1b[2J")
     publish(fleet)
-    (third,) = quarantine(fleet, 1, "no step left")
+    (third,) = quarantine(fleet, 1, "x" * 400)
     publish(fleet)
     ((subject, text),) = told()
     assert subject == "Shepherd, static: 2 machines put into quarantine"
@@ -101,6 +106,7 @@ def test_machines_put_into_quarantine_are_told_in_one_message(
     publish(fleet)
     ((subject, text),) = told()
     assert (subject, third in text) == ("Shepherd, static: 1 machine put into quarantine", True)
+    assert f": {'x' * 299}…\n" in text
 
 
 def test_the_limit_is_told_once(fleet: Fleet, told: Callable[[], list[tuple[str, str]]]) -> None:
@@ -137,6 +143,25 @@ def test_what_was_not_sent_is_told_later(
     fleet.pass_time(LATER)
     publish(fleet)
     assert [subject for subject, _ in told()] == ["Shepherd, static: recovery suspended"]
+
+
+def test_concurrent_invocations_share_no_notice(fleet: Fleet) -> None:
+    """Each would publish it."""
+    connections = [fleet.connect() for _ in range(CLAIMERS)]
+    barrier = threading.Barrier(CLAIMERS)
+
+    def claim(connection: Connection, provider: str) -> int:
+        connection.run("now")
+        barrier.wait(WAIT_SECONDS)
+        return len(notices.claim(connection, provider))
+
+    with ThreadPoolExecutor(CLAIMERS) as pool:
+        for turn in range(20):
+            provider = f"provider-{turn}"
+            fleet.sql(
+                "INSERT INTO notices (kind, provider, detail) VALUES ('limit', :provider, '?')", provider=provider
+            )
+            assert sum(pool.map(claim, connections, [provider] * CLAIMERS)) == 1
 
 
 def test_notices_go_after_a_day(fleet: Fleet, told: Callable[[], list[tuple[str, str]]]) -> None:
