@@ -1,7 +1,7 @@
 # What people type, and what CI runs. Needs Python 3.11 to 3.13 and make; everything else is installed into .venv and
 # .venv-sam, with the versions and hashes of the lock files.
 #
-# `make demo` takes PROVIDER=equinix|redfish|hetzner, CONSOLE=1 (opens the fleet in a browser) and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
+# `make demo` takes PROVIDER=equinix|redfish|hetzner|ironic, CONSOLE=1 (opens the fleet in a browser) and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
 # `make test` takes TEST_FLAGS="…" for pytest, `make chaos` CHAOS_FLAGS="…" (see .venv/bin/python -m tests.chaos --help),
 # `make mutants` MUTANTS_FLAGS="--size 130 --seed 1" (see .venv/bin/python -m tests.mutants --help),
 # `make invoke` and `make local-invoke` take FUNCTION=migrator|provisioner|initializer|agent_api|recoverer|updater
@@ -19,6 +19,8 @@ BIN := .venv/bin
 # The SAM command line pins libraries that ours needs in other versions.
 SAM := SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam
 CFN_LINT := .venv-sam/bin/cfn-lint
+# Names the environment of the real Ironic to the simulator.
+IRONIC := IRONIC_ENVIRONMENT=$(CURDIR)/.venv-ironic
 # The checks ask no AWS account; the region only says which rules apply.
 REGION := us-east-1
 # Quiet enough to show errors and nothing else.
@@ -39,9 +41,11 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# With PROVIDER=ironic, the real Ironic where it can be installed (some 320 MB), else a fake.
 .PHONY: demo
 demo: .venv/.ready ## watch machines being created, started, broken and repaired
-	@$(BIN)/shepherdctl demo $(if $(PROVIDER),--provider $(PROVIDER)) $(if $(CONSOLE),--console) $(DEMO_FLAGS)
+	@$(if $(filter ironic,$(PROVIDER)),$(MAKE) --no-print-directory .venv-ironic/.ready || echo "only a fake of Ironic" >&2; $(IRONIC)) \
+		$(BIN)/shepherdctl demo $(if $(PROVIDER),--provider $(PROVIDER)) $(if $(CONSOLE),--console) $(DEMO_FLAGS)
 
 .PHONY: demo-picture
 demo-picture: .venv/.ready ## draw docs/demo.svg from a run of the demo
@@ -57,6 +61,11 @@ WORKERS = $$($(BIN)/python -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)
 .PHONY: test
 test: .venv/.ready .venv-sam/.ready ## run all tests
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
+
+.PHONY: test-ironic
+test-ironic: .venv/.ready .venv-ironic/.ready ## run the tests of the provider ironic against the real service
+	@$(IRONIC) $(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(TEST_FLAGS) tests/integration/providers/contract/test_ironic.py \
+		tests/integration/providers/test_ironic_adapter.py tests/acceptance/test_ironic.py
 
 .PHONY: chaos
 chaos: .venv/.ready ## kill and interleave invocations at each outside effect, and check the promises
@@ -159,13 +168,14 @@ lock: ## pin the versions for requirements/*.in (needs uv and npm)
 	@$(COMPILE) --constraint requirements/dev.txt --output-file $(LAYER)/requirements.txt $(LAYER)/requirements.in
 	@$(COMPILE) --output-file requirements/sam.txt requirements/sam.in
 	@$(COMPILE) --output-file requirements/bench.txt requirements/bench.in
+	@$(COMPILE) --output-file requirements/ironic.txt requirements/ironic.in
 	@$(COMPILE) --output-file $(LAYER)/bytecode/requirements.txt $(LAYER)/bytecode/requirements.in
 	@cd $(LAYER)/bytecode && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts \
 		--no-audit --no-fund --silent
 
 .PHONY: clean
 clean: ## remove environments, caches and build output
-	@rm -rf .venv .venv-sam .venv-bench .aws-sam build *.egg-info .hypothesis .*_cache
+	@rm -rf .venv .venv-sam .venv-bench .venv-ironic .aws-sam build *.egg-info .hypothesis .*_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 # The lock files are complete, so that pip has nothing to resolve.
@@ -180,6 +190,10 @@ clean: ## remove environments, caches and build output
 
 .venv-bench/.ready: requirements/bench.txt
 	@$(call make-environment,.venv-bench,requirements/bench.txt)
+	@touch $@
+
+.venv-ironic/.ready: requirements/ironic.txt
+	@$(call make-environment,.venv-ironic,requirements/ironic.txt)
 	@touch $@
 
 define make-environment

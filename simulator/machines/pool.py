@@ -103,19 +103,25 @@ class MachinePool(Closeable):
 
     # --- power ---
 
-    def rack(self, name: str, authorized_key: str, provision_seconds: float = 0) -> str:
+    def reserve(self) -> str:
+        """Return the address of a machine that is not racked yet."""
+        with self._lock:
+            self._racked += 1
+            return str(self._first_address + self._racked - 1)
+
+    def rack(self, name: str, authorized_key: str, provision_seconds: float = 0, reserved: str | None = None) -> str:
         """
         Add a machine and return its address at once; it is provisioned, then boots, then answers SSH.
 
-        It admits root with *authorized_key*, a line in OpenSSH's format.
+        It admits root with *authorized_key*, a line in OpenSSH's format. Its address is the *reserved* one or new.
 
         Raises:
             ValueError: the name is in use or cannot be a folder's, or the key is not an SSH key.
         """
+        address = reserved or self.reserve()
         with self._lock:
             if name in self._machines or not name or "/" in name or name.startswith("."):
                 raise ValueError(f"{name!r} cannot be the name of a new machine")
-            address = str(self._first_address + self._racked)
             machine = MachineServer(
                 self._id,
                 name,
@@ -125,7 +131,6 @@ class MachinePool(Closeable):
                 environment=self._environment,
                 user=self._user,
             )
-            self._racked += 1
             self._machines[name] = machine
 
         async def provision() -> None:

@@ -19,14 +19,17 @@ class Hardware(Protocol):
     cannot be racked fails.
     """
 
-    def rack(self, name: str, authorized_key: str, provision_seconds: float) -> str:
+    def rack(self, name: str, authorized_key: str, provision_seconds: float, reserved: str | None = None) -> str:
         """
-        Add a machine and return its IP address.
+        Add a machine and return its IP address, the *reserved* one or a new one.
 
         Its root user accepts *authorized_key*: lines as in ``authorized_keys``,
         none, one or several (hardware that can take only one takes the first).
         The machine begins to boot after *provision_seconds*.
         """
+
+    def reserve(self) -> str:
+        """Return the IP address of a machine that is not racked yet."""
 
     def reboot(self, name: str) -> None:
         """Restart the machine."""
@@ -50,6 +53,7 @@ class NoHardware:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: list[tuple[str, str]] = []
+        self._addresses = 0
         self.authorized_keys: dict[str, str] = {}
         """The authorized keys of each racked machine, by name."""
 
@@ -59,12 +63,18 @@ class NoHardware:
         with self._lock:
             return list(self._calls)
 
-    def rack(self, name: str, authorized_key: str, provision_seconds: float) -> str:  # noqa: ARG002 - the protocol's
+    def rack(self, name: str, authorized_key: str, provision_seconds: float, reserved: str | None = None) -> str:  # noqa: ARG002 - the protocol's
         """Record it, and return an unused address."""
         self._record("rack", name)
         with self._lock:
             self.authorized_keys[name] = authorized_key
-            return str(_FIRST_ADDRESS + len(self.authorized_keys) - 1)
+        return reserved or self.reserve()
+
+    def reserve(self) -> str:
+        """Return an unused address."""
+        with self._lock:
+            self._addresses += 1
+            return str(_FIRST_ADDRESS + self._addresses - 1)
 
     def reboot(self, name: str) -> None:
         """Record it."""

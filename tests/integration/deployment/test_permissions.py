@@ -30,6 +30,7 @@ from simulator.lambda_.environment import Context
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.hetzner.state import RobotServer
+from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.kit.hardware import NoHardware
 from tests.support.bmdb.tls_postgres import ADDRESS, Authority, Door
 from tests.support.deployment import function_process
@@ -41,6 +42,7 @@ from tests.support.deployment.deployments import (
     FUNCTIONS,
     HETZNER,
     IAM,
+    IRONIC,
     KEY,
     LOOPS,
     ONE_PASSWORD,
@@ -136,7 +138,7 @@ def reads(*names: str) -> set[tuple[str, str]]:
     }
 
 
-PASSWORD, LIST, CA, BMC_CA, SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY, API_KEY, ROBOT, KEYS, SIGNING_KEY = (
+PASSWORD, LIST, CA, BMC_CA, SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY, API_KEY, ROBOT, NODES, KEYS, SIGNING_KEY = (
     f"/shepherd/{name}"
     for name in (
         "bmdb-password",
@@ -148,6 +150,7 @@ PASSWORD, LIST, CA, BMC_CA, SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY, API_KEY, ROBOT, K
         "ssh-key.pub",
         "equinix-api-key",
         "hetzner-credential",
+        "ironic-credential",
         "installation-key.pub",
         "installation-key",
     )
@@ -188,7 +191,8 @@ RESTARTS = of_ec2("CreateReplaceRootVolumeTask", "instance", "volume", "replace-
 )
 # A BMC that nobody answers for, which the credential is read for all the same; and what else the providers know.
 RACK = '[{"ID": "one", "Addr": "192.0.2.1", "Bmc": "https://127.0.0.1:9", "Credential": "/shepherd/bmc/one"}]'
-KNOWN = {"redfish": "one", "hetzner": "1"}
+INSTANCE = "0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001"
+KNOWN = {"redfish": "one", "hetzner": "1", "ironic": INSTANCE}
 
 
 # Images and launch templates are permitted by their ids, wherever they are; tests/unit/deployment/test_template_ec2.py
@@ -291,6 +295,7 @@ CASES = [
         {**CA_IN_SSM, "creation_seconds": "0"},
     ),
     Case("provisioner", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, CA), CA_IN_SSM),
+    Case("provisioner", IRONIC, reads(NODES, PUBLIC_KEY, CA), CA_IN_SSM),
     Case(
         "initializer",
         REDFISH,
@@ -299,6 +304,7 @@ CASES = [
     ),
     Case("initializer", EC2, SEES | reads(SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
     Case("initializer", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
+    Case("initializer", IRONIC, reads(NODES, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
     Case(
         "recoverer",
         REDFISH,
@@ -310,6 +316,8 @@ CASES = [
     Case("updater", REDFISH, reads(LIST, BMCS, S3_BMC_CA, CA), {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM}),
     Case("updater", EC2, SEES | reads(CA), CA_IN_SSM),
     Case("updater", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, CA), CA_IN_SSM),
+    Case("recoverer", IRONIC, reads(NODES, SSH_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
+    Case("updater", IRONIC, reads(NODES, CA), CA_IN_SSM),
     Case("agent_api", STATIC, reads(CA), CA_IN_SSM),
     Case("agent_api", {**STATIC, **ONE_PASSWORD}, reads(CA), CA_IN_SSM),
     Case("agent_api", {**EQUINIX, **IAM}, reads(S3_CA), CA_IN_S3),
@@ -355,6 +363,16 @@ def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
     function_process.end()
 
 
+def ironic_nodes() -> FakeIronic:
+    """Return a free node, and one with an instance of ours."""
+    settings = REQUIRED["ironic"]
+    ironic = FakeIronic(NoHardware(), secret="a-user:a-password")
+    _, used = (ironic.add(settings["ironic_resource_class"], {"ipv4_address": "192.0.2.1"}) for _ in range(2))
+    info = {"shepherd_fleet": settings["ironic_fleet"]}
+    ironic.nodes[used].update(provision_state="active", instance_uuid=INSTANCE, instance_info=info)
+    return ironic
+
+
 @pytest.fixture
 def deployed(
     fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -372,6 +390,7 @@ def deployed(
         PUBLIC_KEY: ssh_keys.public_line(private_key),
         API_KEY: "a-key",
         ROBOT: "a-user:a-password",
+        NODES: "a-user:a-password",
         f"{BMCS[:-1]}one": "a-user:a-word",
     }
     for name, value in {**secrets, CA: ca, BMC_CA: ca}.items():
@@ -395,6 +414,7 @@ def deployed(
     )
     servers = [RobotServer(number=1, name="ours-1")]
     robot = HetznerRobot(NoHardware(), user="a-user", password="a-password", servers=servers)
+    ironic = ironic_nodes()
 
     def network(provider: str) -> dict[str, str]:
         if provider != "ec2":  # for the others moto shall not make one, which takes a second
@@ -405,7 +425,7 @@ def deployed(
             "ec2_security_groups": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
         }
 
-    with Door(server, authority.context()) as door, project as api, robot:
+    with Door(server, authority.context()) as door, project as api, robot, ironic:
 
         def deploy(case: Case) -> dict[str, str]:
             machines = RACK if case.provider == "redfish" else "[]"
@@ -425,6 +445,7 @@ def deployed(
                 "equinix_api_url": api.url,
                 "hetzner_api_url": robot.url,
                 **REQUIRED[case.provider],
+                **({"ironic_api_url": ironic.url} if case.provider == "ironic" else {}),
                 **case.settings,
                 **network(case.provider),
             }
@@ -583,7 +604,9 @@ def test_only_joining_a_network_has_no_narrower_resource_and_no_code_may_do_it()
     assert wide[0]["Condition"] == {"Null": {"lambda:SourceFunctionArn": "true"}}
 
 
-@pytest.mark.parametrize("deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER], ids=lambda each: each.get("Provider"))
+@pytest.mark.parametrize(
+    "deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER, IRONIC], ids=lambda each: each.get("Provider")
+)
 def test_the_ssh_key_is_for_those_that_log_in_and_nobody_may_write_it(deployment: dict[str, str]) -> None:
     """Who has taken over another function must not become root on machines, now or on those that are created."""
     stack = Stack(transformed(), deployment)
@@ -598,7 +621,7 @@ def test_the_ssh_key_is_for_those_that_log_in_and_nobody_may_write_it(deployment
             assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="true")
 
 
-@pytest.mark.parametrize("deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER])
+@pytest.mark.parametrize("deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER, IRONIC])
 def test_no_function_may_sign_installations(deployment: dict[str, str]) -> None:
     """Who has taken one over, the agent API above all, could have any image installed. Nor may one change the keys."""
     stack = Stack(transformed(), deployment)

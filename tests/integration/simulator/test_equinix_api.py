@@ -90,7 +90,7 @@ def make() -> Iterator[Callable[..., World]]:
 class BrokenHardware(NoHardware):
     """Machines that cannot be racked."""
 
-    def rack(self, name: str, authorized_key: str, provision_seconds: float) -> str:
+    def rack(self, name: str, authorized_key: str, provision_seconds: float, reserved: str | None = None) -> str:
         """Fail."""
         raise OSError("no more racks")
 

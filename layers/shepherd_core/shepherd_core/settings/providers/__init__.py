@@ -12,6 +12,7 @@ from shepherd_core.settings.providers import (
     ec2,
     equinix,
     hetzner,
+    ironic,
     redfish,
     static,
 )
@@ -22,6 +23,7 @@ SPECS = tuple(
         ec2,
         equinix,
         hetzner,
+        ironic,
         redfish,
         static,
     )

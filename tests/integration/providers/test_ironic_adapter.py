@@ -1,0 +1,287 @@
+"""What is special about the ironic adapter; ``make test-ironic`` runs it in front of the real service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import pytest
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import (
+    CapacityTaken,
+    MachineNotFound,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+)
+from shepherd_core.domain.machine import Machine, ProviderStatus
+from shepherd_core.domain.provider import Capability
+from shepherd_core.providers.ironic.adapter import LOCKED_SECONDS
+from shepherd_core.providers.ironic.keystone import ApplicationCredential
+
+from simulator.environment.faults import Drop, FakeAnswer
+from simulator.providers.ironic.fake import FakeIronic
+from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.kit.http_server import HttpRequest, Reply, Server
+from tests.support.providers.ironic_api import FLEET, PUBLIC_KEY, ironic_api, ironic_provider, operate
+from tests.support.providers.provider_contract import INTERRUPTIONS
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.domain.clock import Clock
+
+    from simulator.providers.ironic.api import IronicApi
+    from tests.conftest import ManualClock
+
+TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
+LOCKED = {"error_message": '{"faultcode": "Client", "faultstring": "Node n is locked by host h, please retry"}'}
+INVALID_PATCH = [{"op": "test", "path": "/instance_uuid", "value": str(TOKEN)}]
+
+
+@pytest.fixture
+def api() -> Iterator[IronicApi]:
+    """Return a service without nodes of ours."""
+    with ironic_api(NoHardware()) as api:
+        yield api
+        assert api.errors == []
+
+
+class Nodes:
+    """Nodes of one resource class, and the adapter for them."""
+
+    def __init__(
+        self, api: IronicApi, clock: ManualClock, deadline: Deadline, number: int = 1, **settings: Any
+    ) -> None:
+        self.api, self.deadline = api, deadline
+        self.provider = ironic_provider(api, clock, **settings)
+        addresses = [api.machines.hardware.reserve() for _ in range(number)]
+        self.ids = api.enroll(self.provider._settings.ironic_resource_class, addresses)
+
+    def listed(self) -> list[Machine]:
+        """Return the listing."""
+        return self.provider.list_machines(self.deadline)
+
+    def create(self) -> Machine:
+        """Create a machine, and return it when it is up."""
+        self.provider.create_machine(self.listed()[0], TOKEN, self.deadline)
+        eventually(self.api.settled)
+        return self.provider.get_machine(self.listed()[0].provider_id, self.deadline)
+
+
+@pytest.fixture
+def nodes(api: IronicApi, clock: ManualClock, deadline: Deadline) -> Nodes:
+    """Return one free node."""
+    return Nodes(api, clock, deadline)
+
+
+def test_a_machine_is_the_instance_and_admits_our_key(nodes: Nodes) -> None:
+    """The id of a node would name the next machine on it too."""
+    created = nodes.create()
+    assert created.provider_id == str(created.token) == str(TOKEN)
+    assert created.reservation_id == nodes.ids[0]
+    assert created.status is ProviderStatus.RUNNING
+    hardware = nodes.api.machines.hardware
+    assert isinstance(hardware, NoHardware)
+    assert hardware.authorized_keys == {created.provider_id: PUBLIC_KEY}
+    nodes.provider.release(created.provider_id, nodes.deadline)
+    eventually(nodes.api.settled)
+    assert [each.reservation_id for each in nodes.listed()] == nodes.ids
+    with pytest.raises(MachineNotFound):
+        nodes.provider.get_machine(created.provider_id, nodes.deadline)
+
+
+def test_only_free_nodes_with_trait_and_address_are_capacity(
+    api: IronicApi, clock: ManualClock, deadline: Deadline
+) -> None:
+    """Others belong to somebody, are broken, or could not be reached."""
+    nodes = Nodes(api, clock, deadline, 5, ironic_trait="CUSTOM_FLEET")
+    fit, untraited, reserved, broken, unreachable = nodes.ids
+    for each in set(nodes.ids) - {untraited}:
+        operate(api, "PUT", f"{each}/traits/CUSTOM_FLEET").raise_for_status()
+    operate(api, "PATCH", reserved, [{"op": "add", "path": "/instance_uuid", "value": str(uuid4())}]).raise_for_status()
+    operate(api, "PUT", f"{broken}/maintenance", {"reason": "a disk"}).raise_for_status()
+    operate(api, "PATCH", unreachable, [{"op": "remove", "path": "/extra/ipv4_address"}]).raise_for_status()
+    assert [each.reservation_id for each in nodes.listed()] == [fit]
+
+
+@pytest.mark.parametrize("action", [*INTERRUPTIONS, Capability.RELEASE])
+def test_a_node_in_maintenance_is_not_touched(nodes: Nodes, action: Capability) -> None:
+    """An operator works on it. Ironic itself would still reboot and undeploy it."""
+    created = nodes.create()
+    operate(nodes.api, "PUT", f"{nodes.ids[0]}/maintenance", {"reason": "a new disk"}).raise_for_status()
+    take = INTERRUPTIONS.get(action) or (lambda provider, *given: provider.release(*given))
+    with pytest.raises(ProviderRefused, match="is in maintenance: 'a new disk'"):
+        take(nodes.provider, created.provider_id, nodes.deadline)
+    assert nodes.provider.get_machine(created.provider_id, nodes.deadline) == created
+
+
+def test_a_locked_node_is_called_again_soon(nodes: Nodes) -> None:
+    """Ironic is working on it: neither node nor capacity is at fault, and the request was not carried out."""
+    created = nodes.create()
+    nodes.api.faults.add(FakeAnswer(method="PUT", times=0, status=409, body=LOCKED))
+    limit = Deadline(SystemClock(), 30)
+    with pytest.raises(ProviderUnavailable, match="is locked") as raised:
+        nodes.provider.power_cycle(created.provider_id, limit)
+    assert raised.value.retry_after == LOCKED_SECONDS
+    assert not limit.interrupted
+
+
+def test_a_reboot_is_a_reset_where_the_driver_knows_no_other(nodes: Nodes) -> None:
+    """IPMI drivers differ in what they can do."""
+    if not isinstance(nodes.api, FakeIronic):
+        pytest.skip("all fake drivers can")
+    created = nodes.create()
+    nodes.api.without_soft.update(nodes.ids)
+    limit = Deadline(SystemClock(), 30)
+    nodes.provider.reboot(created.provider_id, limit)
+    assert limit.interrupted
+    eventually(nodes.api.settled)
+    assert ("reboot", created.provider_id) in nodes.api.machines.hardware.calls
+
+
+def test_a_reservation_without_deployment_is_deployed_by_the_next_call_or_released(nodes: Nodes) -> None:
+    """A function may be killed between the two requests of a creation."""
+    capacity = nodes.listed()[0]
+    for _ in range(2):
+        nodes.api.faults.add(Drop(method="PUT", times=0))
+        with pytest.raises(ProviderUnavailable):
+            nodes.provider.create_machine(capacity, TOKEN, nodes.deadline)
+        nodes.api.faults.clear()
+        (reserved,) = nodes.listed()
+        assert (reserved.token, reserved.status) == (TOKEN, ProviderStatus.PROVISIONING)
+        nodes.provider.release(reserved.provider_id, nodes.deadline)
+        assert nodes.listed() == [capacity]
+    nodes.api.faults.add(Drop(method="PUT"))
+    with pytest.raises(ProviderUnavailable):
+        nodes.provider.create_machine(capacity, TOKEN, nodes.deadline)
+    assert nodes.provider.create_machine(capacity, TOKEN, nodes.deadline).token == TOKEN
+    eventually(nodes.api.settled)
+    assert nodes.listed()[0].status is ProviderStatus.RUNNING
+
+
+@pytest.mark.parametrize("undone", [True, False])
+def test_a_refused_deployment_leaves_no_reservation_or_its_outcome_is_unknown(nodes: Nodes, *, undone: bool) -> None:
+    """Otherwise nobody would ever use the node: a refusal promises that nothing was created."""
+    capacity = nodes.listed()[0]
+    nodes.api.faults.add(FakeAnswer(method="PUT", status=400, body={"error_message": "no such image"}))
+    if not undone:
+        nodes.api.faults.add(FakeAnswer(method="PATCH", nth=2, status=500))
+    with pytest.raises(ProviderRefused if undone else ProviderUnavailable, match="no such image"):
+        nodes.provider.create_machine(capacity, TOKEN, nodes.deadline)
+    assert (nodes.listed()[0].token is None) is undone
+
+
+def test_a_node_that_another_tenant_reserves_first_is_taken(nodes: Nodes) -> None:
+    """Between our look at the node and our reservation; Ironic refuses the second instance."""
+    capacity = nodes.listed()[0]
+    other = str(uuid4())
+    operate(nodes.api, "PATCH", nodes.ids[0], [{"op": "add", "path": "/instance_uuid", "value": other}])
+    with pytest.raises(CapacityTaken, match=other):
+        nodes.provider.create_machine(capacity, TOKEN, nodes.deadline)
+    patch = [{"op": "add", "path": "/instance_uuid", "value": str(TOKEN)}]
+    assert operate(nodes.api, "PATCH", nodes.ids[0], patch).status_code == 409
+    assert nodes.listed() == []
+
+
+@pytest.mark.parametrize(
+    ("state", "body", "status", "says"),
+    [
+        ("available", ("PATCH", "", INVALID_PATCH), 400, "Schema error for patch"),
+        ("available", ("PUT", "/states/provision", {"target": "rebuild"}), 400, "while it is in state"),
+        ("available", ("PUT", "/states/provision", {"target": "deleted"}), 400, "while it is in state"),
+        ("active", ("PUT", "/states/provision", {"target": "active"}), 400, "while it is in state"),
+        ("active", ("PUT", "/states/power", {"target": "half on"}), 400, "while it is in state"),
+        ("active", ("PUT", "/states/power", {"target": "soft rebooting", "timeout": 5}), 202, ""),
+        ("active", ("PATCH", "", [{"op": "add", "path": "/instance_uuid", "value": str(uuid4())}]), 409, "associated"),
+        ("protected", ("PUT", "/states/provision", {"target": "deleted"}), 403, "is protected"),
+        ("protected", ("PUT", "/states/provision", {"target": "rebuild"}), 403, "is protected"),
+        ("maintenance", ("PUT", "/states/provision", {"target": "rebuild"}), 400, "in maintenance mode"),
+        ("maintenance", ("PUT", "/states/power", {"target": "rebooting"}), 202, ""),
+        ("maintenance", ("PUT", "/states/provision", {"target": "deleted"}), 202, ""),
+    ],
+)
+def test_the_fake_answers_as_the_real_service(
+    nodes: Nodes, state: str, body: tuple[str, str, Any], status: int, says: str
+) -> None:
+    """The table is from the real service, and ``make test-ironic`` compares it again."""
+    if state != "available":
+        nodes.create()
+    if state == "protected":
+        operate(nodes.api, "PATCH", nodes.ids[0], [{"op": "add", "path": "/protected", "value": True}])
+    if state == "maintenance":
+        operate(nodes.api, "PUT", f"{nodes.ids[0]}/maintenance", {"reason": "a disk"})
+    method, path, content = body
+    answer = operate(nodes.api, method, f"{nodes.ids[0]}{path}", content)
+    assert (answer.status_code, says in answer.text) == (status, True)
+
+
+def test_a_node_that_the_service_works_on_is_locked(api: IronicApi, clock: ManualClock, deadline: Deadline) -> None:
+    """What ``LOCKED`` stands for above."""
+    nodes = Nodes(api, clock, deadline)
+    machine = nodes.create()
+    wanted = {"target": "power off"}
+    answers = [operate(api, "PUT", f"{nodes.ids[0]}/states/power", wanted) for _ in range(20)]
+    refused = [each for each in answers if each.status_code != 202]
+    assert all(each.status_code == 409 and "is locked by host" in each.text for each in refused)
+    eventually(api.settled)
+    assert nodes.provider.get_machine(machine.provider_id, deadline).status is ProviderStatus.STOPPED
+
+
+class Keystone:
+    """A local server that gives a token for an application credential."""
+
+    def __init__(self, *, seconds: int = 3600) -> None:
+        self.bodies: list[Any] = []
+        self._ends = f"2026-01-01T{seconds // 3600:02}:{seconds // 60 % 60:02}:00.000000Z"
+        self.server = Server(self._answer, "127.0.0.1")
+
+    def _answer(self, request: HttpRequest) -> Reply:
+        self.bodies.append(request.body)
+        if request.body["auth"]["identity"]["application_credential"] != {"id": "an-id", "secret": "a-secret"}:
+            return Reply(status=401, body={"error": {"code": 401, "message": "requires authentication"}})
+        token = {"token": {"issued_at": "2026-01-01T00:00:00.000000Z", "expires_at": self._ends}}
+        return Reply(status=201, body=token, headers={"X-Subject-Token": f"token-{len(self.bodies)}"})
+
+
+@pytest.fixture
+def keystone() -> Iterator[Keystone]:
+    """Return a running Keystone."""
+    keystone = Keystone()
+    keystone.server.start()
+    yield keystone
+    keystone.server.close()
+
+
+def test_an_application_credential_becomes_a_token_until_shortly_before_its_end(
+    keystone: Keystone, clock: Clock, deadline: Deadline
+) -> None:
+    """Its times are by Keystone's clock: only their difference counts."""
+    style = ApplicationCredential(f"{keystone.server.url}/v3", lambda: "an-id:a-secret\n", clock)
+    login = style.login("https://ironic", deadline)
+    assert login.headers == {"X-Auth-Token": "token-1"}
+    assert login.until == clock.monotonic() + 3570
+
+
+@pytest.mark.parametrize(("credential", "says"), [("an-id", "ID:SECRET"), ("an-id:wrong", "requires authentication")])
+def test_a_wrong_application_credential_is_named_and_not_shown(
+    keystone: Keystone, clock: Clock, deadline: Deadline, credential: str, says: str
+) -> None:
+    """An operator must know which, and a log must not know it."""
+    style = ApplicationCredential(f"{keystone.server.url}/v3", lambda: credential, clock)
+    with pytest.raises(ProviderUnusable, match=says) as raised:
+        style.login("https://ironic", deadline)
+    assert "wrong" not in str(raised.value)
+
+
+def test_a_machine_of_another_fleet_is_unknown(nodes: Nodes, clock: ManualClock) -> None:
+    """Several fleets may share a resource class."""
+    created = nodes.create()
+    mine = nodes.provider._settings
+    other = ironic_provider(
+        nodes.api, clock, ironic_fleet=f"{FLEET}-2", ironic_resource_class=mine.ironic_resource_class
+    )
+    assert other.list_machines(nodes.deadline) == []
+    with pytest.raises(MachineNotFound):
+        other.reboot(created.provider_id, nodes.deadline)
