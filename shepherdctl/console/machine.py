@@ -111,6 +111,7 @@ def _commands(found: Mapping[str, Any], observer: Observer) -> list[tuple[str, s
         commands.append(
             (f"shepherdctl machine forget-host-key {name} {reason}", "its host key changed on purpose", None)
         )
+    commands.append((f"shepherdctl logs {name}", "what the functions logged about it in the last hour", None))
     if state in (State.FORGOTTEN, State.RELEASED):
         return commands
     if found["provider"] is not None:
