@@ -6,7 +6,6 @@ status: 0 success, 1 failure, 2 wrong usage.
 """
 
 import inspect
-import re
 from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
@@ -48,7 +47,7 @@ from shepherdctl.commands.machine import (
 )
 from shepherdctl.commands.machine import list as listing
 from shepherdctl.interrupts import graceful_exit
-from shepherdctl.output import print_error
+from shepherdctl.output import OneOf, print_error
 
 
 class _Commands(TyperGroup):
@@ -81,13 +80,13 @@ class _Command(TyperCommand):
 def _add(group: typer.Typer, name: str, command: Callable[..., None]) -> None:
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         for info in getattr(parameter.annotation, "__metadata__", ()):
-            if choices := re.fullmatch(r"<([a-z0-9|_-]+)>", getattr(info, "metavar", None) or ""):
-                info.autocompletion = _completion(choices[1].split("|"))
+            if isinstance(parser := getattr(info, "parser", None), OneOf):
+                info.autocompletion = _completion(parser.names)
     group.command(name, cls=_Command)(command)
 
 
-def _completion(values: list[str]) -> Callable[[], list[str]]:
-    return lambda: values
+def _completion(names: tuple[str, ...]) -> Callable[[], list[str]]:
+    return lambda: list(names)
 
 
 def _group(text: str) -> typer.Typer:

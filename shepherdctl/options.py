@@ -7,12 +7,14 @@ import typer
 from shepherd_core.domain.machine import Process
 from shepherd_core.settings.providers import SPECS
 
-from shepherdctl.output import one_of
+from shepherdctl.output import OneOf, one_of
 
 PROVIDERS = tuple(spec.name for spec in SPECS)
 SYSTEM_OWNERS = ("provisioner", "release")
 """Owners of pauses that end by themselves: of machines that were set aside or are being released."""
 PROCESS_OF_LOOP = {"initializer": Process.AGENT_START, "recoverer": Process.RECOVERY}
+process_of_loop = OneOf(tuple(PROCESS_OF_LOOP), PROCESS_OF_LOOP.__getitem__)
+"""Returns the process that a loop carries out."""
 
 
 def owner_name(text: str) -> str:
@@ -39,16 +41,6 @@ def reason_text(text: str) -> str:
         message = "the reason is blank: others will want to know why."
         raise typer.BadParameter(message)
     return text
-
-
-def process_of_loop(text: str) -> Process:
-    """
-    Return the process that a loop carries out.
-
-    Raises:
-        BadParameter: no loop of that name works on machines one by one.
-    """
-    return PROCESS_OF_LOOP[one_of(*PROCESS_OF_LOOP)(text)]
 
 
 def current_user() -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Generic, TextIO, TypeVar
 
 import typer
 from rich.console import Console
@@ -20,6 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shepherdctl.formats import iso
+
+T = TypeVar("T")
 
 _UNLIMITED = 100_000
 """The width of what is not a terminal: every record stays on one line, for grep and similar tools."""
@@ -38,16 +40,29 @@ class Form(StrEnum):
     JSON = "json"
 
 
-def one_of(*names: str) -> Callable[[str], str]:
-    """Return a parser for an option whose value is one of *names*."""
+@dataclass(frozen=True, slots=True)
+class OneOf(Generic[T]):
+    """A parser for an option whose value is one of *names*, and stands for what *of* returns for it."""
 
-    def parse(text: str) -> str:
-        if text not in names:
-            message = f"{text!r} is not one of {', '.join(names)}."
+    names: tuple[str, ...]
+    of: Callable[[str], T]
+
+    def __call__(self, text: str) -> T:
+        """
+        Return the value.
+
+        Raises:
+            BadParameter: it is none of the names.
+        """
+        if text not in self.names:
+            message = f"{text!r} is not one of {', '.join(self.names)}."
             raise typer.BadParameter(message)
-        return text
+        return self.of(text)
 
-    return parse
+
+def one_of(*names: str) -> OneOf[str]:
+    """Return a parser for an option whose value is one of *names*."""
+    return OneOf(names, str)
 
 
 def output_option(form: type[StrEnum], about: str) -> Any:
@@ -55,7 +70,7 @@ def output_option(form: type[StrEnum], about: str) -> Any:
     return typer.Option(
         "--output",
         "-o",
-        parser=lambda text: form(one_of(*form)(text)),
+        parser=OneOf(tuple(form), form),
         metavar=f"<{'|'.join(form)}>",
         help=about,
     )

@@ -138,6 +138,7 @@ def test_the_version_needs_no_database() -> None:
         ("machine wh", ["why"]),
         ("status --tim", ["--timings"]),
         ("inventory --provider e", ["ec2", "equinix"]),
+        ("machine list --state q", ["quarantined"]),
     ],
 )
 def test_the_shell_completes_commands_and_options(typed: str, offered: list[str]) -> None:
