@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
@@ -17,17 +18,20 @@ from botocore.exceptions import ClientError
 from pg8000.exceptions import DatabaseError, InterfaceError
 
 from simulator.environment.aws import REGION, Aws
+from simulator.environment.environment import Environment, EnvironmentSettings
 from simulator.environment.postgres import Postgres
 from simulator.machines.pool import MachinePool
 from simulator.machines.shell import unprivileged_user
 from simulator.scratch import scratch
 from tests.support.agents.machine_client import Client
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 START = "from simulator.environment.postgres import Postgres; Postgres().close()"
+WORLD = "from tests.integration.simulator.test_shared_computer import running_world\nwith running_world(): pass"
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
 
 
@@ -37,6 +41,14 @@ def aws() -> Iterator[Aws]:
     with Aws("127.0.0.1") as aws:
         aws.client("ssm").put_parameter(Name="/ssh-key", Value="private", Type="SecureString")
         yield aws
+
+
+@contextmanager
+def running_world() -> Iterator[None]:
+    """Run an environment whose machine reports; what an Initializer keeps is there then."""
+    with Environment(EnvironmentSettings(machines=1, speed=240)) as world:
+        eventually(lambda: any(row["agent_heartbeat_at"] for row in world.machines()), seconds=120)
+        yield
 
 
 def _secret(client: Any) -> str:
@@ -96,17 +108,29 @@ def test_postgres_needs_no_file_that_another_user_may_own() -> None:
         assert [path.name for path in folder.iterdir()] == [".lockfile"]
 
 
-@AS_ROOT
-def test_two_users_may_run_postgres_at_once() -> None:
-    """They share the folder for temporary files."""
-    nobody: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": [], "cwd": "/"}
-    environment = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+def _second_user() -> list[str]:
+    """
+    Return what runs a command as another user; nothing if only root could.
+
+    The command may read root's files, such as this Python and this clone, but owns none and can change none.
+    """
+    if os.geteuid() != 0:
+        return []
+    reading = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *reading]
     try:
-        subprocess.run([sys.executable, "-c", "import simulator"], env=environment, check=True, **nobody)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("the user nobody cannot run this Python")
-    with Postgres():
-        subprocess.run([sys.executable, "-c", START], env=environment, check=True, **nobody)
+        subprocess.run([*other, sys.executable, "-c", "import simulator"], cwd=ROOT, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no process of another user can be started: {error}")
+    return other
+
+
+def test_two_users_may_run_an_environment_at_once() -> None:
+    """They share the folder for temporary files: PostgreSQL, moto, machines, locks and the agent's cache are there."""
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
+    other = [*_second_user(), sys.executable, "-c", WORLD]
+    with running_world():
+        subprocess.run(other, cwd=ROOT, env=environment, check=True, timeout=300)
 
 
 @AS_ROOT
