@@ -23,6 +23,8 @@ def owner(client: tuple[str, int], server: tuple[str, int]) -> int | None:
         except OSError:
             continue
         for line in lines:
+            if here not in line:
+                continue
             _, local, remote, _, _, _, _, user, _, inode, *_ = line.split()
             # A program that listens at all addresses of IPv6 has those of IPv4 at their end.
             seen |= local.endswith(here)

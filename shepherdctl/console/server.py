@@ -38,6 +38,7 @@ def console(
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as listening, closing(Store(settings)) as store:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((_ADDRESS, port))
+        listening.listen()  # a browser may connect before the server runs
         access = Access(listening.getsockname()[1])
         config = uvicorn.Config(
             application(store, access, operator),
@@ -56,7 +57,6 @@ def console(
 def background(settings: BmdbSettings, operator: str | None = None) -> Iterator[Access]:
     """Return what opens a console that runs in a thread until the end of the block. It answers from the beginning."""
     with console(settings, 0, operator) as (server, listening, access):
-        listening.listen()
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

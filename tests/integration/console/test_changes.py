@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+import requests
 from shepherd_core.bmdb.machines import queries
 
+from tests.support.command_line import CommandLine
 from tests.support.console import Visitor, said, serving
 
 if TYPE_CHECKING:
@@ -190,3 +196,24 @@ def test_a_change_of_a_console_that_ended_is_not_known(visitor: Visitor) -> None
     response = visitor.post("/change/of-another", form_token=visitor.access.form_token)
     assert response.status_code == 404
     assert "the console was started again" in said(response.text)
+
+
+@pytest.mark.parametrize(
+    ("options", "said_to_be"), [((), "read-only"), (("--allow-changes", "--owner", "ana"), "changes as ana")]
+)
+def test_the_command_allows_changes_only_when_asked(fleet: Fleet, options: tuple[str, ...], said_to_be: str) -> None:
+    """It serves until it is interrupted."""
+    command = [sys.executable, "-m", "shepherdctl", "console", "--no-browser", *options]
+    environment = {**os.environ, **CommandLine(fleet.settings).environment}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            address = process.stderr.readline().split()[-1]
+            browser = requests.Session()
+            browser.trust_env = False
+            browser.get(address, timeout=60)
+            assert said_to_be in browser.get(address.partition("?")[0], timeout=60).text
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 128 + signal.SIGINT
+        finally:
+            process.kill()

@@ -129,6 +129,15 @@ def test_another_user_of_this_computer_is_refused_with_every_secret(access: Acce
         assert answers == {0: 200, 65534: 403}
 
 
+def test_a_program_that_connects_by_ipv6_is_known(access: Access) -> None:
+    """The kernel lists its connection elsewhere, under another form of the same address."""
+    connection = http.client.HTTPConnection("::ffff:127.0.0.1", access.port, timeout=30)
+    cookie = f"{access.cookie}={access.session}"
+    connection.request("GET", "/", headers={"Host": f"127.0.0.1:{access.port}", "Cookie": cookie})
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
 def test_the_user_is_not_taken_from_a_header(access: Access) -> None:
     """Programs can write there what they like."""
     assert Visitor(access).get("/", X_Forwarded_For="192.0.2.1, 127.0.0.1:1").status_code == 200
