@@ -30,6 +30,7 @@ from shepherdctl.commands import (
     recovery,
     run,
     settings,
+    simulate,
     ssh_key,
     status,
 )
@@ -188,7 +189,7 @@ _add(app, "resume", pause.resume)
 _add(app, "run", run.run)
 _add(app, "console", console.console)
 _add(app, "demo", demo.demo)
-_add(app, "simulate", demo.simulate)
+_add(app, "simulate", simulate.simulate)
 
 
 def main() -> None:

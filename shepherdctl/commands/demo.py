@@ -1,10 +1,7 @@
-"""`shepherdctl demo` and `shepherdctl simulate`: Shepherd in a simulated environment, on this computer."""
+"""`shepherdctl demo`: Shepherd in a simulated environment, on this computer."""
 
 from __future__ import annotations
 
-import json
-import math
-import shlex
 import signal
 import webbrowser
 from contextlib import ExitStack, nullcontext
@@ -13,23 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.live import Live
 
 from shepherdctl.formats import loop_name
-from shepherdctl.live_view import FAULTS, LiveView, watch
-from shepherdctl.output import Form, Output, counted, note
-from simulator.providers import SimulatedProvider, machine_source
+from shepherdctl.live_view import FAULTS, watch
+from shepherdctl.output import note
+from shepherdctl.simulated import Provider, Seed, Speed, conclude, live_view, print_summary
+from simulator.providers import machine_source
 
 if TYPE_CHECKING:
+    from shepherdctl.live_view import LiveView
     from simulator.environment.environment import Environment
     from simulator.environment.status import MachineStatus
 
-_Provider = Annotated[SimulatedProvider, typer.Option(help="The provider of the machines; all of them are simulated.")]
-_Speed = Annotated[float, typer.Option(min=1, max=120, help="Minutes of fleet time that pass in a minute.")]
-_Seed = Annotated[int, typer.Option(help="Seed of all chance: ids, and which events are delivered twice.")]
 _OUTAGE_MINUTES = 15
-_RELAYED_SECONDS = 240
-"""Fleet time between two heartbeats of a fleet with relays: the default of a deployment."""
 _NEXT = """
 Try next:
   make demo PROVIDER=redfish                       servers of your own, with BMCs
@@ -40,9 +33,9 @@ Try next:
 
 def demo(
     machines: Annotated[int, typer.Option(min=3, max=50, help="Machines to create.")] = 10,
-    provider: _Provider = "equinix",
-    speed: _Speed = 60,
-    seed: _Seed = 0,
+    provider: Provider = "equinix",
+    speed: Speed = 60,
+    seed: Seed = 0,
     console: Annotated[
         bool, typer.Option("--console", help="Open the fleet in a browser, and keep it until Ctrl-C.")
     ] = False,
@@ -70,7 +63,7 @@ def demo(
         highlight=False,
         soft_wrap=True,
     )
-    view = _view(terminal)
+    view = live_view(terminal)
     settings = EnvironmentSettings(machines=machines, provider=provider, speed=speed, seed=seed)
     with Environment(settings, view.on_invocation, view.on_power_change) as environment, ExitStack() as stack:
         if console:
@@ -87,14 +80,14 @@ def demo(
             for name, counts in summary["functions"].items()
             if "failed" in counts
         ]
-        _print_summary(terminal, summary)
+        print_summary(terminal, summary)
         if environment.faulted:
             _print_history(terminal, environment, next(reversed(environment.faulted)))
         if not problems:
             terminal.print("\nWhat you saw:", highlight=False)
             for line in shown:
                 terminal.print(f"  - {line}", highlight=False, soft_wrap=True)
-        _conclude(terminal, problems, environment.folder / "functions.log", "Everything worked.")
+        conclude(terminal, problems, environment.folder / "functions.log", "Everything worked.")
         terminal.print(_NEXT, highlight=False, soft_wrap=True)
         if picture is not None:
             view.draw(environment, machine_statuses(environment), picture)
@@ -171,114 +164,6 @@ def _outage(environment: Environment, view: LiveView, limit: float) -> list[str]
     ]
 
 
-def simulate(
-    machines: Annotated[int, typer.Option(min=1, max=100_000, help="Machines at the provider.")] = 20,
-    provider: _Provider = "equinix",
-    minutes: Annotated[float, typer.Option(min=1, help="Minutes of fleet time to simulate.")] = 60,
-    relays: Annotated[
-        int, typer.Option(min=0, max=26, help="Relays, each at a location of its own, for all machines there.")
-    ] = 0,
-    interval: Annotated[
-        float | None,
-        typer.Option(min=60, max=3600, help="Seconds of fleet time between heartbeats, from the middle on."),
-    ] = None,
-    faults: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="File of the faults: see docs/simulator.md.")
-    ] = None,
-    speed: _Speed = 60,
-    seed: _Seed = 0,
-    hold: Annotated[
-        bool, typer.Option("--hold", help="Keep the fleet until Ctrl-C, for shepherdctl in a second shell.")
-    ] = False,
-    output: Output = Form.TABLE,
-) -> None:
-    """
-    Run a simulated fleet for a while, with faults, and report what happened.
-
-    With --hold, it runs on until Ctrl-C, without a report. The settings for a
-    second shell are printed at the beginning: type the line there that is shown.
-
-    Exit status 1: an invariant was violated (a machine lost or created twice, a
-    healthy machine rebooted, work without an end). Machines that are not running
-    at the end are reported, but are no failure: the faults may explain them.
-    """
-    from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
-    from simulator.environment.faults import Faults, load  # noqa: PLC0415 - slow to import
-    from simulator.environment.status import report, violated_invariants  # noqa: PLC0415
-
-    script = Faults() if faults is None else load(faults)
-    if beyond := [fault.machine for fault in script.machines if fault.machine >= machines]:
-        message = f"{faults} names machine {beyond[0]}, but there are only {machines}, counted from 0"
-        raise typer.BadParameter(message)
-    if relays > 1 and not machine_source(provider).has_locations:
-        message = f"{provider}'s simulated machines are at one location, and a location has one relay: --relays 1"
-        raise typer.BadParameter(message)
-    if hold and output is Form.JSON:
-        message = "--hold and -o json exclude each other."
-        raise typer.BadParameter(message)
-    console = Console(stderr=output is Form.JSON)
-    view = _view(console)
-    settings = EnvironmentSettings(
-        machines=machines,
-        provider=provider,
-        speed=speed,
-        # A relay collects for two real seconds, so heartbeats must not be due every real second.
-        heartbeat_seconds=_RELAYED_SECONDS if relays else 60,
-        relays=relays,
-        seed=seed,
-        faults=script,
-    )
-    with Environment(settings, view.on_invocation, view.on_power_change) as environment:
-        if hold:
-            _print_settings(console, environment)
-        with view.live or nullcontext():
-            half = environment.scaled(minutes * 30)
-            watch(environment, view, lambda _: False, half)
-            if interval is not None:
-                environment.set_heartbeat_seconds(interval)
-                view.say(environment, f"agents are told to report every {environment.heartbeat_seconds:g} s")
-            watch(environment, view, lambda _: False, math.inf if hold else half)
-            environment.schedules.close()
-        problems = violated_invariants(environment)
-        summary = {**report(environment), "problems": problems}
-        if output is Form.JSON:
-            typer.echo(json.dumps(summary, indent=2))
-        else:
-            _print_summary(console, summary)
-        verdict = (
-            f"No invariant was violated; {summary['running']} of {counted(summary['machines'], 'machine')} running."
-        )
-        _conclude(console, problems, environment.folder / "functions.log", verdict)
-
-
-def _print_settings(console: Console, environment: Environment) -> None:
-    """Print the settings with which ``shepherdctl`` operates *environment* in a second shell, also to a file."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.operator_environment.items()]
-    file = environment.folder / "settings.sh"
-    unfinished = file.with_suffix(".part")
-    unfinished.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    unfinished.replace(file)
-    shown = [*lines, "", f"The fleet runs until Ctrl-C. To operate it, type in a second shell: . {file}"]
-    console.print("\n".join(shown), highlight=False, markup=False, soft_wrap=True)
-
-
-def _view(console: Console) -> LiveView:
-    return LiveView(console, Live(console=console, refresh_per_second=4) if console.is_terminal else None)
-
-
-def _print_summary(console: Console, summary: dict[str, object]) -> None:
-    console.print()
-    for key, value in summary.items():
-        if key != "problems":
-            text = ", ".join(f"{k} {_flat(v)}" for k, v in value.items()) if isinstance(value, dict) else value
-            text = "none" if text == "" else text
-            console.print(f"{key.replace('_', ' '):>22}  {text}", highlight=False, soft_wrap=True)
-
-
-def _flat(value: object) -> str:
-    return "(" + ", ".join(f"{k} {v}" for k, v in value.items()) + ")" if isinstance(value, dict) else str(value)
-
-
 def _print_history(console: Console, environment: Environment, provider_id: str) -> None:
     machine_id = next(row["machine_id"] for row in environment.machines() if row["provider_id"] == provider_id)
     fault = FAULTS[environment.faulted[provider_id]]
@@ -290,17 +175,3 @@ def _print_history(console: Console, environment: Environment, provider_id: str)
         event = " ".join(filter(None, (entry["event"], entry["step"])))
         line = f"  {entry['timestamp']:%H:%M:%S.%f}"[:-3] + f"  {loop_name(entry['process']):<11}  {event}{cause}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _conclude(console: Console, problems: list[str], log: Path, verdict: str) -> None:
-    """Print the verdict; with *problems*, print them and the last errors of the log, and fail the command."""
-    if not problems:
-        console.print(f"\n{verdict}", style="green", highlight=False)
-        return
-    console.print("\nSomething went wrong:", style="red")
-    for problem in problems:
-        console.print(f"  - {problem}", highlight=False, markup=False, soft_wrap=True)
-    errors = [line for line in log.read_text().splitlines() if '"level":"ERROR"' in line or "Traceback" in line]
-    for line in errors[-3:]:
-        console.print(line[:2000], highlight=False, markup=False, soft_wrap=True)
-    raise typer.Exit(1)
