@@ -148,7 +148,7 @@ _add(settings_group, "set", settings.set_value)
 _add(settings_group, "import-machines", import_machines.import_machines)
 app.add_typer(settings_group, name="settings")
 
-machine_group = _group("Show machines, and act on single ones.")
+machine_group = _group("Show machines, and act on them.")
 _add(machine_group, "list", listing.list_machines)
 _add(machine_group, "show", show.show)
 _add(machine_group, "why", why.why)

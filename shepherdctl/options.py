@@ -71,7 +71,7 @@ MachineArgument = Annotated[
 ]
 MachinesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ID]...", help="As --machine, of which it is the short form.", show_default=False),
+    typer.Argument(metavar="ID", help="Short for --machine ID.", show_default=False),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 ReasonOption = Annotated[
