@@ -10,6 +10,7 @@
 -- successful installation, or no agent or another one since (the heartbeat of an agent that was deleted may remain; its
 -- machine is in machine_grace). Only exceptions are evaluated, by machine_need; the others are counted with the
 -- places. If there are more than :exceptions of them, all machines are evaluated at once, which is then the faster way.
+-- Among the ages is that of a heartbeat that remained after its agent was deleted.
 WITH timeouts AS (
     -- Without any policy, no machine is unhealthy, and any time will do.
     SELECT statement_timestamp() - coalesce(min(heartbeat_timeout_seconds), 600) * interval '1 second' AS fresh_after
@@ -45,29 +46,38 @@ few AS (
     SELECT count(*) <= :exceptions AS yes FROM exceptions
 ),
 evaluated AS MATERIALIZED (
-    SELECT n.machine_id, n.provider, n.location, n.state
-    FROM (SELECT DISTINCT machine_id FROM exceptions) AS x
-    CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = x.machine_id LIMIT 1) AS n
-    WHERE (SELECT yes FROM few)
-    UNION ALL
-    SELECT machine_id, provider, location, state FROM machine_need WHERE NOT (SELECT yes FROM few)
+    SELECT
+        provider,
+        location,
+        state,
+        CASE
+            WHEN reported AND state NOT IN ('running', 'unhealthy')
+                THEN date_bin('1 minute', last_heartbeat_at, statement_timestamp())
+        END AS uncounted_minute,
+        count(*) AS machines
+    FROM (
+        SELECT n.provider, n.location, n.state, n.reported, n.last_heartbeat_at
+        FROM (SELECT DISTINCT machine_id FROM exceptions) AS x
+        CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = x.machine_id LIMIT 1) AS n
+        WHERE (SELECT yes FROM few)
+        UNION ALL
+        SELECT provider, location, state, reported, last_heartbeat_at FROM machine_need WHERE NOT (SELECT yes FROM few)
+    ) AS one_or_the_other
+    GROUP BY 1, 2, 3, 4
 ),
 counted AS (
     SELECT provider, nullif(provider_location, '') AS location, 'running' AS state, machines FROM grouped
     UNION ALL
-    SELECT provider, location, 'running', -count(*) FROM evaluated GROUP BY 1, 2
+    SELECT provider, location, 'running', -machines FROM evaluated
     UNION ALL
-    SELECT provider, location, state, count(*) FROM evaluated GROUP BY 1, 2, 3
+    SELECT provider, location, state, machines FROM evaluated
     UNION ALL
     SELECT provider, NULL, 'creating', count(*) FROM machine_creation_intent GROUP BY 1
 ),
 minutes AS (
     SELECT minute, machines FROM grouped WHERE minute IS NOT NULL
     UNION ALL
-    SELECT h.agent_heartbeat_at, -1
-    FROM evaluated e
-    CROSS JOIN LATERAL (SELECT * FROM machine_agent_heartbeat WHERE machine_id = e.machine_id LIMIT 1) AS h
-    WHERE e.state NOT IN ('running', 'unhealthy')
+    SELECT uncounted_minute, -machines FROM evaluated WHERE uncounted_minute IS NOT NULL
 ),
 bounds AS (
     SELECT array_agg(statement_timestamp() - x.age * interval '1 second' ORDER BY x.age DESC) AS ages
