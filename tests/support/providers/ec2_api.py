@@ -8,6 +8,7 @@ room, lets an instance stop at once, and replaces no root volumes.
 from __future__ import annotations
 
 import base64
+import random
 import re
 import threading
 from collections import Counter
@@ -20,7 +21,7 @@ from moto.ec2.models import ec2_backends
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.test import Client
 
-from simulator.environment.faults import FakeAnswer, FaultScript
+from simulator.environment.faults import FakeAnswer, FaultScript, Scramble
 from tests.conftest import read_models_once
 from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
 
@@ -64,11 +65,19 @@ class Ec2Faults(FaultScript):
             return None
         before = getattr(fault, "when", "after") == "before"
         done = Answer() if before else self._api.perform(action, asked)
+        if isinstance(fault, Scramble):
+            return Answer(done.status, _scrambled(done.body, random.Random(fault.seed)), _XML)
         if not isinstance(fault, FakeAnswer):
             return Answer(200, done.body[:100], _XML, missing=100)  # lost, cut, or later than anybody waits
         if fault.status < 300:
             return Answer(fault.status, str(fault.body).encode(), _XML)
         return refusal(fault.status, _CODES.get(fault.status, "Whatever"))
+
+
+def _scrambled(body: bytes, chance: random.Random) -> bytes:
+    """Return *body* with another text in one of its elements."""
+    start, end = chance.choice([found.span(1) for found in re.finditer(b">([^<>]*)</", body)])
+    return body[:start] + chance.choice([b"", b"unheard of", b"-1", b"<a/>", b"9" * 30, b"&#0;"]) + body[end:]
 
 
 class Ec2Api:

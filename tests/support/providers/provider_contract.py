@@ -106,6 +106,8 @@ class World:
     """Whether the edge says with a 429 when to come back."""
     faults: FaultScript | None = None
     """What injects faults into an edge over HTTP. With it, the failures above have a default."""
+    lists: bool = True
+    """Whether a listing asks this edge, and fails with it."""
     places: Places | None = None
     """What an answer with a listing has where."""
 

@@ -82,6 +82,7 @@ class TestRedfish(ProviderContract, ProviderFaults):
                 stall=lambda: fail(SourceUnavailable(), Delay(times=0, seconds=3600)),
                 secret=PASSWORD,
                 one_credential=False,
+                lists=False,
                 faults=rack.faults,
             )
             assert rack.errors == []
