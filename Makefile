@@ -64,7 +64,7 @@ test: .venv/.ready .venv-sam/.ready ## run all tests
 
 .PHONY: test-ironic
 test-ironic: .venv/.ready .venv-ironic/.ready ## run the tests of the provider ironic against the real service
-	@$(IRONIC) $(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(TEST_FLAGS) tests/integration/providers/contract/test_ironic.py \
+	@$(IRONIC) $(BIN)/python -m pytest --numprocesses 2 $(TEST_FLAGS) tests/integration/providers/contract/test_ironic.py \
 		tests/integration/providers/test_ironic_adapter.py tests/acceptance/test_ironic.py
 
 .PHONY: chaos

@@ -71,7 +71,8 @@ class IronicService(Closeable):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "TMPDIR": str(self._folder)},
+                # ``scratch`` finds it by TMPDIR, which it would overwrite with its title.
+                env={**os.environ, "TMPDIR": str(self._folder), "SPT_NOENV": "1"},
             )
         try:
             self._wait_until_up()

@@ -16,10 +16,10 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.machine import Machine, ProviderStatus
 from shepherd_core.domain.provider import Capability
-from shepherd_core.providers.ironic.adapter import LOCKED_SECONDS
+from shepherd_core.providers.ironic.calls import LOCKED_SECONDS
 from shepherd_core.providers.ironic.keystone import ApplicationCredential
 
-from simulator.environment.faults import Drop, FakeAnswer
+from simulator.environment.faults import Drop, FakeAnswer, SetValue
 from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
@@ -183,6 +183,17 @@ def test_a_node_that_another_tenant_reserves_first_is_taken(nodes: Nodes) -> Non
     patch = [{"op": "add", "path": "/instance_uuid", "value": str(TOKEN)}]
     assert operate(nodes.api, "PATCH", nodes.ids[0], patch).status_code == 409
     assert nodes.listed() == []
+
+
+def test_a_node_that_an_operator_deploys_first_does_not_become_a_machine(nodes: Nodes) -> None:
+    """Between our look at it and our reservation; Ironic sees no instance that it would refuse to replace."""
+    capacity = nodes.listed()[0]
+    operate(nodes.api, "PUT", f"{nodes.ids[0]}/states/provision", {"target": "active"}).raise_for_status()
+    eventually(nodes.api.settled)
+    nodes.api.faults.add(SetValue(method="GET", path="/v1/nodes/{id}", at="provision_state", value="available"))
+    with pytest.raises(ProviderRefused, match="is 'active', and not free"):
+        nodes.provider.create_machine(capacity, TOKEN, nodes.deadline)
+    assert nodes.api.instances() == {}
 
 
 @pytest.mark.parametrize(

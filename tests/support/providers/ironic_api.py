@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import requests
-from shepherd_core.providers.ironic.adapter import VERSION, IronicProvider
+from shepherd_core.providers.ironic.adapter import IronicProvider
+from shepherd_core.providers.ironic.calls import VERSION
 from shepherd_core.providers.kit.auth import Basic
 from shepherd_core.settings.providers.ironic import IronicSettings
 

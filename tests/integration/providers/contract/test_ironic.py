@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from shepherd_core.domain.clock import Deadline, SystemClock
 
 from simulator.environment.faults import FakeAnswer, SetValue
+from simulator.providers.ironic.service import installed
 from simulator.providers.kit.hardware import NoHardware
 from tests.support.providers.ironic_api import CREDENTIAL, ironic_api, ironic_provider, operate
 from tests.support.providers.provider_contract import Places, ProviderContract, World
@@ -17,40 +19,53 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shepherd_core.domain.clock import Deadline
-
     from tests.conftest import ManualClock
 
 
-class TestIronic(ProviderContract, ProviderFaults):
+def nodes(clock: ManualClock) -> Iterator[World]:
+    """Yield nodes with a machine of ours, and another tenant's, one in maintenance, and three free ones."""
+    hardware, deadline = NoHardware(), Deadline(SystemClock(), 60)
+    with ironic_api(hardware) as api:
+        provider = ironic_provider(api, clock)
+        resource_class = provider._settings.ironic_resource_class
+        *ours, foreign, broken = api.enroll(resource_class, [hardware.reserve() for _ in range(6)])
+        operate(api, "PATCH", foreign, [{"op": "add", "path": "/instance_uuid", "value": str(uuid4())}])
+        operate(api, "PUT", f"{broken}/maintenance", {"reason": "a disk"})
+        provider.create_machine(provider.list_machines(deadline)[0], uuid4(), deadline)
+        eventually(api.settled)
+        state = SetValue(path="/v1/nodes", times=0, at="nodes.*.provision_state", value="unheard of")
+        yield World(
+            provider=provider,
+            capacity_ids=frozenset(ours),
+            stores_tokens=True,
+            requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
+            settle=lambda: eventually(api.settled),
+            spoil_listing=lambda: api.faults.add(
+                FakeAnswer(path="/v1/nodes", times=0, status=200, body={"nodes": [{"uuid": ours[0]}] * 2})
+            ),
+            reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
+            confuse=lambda _: api.faults.add(state),
+            secret=CREDENTIAL.partition(":")[2],
+            faults=api.faults,
+            places=Places(path="/v1/nodes", id="nodes.*.uuid", address="nodes.*.extra.ipv4_address"),
+        )
+        assert api.errors == []
+
+
+class TestIronic(ProviderContract):
     """Over real HTTP."""
 
     @pytest.fixture
-    def world(self, clock: ManualClock, deadline: Deadline) -> Iterator[World]:
-        """Return nodes with a machine of ours, and another tenant's, one in maintenance, and three free ones."""
-        hardware = NoHardware()
-        with ironic_api(hardware) as api:
-            provider = ironic_provider(api, clock)
-            resource_class = provider._settings.ironic_resource_class
-            *ours, foreign, broken = api.enroll(resource_class, [hardware.reserve() for _ in range(6)])
-            operate(api, "PATCH", foreign, [{"op": "add", "path": "/instance_uuid", "value": str(uuid4())}])
-            operate(api, "PUT", f"{broken}/maintenance", {"reason": "a disk"})
-            provider.create_machine(provider.list_machines(deadline)[0], uuid4(), deadline)
-            eventually(api.settled)
-            state = SetValue(path="/v1/nodes", times=0, at="nodes.*.provision_state", value="unheard of")
-            yield World(
-                provider=provider,
-                capacity_ids=frozenset(ours),
-                stores_tokens=True,
-                requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
-                settle=lambda: eventually(api.settled),
-                spoil_listing=lambda: api.faults.add(
-                    FakeAnswer(path="/v1/nodes", times=0, status=200, body={"nodes": [{"uuid": ours[0]}] * 2})
-                ),
-                reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
-                confuse=lambda _: api.faults.add(state),
-                secret=CREDENTIAL.partition(":")[2],
-                faults=api.faults,
-                places=Places(path="/v1/nodes", id="nodes.*.uuid", address="nodes.*.extra.ipv4_address"),
-            )
-            assert api.errors == []
+    def world(self, clock: ManualClock) -> Iterator[World]:
+        """Return the nodes."""
+        yield from nodes(clock)
+
+
+@pytest.mark.skipif(installed() is not None, reason="the faults do not reach the real service")
+class TestIronicFaults(ProviderFaults):
+    """The same, where requests and answers go wrong on their way."""
+
+    @pytest.fixture
+    def world(self, clock: ManualClock) -> Iterator[World]:
+        """Return the nodes."""
+        yield from nodes(clock)

@@ -7,10 +7,9 @@ is the id of a machine, and never names the next machine on the same node.
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import (
     CapacityTaken,
@@ -19,20 +18,15 @@ from shepherd_core.domain.errors import (
     NotSupported,
     ProviderRefused,
     ProviderUnavailable,
-    ProviderUnusable,
     ShepherdError,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.providers.ironic.calls import IronicCalls
 from shepherd_core.providers.ironic.keystone import ApplicationCredential
-from shepherd_core.providers.ironic.objects import ACTIVE, AVAILABLE, DELETING, DEPLOYING, FAILED, FIELDS, Node, Nodes
+from shepherd_core.providers.ironic.objects import ACTIVE, AVAILABLE, DELETING, DEPLOYING, FAILED
 from shepherd_core.providers.kit import fields
-from shepherd_core.providers.kit.api_object import parse
 from shepherd_core.providers.kit.auth import Basic, NoLogin
-from shepherd_core.providers.kit.context import readable
-from shepherd_core.providers.kit.dialect import Dialect, Refusal
-from shepherd_core.providers.kit.http import HttpApi, segment
-from shepherd_core.providers.kit.paging import NextLinks, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -40,29 +34,13 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.errors import ProviderError
+    from shepherd_core.providers.ironic.objects import Node
     from shepherd_core.providers.kit.auth import Authentication
     from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers.ironic import IronicSettings
 
-VERSION = "1.61"
-"""The microversion of the API, of 2020: it has all that is used, and later changes of behaviour do not apply."""
-LOCKED_SECONDS = 15
-"""When to call again about a node that Ironic is working on."""
-SOFT_REBOOT_SECONDS = 120
-"""How long Ironic waits for the operating system. Its own default, ten minutes, would lock the node for so long."""
-
 _FLEET, _TOKEN = "shepherd_fleet", "shepherd_machine"
 """The fields of ``instance_info`` with the fleet and the token; Ironic drops them with the instance."""
-_LOCKED = "is locked by host|state transition is in progress"
-_DIALECT = Dialect(
-    headers={"X-OpenStack-Ironic-API-Version": VERSION},
-    refusals=(
-        Refusal(status=409, says=_LOCKED, error=ProviderUnavailable, retry_after=LOCKED_SECONDS),
-        Refusal(status=400, says="does not support the power state", error=NotSupported),
-        Refusal(status=403, says="is protected", error=ProviderRefused),  # this node; the credential is good
-        Refusal(status=406, error=ProviderUnusable),  # the microversion
-    ),
-)
 
 
 class IronicProvider(Provider):
@@ -80,8 +58,7 @@ class IronicProvider(Provider):
         self, settings: IronicSettings, login: Authentication, ssh_public_key: Callable[[], str], clock: Clock
     ) -> None:
         self._settings = settings
-        self._ssh_public_key = ssh_public_key
-        self._api = HttpApi(settings.ironic_api_url, login, clock, settings.ironic_max_calls, _DIALECT)
+        self._calls = IronicCalls(settings.ironic_api_url, login, ssh_public_key, clock, settings.ironic_max_calls)
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
@@ -90,10 +67,7 @@ class IronicProvider(Provider):
         Raises:
             ListingInvalid: the pages were inconsistent twice in a row, or an entry was not understood.
         """
-        paging = NextLinks(entries="nodes", next="next", id="uuid", per_page=1000)
-        wanted = {"resource_class": self._settings.ironic_resource_class, "fields": FIELDS}
-        entries = listed(self._api, "/v1/nodes", deadline, paging, wanted)
-        nodes = [parse(Node, entry, f"node {entry['uuid']}", ListingInvalid) for entry in entries]
+        nodes = self._calls.nodes(self._settings.ironic_resource_class, deadline)
         found = [self._machine(node, ListingInvalid) for node in nodes if self._owns(node) or self._offers(node)]
         return [each for each in found if each.provider_id != INVALID or each.address]
 
@@ -110,18 +84,16 @@ class IronicProvider(Provider):
             ProviderRefused: nothing was created, and the node is not reserved.
             ProviderUnavailable: unknown. Call again with the same token.
         """
-        node = self._node(capacity, deadline)
+        node = self._calls.node(capacity.reservation_id or "", deadline)
         if node.instance_uuid is None:
-            if not self._offers(node):
-                raise ProviderRefused(f"{node}, and not free")
-            node = self._reserve(node, capacity, token, deadline)
+            node = self._reserved(node, token, deadline)
         if node.instance_uuid != str(token) or not self._owns(node):
             raise CapacityTaken(f"node {node.uuid} has another instance, {node.instance_uuid}")
         if node.provision_state == AVAILABLE:
             try:
-                self._provision(node, "active", deadline)
+                self._calls.deploy(node, "active", deadline)
             except ProviderRefused as error:
-                node = self._node(capacity, deadline)
+                node = self._calls.node(node.uuid, deadline)
                 if node.provision_state not in {ACTIVE, FAILED, *DEPLOYING}:  # not by an earlier call either
                     self._cancel(node, deadline, error)
                     raise
@@ -131,18 +103,18 @@ class IronicProvider(Provider):
         """Have the operating system restarted, or the node reset if its driver cannot do that."""
         node = self._ready(provider_id, {ACTIVE}, deadline)
         try:
-            self._power(node, {"target": "soft rebooting", "timeout": SOFT_REBOOT_SECONDS}, deadline)
+            self._calls.reboot(node, deadline)
         except NotSupported:
-            self._power(node, {"target": "rebooting"}, deadline)
+            self._calls.reset(node, deadline)
 
     def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Have the node switched off and on."""
-        self._power(self._ready(provider_id, {ACTIVE}, deadline), {"target": "rebooting"}, deadline)
+        self._calls.reset(self._ready(provider_id, {ACTIVE}, deadline), deadline)
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Have the image of the instance deployed again."""
         node = self._ready(provider_id, {ACTIVE, FAILED}, deadline)
-        self._provision(node, "rebuild", deadline, interrupts=True)
+        self._calls.deploy(node, "rebuild", deadline, interrupts=True)
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Have the node undeployed; Ironic cleans it before it offers it again."""
@@ -151,9 +123,9 @@ class IronicProvider(Provider):
             if node.withdrawn:
                 raise ProviderRefused(node.withdrawn)
             if node.provision_state == AVAILABLE:  # reserved, and never deployed
-                self._cancel(node, deadline)
+                self._calls.cancel(node, deadline)
             else:
-                self._api.put(f"{node.path}/states/provision", {"target": "deleted"}, deadline, MachineNotFound)
+                self._calls.undeploy(node, deadline)
 
     def _owns(self, node: Node) -> bool:
         ours = node.instance_info.get(_FLEET) == self._settings.ironic_fleet
@@ -186,15 +158,9 @@ class IronicProvider(Provider):
             token=fields.token(node.instance_info.get(_TOKEN)),
         )
 
-    def _node(self, capacity: Machine, deadline: Deadline) -> Node:
-        path = f"/v1/nodes/{segment(capacity.reservation_id or '')}"
-        return parse(Node, self._api.get(path, deadline, {"fields": FIELDS}), f"node {capacity.reservation_id}")
-
     def _instance(self, provider_id: ProviderId, deadline: Deadline) -> Node:
-        if fields.token(provider_id) is not None:
-            wanted = {"instance_uuid": provider_id, "fields": FIELDS}
-            answer = self._api.get("/v1/nodes", deadline, wanted, MachineNotFound)
-            for node in parse(Nodes, answer, f"the node of instance {provider_id}").nodes:
+        if fields.token(provider_id) is not None:  # the API asks for a UUID
+            for node in self._calls.with_instance(provider_id, deadline):
                 if node.instance_uuid == provider_id and self._owns(node):
                     return node
         raise MachineNotFound(f"no node has our instance {provider_id!r}")
@@ -207,55 +173,31 @@ class IronicProvider(Provider):
             raise (ProviderUnavailable if passing else ProviderRefused)(str(node))
         return node
 
-    def _reserve(self, node: Node, capacity: Machine, token: UUID, deadline: Deadline) -> Node:
-        """Return the node as it is after a reservation, by us or by somebody who was faster."""
-        wanted = {
-            "image_source": self._settings.ironic_image,
-            "image_checksum": self._settings.ironic_image_checksum,
-            _FLEET: self._settings.ironic_fleet,
-            _TOKEN: str(token),
-        }
-        info = {name: value for name, value in wanted.items() if value is not None}
+    def _reserved(self, node: Node, token: UUID, deadline: Deadline) -> Node:
+        """Return the free *node* with an instance: ours, or that of somebody who was faster."""
+        if not self._offers(node):
+            raise ProviderRefused(f"{node}, and not free")
+        info = {"image_source": self._settings.ironic_image, _FLEET: self._settings.ironic_fleet, _TOKEN: str(token)}
+        if self._settings.ironic_image_checksum is not None:
+            info["image_checksum"] = self._settings.ironic_image_checksum
         try:
-            answer = self._api.patch(
-                node.path, [_add("/instance_uuid", str(token)), _add("/instance_info", info)], deadline
-            )
+            reserved = self._calls.reserve(node, str(token), info, deadline)
         except ProviderRefused:
-            node = self._node(capacity, deadline)
-            if node.instance_uuid is None:
+            if (node := self._calls.node(node.uuid, deadline)).instance_uuid is None:
                 raise
             return node
-        return parse(Node, answer, f"node {node.uuid}")
+        if reserved.provision_state != AVAILABLE:  # somebody deployed it meanwhile, without an instance
+            error = ProviderRefused(f"{reserved}, and not free")
+            self._cancel(reserved, deadline, error)
+            raise error
+        return reserved
 
-    def _cancel(self, node: Node, deadline: Deadline, cause: ProviderError | None = None) -> None:
-        """End the reservation of a node that is not deployed."""
+    def _cancel(self, node: Node, deadline: Deadline, cause: ProviderError) -> None:
+        """End the reservation of a node whose deployment was refused."""
         try:
-            self._api.patch(
-                node.path, [{"op": "remove", "path": "/instance_uuid"}, _add("/instance_info", {})], deadline
-            )
+            self._calls.cancel(node, deadline)
         except ShepherdError as error:
-            if cause is None:
-                raise
             raise ProviderUnavailable(f"{cause}; node {node.uuid} stays reserved: {error}") from error
-
-    def _provision(self, node: Node, target: str, deadline: Deadline, *, interrupts: bool = False) -> None:
-        """Deploy the image, with a config drive."""
-        with readable("our SSH key"):
-            key = self._ssh_public_key()
-        config = json.dumps({"disable_root": False, "ssh_authorized_keys": [key]})  # JSON is valid YAML
-        drive = {
-            "meta_data": {"uuid": node.instance_uuid, "public_keys": {"shepherd": key}},
-            "user_data": f"#cloud-config\n{config}\n",
-        }
-        body = {"target": target, "configdrive": drive}
-        self._api.put(f"{node.path}/states/provision", body, deadline, interrupts=interrupts)
-
-    def _power(self, node: Node, wanted: dict[str, Any], deadline: Deadline) -> None:
-        self._api.put(f"{node.path}/states/power", wanted, deadline, interrupts=True)
-
-
-def _add(path: str, value: object) -> dict[str, Any]:
-    return {"op": "add", "path": path, "value": value}
 
 
 def build(settings: IronicSettings, context: ProviderContext) -> IronicProvider:

@@ -1,0 +1,117 @@
+"""The requests to Ironic: what is asked, of which version of the API, and what its refusals mean."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.domain.errors import (
+    ListingInvalid,
+    MachineNotFound,
+    NotSupported,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+)
+from shepherd_core.providers.ironic.objects import FIELDS, Node, Nodes
+from shepherd_core.providers.kit.api_object import parse
+from shepherd_core.providers.kit.context import readable
+from shepherd_core.providers.kit.dialect import Dialect, Refusal
+from shepherd_core.providers.kit.http import HttpApi, segment
+from shepherd_core.providers.kit.paging import NextLinks, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.providers.kit.auth import Authentication
+
+VERSION = "1.61"
+"""The microversion of the API, of 2020: it has all that is used, and later changes of behaviour do not apply."""
+LOCKED_SECONDS = 15
+"""When to call again about a node that Ironic is working on."""
+SOFT_REBOOT_SECONDS = 120
+"""How long Ironic waits for the operating system. Its own default, ten minutes, would lock the node for so long."""
+
+_LOCKED = "is locked by host|state transition is in progress"
+_DIALECT = Dialect(
+    headers={"X-OpenStack-Ironic-API-Version": VERSION},
+    refusals=(
+        Refusal(status=409, says=_LOCKED, error=ProviderUnavailable, retry_after=LOCKED_SECONDS),
+        Refusal(status=400, says="does not support the power state", error=NotSupported),
+        Refusal(status=403, says="is protected", error=ProviderRefused),  # this node; the credential is good
+        Refusal(status=406, error=ProviderUnusable),  # the microversion
+    ),
+)
+
+
+class IronicCalls:
+    """The API at *url*. *ssh_public_key* returns a line as in ``authorized_keys``; it raises SecretError."""
+
+    def __init__(
+        self, url: str, login: Authentication, ssh_public_key: Callable[[], str], clock: Clock, max_calls: int
+    ) -> None:
+        self._api = HttpApi(url, login, clock, max_calls, _DIALECT)
+        self._ssh_public_key = ssh_public_key
+
+    def nodes(self, resource_class: str, deadline: Deadline) -> list[Node]:
+        """
+        Return all nodes of a resource class.
+
+        Raises:
+            ListingInvalid: the pages were inconsistent twice in a row, or an entry was not understood.
+        """
+        paging = NextLinks(entries="nodes", next="next", id="uuid", per_page=1000)
+        entries = listed(self._api, "/v1/nodes", deadline, paging, {"resource_class": resource_class, "fields": FIELDS})
+        return [parse(Node, entry, f"node {entry['uuid']}", ListingInvalid) for entry in entries]
+
+    def node(self, node_id: str, deadline: Deadline) -> Node:
+        """Return a node."""
+        answer = self._api.get(f"/v1/nodes/{segment(node_id)}", deadline, {"fields": FIELDS})
+        return parse(Node, answer, f"node {node_id}")
+
+    def with_instance(self, instance: str, deadline: Deadline) -> list[Node]:
+        """Return the node with an instance, a UUID, if there is one. Raises MachineNotFound after a 404."""
+        answer = self._api.get("/v1/nodes", deadline, {"instance_uuid": instance, "fields": FIELDS}, MachineNotFound)
+        return parse(Nodes, answer, f"the node of instance {instance}").nodes
+
+    def reserve(self, node: Node, instance: str, info: Mapping[str, str], deadline: Deadline) -> Node:
+        """Give the node an instance; refused if it has another one. Return the node as it is then."""
+        patch = [_add("/instance_uuid", instance), _add("/instance_info", info)]
+        return parse(Node, self._api.patch(node.path, patch, deadline), f"node {node.uuid}")
+
+    def cancel(self, node: Node, deadline: Deadline) -> None:
+        """Take the instance from a node that is not deployed."""
+        nothing = [{"op": "remove", "path": "/instance_uuid"}, _add("/instance_info", {})]
+        self._api.patch(node.path, nothing, deadline)
+
+    def deploy(self, node: Node, target: str, deadline: Deadline, *, interrupts: bool = False) -> None:
+        """Begin to deploy the image of the instance, with a config drive."""
+        with readable("our SSH key"):
+            key = self._ssh_public_key()
+        config = json.dumps({"disable_root": False, "ssh_authorized_keys": [key]})  # JSON is valid YAML
+        drive = {
+            "meta_data": {"uuid": node.instance_uuid, "public_keys": {"shepherd": key}},
+            "user_data": f"#cloud-config\n{config}\n",
+        }
+        body = {"target": target, "configdrive": drive}
+        self._api.put(f"{node.path}/states/provision", body, deadline, interrupts=interrupts)
+
+    def undeploy(self, node: Node, deadline: Deadline) -> None:
+        """Begin to undeploy a node. Raises MachineNotFound after a 404."""
+        self._api.put(f"{node.path}/states/provision", {"target": "deleted"}, deadline, MachineNotFound)
+
+    def reboot(self, node: Node, deadline: Deadline) -> None:
+        """Ask the operating system to reboot. Raises NotSupported if the node's driver cannot."""
+        self._power(node, {"target": "soft rebooting", "timeout": SOFT_REBOOT_SECONDS}, deadline)
+
+    def reset(self, node: Node, deadline: Deadline) -> None:
+        """Switch the node off and on."""
+        self._power(node, {"target": "rebooting"}, deadline)
+
+    def _power(self, node: Node, wanted: Mapping[str, object], deadline: Deadline) -> None:
+        self._api.put(f"{node.path}/states/power", wanted, deadline, interrupts=True)
+
+
+def _add(path: str, value: object) -> dict[str, Any]:
+    return {"op": "add", "path": path, "value": value}
