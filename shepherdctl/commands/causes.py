@@ -22,6 +22,7 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
     Examples:
       shepherdctl causes
       shepherdctl causes --provider redfish --location rack3
+      shepherdctl machine list --cause SshTimedOut
       shepherdctl causes -o json | jq '.[] | select(.kind == "SshTimedOut").count'
     """
     with bmdb() as connection:

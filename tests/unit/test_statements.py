@@ -204,6 +204,8 @@ SHARED = {
     "recovery_floor": {"take_health_snapshot", "apply_overrides"},
     "suspects": {"claim"},
     "due_suspects": {"claim"},
+    "failed_at": {"failures", "search_machines"},
+    "fails": {"failures", "search_machines"},
     "creation_pauses": {"create_intent", "creation_paused"},
     "locked_session": {"record_attempts", "set_suspensions", "set_ssh_outages"},
     "unlocked_session": {"take_health_snapshot", "no_longer_due", "apply_overrides"},

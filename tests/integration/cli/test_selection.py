@@ -142,6 +142,18 @@ def test_a_wrong_filter_is_refused_with_its_value(fleet: Fleet, arguments: str, 
     assert message in " ".join(result.stderr.replace("│", " ").split())
 
 
+def test_the_machines_of_a_cause_are_those_that_are_counted(fleet: Fleet, machines: dict[UUID, str]) -> None:
+    """One that reports again fails no more, whatever its backoff says."""
+    fleet.sql(
+        "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds) "
+        "SELECT machine_id, 'ShepherdRecovery', now() + interval '1 minute', 'ProviderRefused: x', 180 "
+        "FROM machine_agent_heartbeat"
+    )
+    assert _listed(fleet, machines, "--cause", "ProviderRefused") == ["unhealthy"]
+    counted = {one["kind"]: one["count"] for one in CommandLine(fleet.settings).load("causes")}
+    assert (counted["ProviderRefused"], counted["SshTimedOut"]) == (1, 1)
+
+
 def test_a_search_for_ids_goes_through_them_alone(fleet: Fleet, machines: dict[UUID, str]) -> None:
     """They are read page by page as well, and in the order of a command that changes them."""
     wanted = sorted(machines, reverse=True)[:3]

@@ -107,3 +107,12 @@ WHERE d.provider = :provider AND d.not_before <= statement_timestamp()
 SELECT owner, reason
 FROM pauses_in_force
 WHERE machine_id IS NULL AND process IS NULL AND (pauses_in_force.provider IS NULL OR pauses_in_force.provider = :provider)
+
+-- fragment: failed_at
+-- When the work failed from which the backoff b comes.
+coalesce(b.died_at, b.until - b.last_interval_seconds * interval '1 second')
+
+-- fragment: fails
+-- The backoff b comes from a failure, and the agent, whose last heartbeat is h, has not reported since. A backoff without
+-- an interval is a wait, not a failure, unless a function died.
+(b.last_interval_seconds IS NOT NULL OR b.deaths > 0) AND coalesce(h.agent_heartbeat_at < {failed_at}, true)

@@ -2,8 +2,8 @@
 
 -- name: failures
 -- What fails now, by loop and kind of cause (the name with which a cause begins), the most frequent first: machines whose
--- last work failed and whose agent has not reported since, machines in quarantine, capacity under a penalty. A backoff
--- without an interval is a wait, not a failure, unless a function died. Reads all machines that fail.
+-- last work failed and whose agent has not reported since, machines in quarantine, capacity under a penalty. Reads all
+-- machines that fail.
 WITH failures AS (
     SELECT
         b.process AS loop,
@@ -11,15 +11,11 @@ WITH failures AS (
         p.provider_location AS location,
         b.cause,
         b.machine_id::text AS example,
-        coalesce(b.died_at, b.until - b.last_interval_seconds * interval '1 second') AS failed_at
+        {failed_at} AS failed_at
     FROM work_backoff b
     JOIN machine_provided p ON p.machine_id = b.machine_id
     LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
-    WHERE (b.last_interval_seconds IS NOT NULL OR b.deaths > 0)
-        AND coalesce(
-            h.agent_heartbeat_at < coalesce(b.died_at, b.until - b.last_interval_seconds * interval '1 second'),
-            true
-        )
+    WHERE {fails}
     UNION ALL
     SELECT 'quarantine', p.provider, p.provider_location, z.cause, z.machine_id::text, z.quarantined_at
     FROM machine_quarantine z

@@ -45,7 +45,7 @@ class Search:
     serial number).
     """
     cause: str | None = None
-    """A part of the cause of the machine's quarantine, or of a failure that no success has followed."""
+    """A part of the cause of the machine's quarantine, or of a failure that ``failures`` counts."""
     heartbeat_older: float | None = None
     """The last heartbeat is at least so old. A machine without one does not match."""
     heartbeat_younger: float | None = None

@@ -8,7 +8,8 @@
 -- would for EXISTS).
 --
 -- :text is the beginning of a machine id or of an address, or a part of a provider id or of the hardware report, where
--- the serial numbers are. :cause is a part of the cause of a quarantine, or of a failure that no success has followed.
+-- the serial numbers are. :cause is a part of the cause of a quarantine, or of a failure that the statement failures
+-- counts.
 -- state_since: since the machine was last rebooted or given time to come back, if it needs an agent; since the first
 -- heartbeat of its agent, if it is running.
 SELECT
@@ -94,7 +95,8 @@ FROM (
                 IN (
                     SELECT lower(string_agg(b.cause, ' '))
                     FROM work_backoff b
-                    WHERE b.machine_id = e.machine_id AND (b.last_interval_seconds IS NOT NULL OR b.deaths > 0)
+                    LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
+                    WHERE b.machine_id = e.machine_id AND {fails}
                 )
             ) > 0
         )
