@@ -43,7 +43,7 @@ _PASSED_ON = ("X-OpenStack-Ironic-API-Version", "Content-Type", "Authorization")
 def installed() -> Path | None:
     """Return the folder of the environment in which the real service is installed, if there is one."""
     folder = Path(os.environ.get(VARIABLE) or "/nonexistent")
-    return folder if (folder / "bin" / "ironic").exists() else None
+    return folder if (folder / ".ready").exists() else None
 
 
 class IronicService(Closeable):
