@@ -96,7 +96,7 @@ def _measured(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
         settings = EquinixSettings(
             equinix_api_url=api.url,
             equinix_project_id="bench",
-            equinix_api_key_parameter="/key",
+            credential_parameter="/key",
             equinix_device_prefix="shepherd-",
             equinix_key_label="shepherd",
             equinix_max_calls=_CALLS,

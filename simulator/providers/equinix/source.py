@@ -25,7 +25,7 @@ class Source(MachineSource):
     has_locations: ClassVar[bool] = True
 
     def __init__(self, spec: SourceSpec) -> None:
-        project, parameter = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10", "/shepherd/equinix-api-key"
+        project, parameter = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10", "/shepherd/equinix-credential"
         facilities = [f"d{letter}11" for letter in ascii_lowercase[: spec.locations]]
         self._locations = [metro_of(facility) for facility in facilities]
         places = (facilities[number % len(facilities)] for number in range(spec.machines))
@@ -41,7 +41,7 @@ class Source(MachineSource):
         self.environment = {
             "SHEPHERD_PROVIDER": "equinix",
             "SHEPHERD_EQUINIX_PROJECT_ID": project,
-            "SHEPHERD_EQUINIX_API_KEY_PARAMETER": parameter,
+            "SHEPHERD_CREDENTIAL_PARAMETER": parameter,
             "SHEPHERD_EQUINIX_API_URL": self._server.url,
             "SHEPHERD_EQUINIX_DEVICE_PREFIX": "fleet-",
             "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",

@@ -41,7 +41,7 @@ class Source(MachineSource):
         )
         self.environment = {
             "SHEPHERD_PROVIDER": "hetzner",
-            "SHEPHERD_HETZNER_CREDENTIAL_PARAMETER": parameter,
+            "SHEPHERD_CREDENTIAL_PARAMETER": parameter,
             "SHEPHERD_HETZNER_NAME_PREFIX": "server-",
             "SHEPHERD_HETZNER_KEY_NAME": "shepherd",
             "SHEPHERD_HETZNER_API_URL": self._server.url,

@@ -54,7 +54,7 @@ class Source(MachineSource):
         self.environment = {
             "SHEPHERD_PROVIDER": "ironic",
             "SHEPHERD_IRONIC_API_URL": self._server.url,
-            "SHEPHERD_IRONIC_CREDENTIAL_PARAMETER": _PARAMETER,
+            "SHEPHERD_CREDENTIAL_PARAMETER": _PARAMETER,
             "SHEPHERD_IRONIC_FLEET": "simulated",
             "SHEPHERD_IRONIC_RESOURCE_CLASS": _CLASS,
             "SHEPHERD_IRONIC_IMAGE": "https://images.invalid/image.qcow2",

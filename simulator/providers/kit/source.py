@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RestSource(MachineSource):
-    """An account at a provider whose credential is the secret of the setting ``NAME_credential_parameter``."""
+    """An account at a provider with one credential."""
 
     kind = "servers at a simulated provider"
     provider: ClassVar[str]
@@ -32,9 +32,10 @@ class RestSource(MachineSource):
         options = Options(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4, seed=spec.seed)
         self._server = self.api(spec.pool, secret=secret, options=options, faults=spec.faults, address=spec.address)
         prefix, parameter = f"SHEPHERD_{self.provider.upper()}", f"/shepherd/{self.provider}-credential"
-        given = {"API_URL": self._server.url, "CREDENTIAL_PARAMETER": parameter, **self.settings(spec)}
+        given = {"API_URL": self._server.url, **self.settings(spec)}
         self.environment = {
             "SHEPHERD_PROVIDER": self.provider,
+            "SHEPHERD_CREDENTIAL_PARAMETER": parameter,
             **{f"{prefix}_{name}": value for name, value in given.items()},
         }
         self.secrets = {parameter: secret, **ssh_key()[0]}

@@ -160,7 +160,7 @@ class Functions:
             "SHEPHERD_BMDB_ROLES": settings.bmdb_roles or "",
             "SHEPHERD_PROVIDER": "equinix",
             "SHEPHERD_EQUINIX_PROJECT_ID": PROJECT,
-            "SHEPHERD_EQUINIX_API_KEY_PARAMETER": _PARAMETER,
+            "SHEPHERD_CREDENTIAL_PARAMETER": _PARAMETER,
             "SHEPHERD_EQUINIX_API_URL": environment.api.url,
             "SHEPHERD_EQUINIX_DEVICE_PREFIX": PREFIX,
             "SHEPHERD_EQUINIX_KEY_LABEL": "functions",

@@ -25,7 +25,7 @@ RACK: Listing = [
 EQUINIX = {
     "SHEPHERD_PROVIDER": "equinix",
     "SHEPHERD_EQUINIX_PROJECT_ID": "0b9d4a3e",
-    "SHEPHERD_EQUINIX_API_KEY_PARAMETER": "/nobody/reads/it",
+    "SHEPHERD_CREDENTIAL_PARAMETER": "/nobody/reads/it",
     "SHEPHERD_EQUINIX_DEVICE_PREFIX": "ours-",
     "SHEPHERD_EQUINIX_KEY_LABEL": "ours",
 }

@@ -110,7 +110,7 @@ def equinix(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyPa
         for name, value in {
             "SHEPHERD_PROVIDER": "equinix",
             "SHEPHERD_EQUINIX_PROJECT_ID": PROJECT,
-            "SHEPHERD_EQUINIX_API_KEY_PARAMETER": "/api-key",
+            "SHEPHERD_CREDENTIAL_PARAMETER": "/api-key",
             "SHEPHERD_EQUINIX_API_URL": api.url,
             "SHEPHERD_EQUINIX_DEVICE_PREFIX": PREFIX,
             "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
@@ -356,7 +356,7 @@ def test_every_fault_of_the_settings_is_reported_at_once(
         "SHEPHERD_BMDB_PORT",
         "SHEPHERD_SESSION_SECONDS",
         "SHEPHERD_EQUINIX_PROJECT_ID",
-        "SHEPHERD_EQUINIX_API_KEY_PARAMETER",
+        "SHEPHERD_CREDENTIAL_PARAMETER",
         "SHEPHERD_EQUINIX_DEVICE_PREFIX",
         "SHEPHERD_EQUINIX_KEY_LABEL",
     }

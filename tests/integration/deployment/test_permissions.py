@@ -148,7 +148,7 @@ PASSWORD, LIST, CA, BMC_CA, SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY, API_KEY, ROBOT, N
         "ssh-key",
         "ssh-key.previous",
         "ssh-key.pub",
-        "equinix-api-key",
+        "equinix-credential",
         "hetzner-credential",
         "ironic-credential",
         "installation-key.pub",

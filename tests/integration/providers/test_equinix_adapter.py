@@ -115,7 +115,7 @@ def provider(
     """Return a provider for the project."""
     fields = {
         "equinix_project_id": PROJECT,
-        "equinix_api_key_parameter": "/unused",
+        "credential_parameter": "/unused",
         "equinix_device_prefix": "shepherd-",
         "equinix_key_label": "shepherd-key",
         "equinix_api_url": url,
@@ -744,7 +744,7 @@ def test_a_replaced_api_key_is_taken_up(world: World, deadline: Deadline) -> Non
     keys = iter(["the-key-of-yesterday"])
     settings = EquinixSettings(
         equinix_project_id=PROJECT,
-        equinix_api_key_parameter="/unused",
+        credential_parameter="/unused",
         equinix_device_prefix="shepherd-",
         equinix_key_label="shepherd-key",
         equinix_api_url=world.api.url,

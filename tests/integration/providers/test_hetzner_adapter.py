@@ -64,7 +64,7 @@ class World:
     ) -> HetznerProvider:
         """Return one more provider, which shares nothing with the first."""
         fields = {
-            "hetzner_credential_parameter": "/unused",
+            "credential_parameter": "/unused",
             "hetzner_name_prefix": "fleet-",
             "hetzner_key_name": "shepherd-key",
             "hetzner_api_url": self.robot.url,

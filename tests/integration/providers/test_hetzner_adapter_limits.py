@@ -46,7 +46,7 @@ def robot(clock: ManualClock) -> Iterator[HetznerRobot]:
 def provider(robot: HetznerRobot, clock: ManualClock, credential: Callable[[], str] = lambda: RIGHT) -> HetznerProvider:
     """Return an adapter with a memory of its own, as every environment of a function has."""
     settings = HetznerSettings(
-        hetzner_credential_parameter="/unused",
+        credential_parameter="/unused",
         hetzner_name_prefix="server-",
         hetzner_key_name="shepherd",
         hetzner_api_url=robot.url,

@@ -70,7 +70,7 @@ def equinix_settings(api: EquinixApi) -> EquinixSettings:
     """Return the settings for a simulated project."""
     return EquinixSettings(
         equinix_project_id=PROJECT,
-        equinix_api_key_parameter="/unused",
+        credential_parameter="/unused",
         equinix_device_prefix=PREFIX,
         equinix_key_label="shepherd",
         equinix_api_url=api.url,

@@ -33,7 +33,7 @@ INITIALIZER = {
 }
 EQUINIX = {
     "EQUINIX_PROJECT_ID": "project",
-    "EQUINIX_API_KEY_PARAMETER": "/key",
+    "CREDENTIAL_PARAMETER": "/key",
     "EQUINIX_DEVICE_PREFIX": "shepherd-",
     "EQUINIX_KEY_LABEL": "shepherd",
 }
@@ -71,7 +71,7 @@ def test_all_faults_of_all_types_are_reported_at_once(monkeypatch: pytest.Monkey
         "SHEPHERD_AGENT_SOURCE",
         "SHEPHERD_BMDB_HOST",
         "SHEPHERD_CONCURRENCY",
-        "SHEPHERD_EQUINIX_API_KEY_PARAMETER",
+        "SHEPHERD_CREDENTIAL_PARAMETER",
         "SHEPHERD_EQUINIX_DEVICE_PREFIX",
         "SHEPHERD_EQUINIX_KEY_LABEL",
         "SHEPHERD_EQUINIX_PROJECT_ID",

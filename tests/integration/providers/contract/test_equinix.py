@@ -48,7 +48,7 @@ class TestEquinix(ProviderContract, ProviderFaults):
 
             settings = EquinixSettings(
                 equinix_project_id=PROJECT,
-                equinix_api_key_parameter="/unused",
+                credential_parameter="/unused",
                 equinix_device_prefix="shepherd-",
                 equinix_key_label="shepherd",
                 equinix_api_url=api.url,

@@ -45,7 +45,7 @@ class TestHetzner(ProviderContract, ProviderFaults):
         ]
         with HetznerRobot(hardware, user=USER, password=PASSWORD, servers=servers) as robot:
             settings = HetznerSettings(
-                hetzner_credential_parameter="/unused",
+                credential_parameter="/unused",
                 hetzner_name_prefix="shepherd-",
                 hetzner_key_name="shepherd",
                 hetzner_api_url=robot.url,

@@ -259,5 +259,5 @@ def _armed_by_others(number: int, kind: str) -> ProviderRefused:
 
 def build(settings: HetznerSettings, context: ProviderContext) -> HetznerProvider:
     """Return the provider of these settings."""
-    credential = partial(context.read_secret, settings.hetzner_credential_parameter)
+    credential = partial(context.read_secret, settings.credential_parameter)
     return HetznerProvider(settings, credential, context.public_key, context.clock)

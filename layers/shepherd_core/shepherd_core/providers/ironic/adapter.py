@@ -202,7 +202,7 @@ class IronicProvider(Provider):
 
 def build(settings: IronicSettings, context: ProviderContext) -> IronicProvider:
     """Return the provider of these settings."""
-    credential = context.secret(settings.ironic_credential_parameter)
+    credential = context.secret(settings.credential_parameter)
     login: Authentication = NoLogin()
     if settings.ironic_auth == "basic":
         login = Basic(credential)

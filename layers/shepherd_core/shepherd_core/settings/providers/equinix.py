@@ -15,7 +15,7 @@ class EquinixSettings(Settings):
     table = "provider.equinix"
 
     equinix_project_id: str = Field(description="Project whose reservations and devices are managed.")
-    equinix_api_key_parameter: str = Field(description="Name of the SSM parameter that holds the API key.")
+    credential_parameter: str = Field(description="Name of the SSM parameter that holds the API key.")
     equinix_device_prefix: FilledIn = Field(
         description="Prefix of our devices' host names; all other devices are ignored."
     )
@@ -29,6 +29,6 @@ SPEC = ProviderSpec(
     name="equinix",
     module="equinix.adapter",
     settings=EquinixSettings,
-    secrets=("equinix_api_key_parameter",),
+    secrets=("credential_parameter",),
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL}),
 )

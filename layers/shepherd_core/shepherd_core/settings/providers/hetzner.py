@@ -16,7 +16,7 @@ class HetznerSettings(Settings):
 
     table = "provider.hetzner"
 
-    hetzner_credential_parameter: str = Field(
+    credential_parameter: str = Field(
         description="Name of the SSM parameter that holds USER:PASSWORD of the Robot web service."
     )
     hetzner_name_prefix: FilledIn = Field(
@@ -41,6 +41,6 @@ SPEC = ProviderSpec(
     name="hetzner",
     module="hetzner.adapter",
     settings=HetznerSettings,
-    secrets=("hetzner_credential_parameter",),
+    secrets=("credential_parameter",),
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL}),
 )

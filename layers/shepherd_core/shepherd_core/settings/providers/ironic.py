@@ -27,7 +27,7 @@ class IronicSettings(Settings):
         validate_default=True,
         description="Base URL of Keystone, with /v3: https://keystone.example.com:5000/v3; only with keystone.",
     )
-    ironic_credential_parameter: str = Field(
+    credential_parameter: str = Field(
         description="Name of the SSM parameter that holds USER:PASSWORD (basic) or ID:SECRET (keystone)."
     )
     ironic_fleet: FilledIn = Field(
@@ -60,6 +60,6 @@ SPEC = ProviderSpec(
     name="ironic",
     module="ironic.adapter",
     settings=IronicSettings,
-    secrets=("ironic_credential_parameter",),
+    secrets=("credential_parameter",),
     always=frozenset(Capability),
 )
