@@ -302,6 +302,23 @@ def test_copies_that_are_adopted_together_are_machines_of_their_own(
 # --- forget ---
 
 
+def test_a_machine_that_was_refused_when_the_operator_confirmed_is_left_alone(
+    fleet: Fleet, operator: Operator, api: EquinixApi
+) -> None:
+    """The operator confirmed the release of one machine; the other was not among them, and is ready by now."""
+    dead, alive = (device(fleet, api, fleet.provided_machine()) for _ in range(2))
+    fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=alive)
+
+    def pass_time() -> None:
+        fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now() - interval '3 hours'")
+
+    verdicts = operator.release(dead, alive, meanwhile=pass_time)
+    assert results(verdicts) == [Result.DONE, Result.REFUSED]
+    assert verdicts[1].text.startswith("at the first comparison it was refused: its agent reported")
+    assert set(provided(fleet).values()) == {alive}
+    assert results(operator.release(alive)) == [Result.DONE]
+
+
 def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: Operator) -> None:
     """It frees its place under the limit; what it was, and its history, can still be looked up."""
     machine_id = old(fleet, fleet.unhealthy_machine())

@@ -79,8 +79,10 @@ class TwoPhase:
         self._wait(first)
         with self._alone(deadline, runtime_info) as session:
             second = self._compare_in(session, deadline)
+            expected = action.evaluate(first, first)
             outcomes = [
-                self._apply(action, session, outcome, second, deadline) for outcome in action.evaluate(first, second)
+                self._apply(action, session, was, outcome, second, deadline)
+                for was, outcome in zip(expected, action.evaluate(first, second), strict=True)
             ]
             if any(outcome.result is Result.BEGUN for outcome in outcomes):
                 last = self._compare_in(session, deadline)
@@ -88,10 +90,19 @@ class TwoPhase:
             return outcomes
 
     def _apply(
-        self, action: OperatorAction, session: Session, outcome: Outcome, comparison: Comparison, deadline: Deadline
+        self,
+        action: OperatorAction,
+        session: Session,
+        was: Outcome,
+        outcome: Outcome,
+        comparison: Comparison,
+        deadline: Deadline,
     ) -> Outcome:
+        """Apply *action* to a machine that is ready, unless it *was* refused when the operator confirmed."""
         if outcome.result is not Result.READY:
             return outcome
+        if was.result is Result.REFUSED:
+            return outcome.with_result(Result.REFUSED, f"at the first comparison it was refused: {was.text}")
         session.renew()
         try:
             done = action.apply(session, self.provider, outcome, comparison, deadline)
