@@ -6,7 +6,9 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.errors import MachineUnknown
 from shepherd_core.settings.deployment import OperatorSettings
 from shepherd_core.wiring.settings import load
 
@@ -58,10 +60,7 @@ def logs(
     """
     source = load(OperatorSettings)[0].logs
     with bmdb() as connection:
-        try:
-            machine_id = UUID(machine)
-        except ValueError:
-            machine_id = queries.find_machine(connection, machine)
+        machine_id = _machine_id(connection, machine)
         now = queries.now(connection)
     shown: deque[Line] = deque(maxlen=limit)
     total = 0
@@ -82,3 +81,15 @@ def logs(
         note(f"only the last {counted(limit, 'line')} of {total} shown: see --limit")
     if not total:
         note(f"nothing was logged about machine {machine_id} in the last {span(seconds)}")
+
+
+def _machine_id(connection: Connection, name: str) -> UUID:
+    """Return the machine called *name*, or the id that it is: the machine may be gone."""
+    try:
+        return queries.find_machine(connection, name)
+    except MachineUnknown:
+        try:
+            return UUID(name)
+        except ValueError:
+            pass
+        raise
