@@ -145,6 +145,28 @@ def test_what_was_not_sent_is_told_later(
     assert [subject for subject, _ in told()] == ["Shepherd, static: recovery suspended"]
 
 
+def test_no_message_is_begun_without_time_for_it(fleet: Fleet, told: Callable[[], list[tuple[str, str]]]) -> None:
+    """A topic that does not answer would cut off an invocation whose work is done; the other message comes later."""
+
+    class Hasty(SystemClock):
+        """A clock on which 20 seconds pass between two looks."""
+
+        now = 0.0
+
+        def monotonic(self) -> float:
+            """Return the time."""
+            self.now += 20
+            return self.now
+
+    quarantine(fleet, 1, "enough")
+    suspend(fleet, fra="why")
+    notifications.publish(fleet.connection, PROVIDER, Deadline(Hasty(), 60))
+    assert [subject for subject, _ in told()] == ["Shepherd, static: 1 machine put into quarantine"]
+    fleet.pass_time(LATER)
+    publish(fleet)
+    assert [subject for subject, _ in told()] == ["Shepherd, static: recovery suspended"]
+
+
 def test_concurrent_invocations_share_no_notice(fleet: Fleet) -> None:
     """Each would publish it."""
     connections = [fleet.connect() for _ in range(CLAIMERS)]

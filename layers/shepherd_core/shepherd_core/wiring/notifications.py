@@ -31,6 +31,8 @@ def publish(connection: Connection, provider: str, deadline: Deadline) -> None:
         from shepherd_core.rules.notices import messages  # noqa: PLC0415
 
         for message in messages(claimed):
+            if deadline.remaining() < NOTIFY_SECONDS:
+                return
             cause = notifications.publish(topic, message)
             if cause is None:
                 notices.sent(connection, message.notice_ids)
