@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import Adopt, Forget, Result
 from shepherd_core.rules.drift import DriftKind
@@ -35,7 +36,10 @@ def _repair(
         with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
             wanted = action(repair)
             if not dry_run:
-                return _outcomes(actions.carry_out(repair, wanted, compared[-1]))
+                outcomes = actions.carry_out(repair, wanted, compared[-1])
+                if all(outcome.result is Result.REFUSED for outcome in outcomes):
+                    raise ShepherdError("; ".join(f"refused: {outcome.text}" for outcome in outcomes))
+                return _outcomes(outcomes)
             compared.append(actions.compare(repair))
             return _outcomes(actions.dry_run(repair, wanted, compared[-1]), ask_for_one=ask_for_one)
 

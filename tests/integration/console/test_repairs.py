@@ -81,7 +81,7 @@ def test_a_machine_whose_agent_reports_since_the_dry_run_is_not_released(
     name, machine_id = next(iter(machines.items()))
     planned = visitor.plan("release", machine=str(machine_id), **WHY)
     fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=machine_id)
-    assert "refused its agent reported" in said(visitor.confirm(planned, typed=name).text)
+    assert "Not done refused: its agent reported" in said(visitor.confirm(planned, typed=name).text)
     assert "There is nothing to do." in said(visitor.plan("release", machine=str(machine_id), **WHY).text)
     alive = visitor.plan("release", machine=str(machine_id), despite_heartbeat="yes", **WHY)
     assert "will be released" in said(alive.text)
@@ -111,7 +111,7 @@ def test_differences_lead_to_the_change_that_ends_them(
     plans = {name: visitor.plan("forget", machine=str(machines[name]), **WHY) for name in (gone, back)}
     api.set_state(back, "running")
     assert "done forgotten" in said(visitor.confirm(plans[gone]).text)
-    assert "refused the provider has it in use" in said(visitor.confirm(plans[back]).text)
+    assert "Not done refused: the provider has it in use" in said(visitor.confirm(plans[back]).text)
     planned = visitor.plan("adopt", provider_id=foreign, interval="1", **{"class": "foreign"})
     assert "done adopted" in said(visitor.confirm(planned).text)
     assert provided(fleet).keys() == {*machines, foreign} - {gone}
