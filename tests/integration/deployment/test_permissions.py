@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import boto3
 import pytest
@@ -22,6 +23,7 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderError
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Capability
+from shepherd_core.providers.latitude import name_of
 from shepherd_core.settings import functions
 from shepherd_core.wiring import providers
 from shepherd_core.wiring.adapters import CLOCK
@@ -32,6 +34,8 @@ from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.hetzner.state import RobotServer
 from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.kit.machines import FakeMachine
+from simulator.providers.latitude.api import LatitudeApi
 from tests.support.bmdb.tls_postgres import ADDRESS, Authority, Door
 from tests.support.deployment import function_process
 from tests.support.deployment.cloudformation import PSEUDO, Stack
@@ -44,6 +48,7 @@ from tests.support.deployment.deployments import (
     IAM,
     IRONIC,
     KEY,
+    LATITUDE,
     LOOPS,
     ONE_PASSWORD,
     REDFISH,
@@ -138,7 +143,7 @@ def reads(*names: str) -> set[tuple[str, str]]:
     }
 
 
-PASSWORD, LIST, CA, BMC_CA, SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY, API_KEY, ROBOT, NODES, KEYS, SIGNING_KEY = (
+PASSWORD, LIST, CA, BMC_CA, SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY, API_KEY, ROBOT, NODES, CLOUD, KEYS, SIGNING_KEY = (
     f"/shepherd/{name}"
     for name in (
         "bmdb-password",
@@ -151,6 +156,7 @@ PASSWORD, LIST, CA, BMC_CA, SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY, API_KEY, ROBOT, N
         "equinix-credential",
         "hetzner-credential",
         "ironic-credential",
+        "latitude-credential",
         "installation-key.pub",
         "installation-key",
     )
@@ -191,8 +197,9 @@ RESTARTS = of_ec2("CreateReplaceRootVolumeTask", "instance", "volume", "replace-
 )
 # A BMC that nobody answers for, which the credential is read for all the same; and what else the providers know.
 RACK = '[{"ID": "one", "Addr": "192.0.2.1", "Bmc": "https://127.0.0.1:9", "Credential": "/shepherd/bmc/one"}]'
+SERVER = "e443df78-9558-467f-9ba9-1faf7a024204"
 INSTANCE = "0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001"
-KNOWN = {"redfish": "one", "hetzner": "1", "ironic": INSTANCE}
+KNOWN = {"redfish": "one", "hetzner": "1", "ironic": INSTANCE, "latitude": SERVER}
 
 
 # Images and launch templates are permitted by their ids, wherever they are; tests/unit/deployment/test_template_ec2.py
@@ -296,6 +303,7 @@ CASES = [
     ),
     Case("provisioner", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, CA), CA_IN_SSM),
     Case("provisioner", IRONIC, reads(NODES, PUBLIC_KEY, CA), CA_IN_SSM),
+    Case("provisioner", LATITUDE, reads(CLOUD, PUBLIC_KEY, CA), CA_IN_SSM),
     Case(
         "initializer",
         REDFISH,
@@ -318,6 +326,7 @@ CASES = [
     Case("updater", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, CA), CA_IN_SSM),
     Case("recoverer", IRONIC, reads(NODES, SSH_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
     Case("updater", IRONIC, reads(NODES, CA), CA_IN_SSM),
+    Case("recoverer", LATITUDE, reads(CLOUD, SSH_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
     Case("agent_api", STATIC, reads(CA), CA_IN_SSM),
     Case("agent_api", {**STATIC, **ONE_PASSWORD}, reads(CA), CA_IN_SSM),
     Case("agent_api", {**EQUINIX, **IAM}, reads(S3_CA), CA_IN_S3),
@@ -391,6 +400,7 @@ def deployed(
         API_KEY: "a-key",
         ROBOT: "a-user:a-password",
         NODES: "a-user:a-password",
+        CLOUD: "a-token",
         f"{BMCS[:-1]}one": "a-user:a-word",
     }
     for name, value in {**secrets, CA: ca, BMC_CA: ca}.items():
@@ -415,6 +425,9 @@ def deployed(
     servers = [RobotServer(number=1, name="ours-1")]
     robot = HetznerRobot(NoHardware(), user="a-user", password="a-password", servers=servers)
     ironic = ironic_nodes()
+    cloud = LatitudeApi(NoHardware(), secret="a-token")
+    ours = FakeMachine(id=SERVER, name=name_of(UUID(int=1), "1"), address="192.0.2.1", fields={"project": "ours-"})
+    cloud.machines.add_active(ours)
 
     def network(provider: str) -> dict[str, str]:
         if provider != "ec2":  # for the others moto shall not make one, which takes a second
@@ -425,7 +438,7 @@ def deployed(
             "ec2_security_groups": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
         }
 
-    with Door(server, authority.context()) as door, project as api, robot, ironic:
+    with Door(server, authority.context()) as door, project as api, robot, ironic, cloud:
 
         def deploy(case: Case) -> dict[str, str]:
             machines = RACK if case.provider == "redfish" else "[]"
@@ -446,6 +459,7 @@ def deployed(
                 "hetzner_api_url": robot.url,
                 **REQUIRED[case.provider],
                 **({"ironic_api_url": ironic.url} if case.provider == "ironic" else {}),
+                **({"latitude_api_url": cloud.url} if case.provider == "latitude" else {}),
                 **case.settings,
                 **network(case.provider),
             }
@@ -605,7 +619,7 @@ def test_only_joining_a_network_has_no_narrower_resource_and_no_code_may_do_it()
 
 
 @pytest.mark.parametrize(
-    "deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER, IRONIC], ids=lambda each: each.get("Provider")
+    "deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER, IRONIC, LATITUDE], ids=lambda each: each.get("Provider")
 )
 def test_the_ssh_key_is_for_those_that_log_in_and_nobody_may_write_it(deployment: dict[str, str]) -> None:
     """Who has taken over another function must not become root on machines, now or on those that are created."""
@@ -621,7 +635,7 @@ def test_the_ssh_key_is_for_those_that_log_in_and_nobody_may_write_it(deployment
             assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="true")
 
 
-@pytest.mark.parametrize("deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER, IRONIC])
+@pytest.mark.parametrize("deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER, IRONIC, LATITUDE])
 def test_no_function_may_sign_installations(deployment: dict[str, str]) -> None:
     """Who has taken one over, the agent API above all, could have any image installed. Nor may one change the keys."""
     stack = Stack(transformed(), deployment)

@@ -29,7 +29,9 @@ STATIC = ANSWERS
 _RESOURCES = {"ec2": {"Ec2Resources": "subnet-0a1,subnet-0b2,sg-0c3,ami-0d4"}}
 SMALLEST = {spec.name: {**ANSWERS, "Provider": spec.name, **_RESOURCES.get(spec.name, {})} for spec in SPECS}
 """By provider."""
-REDFISH, EQUINIX, HETZNER, IRONIC, EC2 = (SMALLEST[name] for name in ("redfish", "equinix", "hetzner", "ironic", "ec2"))
+REDFISH, EQUINIX, HETZNER, IRONIC, LATITUDE, EC2 = (
+    SMALLEST[name] for name in ("redfish", "equinix", "hetzner", "ironic", "latitude", "ec2")
+)
 EC2_BY_TEMPLATE = {**EC2, "Ec2Resources": "subnet-0a1,subnet-0b2,lt-0e5"}
 _EC2 = {"ec2_limit": "3", "ec2_subnets": "subnet-0a1,subnet-0b2"}
 EC2_SETTINGS = {
@@ -48,6 +50,7 @@ REQUIRED: dict[str, dict[str, str]] = {
     "redfish": {"redfish_list": "s3://bucket/documents/machines.json"},
     "ec2": EC2_SETTINGS,
 }
+REQUIRED["latitude"]["latitude_limit"] = "3"
 """By provider, the settings without which its functions do not start."""
 
 # What can be chosen besides.

@@ -228,7 +228,7 @@ class HttpApi:
 
     def _success(self, request: _Request, answer: HttpAnswer, login: Login, missing: type[ProviderError]) -> HttpAnswer:
         """Return the answer if it is a success; raise the error for anything else."""
-        if answer.status in _WITHOUT_ANSWER:
+        if answer.status in _WITHOUT_ANSWER or (answer.status == requests.codes.created and not answer.body):
             return HttpAnswer(answer.status, b"", None, answer.headers)
         decoded = answer.decoded()
         if requests.codes.ok <= answer.status < requests.codes.multiple_choices:

@@ -13,6 +13,7 @@ from shepherd_core.settings.providers import (
     equinix,
     hetzner,
     ironic,
+    latitude,
     redfish,
     static,
 )
@@ -24,6 +25,7 @@ SPECS = tuple(
         equinix,
         hetzner,
         ironic,
+        latitude,
         redfish,
         static,
     )

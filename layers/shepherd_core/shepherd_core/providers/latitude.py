@@ -1,0 +1,206 @@
+"""Servers at Latitude.sh: those of a project whose host names hold a token and a slot."""
+
+from __future__ import annotations
+
+import base64
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from shepherd_core.domain.errors import CapacityTaken, ListingInvalid, MachineNotFound, ProviderRefused
+from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.providers.kit.api_object import ApiObject, Id, MachineAddress, Text, parse
+from shepherd_core.providers.kit.auth import Bearer
+from shepherd_core.providers.kit.creation import create_once, free_slots
+from shepherd_core.providers.kit.dialect import at
+from shepherd_core.providers.kit.http import HttpApi, segment
+from shepherd_core.providers.kit.paging import PageNumbers, listed
+from shepherd_core.providers.kit.registered_key import RegisteredKey, StoredKey
+from shepherd_core.settings.providers.latitude import LONGEST_SLOT
+
+if TYPE_CHECKING:
+    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.providers.kit.context import ProviderContext
+    from shepherd_core.settings.providers.latitude import LatitudeSettings
+
+_STATUS = {
+    "on": ProviderStatus.RUNNING,
+    "off": ProviderStatus.STOPPED,
+    "deploying": ProviderStatus.PROVISIONING,
+    "disk_erasing": ProviderStatus.PROVISIONING,
+    "failed_deployment": ProviderStatus.PROVISIONING_FAILED_PERMANENT,
+}
+_PAGES = PageNumbers(entries="data", total="meta.stats.total.count", number="page[number]", size="page[size]")
+_TOTAL = {"stats[total]": "count"}
+_NAME = re.compile(rf"([a-z2-7]{{26}})-([1-9][0-9]{{0,{LONGEST_SLOT - 1}}})")
+"""A host name has 32 characters at most, and a UUID 36: so the token stands in base 32, and the slot behind it."""
+
+
+def name_of(token: UUID, capacity_id: str | None) -> str:
+    """Return the host name of the server with this token on a capacity, whose id ends with a number."""
+    return f"{base64.b32encode(token.bytes).decode().rstrip('=').lower()}-{str(capacity_id).rpartition('/')[2]}"
+
+
+def token_of(name: str) -> UUID | None:
+    """Return the token in a host name."""
+    found = _NAME.fullmatch(name)
+    return found and UUID(bytes=base64.b32decode(f"{found[1].upper()}======"))
+
+
+class Project(ApiObject):
+    """The project of a server."""
+
+    id: Id
+
+
+class Attributes(ApiObject):
+    """What a server is."""
+
+    hostname: Text | None = None
+    status: str = ""
+    primary_ipv4: MachineAddress | None = None
+    project: Project
+    site: Text | None = None
+
+
+class Server(ApiObject):
+    """One server."""
+
+    id: Id
+    attributes: Attributes
+
+    def machine(self, fleet: str) -> Machine | None:
+        """Return the server as a machine of *fleet*; None: it is not Shepherd's."""
+        name = self.attributes.hostname or ""
+        if (token := token_of(name)) is None:
+            return None
+        return Machine(
+            provider_id=ProviderId(self.id),
+            availability=Availability.KNOWN_USED,
+            address=self.attributes.primary_ipv4,
+            location=self.attributes.site,
+            reservation_id=f"{fleet}/{name.rpartition('-')[2]}",
+            status=_STATUS.get(self.attributes.status, ProviderStatus.UNKNOWN),
+            token=token,
+        )
+
+
+class Key(ApiObject):
+    """What an SSH key is."""
+
+    name: Text | None = None
+    public_key: str
+    created_at: str = ""
+
+
+class LatitudeProvider(Provider):
+    """The servers of a project that Shepherd made, and as many more as the limit allows."""
+
+    name = "latitude"
+    capabilities = frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL, Capability.RELEASE})
+
+    def __init__(self, settings: LatitudeSettings, context: ProviderContext) -> None:
+        self._settings = settings
+        self._fleet = settings.latitude_project
+        login = Bearer(context.secret(settings.credential_parameter))
+        self._api = HttpApi(settings.latitude_api_url, login, context.clock)
+        self._key = RegisteredKey(settings.latitude_key_name, context.public_key, self._keys, self._add_key)
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """Return our servers and the free slots."""
+        machines = self._machines(deadline)
+        used = [each.reservation_id for each in machines]
+        return [*machines, *free_slots(self._fleet, self._settings.latitude_limit, used)]
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Return one of our servers."""
+        answer = self._api.get(f"/servers/{segment(provider_id)}", deadline, missing=MachineNotFound)
+        server = parse(Server, at(answer, "data"), f"server {provider_id}")
+        machine = server.machine(self._fleet)
+        if machine is None or server.id != provider_id or server.attributes.project.id != self._fleet:
+            raise MachineNotFound(f"server {provider_id} is not one of ours in the project {self._fleet}")
+        return machine
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """Make a server, whose host name holds *token* and the slot of *capacity*."""
+        settings = self._settings
+
+        def create() -> Machine:
+            wanted = {
+                "project": settings.latitude_project,
+                "site": settings.latitude_site,
+                "plan": settings.latitude_plan,
+                "billing": settings.latitude_billing,
+                **self._installed(name_of(token, capacity.capacity_id), deadline),
+            }
+            answer = self._api.post("/servers", _document("servers", wanted), deadline)
+            machine = parse(Server, at(answer, "data"), "the new server").machine(self._fleet)
+            if machine is None:
+                raise ProviderRefused("the new server has another host name than it was made with")
+            return machine
+
+        return create_once(partial(self._existing, capacity, token, deadline), create)
+
+    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Restart the server."""
+        self._act(provider_id, "actions", {"action": "reboot"}, deadline)
+
+    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Install the server anew, with the operating system of the settings and under its name."""
+        machine = self.get_machine(provider_id, deadline)
+        assert machine.token is not None  # it is ours
+        self._act(
+            provider_id, "reinstall", self._installed(name_of(machine.token, machine.capacity_id), deadline), deadline
+        )
+
+    def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Delete the server."""
+        try:
+            self.get_machine(provider_id, deadline)
+            self._api.delete(f"/servers/{segment(provider_id)}", deadline, missing=MachineNotFound)
+        except MachineNotFound:
+            return  # it was deleted before
+
+    def _act(self, provider_id: ProviderId, what: str, attributes: dict[str, Any], deadline: Deadline) -> None:
+        self.get_machine(provider_id, deadline)  # raises unless it is ours
+        path = f"/servers/{segment(provider_id)}/{what}"
+        body = _document("reinstalls" if what == "reinstall" else what, attributes)
+        self._api.post(path, body, deadline, missing=MachineNotFound, interrupts=True)
+
+    def _installed(self, hostname: str, deadline: Deadline) -> dict[str, Any]:
+        key = self._key.ensure(deadline)
+        return {"hostname": hostname, "operating_system": self._settings.latitude_os, "ssh_keys": [key]}
+
+    def _machines(self, deadline: Deadline) -> list[Machine]:
+        entries = listed(self._api, "/servers", deadline, _PAGES, {"filter[project]": self._fleet, **_TOTAL})
+        servers = [parse(Server, entry, f"server {entry['id']!r:.80}", ListingInvalid) for entry in entries]
+        ours = (server.machine(self._fleet) for server in servers if server.attributes.project.id == self._fleet)
+        return [machine for machine in ours if machine is not None]
+
+    def _existing(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine | None:
+        for machine in self._machines(deadline):
+            if machine.token == token:
+                return machine
+            if machine.capacity_id == capacity.capacity_id:
+                raise CapacityTaken(f"{capacity.capacity_id} is used by server {machine.provider_id}")
+        return None
+
+    def _keys(self, deadline: Deadline) -> list[StoredKey]:
+        entries = listed(self._api, "/ssh_keys", deadline, _PAGES, _TOTAL)
+        keys = ((str(entry["id"]), parse(Key, entry.get("attributes"), "an SSH key")) for entry in entries)
+        return [StoredKey(key_id, key.name, key.public_key, key.created_at) for key_id, key in keys]
+
+    def _add_key(self, name: str, line: str, deadline: Deadline) -> None:
+        self._api.post("/ssh_keys", _document("ssh_keys", {"name": name, "public_key": line}), deadline)
+
+
+def _document(kind: str, attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a request."""
+    return {"data": {"type": kind, "attributes": attributes}}
+
+
+def build(settings: LatitudeSettings, context: ProviderContext) -> LatitudeProvider:
+    """Return the provider of these settings."""
+    return LatitudeProvider(settings, context)

@@ -1,0 +1,1 @@
+"""Latitude.sh, simulated."""

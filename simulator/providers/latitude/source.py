@@ -1,0 +1,36 @@
+"""The machine source that simulates Latitude.sh."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shepherd_core.providers.latitude import token_of
+
+from simulator.providers.kit.source import RestSource
+from simulator.providers.latitude.api import PROJECT, LatitudeApi
+
+if TYPE_CHECKING:
+    from simulator.environment.machine_source import SourceSpec
+    from simulator.providers.kit.machines import FakeMachine
+
+
+class Source(RestSource):
+    """A project at Latitude.sh."""
+
+    provider = "latitude"
+    api = LatitudeApi
+
+    def settings(self, spec: SourceSpec) -> dict[str, str]:
+        """See ``RestSource``."""
+        return {
+            "PROJECT": PROJECT,
+            "LIMIT": str(spec.machines),
+            "SITE": "ASH",
+            "PLAN": "c3-small-x86",
+            "KEY_NAME": "shepherd",
+        }
+
+    def token(self, machine: FakeMachine) -> str | None:
+        """See ``RestSource``."""
+        token = token_of(machine.name)
+        return None if token is None else str(token)

@@ -1,0 +1,104 @@
+"""The adapter of Latitude.sh, held to the contract of all providers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.machine import INVALID, Availability, Machine
+from shepherd_core.providers.kit.context import ProviderContext
+from shepherd_core.providers.latitude import LatitudeProvider, name_of, token_of
+from shepherd_core.settings.providers.latitude import LatitudeSettings
+
+from simulator.environment.faults import SetValue
+from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.kit.machines import Options
+from simulator.providers.latitude.api import PROJECT, LatitudeApi
+from tests.support.providers.provider_contract import Places, ProviderContract, World
+from tests.support.providers.provider_faults import ProviderFaults
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import ManualClock
+
+TOKEN = "a-token-that-nobody-may-see"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
+COUNT = "meta.stats.total.count"
+A = "a" * 26
+OURS = UUID(int=2**127 + 5)
+
+
+class TestLatitude(ProviderContract, ProviderFaults):
+    """Against the simulated API, over real HTTP."""
+
+    @pytest.fixture
+    def api(self) -> Iterator[LatitudeApi]:
+        """Return an account with a server of ours, one that somebody else made, and one of another project."""
+        with LatitudeApi(NoHardware(), secret=TOKEN, options=Options(per_page_cap=2)) as api:
+            api.add_active(name_of(OURS, "1"), address="192.0.2.1")
+            api.add_active("web-1", address="192.0.2.2")
+            api.add_active(name_of(UUID(int=7), "2"), address="192.0.2.3", project="proj_other")
+            yield api
+            assert api.errors == []
+
+    @pytest.fixture
+    def world(self, clock: ManualClock, api: LatitudeApi) -> World:
+        """Return that account, of which Shepherd may use four servers."""
+        hardware = api.machines.hardware
+        settings = LatitudeSettings(
+            credential_parameter="/unused",
+            latitude_project=PROJECT,
+            latitude_limit=4,
+            latitude_site="ASH",
+            latitude_plan="c3-small-x86",
+            latitude_key_name="shepherd",
+            latitude_api_url=api.url,
+        )
+        context = ProviderContext(
+            clock=clock,
+            read=lambda _: b"",
+            read_secret=lambda _: TOKEN,
+            invalidate_secret=lambda _: None,
+            public_key=lambda: PUBLIC_KEY,
+        )
+        return World(
+            provider=LatitudeProvider(settings, context),
+            capacity_ids=frozenset(f"{PROJECT}/{number}" for number in range(1, 5)),
+            stores_tokens=True,
+            requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
+            settle=lambda: eventually(api.settled),
+            spoil_listing=lambda: api.faults.add(
+                SetValue(path="/servers", times=0, at="meta.stats.total.count", value=99)
+            ),
+            reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
+            confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
+            secret=TOKEN,
+            faults=api.faults,
+            places=Places(path="/servers", id="data.*.id", address="data.*.attributes.primary_ipv4"),
+        )
+
+    def test_a_new_server_is_paid_for_by_the_hour(self, world: World, api: LatitudeApi) -> None:
+        """The API's own default is a month, charged at once."""
+        capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{PROJECT}/3")
+        made = world.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
+        assert api.machine(made.provider_id).fields["billing"] == "hourly"
+
+
+@pytest.mark.parametrize("token", [UUID(int=0), UUID(int=2**128 - 1), OURS])
+def test_a_host_name_holds_token_and_slot(token: UUID) -> None:
+    """It is the only place for them, and has 32 characters."""
+    name = name_of(token, "99999")
+    assert len(name) == 32
+    assert token_of(name) == token
+
+
+@pytest.mark.parametrize(
+    "name", ["web-1", "", f"{'a' * 26}-0", f"{'a' * 26}-100000", f"{'A' * 26}-1", f"{'a' * 26}-1 "]
+)
+def test_other_host_names_are_of_other_servers(name: str) -> None:
+    """Shepherd touches no server that it did not make."""
+    assert token_of(name) is None
