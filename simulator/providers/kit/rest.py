@@ -111,6 +111,8 @@ class RestApi(SimulatedApi):
         """It can be changed at any time."""
         self.machines: Any = machines or FakeMachines[FakeMachine](hardware, self.options, self.states)
         """Its ``FakeMachines``."""
+        self.check: Callable[[HttpRequest], object] | None = None
+        """Called with each request; what it raises is in ``errors``."""
         self.window = (time.monotonic(), 0)
         marked = {name for kind in type(self).__mro__ for name, each in vars(kind).items() if hasattr(each, "routes")}
         self._operations = [
@@ -198,6 +200,11 @@ class RestApi(SimulatedApi):
         """Return the reply to a request, None to close the connection without one."""
         path = http.path.removeprefix(self.base) if http.path.startswith(self.base) else f"/..{http.path}"
         template, operation, segments = self._operation(http.method, path)
+        try:
+            if self.check is not None:
+                self.check(http)
+        except Exception as error:  # noqa: BLE001 - ``errors`` keeps it
+            self._middleware.errors.append(error)
 
         def real(fault: Rule | None) -> Reply:
             call = Call(method=http.method, path=path, query=dict(http.query), body=http.body, http=http, fault=fault)

@@ -51,6 +51,7 @@ REQUIRED: dict[str, dict[str, str]] = {
     "ec2": EC2_SETTINGS,
 }
 REQUIRED["latitude"]["latitude_limit"] = "3"
+REQUIRED["scaleway"]["scaleway_limit"] = "3"
 """By provider, the settings without which its functions do not start."""
 
 # What can be chosen besides.

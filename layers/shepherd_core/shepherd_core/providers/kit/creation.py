@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import ProviderRefused
+from shepherd_core.domain.errors import CapacityTaken, ProviderRefused
 from shepherd_core.domain.machine import INVALID, Availability, Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
+    from uuid import UUID
 
 
 def create_once(
@@ -34,6 +35,21 @@ def create_once(
         if (existing := find()) is None:
             raise
         return existing
+
+
+def with_token(machines: Iterable[Machine], capacity: Machine, token: UUID) -> Machine | None:
+    """
+    Return the machine with *token*, None if there is none: for ``create_once``.
+
+    Raises:
+        CapacityTaken: another one of *machines* is on the capacity.
+    """
+    for machine in machines:
+        if machine.token == token:
+            return machine
+        if machine.capacity_id == capacity.capacity_id:
+            raise CapacityTaken(f"{capacity.capacity_id} is used by machine {machine.provider_id}")
+    return None
 
 
 def free_slots(

@@ -15,6 +15,7 @@ from shepherd_core.settings.providers import (
     ironic,
     latitude,
     redfish,
+    scaleway,
     static,
 )
 
@@ -27,6 +28,7 @@ SPECS = tuple(
         ironic,
         latitude,
         redfish,
+        scaleway,
         static,
     )
 )

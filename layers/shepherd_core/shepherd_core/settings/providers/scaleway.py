@@ -1,0 +1,46 @@
+"""The settings of Scaleway's Elastic Metal, and what Shepherd can do there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shepherd_core.domain.provider import Capability
+from shepherd_core.settings.base import Settings
+from shepherd_core.settings.providers.spec import FilledIn, ProviderSpec
+
+
+class ScalewaySettings(Settings):
+    """Scaleway's Elastic Metal."""
+
+    table = "provider.scaleway"
+
+    credential_parameter: str = Field(description="Name of the SSM parameter that holds the secret key of an API key.")
+    scaleway_project: FilledIn = Field(description="Id of the project of our servers.")
+    scaleway_fleet: FilledIn = Field(
+        max_length=40,
+        description="Name of the fleet, in the tags of our servers; all other servers of the project are left alone.",
+    )
+    scaleway_limit: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        description="Most servers that the fleet may have in the zone."
+    )
+    scaleway_zone: str = Field(description="Availability zone of our servers, such as fr-par-2.")
+    scaleway_offer: FilledIn = Field(description="Id of the offer that new servers are ordered with.")
+    scaleway_billing: Literal["hourly", "monthly"] = Field(
+        "hourly",
+        description="How the offer must be paid for; nothing is ordered if it is another. Monthly ones have a "
+        "commitment fee.",
+    )
+    scaleway_os: FilledIn = Field(description="Id of the operating system that is installed.")
+    scaleway_key_name: FilledIn = Field(description="Name of our SSH key in the project.")
+    scaleway_api_url: str = Field("https://api.scaleway.com", description="Base URL of the API.")
+
+
+SPEC = ProviderSpec(
+    name="scaleway",
+    module="scaleway",
+    settings=ScalewaySettings,
+    secrets=("credential_parameter",),
+    always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL, Capability.RELEASE}),
+)

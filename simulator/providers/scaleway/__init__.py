@@ -1,0 +1,1 @@
+"""Scaleway's Elastic Metal, simulated."""

@@ -1,0 +1,161 @@
+"""The adapter of Scaleway's Elastic Metal, held to the contract of all providers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
+from shepherd_core.providers.kit.context import ProviderContext
+from shepherd_core.providers.scaleway import ScalewayProvider, read_tag, tag_of
+from shepherd_core.settings.providers.scaleway import ScalewaySettings
+
+from simulator.environment.faults import FakeAnswer, SetValue
+from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.kit.machines import Options
+from simulator.providers.scaleway.api import MONTHLY_OFFER, OFFER, OS, PROJECT, ZONE, ScalewayApi
+from tests.support.providers.description import Description
+from tests.support.providers.provider_contract import Places, ProviderContract, World
+from tests.support.providers.provider_faults import ProviderFaults
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.domain.clock import Deadline
+
+    from tests.conftest import ManualClock
+
+SECRET = "a-key-that-nobody-may-see"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
+SERVERS = f"/baremetal/v1/zones/{ZONE}/servers"
+OURS = UUID(int=5)
+
+
+def provider(api: ScalewayApi, clock: ManualClock, **settings: Any) -> ScalewayProvider:
+    """Return the adapter for the fleet, which may have four servers."""
+    given = {"scaleway_offer": OFFER, **settings}
+    chosen = ScalewaySettings(
+        credential_parameter="/unused",
+        scaleway_project=PROJECT,
+        scaleway_fleet="web",
+        scaleway_limit=4,
+        scaleway_zone=ZONE,
+        scaleway_os=OS,
+        scaleway_key_name="shepherd",
+        scaleway_api_url=api.url,
+        **given,
+    )
+    context = ProviderContext(
+        clock=clock,
+        read=lambda _: b"",
+        read_secret=lambda _: SECRET,
+        invalidate_secret=lambda _: None,
+        public_key=lambda: PUBLIC_KEY,
+    )
+    return ScalewayProvider(chosen, context)
+
+
+class TestScaleway(ProviderContract, ProviderFaults):
+    """Against the simulated API, over real HTTP."""
+
+    @pytest.fixture
+    def api(self) -> Iterator[ScalewayApi]:
+        """Return a server of ours, and those of nobody, of another fleet and of another project."""
+        with ScalewayApi(NoHardware(), secret=SECRET, options=Options(per_page_cap=2)) as api:
+            api.check = Description("scaleway").check
+            api.add_active("a", address="192.0.2.1", tags=["red", tag_of("web/1", OURS)])
+            api.add_active("b", address="192.0.2.2", tags=["red"])
+            api.add_active("c", address="192.0.2.3", tags=[tag_of("web2/2", OURS)])
+            api.add_active("d", address="192.0.2.4", tags=[tag_of("web/2", OURS)], project_id="other")
+            yield api
+            assert api.errors == []
+
+    @pytest.fixture
+    def world(self, clock: ManualClock, api: ScalewayApi) -> World:
+        """Return that project."""
+        hardware = api.machines.hardware
+        return World(
+            provider=provider(api, clock),
+            capacity_ids=frozenset(f"web/{number}" for number in range(1, 5)),
+            stores_tokens=True,
+            requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
+            settle=lambda: eventually(api.settled),
+            spoil_listing=lambda: api.faults.add(SetValue(path=SERVERS, times=0, at="total_count", value=99)),
+            reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
+            confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
+            secret=SECRET,
+            faults=api.faults,
+            places=Places(path=SERVERS, id="servers.*.id", address="servers.*.ips.*.address"),
+        )
+
+    def test_nothing_is_ordered_by_the_month_unasked(
+        self, api: ScalewayApi, clock: ManualClock, deadline: Deadline
+    ) -> None:
+        """A monthly offer costs a commitment fee at once."""
+        with pytest.raises(ProviderRefused, match="scaleway_offer is not hourly"):
+            create(provider(api, clock, scaleway_offer=MONTHLY_OFFER), deadline)
+        made = create(provider(api, clock, scaleway_offer=MONTHLY_OFFER, scaleway_billing="monthly"), deadline)
+        assert api.machine(made.provider_id).fields["offer_id"] == MONTHLY_OFFER
+
+    def test_a_server_that_is_being_deleted_is_not_ours(
+        self, world: World, api: ScalewayApi, deadline: Deadline
+    ) -> None:
+        """The deletion takes half an hour, in which nothing can be done with it; its slot is free."""
+        ours = next(each for each in world.provider.list_machines(deadline) if each.token == OURS)
+        api.change(ours.provider_id, state="deleting")
+        assert all(each.availability is Availability.KNOWN_UNUSED for each in world.provider.list_machines(deadline))
+        world.provider.release(ours.provider_id, deadline)
+        assert ("DELETE", f"{SERVERS}/{{server_id}}") not in api.calls
+
+    @pytest.mark.parametrize(
+        ("kind", "status", "raised"),
+        [
+            ("transient_state", 409, ProviderUnavailable),
+            ("quotas_exceeded", 403, ProviderRefused),
+            ("out_of_stock", 503, ProviderRefused),
+        ],
+    )
+    def test_the_type_of_an_error_counts(
+        self, world: World, api: ScalewayApi, deadline: Deadline, kind: str, status: int, raised: type[Exception]
+    ) -> None:
+        """A quota or an empty stock is no fault of the credential, and no reason to try again at once."""
+        api.faults.add(FakeAnswer(method="POST", path=SERVERS, times=0, status=status, body={"type": kind}))
+        with pytest.raises(raised, match=kind):
+            create(world.provider, deadline)
+
+    @pytest.mark.parametrize(
+        ("installing", "status"),
+        [
+            ("installing", ProviderStatus.PROVISIONING),
+            ("error", ProviderStatus.PROVISIONING_FAILED_PERMANENT),
+            ("completed", ProviderStatus.RUNNING),
+            ("unheard of", ProviderStatus.RUNNING),
+        ],
+    )
+    def test_a_delivered_server_runs_when_its_system_is_installed(
+        self, world: World, api: ScalewayApi, deadline: Deadline, installing: str, status: ProviderStatus
+    ) -> None:
+        """A server is ready long before its operating system is."""
+        api.faults.add(SetValue(path=SERVERS, times=0, at="servers.*.install.status", value=installing))
+        listed = world.provider.list_machines(deadline)
+        assert [each.status for each in listed if each.token == OURS] == [status]
+
+
+def create(adapter: Any, deadline: Deadline) -> Machine:
+    """Create a machine on the third slot."""
+    capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id="web/3")
+    made: Machine = adapter.create_machine(capacity, UUID(int=9), deadline)
+    return made
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["", "red", f"shepherd=web/0/{OURS}", f"shepherd=web//{OURS}", f"shepherd=web/1/2/{OURS}", "shepherd=web/1/x"],
+)
+def test_other_tags_are_of_other_servers(tag: str) -> None:
+    """Shepherd touches no server that it did not make."""
+    assert read_tag("web", tag_of("web/12", OURS)) == ("12", OURS)
+    assert read_tag("web", tag) is None
