@@ -153,10 +153,14 @@ class Environment(Assembled):
 
     @property
     def operator_environment(self) -> dict[str, str]:
-        """Return the environment variables with which ``shepherdctl`` operates this fleet, from another process."""
-        common = self.configs["migrator"].environment
-        shared = {name: value for name, value in common.items() if value and name != "TMPDIR"}
-        return {**shared, "SHEPHERD_LOGS": str(self.log)}
+        """
+        Return the environment variables with which ``shepherdctl`` operates this fleet, from another process.
+
+        They have the times of the loops, which run at the fleet's speed; a name that two loops have is the Recoverer's.
+        """
+        loops = (self.configs[name].environment for name in LOOPS)
+        given = {name: value for loop in loops for name, value in loop.items() if value and name != "TMPDIR"}
+        return {**given, "SHEPHERD_LOGS": str(self.log)}
 
     @property
     def heartbeat_seconds(self) -> float:
