@@ -2,7 +2,7 @@
 The operators' command line: ``shepherdctl``.
 
 The modules in ``commands`` hold the commands; this one names them. Exit
-status: 0 success, 1 failure, 2 wrong usage.
+status: 0 success, 1 failure, 2 wrong usage, 3 something to look at.
 """
 
 import inspect
@@ -124,8 +124,9 @@ def _root(
     variables (SHEPHERD_BMDB_HOST and so on) and from the settings document that
     SHEPHERD_SETTINGS names; see docs/settings.md. Data goes to standard output,
     as tables or (-o json) as JSON; messages go to standard error. Exit status: 0
-    success, 1 failure, 2 wrong usage. After --install-completion, the shell
-    completes commands and options with the Tab key.
+    success, 1 failure, 2 wrong usage, 3 something to look at (status, reconcile,
+    machine retire). After --install-completion, the shell completes commands and
+    options with the Tab key.
 
     Examples:
       shepherdctl db migrate

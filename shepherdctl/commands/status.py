@@ -74,7 +74,7 @@ def status(
       shepherdctl status
       shepherdctl status -o json | jq '.suspensions[] | select(.ended_at == null)'
       shepherdctl status -o json | jq '.ticks[] | select(.outcome != "Succeeded")'
-      shepherdctl status -o prometheus > /var/lib/node_exporter/shepherd.prom
+      shepherdctl status -o prometheus | grep attention
       shepherdctl status --timings
     """
     if timings and output is StatusForm.PROMETHEUS:
