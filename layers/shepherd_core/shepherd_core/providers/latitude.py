@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from shepherd_core.domain.errors import CapacityTaken, ListingInvalid, MachineNotFound, ProviderRefused
+from shepherd_core.domain.errors import ListingInvalid, MachineNotFound, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.kit.api_object import ApiObject, Id, MachineAddress, Text, parse
 from shepherd_core.providers.kit.auth import Bearer
-from shepherd_core.providers.kit.creation import create_once, free_slots
+from shepherd_core.providers.kit.creation import create_once, free_slots, with_token
 from shepherd_core.providers.kit.dialect import at
 from shepherd_core.providers.kit.http import HttpApi, segment
 from shepherd_core.providers.kit.paging import PageNumbers, listed
@@ -138,10 +137,10 @@ class LatitudeProvider(Provider):
             answer = self._api.post("/servers", _document("servers", wanted), deadline)
             machine = parse(Server, at(answer, "data"), "the new server").machine(self._fleet)
             if machine is None:
-                raise ProviderRefused("the new server has another host name than it was made with")
+                raise ProviderUnavailable("the new server has another host name than it was made with")
             return machine
 
-        return create_once(partial(self._existing, capacity, token, deadline), create)
+        return create_once(lambda: with_token(self._machines(deadline), capacity, token), create)
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Restart the server."""
@@ -178,14 +177,6 @@ class LatitudeProvider(Provider):
         servers = [parse(Server, entry, f"server {entry['id']!r:.80}", ListingInvalid) for entry in entries]
         ours = (server.machine(self._fleet) for server in servers if server.attributes.project.id == self._fleet)
         return [machine for machine in ours if machine is not None]
-
-    def _existing(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine | None:
-        for machine in self._machines(deadline):
-            if machine.token == token:
-                return machine
-            if machine.capacity_id == capacity.capacity_id:
-                raise CapacityTaken(f"{capacity.capacity_id} is used by server {machine.provider_id}")
-        return None
 
     def _keys(self, deadline: Deadline) -> list[StoredKey]:
         entries = listed(self._api, "/ssh_keys", deadline, _PAGES, _TOTAL)

@@ -16,6 +16,7 @@ from simulator.environment.faults import SetValue
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from simulator.providers.latitude.api import PROJECT, LatitudeApi
+from tests.support.providers.description import Description
 from tests.support.providers.provider_contract import Places, ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
@@ -42,6 +43,7 @@ class TestLatitude(ProviderContract, ProviderFaults):
             api.add_active(name_of(OURS, "1"), address="192.0.2.1")
             api.add_active("web-1", address="192.0.2.2")
             api.add_active(name_of(UUID(int=7), "2"), address="192.0.2.3", project="proj_other")
+            api.check = Description("latitude").check
             yield api
             assert api.errors == []
 
