@@ -1,7 +1,7 @@
 # What people type, and what CI runs. Needs Python 3.11 to 3.13 and make; everything else is installed into .venv and
 # .venv-sam, with the versions and hashes of the lock files.
 #
-# `make demo` takes PROVIDER=equinix|redfish|hetzner|ironic|latitude|scaleway, CONSOLE=1 (opens the fleet in a browser) and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
+# `make demo` takes PROVIDER=equinix|redfish|hetzner|ironic|latitude|phoenixnap|scaleway, CONSOLE=1 (opens the fleet in a browser) and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
 # `make test` takes TEST_FLAGS="…" for pytest, `make chaos` CHAOS_FLAGS="…" (see .venv/bin/python -m tests.chaos --help),
 # `make mutants` MUTANTS_FLAGS="--size 130 --seed 1" (see .venv/bin/python -m tests.mutants --help),
 # `make invoke` and `make local-invoke` take FUNCTION=migrator|provisioner|initializer|agent_api|recoverer|updater

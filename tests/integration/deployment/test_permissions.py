@@ -40,6 +40,7 @@ from tests.support.bmdb.tls_postgres import ADDRESS, Authority, Door
 from tests.support.deployment import function_process
 from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
+    EACH,
     EC2,
     EC2_SETTINGS,
     EQUINIX,
@@ -618,9 +619,7 @@ def test_only_joining_a_network_has_no_narrower_resource_and_no_code_may_do_it()
     assert wide[0]["Condition"] == {"Null": {"lambda:SourceFunctionArn": "true"}}
 
 
-@pytest.mark.parametrize(
-    "deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER, IRONIC, LATITUDE], ids=lambda each: each.get("Provider")
-)
+@pytest.mark.parametrize("deployment", EACH, ids=lambda each: each.get("Provider"))
 def test_the_ssh_key_is_for_those_that_log_in_and_nobody_may_write_it(deployment: dict[str, str]) -> None:
     """Who has taken over another function must not become root on machines, now or on those that are created."""
     stack = Stack(transformed(), deployment)
@@ -635,7 +634,7 @@ def test_the_ssh_key_is_for_those_that_log_in_and_nobody_may_write_it(deployment
             assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="true")
 
 
-@pytest.mark.parametrize("deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER, IRONIC, LATITUDE])
+@pytest.mark.parametrize("deployment", EACH, ids=lambda each: each.get("Provider"))
 def test_no_function_may_sign_installations(deployment: dict[str, str]) -> None:
     """Who has taken one over, the agent API above all, could have any image installed. Nor may one change the keys."""
     stack = Stack(transformed(), deployment)

@@ -29,6 +29,7 @@ STATIC = ANSWERS
 _RESOURCES = {"ec2": {"Ec2Resources": "subnet-0a1,subnet-0b2,sg-0c3,ami-0d4"}}
 SMALLEST = {spec.name: {**ANSWERS, "Provider": spec.name, **_RESOURCES.get(spec.name, {})} for spec in SPECS}
 """By provider."""
+EACH = (STATIC, *(each for name, each in SMALLEST.items() if name != "static"))
 REDFISH, EQUINIX, HETZNER, IRONIC, LATITUDE, EC2 = (
     SMALLEST[name] for name in ("redfish", "equinix", "hetzner", "ironic", "latitude", "ec2")
 )
@@ -51,6 +52,7 @@ REQUIRED: dict[str, dict[str, str]] = {
     "ec2": EC2_SETTINGS,
 }
 REQUIRED["latitude"]["latitude_limit"] = "3"
+REQUIRED["phoenixnap"]["phoenixnap_limit"] = "3"
 REQUIRED["scaleway"]["scaleway_limit"] = "3"
 """By provider, the settings without which its functions do not start."""
 
@@ -63,7 +65,7 @@ TOPIC = "arn:aws:sns:eu-central-1:123456789012:alarms"
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1234-abcd"
 
 _CHOICES: tuple[tuple[dict[str, str], ...], ...] = (
-    (STATIC, *(each for name, each in SMALLEST.items() if name != "static"), EC2_BY_TEMPLATE),
+    (*EACH, EC2_BY_TEMPLATE),
     ({}, IAM, ONE_PASSWORD),
     ({}, {**VPC, "KmsKeyArn": KEY}),
     (

@@ -110,6 +110,8 @@ class World:
     """Whether a listing asks this edge, and fails with it."""
     places: Places | None = None
     """What an answer with a listing has where."""
+    calls: str = "**"
+    """The paths of the API, as faults name them, where a login is at another one."""
 
     def __post_init__(self) -> None:
         if (faults := self.faults) is not None:

@@ -104,8 +104,9 @@ class ProviderFaults:
                 case = f"{action}: {status}"
                 if status == 429 and methods == ("*",) and not world.says_when:
                     continue  # this client waits by itself
+                path = world.calls if status == 404 else "**"  # a 404 of the login says nothing of a machine
                 for method in methods:
-                    _faults(world).add(FakeAnswer(method=method, times=0, status=status, retry_after=7))  # type: ignore[arg-type]
+                    _faults(world).add(FakeAnswer(method=method, path=path, times=0, status=status, retry_after=7))  # type: ignore[arg-type]
                 if status == 404 and action == Capability.RELEASE:
                     call(deadline)  # it is gone
                 else:

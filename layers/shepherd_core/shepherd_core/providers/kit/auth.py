@@ -99,7 +99,7 @@ class ClientCredentials:
     def __init__(self, token_url: str, read: Callable[[], str], clock: Clock) -> None:
         refused = Refusal(says="invalid_client|unauthorized_client|access_denied", error=ProviderUnusable)
         self._api = HttpApi(token_url, Basic(read), clock, 1, Dialect(refusals=(refused,), body="data"))
-        self._clock = clock
+        self._read, self._clock = read, clock
 
     def login(self, url: str, deadline: Deadline) -> Login:
         """Return the login with a new token."""
@@ -109,7 +109,8 @@ class ClientCredentials:
         until = None
         if token.expires_in is not None:
             until = self._clock.monotonic() + max(token.expires_in - RENEWAL_SECONDS, token.expires_in / 2)
-        return Login({"Authorization": f"Bearer {text}"}, (text,), until)
+        credential = _credential(self._read, url)
+        return Login({"Authorization": f"Bearer {text}"}, (text, credential, credential.partition(":")[2]), until)
 
 
 class _Token(ApiObject):

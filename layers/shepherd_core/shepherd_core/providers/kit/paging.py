@@ -76,7 +76,23 @@ class NextLinks:
         return dict(parse_qsl(urlsplit(link).query))
 
 
-Paging = PageNumbers | NextLinks
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnePage:
+    """No pages: one answer has all entries."""
+
+    entries: str = ""
+    total: str = ""
+    id: str = "id"
+
+    def first(self) -> dict[str, str | int]:
+        """Return no parameters."""
+        return {}
+
+    def after(self, answer: Any, page: dict[str, str | int], read: int, *, empty: bool) -> None:
+        """Return None: there is no next page."""
+
+
+Paging = PageNumbers | NextLinks | OnePage
 
 
 def listed(api: HttpApi, path: str, deadline: Deadline, paging: Paging, params: Params | None = None) -> list[Entry]:

@@ -1,0 +1,1 @@
+"""phoenixNAP's Bare Metal Cloud, simulated."""

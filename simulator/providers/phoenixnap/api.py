@@ -1,0 +1,119 @@
+"""The simulated API of phoenixNAP's Bare Metal Cloud, as its public description has it."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from simulator.providers.kit.http_server import Reply
+from simulator.providers.kit.machines import Refused, States
+from simulator.providers.kit.oauth2 import OAuth2Api
+from simulator.providers.kit.rest import Call, route
+
+if TYPE_CHECKING:
+    from simulator.providers.kit.machines import FakeMachine
+
+_REQUIRED = ("hostname", "os", "type", "location")
+_HOSTNAME = re.compile(r"(?=.*[a-zA-Z])[a-zA-Z0-9().-]{1,100}")
+_CLOUD_INIT = "#cloud-config\n"
+
+
+class PhoenixnapApi(OAuth2Api):
+    """Servers that are made at once and listed in one answer."""
+
+    base: ClassVar[str] = "/bmc/v1"
+    states = States(
+        queued="creating",
+        provisioning="creating",
+        active="powered-on",
+        stopping="powered-on",
+        stopped="powered-off",
+        starting="powered-off",
+        reinstalling="resetting",
+        deprovisioning="deleting",
+        failed="error",
+    )
+
+    def error(self, refused: Refused) -> Any:
+        """See ``RestApi``."""
+        return {"message": refused.messages[0], "validationErrors": list(refused.messages[1:])}
+
+    def machine(self, machine_id: str) -> FakeMachine:
+        """See ``RestApi``: an id that is not there is answered like one of another account."""
+        if machine_id not in self.machines.all:
+            raise Refused(403, "this resource cannot be accessed by the provided credentials")
+        return super().machine(machine_id)
+
+    @route("GET", "/servers")
+    def list_servers(self, _: Call) -> Any:
+        """List the servers of the account."""
+        return [_server(each) for each in self.machines.all.values()]
+
+    @route("GET", "/servers/{id}")
+    def get_server(self, _: Call, machine_id: str) -> Any:
+        """Return one server."""
+        return _server(self.machine(machine_id))
+
+    @route("POST", "/servers")
+    def create_server(self, call: Call) -> Any:
+        """Begin to make a server."""
+        given = _object(call.body)
+        if missing := [name for name in _REQUIRED if not isinstance(given.get(name), str)]:
+            raise Refused(400, "the request is not valid", *(f"{name} is missing" for name in missing))
+        if not _HOSTNAME.fullmatch(given["hostname"]):
+            raise Refused(400, "the request is not valid", "hostname does not match the pattern")
+        billing = given.get("pricingModel", "HOURLY")
+        return _server(
+            self.create(given["hostname"], _root_key(given), location=given["location"], pricingModel=billing)
+        )
+
+    @route("POST", "/servers/{id}/actions/reboot")
+    def reboot(self, _: Call, machine_id: str) -> Any:
+        """Begin to reboot a server."""
+        self.machines.act(self.machine(machine_id), "reboot")
+        return {"result": "Rebooting server."}
+
+    @route("POST", "/servers/{id}/actions/reset")
+    def reset(self, call: Call, machine_id: str) -> Any:
+        """Begin to install a server anew."""
+        machine = self.machine(machine_id)
+        self.machines.act(machine, "reinstall")
+        machine.authorized_key = "\n".join(_object(call.body).get("sshKeys", []))
+        return {"result": "Resetting server."}
+
+    @route("POST", "/servers/{id}/actions/deprovision")
+    def deprovision(self, call: Call, machine_id: str) -> Reply:
+        """Begin to give a server back; one with a reservation stays in the account."""
+        machine = self.machine(machine_id)
+        machine.fields["deleteIpBlocks"] = _object(call.body).get("deleteIpBlocks", False)
+        if machine.fields.get("pricingModel", "HOURLY") == "HOURLY":
+            self.machines.delete(machine)
+        else:
+            self.machines.change(machine, "reserved")
+        return Reply(status=202, body="The server has been deprovisioned.")
+
+
+def _object(body: Any) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise Refused(400, "the body must be an object")
+    return body
+
+
+def _root_key(given: dict[str, Any]) -> str:
+    """Return the lines that root accepts: those of cloud-init alone, if it admits root."""
+    data = b64decode(given.get("osConfiguration", {}).get("cloudInit", {}).get("userData", "")).decode()
+    config = json.loads(data.removeprefix(_CLOUD_INIT)) if data.startswith(_CLOUD_INIT) else {}
+    return "\n".join(config.get("ssh_authorized_keys", [])) if config.get("disable_root") is False else ""
+
+
+def _server(machine: FakeMachine) -> dict[str, Any]:
+    return {
+        "id": machine.id,
+        "status": machine.state,
+        "hostname": machine.name,
+        "location": machine.fields.get("location", "PHX"),
+        "pricingModel": machine.fields.get("pricingModel", "HOURLY"),
+        "publicIpAddresses": [machine.address] if machine.address else [],
+    }

@@ -1,0 +1,120 @@
+"""The adapter of phoenixNAP's Bare Metal Cloud, held to the contract of all providers and to the API's description."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.machine import INVALID, Availability, Machine
+from shepherd_core.providers.kit.context import ProviderContext
+from shepherd_core.providers.phoenixnap import PhoenixnapProvider, name_of, read_name
+from shepherd_core.settings.providers.phoenixnap import PhoenixnapSettings
+
+from simulator.environment.faults import SetValue
+from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.phoenixnap.api import PhoenixnapApi
+from tests.support.providers.description import Description
+from tests.support.providers.provider_contract import TOKEN, Places, ProviderContract, World
+from tests.support.providers.provider_faults import ProviderFaults
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import ManualClock
+
+CREDENTIAL = "client:a-secret-that-nobody-may-see"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
+FLEET = "blue"
+OURS = UUID(int=5)
+
+
+class TestPhoenixnap(ProviderContract, ProviderFaults):
+    """Against the simulated API, over real HTTP."""
+
+    @pytest.fixture
+    def api(self) -> Iterator[PhoenixnapApi]:
+        """Return an account with a server of ours, one that somebody else made, and one of another fleet."""
+        with PhoenixnapApi(NoHardware(), secret=CREDENTIAL) as api:
+            api.check = Description("phoenixnap").check
+            api.add_active(name_of(f"{FLEET}/1", OURS), address="192.0.2.1")
+            api.add_active("web-1", address="192.0.2.2 - 192.0.2.6")
+            api.add_active(name_of("green/2", UUID(int=7)), address="192.0.2.9")
+            yield api
+            assert api.errors == []
+
+    @pytest.fixture
+    def world(self, clock: ManualClock, api: PhoenixnapApi) -> World:
+        """Return that account, of which Shepherd may use four servers."""
+        hardware = api.machines.hardware
+        settings = PhoenixnapSettings(
+            credential_parameter="/unused",
+            phoenixnap_fleet=FLEET,
+            phoenixnap_limit=4,
+            phoenixnap_location="PHX",
+            phoenixnap_type="s1.c1.small",
+            phoenixnap_api_url=api.url,
+            phoenixnap_token_url=f"{api.url}/token",
+        )
+        context = ProviderContext(
+            clock=clock,
+            read=lambda _: b"",
+            read_secret=lambda _: CREDENTIAL,
+            invalidate_secret=lambda _: None,
+            public_key=lambda: PUBLIC_KEY,
+        )
+        return World(
+            provider=PhoenixnapProvider(settings, context),
+            capacity_ids=frozenset(f"{FLEET}/{number}" for number in range(1, 5)),
+            stores_tokens=True,
+            requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
+            settle=lambda: eventually(api.settled),
+            spoil_listing=lambda: api.faults.add(SetValue(path="/servers", times=0, at="*.id", value="the same")),
+            reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
+            confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
+            secret=CREDENTIAL.partition(":")[2],
+            faults=api.faults,
+            calls="/servers**",
+            places=Places(path="/servers", id="*.id", address="*.publicIpAddresses.0"),
+        )
+
+    def test_a_new_server_is_paid_by_the_hour_and_admits_root(self, world: World, api: PhoenixnapApi) -> None:
+        """A reservation is paid for months. The API installs keys for the distribution's user only."""
+        capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{FLEET}/3")
+        made = world.provider.create_machine(capacity, TOKEN, Deadline(SystemClock(), 10))
+        server = api.machine(made.provider_id)
+        assert (server.fields["pricingModel"], server.authorized_key) == ("HOURLY", PUBLIC_KEY)
+
+    def test_a_released_server_takes_its_addresses_with_it(
+        self, world: World, api: PhoenixnapApi, deadline: Deadline
+    ) -> None:
+        """Otherwise they are paid for, for ever. A server with a reservation stays listed, and is not ours any more."""
+        (ours,) = [each for each in world.provider.list_machines(deadline) if each.token == OURS]
+        api.machine(ours.provider_id).fields["pricingModel"] = "ONE_MONTH_RESERVATION"
+        world.provider.release(ours.provider_id, deadline)
+        server = api.machine(ours.provider_id)
+        assert (server.state, server.fields["deleteIpBlocks"]) == ("reserved", True)
+        assert OURS not in {each.token for each in world.provider.list_machines(deadline)}
+        world.provider.release(ours.provider_id, deadline)
+
+    def test_the_first_address_of_a_range_is_the_server_s(
+        self, world: World, api: PhoenixnapApi, deadline: Deadline
+    ) -> None:
+        """The description writes ranges where a network has several addresses."""
+        (ours,) = [each for each in world.provider.list_machines(deadline) if each.token == OURS]
+        api.change(ours.provider_id, address="192.0.2.17 - 192.0.2.21")
+        assert str(world.provider.get_machine(ours.provider_id, deadline).address) == "192.0.2.17"
+
+
+@pytest.mark.parametrize("fleet", ["a", "a-1", "blue-"])
+def test_a_host_name_holds_fleet_slot_and_token(fleet: str) -> None:
+    """It is the only place for them that every server has."""
+    assert read_name(name_of(f"{fleet}/99999", OURS)) == (f"{fleet}/99999", OURS)
+
+
+@pytest.mark.parametrize("name", ["web-1", "", f"a-0-{OURS}", f"a-100000-{OURS}", f"a-{OURS}", f"a-1-{OURS} ", "a-1-x"])
+def test_other_host_names_are_of_other_servers(name: str) -> None:
+    """Shepherd touches no server that it did not make."""
+    assert read_name(name) is None
