@@ -409,6 +409,19 @@ def test_a_machine_whose_time_is_up_may_be_off(site: Site, monkeypatch: pytest.M
         site.provider().power_cycle(NAME, site.deadline)
 
 
+@pytest.mark.parametrize("action", ["power_cycle", "reinstall"])
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_machine_that_goes_off_late_may_be_off(site: Site, action: str, *, answered: bool) -> None:
+    """The BMC may carry out what it accepted when nobody looks any more."""
+    site.bmc.reset_types = ("On", "ForceOff")
+    running = json.loads(site.bmc._forwarded("GET", site.bmc.system, None).body)
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=2, times=0, status=200, body=running))
+    if not answered:
+        site.bmc.faults.add(Drop(method="POST", path=RESET))
+    with pytest.raises(ProviderUnavailable, match="; the machine may be off"):
+        getattr(site.provider(boot_source="pxe"), action)(NAME, site.deadline)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -119,7 +119,7 @@ class ComputerSystem:
         Raises:
             NotSupported: the BMC cannot switch it off and on, or cannot boot it from there; nothing was done.
             ShepherdError: something was refused on the way, or took too long. The machine runs as before, or the
-                message says that it is off.
+                message says that it is, or may be, off.
         """
         *first, last = self._steps([])
         target, drive = self._target()
@@ -140,8 +140,8 @@ class ComputerSystem:
         except Exception as error:
             if isinstance(error, exceptions.MissingActionError) and not begun:
                 raise NotSupported(f"{self._bmc.name} cannot insert an image for {self._path}") from error
-            left_off = self._take_back(off=off, switch_on=bool(first))
-            raise (self._off(error) if left_off else self._bmc.meaning(error)) from error
+            state = self._take_back(off=off, switch_on=bool(first))
+            raise (self._off(error, state) if state else self._bmc.meaning(error)) from error
 
     def _target(self) -> tuple[BootSource, Any]:
         """Return what to boot from, and the virtual drive for the medium; None: without a medium."""
@@ -154,26 +154,29 @@ class ComputerSystem:
             raise NotSupported(f"{self._bmc.name} does not let {self._path} boot from {target.value}")
         return target, drive
 
-    def _take_back(self, *, off: bool, switch_on: bool) -> bool:
+    def _take_back(self, *, off: bool, switch_on: bool) -> str:
         """
-        Take back a reinstallation that failed, and switch the machine on again; return whether it may be left off.
+        Take back a reinstallation that failed, and switch the machine on again; return how it is left unless it runs.
 
         *off*: it had been switched off when the failure came. If it runs all the same, it boots from the source by now
         and is left alone.
         """
         self._bmc.interrupts = False
+        state = "may be off" if switch_on and self._deadline.interrupted else ""
         try:
             stopped = status(self._bmc, self._path) is ProviderStatus.STOPPED
             if off and not stopped:
-                return False
+                return ""
+            if stopped and switch_on:
+                state = "is off"
             self._system.refresh(force=True)
             self._boot_as_usual()
             if stopped and switch_on:
                 self._system.reset_system(self._offered(ResetType.ON, ResetType.FORCE_ON))
+                state = ""
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller has another one to raise
             telemetry.warning("reinstallation not taken back", system=f"{self._bmc.name} {self._path}", error=error)
-            return switch_on
-        return False
+        return state
 
     def _restart(self, kinds: list[ResetType]) -> None:
         first, *then = self._steps(kinds)
