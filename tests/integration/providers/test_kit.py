@@ -162,6 +162,13 @@ def test_a_total_that_is_none_makes_the_listing_invalid(things: Things, api: Htt
         listed(api, "/things", deadline, COUNTED)
 
 
+def test_a_link_that_is_none_makes_the_listing_invalid(things: Things, api: HttpApi, deadline: Deadline) -> None:
+    """A ValueError of the parser would end the loop with a traceback."""
+    things.faults.add(SetValue(path="/things", times=0, at="next", value="https://["))
+    with pytest.raises(ListingInvalid, match="the link to the next page is no URL"):
+        listed(api, "/things", deadline, LINKED)
+
+
 # Refusals
 
 

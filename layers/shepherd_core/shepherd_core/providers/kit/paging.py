@@ -73,7 +73,10 @@ class NextLinks:
         link = at(answer, self.next)
         if empty or not isinstance(link, str) or not link:
             return None
-        return dict(parse_qsl(urlsplit(link).query))
+        try:
+            return dict(parse_qsl(urlsplit(link).query))
+        except ValueError as error:
+            raise ListingInvalid(f"the link to the next page is no URL: {link!r:.80}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
