@@ -245,14 +245,15 @@ class Keystone:
 
     def __init__(self, *, seconds: int = 3600) -> None:
         self.bodies: list[Any] = []
-        self._ends = f"2026-01-01T{seconds // 3600:02}:{seconds // 60 % 60:02}:00.000000Z"
+        self.ends = f"2026-01-01T{seconds // 3600:02}:{seconds // 60 % 60:02}:00.000000Z"
         self.server = Server(self._answer, "127.0.0.1")
 
     def _answer(self, request: HttpRequest) -> Reply:
         self.bodies.append(request.body)
         if request.body["auth"]["identity"]["application_credential"] != {"id": "an-id", "secret": "a-secret"}:
-            return Reply(status=401, body={"error": {"code": 401, "message": "requires authentication"}})
-        token = {"token": {"issued_at": "2026-01-01T00:00:00.000000Z", "expires_at": self._ends}}
+            message = f"requires authentication, and not {request.body}"
+            return Reply(status=401, body={"error": {"code": 401, "message": message}})
+        token = {"token": {"issued_at": "2026-01-01T00:00:00.000000Z", "expires_at": self.ends}}
         return Reply(status=201, body=token, headers={"X-Subject-Token": f"token-{len(self.bodies)}"})
 
 
@@ -284,6 +285,16 @@ def test_a_wrong_application_credential_is_named_and_not_shown(
     with pytest.raises(ProviderUnusable, match=says) as raised:
         style.login("https://ironic", deadline)
     assert "wrong" not in str(raised.value)
+
+
+def test_a_token_with_times_that_cannot_be_compared_is_not_understood(
+    keystone: Keystone, clock: Clock, deadline: Deadline
+) -> None:
+    """Python refuses to subtract a time without a zone from one with it."""
+    keystone.ends = "2026-01-01T01:00:00"
+    style = ApplicationCredential(f"{keystone.server.url}/v3", lambda: "an-id:a-secret", clock)
+    with pytest.raises(ProviderUnavailable, match="not understood"):
+        style.login("https://ironic", deadline)
 
 
 def test_a_machine_of_another_fleet_is_unknown(nodes: Nodes, clock: ManualClock) -> None:

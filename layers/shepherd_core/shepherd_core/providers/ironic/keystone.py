@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 - pydantic looks it up when the class is made
 from typing import TYPE_CHECKING
+
+from pydantic import AwareDatetime  # noqa: TC002 - looked up when the class is made
 
 from shepherd_core.domain.errors import ProviderUnusable
 from shepherd_core.providers.kit.api_object import ApiObject, parse
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.clock import Clock, Deadline
 
+_DIALECT = Dialect(refusals=(Refusal(status=404, error=ProviderUnusable),))
+
 
 class Token(ApiObject):
     """The times of a token; by the clock of Keystone."""
 
-    issued_at: datetime
-    expires_at: datetime
+    issued_at: AwareDatetime
+    expires_at: AwareDatetime
 
 
 class Tokens(ApiObject):
@@ -35,7 +38,7 @@ class ApplicationCredential:
     """A token of the Keystone at *url* (``https://…/v3``) for ``ID:SECRET``, which *read* returns."""
 
     def __init__(self, url: str, read: Callable[[], str], clock: Clock) -> None:
-        self._api = HttpApi(url, NoLogin(), clock, 1, Dialect(refusals=(Refusal(status=404, error=ProviderUnusable),)))
+        self._url = url
         self._read = read
         self._clock = clock
 
@@ -46,7 +49,8 @@ class ApplicationCredential:
         if not (name and colon and secret):
             raise ProviderUnusable(f"the credential for {url} is not of the form ID:SECRET; it was not sent")
         credential = {"methods": ["application_credential"], "application_credential": {"id": name, "secret": secret}}
-        answer = self._api.ask("/auth/tokens", {"auth": {"identity": credential}}, deadline)
+        api = HttpApi(self._url, NoLogin(secret), self._clock, 1, _DIALECT)
+        answer = api.ask("/auth/tokens", {"auth": {"identity": credential}}, deadline)
         times = parse(Tokens, answer.decoded(), f"the token for {url}").token
         token = sendable(answer.headers.get("X-Subject-Token", ""), url)
         seconds = (times.expires_at - times.issued_at).total_seconds()

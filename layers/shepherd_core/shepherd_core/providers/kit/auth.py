@@ -48,11 +48,14 @@ class Authentication(Protocol):
 
 
 class NoLogin:
-    """None: the API trusts its network."""
+    """None: the API trusts its network, or bodies hold *secrets*, which must not be in errors."""
+
+    def __init__(self, *secrets: str) -> None:
+        self._secrets = secrets
 
     def login(self, url: str, deadline: Deadline) -> Login:  # noqa: ARG002 - see ``Authentication``
         """Return a login without headers."""
-        return Login({}, ())
+        return Login({}, self._secrets)
 
 
 class Header:
