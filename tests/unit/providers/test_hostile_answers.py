@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from shepherd_core.adapters.bounded_answer import MOST_VALUES
+from shepherd_core.adapters.bounded_answer import MOST_VALUES, AnswerTooLong, check_values
 from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable
 from shepherd_core.providers.ec2.objects import Instance
 from shepherd_core.providers.equinix import objects as equinix
@@ -46,6 +46,31 @@ def test_an_object_that_is_nested_deeply_is_refused_with_our_error() -> None:
         metro = {"metro": metro}
     with pytest.raises(ProviderUnavailable, match="not understood"):
         parse(equinix.Place, metro, "a metro")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize(
+    "document",
+    [
+        '<!DOCTYPE a [<!ENTITY b "' + "<x/>" * 9_000 + '">]><a>' + "&b;" * 300 + "</a>",
+        "<!DOCTYPE a [<!ATTLIST x "
+        + " ".join(f'a{n} CDATA ""' for n in range(3_000))
+        + ">]><a>"
+        + "<x/>" * 1_000
+        + "</a>",
+        "<a " + 'a="" ' * (MOST_VALUES + 1) + "/>",
+    ],
+    ids=["entities", "defaults", "attributes"],
+)
+def test_xml_whose_values_are_not_written_out_is_not_parsed(document: str, encoding: str) -> None:
+    """Some kilobytes of it become millions of elements or attributes."""
+    with pytest.raises(AnswerTooLong):
+        check_values(document.encode(encoding))
+
+
+def test_a_page_of_html_is_left_to_the_parser() -> None:
+    """A load balancer's: its status says what is wrong."""
+    check_values(b"<!DOCTYPE html><html></html>")
 
 
 NO_IDS = pytest.mark.parametrize("machine_id", ["", "invalid", "x" * 129, "a\0b", "\ud800", None, 7])
