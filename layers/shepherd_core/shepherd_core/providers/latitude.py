@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers.latitude import LatitudeSettings
 
+_FAILED = "failed_deployment"
 _STATUS = {
     "on": ProviderStatus.RUNNING,
     "off": ProviderStatus.STOPPED,
     "deploying": ProviderStatus.PROVISIONING,
     "disk_erasing": ProviderStatus.PROVISIONING,
-    "failed_deployment": ProviderStatus.PROVISIONING_FAILED_PERMANENT,
+    _FAILED: ProviderStatus.PROVISIONING_FAILED_PERMANENT,
 }
 _PAGES = PageNumbers(entries="data", total="meta.stats.total.count", number="page[number]", size="page[size]")
 _TOTAL = {"stats[total]": "count"}
@@ -82,6 +83,7 @@ class Server(ApiObject):
             location=self.attributes.site,
             reservation_id=f"{fleet}/{name.rpartition('-')[2]}",
             status=_STATUS.get(self.attributes.status, ProviderStatus.UNKNOWN),
+            failed=self.attributes.status == _FAILED,
             token=token,
         )
 
@@ -135,9 +137,10 @@ class LatitudeProvider(Provider):
                 **self._installed(name_of(token, capacity.capacity_id), deadline),
             }
             answer = self._api.post("/servers", _document("servers", wanted), deadline)
-            machine = parse(Server, at(answer, "data"), "the new server").machine(self._fleet)
-            if machine is None:
-                raise ProviderUnavailable("the new server has another host name than it was made with")
+            server = parse(Server, at(answer, "data"), "the new server")
+            machine = server.machine(self._fleet)
+            if machine is None or machine.token != token:  # it is paid for: a refusal would forget it
+                raise ProviderUnavailable(f"server {server.id}, which was made, has another host name")
             return machine
 
         return create_once(lambda: with_token(self._machines(deadline), capacity, token), create)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine
 from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.providers.latitude import LatitudeProvider, name_of, token_of
@@ -88,6 +89,22 @@ class TestLatitude(ProviderContract, ProviderFaults):
         capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{PROJECT}/3")
         made = world.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
         assert api.machine(made.provider_id).fields["billing"] == "hourly"
+
+    def test_a_new_server_under_another_name_is_not_said_to_be_none(self, world: World, api: LatitudeApi) -> None:
+        """It is paid for. After a refusal, the Provisioner would forget it and make another one."""
+        capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{PROJECT}/3")
+        api.faults.add(SetValue(method="POST", path="/servers", at="data.attributes.hostname", value=None))
+        with pytest.raises(ProviderUnavailable, match=r"server \S+, which was made, has another host name"):
+            world.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
+        world.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
+        assert api.calls["POST", "/servers"] == 1
+
+    def test_a_failed_server_is_stranded(self, world: World, api: LatitudeApi) -> None:
+        """So operators see it among the differences, as with every provider."""
+        deadline = Deadline(SystemClock(), 10)
+        (ours,) = (each for each in world.provider.list_machines(deadline) if each.token)
+        api.change(ours.provider_id, state="failed_deployment")
+        assert world.provider.get_machine(ours.provider_id, deadline).failed
 
 
 @pytest.mark.parametrize("token", [UUID(int=0), UUID(int=2**128 - 1), OURS])
