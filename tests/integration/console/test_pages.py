@@ -159,6 +159,19 @@ def test_everything_that_holds_machines_back_is_on_the_fleet_page(
     assert "elapsed" not in text
 
 
+def test_no_number_of_pauses_hides_what_is_worse(visitor: Visitor, fleet: Fleet) -> None:
+    """Operators pause single machines, each for a reason of its own, and the page shows 200 lines at most."""
+    fleet.sql(
+        "INSERT INTO pauses (machine_id, owner, reason) "
+        "SELECT :id, 'ana', 'ticket ' || n FROM generate_series(1, 300) AS n",
+        id=fleet.provided_machine(),
+    )
+    queries.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
+    fleet.sql("INSERT INTO recovery_suspensions VALUES ('ec2', '', now(), NULL, '8 of 10 are unhealthy')")
+    text = visitor.text("/")
+    assert [part for part in ("8 of 10 are unhealthy", "maintenance", "ticket 7") if part not in text] == []
+
+
 def test_ticks_are_shown_with_their_counts_and_backlog(visitor: Visitor, fleet: Fleet) -> None:
     """A loop that fails, was killed or is behind is seen at once."""
     for loop, end in (

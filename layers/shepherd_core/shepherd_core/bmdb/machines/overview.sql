@@ -98,32 +98,36 @@ ORDER BY 1, 2, 3, 4;
 -- name: fleet_notices
 -- What holds machines back, and since when: suspensions, SSH outages, overrides, places that wait for the limit, pauses
 -- (those of single machines by owner and reason) and quarantined machines by kind of cause. machines is null where it is
--- not known. The row now has the time of all.
-SELECT 'now' AS kind, NULL AS provider, NULL AS location, NULL AS process, NULL::bigint AS machines, NULL AS owner,
-    NULL AS reason, statement_timestamp() AS since, NULL::timestamptz AS until
-UNION ALL
-SELECT 'suspension', provider, location, NULL, NULL, NULL, reason, suspended_at, NULL
-FROM recovery_suspensions
-WHERE ended_at IS NULL
-UNION ALL
-SELECT 'ssh_outage', provider, location, NULL, NULL, NULL, reason, began_at, NULL FROM ssh_outages WHERE ended_at IS NULL
-UNION ALL
-SELECT 'override', provider, location, NULL, machines - used, owner, reason, created_at, expires_at
-FROM recovery_overrides
-WHERE expires_at > statement_timestamp()
-UNION ALL
-SELECT 'limit', provider, NULL, NULL, waiting, NULL, max_machines::text, waiting_seen_at, NULL
-FROM provisioner_lock
-WHERE waiting > 0 AND waiting_seen_at > statement_timestamp() - interval '1 day'
-UNION ALL
-SELECT 'pause', provider, NULL, process, nullif(count(machine_id), 0), owner, reason, min(created_at), min(expires_at)
-FROM pauses_in_force
-GROUP BY provider, process, machine_id IS NULL, owner, reason
-UNION ALL
-SELECT 'quarantine', NULL, NULL, NULL, count(*), NULL, split_part(cause, ':', 1), min(quarantined_at), NULL
-FROM machine_quarantine
-GROUP BY split_part(cause, ':', 1)
-ORDER BY 1, 8
+-- not known. The row now has the time of all. Pauses of single machines come last: of them there may be more
+-- than :limit.
+SELECT *
+FROM (
+    SELECT 'now' AS kind, NULL AS provider, NULL AS location, NULL AS process, NULL::bigint AS machines, NULL AS owner,
+        NULL AS reason, statement_timestamp() AS since, NULL::timestamptz AS until
+    UNION ALL
+    SELECT 'suspension', provider, location, NULL, NULL, NULL, reason, suspended_at, NULL
+    FROM recovery_suspensions
+    WHERE ended_at IS NULL
+    UNION ALL
+    SELECT 'ssh_outage', provider, location, NULL, NULL, NULL, reason, began_at, NULL FROM ssh_outages WHERE ended_at IS NULL
+    UNION ALL
+    SELECT 'override', provider, location, NULL, machines - used, owner, reason, created_at, expires_at
+    FROM recovery_overrides
+    WHERE expires_at > statement_timestamp()
+    UNION ALL
+    SELECT 'limit', provider, NULL, NULL, waiting, NULL, max_machines::text, waiting_seen_at, NULL
+    FROM provisioner_lock
+    WHERE waiting > 0 AND waiting_seen_at > statement_timestamp() - interval '1 day'
+    UNION ALL
+    SELECT 'pause', provider, NULL, process, nullif(count(machine_id), 0), owner, reason, min(created_at), min(expires_at)
+    FROM pauses_in_force
+    GROUP BY provider, process, machine_id IS NULL, owner, reason
+    UNION ALL
+    SELECT 'quarantine', NULL, NULL, NULL, count(*), NULL, split_part(cause, ':', 1), min(quarantined_at), NULL
+    FROM machine_quarantine
+    GROUP BY split_part(cause, ':', 1)
+) AS n
+ORDER BY n.kind = 'pause' AND n.machines IS NOT NULL, n.kind, n.since
 LIMIT :limit;
 
 -- name: tick_totals
