@@ -194,6 +194,23 @@ def test_a_recently_created_machine_is_not_reported_missing(age: float, missed: 
     assert len(plan(ledger=Ledger(provided=(young,))).set_aside) == missed
 
 
+@pytest.mark.parametrize(
+    ("listing", "changes", "again"),
+    [
+        pytest.param((), {"age_seconds": 600}, [], id="not listed yet"),
+        pytest.param((), {"age_seconds": 601}, ["fleet/1"], id="vanished"),
+        pytest.param((), {"age_seconds": 60, "released_seconds": 1}, ["fleet/1"], id="released"),
+        pytest.param((GONE,), {"age_seconds": 60}, ["fleet/1"], id="ended"),
+    ],
+)
+def test_a_slot_whose_machine_is_not_listed_yet_gets_no_second_one(
+    listing: tuple[Machine, ...], changes: Any, again: list[str]
+) -> None:
+    """Only the machines say which slots are taken: while the listing lags, another one would be paid for."""
+    provided = replace(known("gone", 1), reservation_id="fleet/1", **changes)
+    assert created(plan(capacity("fleet/1"), *listing, ledger=Ledger(provided=(provided,)))) == again
+
+
 def test_machines_set_aside_before_stop_no_pass() -> None:
     """A fleet loses machines one by one over the years; what is known of must not add up to a discrepancy."""
     gone = [known(f"gone{number}", number, set_aside=True) for number in range(9)]

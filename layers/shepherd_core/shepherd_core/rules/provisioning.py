@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import DriftLimitExceeded
 from shepherd_core.domain.machine import INVALID
-from shepherd_core.rules.drift import Comparison, DriftKind, refuse_duplicates
+from shepherd_core.rules.drift import YOUNG_SECONDS, Comparison, DriftKind, refuse_duplicates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,7 +135,7 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
     unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]
     resume, abandon = _unfinished(unclaimed, unused, occupied, ledger, limits)
     managed = count + len(ledger.intents) - len(complete) - len(abandon)
-    fresh = _fresh(unused, ledger)
+    fresh = _fresh(unused, comparison)
     create = resume[: _room(limits, count)] + fresh[: _room(limits, managed)]
     left = fresh[_room(limits, managed) :] if limits.max_machines else []
     wanted = len(resume) + len(fresh) + (len(unknown) if limits.assimilate else 0)
@@ -192,9 +192,16 @@ def _unfinished(
     return resume, abandon
 
 
-def _fresh(unused: Sequence[Machine], ledger: Ledger) -> list[Creation]:
-    """Return creations on all capacity without an intent."""
-    begun = {intent.capacity_id for intent in ledger.intents}
+def _fresh(unused: Sequence[Machine], comparison: Comparison) -> list[Creation]:
+    """Return creations on all capacity without an intent, and without a new machine that is not listed yet."""
+    ledger = comparison.ledger
+    begun = {intent.capacity_id for intent in ledger.intents} | {
+        provided.reservation_id
+        for provided in ledger.provided
+        if provided.age_seconds <= YOUNG_SECONDS
+        and provided.released_seconds is None
+        and provided.provider_id not in comparison.used
+    }
     return [
         Creation(machine, None)
         for machine in unused
