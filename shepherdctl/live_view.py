@@ -170,6 +170,14 @@ def watch(
     return False
 
 
+def finish(environment: Environment, view: LiveView) -> None:
+    """Stop the schedules, and show also what the invocations did that were under way."""
+    from simulator.environment.status import machine_statuses  # noqa: PLC0415 - slow to import
+
+    environment.schedules.close()
+    view.refresh(environment, machine_statuses(environment))
+
+
 def _table(
     environment: Environment, statuses: list[MachineStatus], room: int, *, recovery_suspended: bool = False
 ) -> Table:

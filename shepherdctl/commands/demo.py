@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from shepherdctl.formats import loop_name
-from shepherdctl.live_view import FAULTS, watch
+from shepherdctl.live_view import FAULTS, finish, watch
 from shepherdctl.output import note
 from shepherdctl.simulated import Provider, Seed, Speed, conclude, live_view, print_summary
 from simulator.providers import machine_source
@@ -71,8 +71,7 @@ def demo(
         shown: list[str] = []
         with view.live or nullcontext():
             problems = _scenes(environment, view, shown)
-            environment.schedules.close()
-            view.refresh(environment, machine_statuses(environment))
+            finish(environment, view)
         problems += violated_invariants(environment)
         summary = report(environment)
         problems += [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from shepherdctl.live_view import watch
+from shepherdctl.live_view import finish, watch
 from shepherdctl.output import Form, Output, counted
 from shepherdctl.simulated import Provider, Seed, Speed, conclude, live_view, print_summary
 from simulator.providers import machine_source
@@ -91,7 +91,7 @@ def simulate(
                 environment.set_heartbeat_seconds(interval)
                 view.say(environment, f"agents are told to report every {environment.heartbeat_seconds:g} s")
             watch(environment, view, lambda _: False, math.inf if hold else half)
-            environment.schedules.close()
+            finish(environment, view)
         problems = violated_invariants(environment)
         summary = {**report(environment), "problems": problems}
         if output is Form.JSON:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from shepherdctl.live_view import LiveView
+from shepherdctl.live_view import LiveView, finish
 from simulator.environment.status import MachineStatus
 from simulator.lambda_.service import Invocation
 
@@ -89,6 +89,15 @@ def test_an_event_has_the_time_at_which_it_happened(environment: Environment, cl
     clock.sleep(0.25)
     view.say(environment, "all is well")
     assert [line.split()[0] for line in view.lines] == ["0.2", "0.8", "1.0"]
+
+
+def test_what_was_under_way_at_the_end_is_printed(environment: Environment) -> None:
+    """The last invocations end while the schedules are stopped."""
+    view = LiveView(Console(file=StringIO(), width=200), None)
+    vars(environment)["machines"] = list
+    vars(environment)["schedules"] = SimpleNamespace(close=lambda: view.on_invocation(SUSPENDED))
+    finish(environment, view)
+    assert [line.split()[2:5] for line in view.lines] == [["recoverer", "suspends", "recovery:"]]
 
 
 def test_the_table_shows_which_loop_works_on_what(environment: Environment) -> None:
