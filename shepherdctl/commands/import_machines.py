@@ -93,6 +93,8 @@ def _entries(text: str, fields: Mapping[str, ListField]) -> tuple[list[int], lis
             faults.append(f"line {line}: there are {counted(len(cells), 'cell')}; it must have {len(columns)}")
         lines.append(line)
         entries.append({name: cell.strip() for name, cell in zip(columns, cells, strict=False) if cell.strip()})
+    if not (faults or entries):
+        faults.append("there is no machine below line 1; an empty list would set all machines aside")
     if faults:
         raise ListingInvalid("\n".join(["the CSV file is invalid:", *(f"  - {fault}" for fault in bounded(faults))]))
     return lines, entries

@@ -58,6 +58,7 @@ def test_a_list_is_made_from_what_spreadsheets_save(
         ("ID,Addr,Owner\n", "line 1: column 3 is 'Owner'; it must be one of ID, Addr, Location, HostKey"),
         ("ID,Addr,id\n", "line 1: column 3 is 'ID'; it must be one of"),
         ("", "line 1: there is no column ID; it is required"),
+        ("ID,Addr\n,\n", "there is no machine below line 1"),
         ('ID,Addr\n"r1"x,203.0.113.7\n', "line 2 is not CSV: "),
         (b"ID,Addr\n\xff,203.0.113.7\n", "is not UTF-8 in line 2: save it as CSV UTF-8"),
         (b"ID,Addr\nr\x1b[31m,203.0.113.7\n", "line 2: ID is 'r\\x1b[31m'; it must be"),
