@@ -143,7 +143,7 @@ class LatitudeProvider(Provider):
                 raise ProviderUnavailable(f"server {server.id}, which was made, has another host name")
             return machine
 
-        return create_once(lambda: with_token(self._machines(deadline), capacity, token), create)
+        return create_once(lambda: with_token(self._machines(deadline), capacity, token), self._key.watched()(create))
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Restart the server."""
@@ -153,9 +153,8 @@ class LatitudeProvider(Provider):
         """Install the server anew, with the operating system of the settings and under its name."""
         machine = self.get_machine(provider_id, deadline)
         assert machine.token is not None  # it is ours
-        self._act(
-            provider_id, "reinstall", self._installed(name_of(machine.token, machine.capacity_id), deadline), deadline
-        )
+        name = name_of(machine.token, machine.capacity_id)
+        self._act(provider_id, "reinstall", self._installed(name, deadline), deadline)
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Delete the server."""
@@ -169,7 +168,8 @@ class LatitudeProvider(Provider):
         self.get_machine(provider_id, deadline)  # raises unless it is ours
         path = f"/servers/{segment(provider_id)}/{what}"
         body = _document("reinstalls" if what == "reinstall" else what, attributes)
-        self._api.post(path, body, deadline, missing=MachineNotFound, interrupts=True)
+        with self._key.watched():
+            self._api.post(path, body, deadline, missing=MachineNotFound, interrupts=True)
 
     def _installed(self, hostname: str, deadline: Deadline) -> dict[str, Any]:
         key = self._key.ensure(deadline)

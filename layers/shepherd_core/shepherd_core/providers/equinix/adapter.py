@@ -153,11 +153,8 @@ class EquinixProvider(Provider):
         }
 
         def create() -> Machine:
-            try:
+            with self._key.watched():
                 answer = self._api.post(self._devices, body, deadline, _DEVICE)
-            except ProviderRefused:
-                self._key.invalidate()  # perhaps the key was refused, because it was removed
-                raise
             made = machine(parse(Device, answer, "the device that was created"), capacity.reservation_id)
             return made if made.location else replace(made, location=capacity.location)
 

@@ -214,12 +214,10 @@ class HetznerProvider(Provider):
 
     def _activate(self, number: int, key: str, deadline: Deadline) -> None:
         try:
-            self._api.post(f"/boot/{number}/{self._system}", {**self._choice, "authorized_key": key}, deadline)
+            with self._key.watched():
+                self._api.post(f"/boot/{number}/{self._system}", {**self._choice, "authorized_key": key}, deadline)
         except ProviderUnavailable:
             self._try_to_disarm(number, deadline)
-            raise
-        except ProviderRefused:
-            self._key.invalidate()  # perhaps the key was refused, because it was removed
             raise
 
     def _disarm(self, number: int, deadline: Deadline) -> None:

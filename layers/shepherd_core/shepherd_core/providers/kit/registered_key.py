@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable, Ti
 from shepherd_core.providers.kit.context import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from shepherd_core.domain.clock import Deadline
 
@@ -78,6 +79,15 @@ class RegisteredKey:
             return self._found[1]
         finally:
             self._lock.release()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look up the key again after a refusal of a request that names it: perhaps the key was removed."""
+        try:
+            yield
+        except ProviderRefused:
+            self.invalidate()
+            raise
 
     def invalidate(self) -> None:
         """Look up the key again at its next use: the provider refused it, so it may have been removed."""
