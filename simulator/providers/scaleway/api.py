@@ -76,10 +76,11 @@ class ScalewayApi(RestApi):
         return _server(self.create(given["name"], lines, **fields))
 
     @route("POST", _SERVERS + "/{server_id}/reboot")
-    def reboot(self, _: Call, machine_id: str) -> Any:
-        """Begin to switch a server off and on."""
+    @route("POST", _SERVERS + "/{server_id}/start")
+    def switch(self, call: Call, machine_id: str) -> Any:
+        """Begin to switch a server off and on, or on."""
         machine = self.machine(machine_id)
-        self.machines.act(machine, "reboot")
+        self.machines.act(machine, "reboot" if call.path.endswith("reboot") else "power_on")
         return _server(machine)
 
     @route("POST", _SERVERS + "/{server_id}/install")

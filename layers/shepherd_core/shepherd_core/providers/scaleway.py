@@ -137,11 +137,8 @@ class ScalewayProvider(Provider):
         """Order a server, whose tag names *token* and the slot of *capacity*, with the operating system."""
 
         def create() -> Machine:
-            offer = self._api.get(self._offer, deadline)
-            if at(offer, "subscription_period") != self._settings.scaleway_billing:
-                raise ProviderRefused(
-                    f"the offer in scaleway_offer is not {self._settings.scaleway_billing}: nothing ordered"
-                )
+            if at(self._api.get(self._offer, deadline), "subscription_period") != self._settings.scaleway_billing:
+                raise ProviderRefused(f"scaleway_offer is not {self._settings.scaleway_billing}: nothing was ordered")
             wanted = {
                 "offer_id": self._settings.scaleway_offer,
                 "project_id": self._settings.scaleway_project,
@@ -150,7 +147,8 @@ class ScalewayProvider(Provider):
                 "tags": [tag_of(capacity.capacity_id, token)],
                 "install": self._install(token, deadline),
             }
-            made = parse(Server, self._api.post(self._servers, wanted, deadline), "the new server")
+            with self._key.watched():
+                made = parse(Server, self._api.post(self._servers, wanted, deadline), "the new server")
             if (machine := made.machine(self._settings)) is None:
                 raise ProviderUnavailable("the new server has another tag or project than it was ordered with")
             return machine
@@ -158,14 +156,15 @@ class ScalewayProvider(Provider):
         return create_once(lambda: with_token(self._machines(deadline), capacity, token), create)
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Switch the server off and on; it boots from its disks."""
-        self.get_machine(provider_id, deadline)  # raises unless it is ours
-        self._act(f"{self._servers}/{segment(provider_id)}/reboot", {"boot_type": "normal"}, deadline)
+        """Switch the server off and on, or on if it is off; it boots from its disks."""
+        off = self.get_machine(provider_id, deadline).status is ProviderStatus.STOPPED
+        self._act(provider_id, "start" if off else "reboot", {"boot_type": "normal"}, deadline)
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Install the operating system of the settings anew."""
         wanted = self._install(self.get_machine(provider_id, deadline).token, deadline)
-        self._act(f"{self._servers}/{segment(provider_id)}/install", wanted, deadline)
+        with self._key.watched():
+            self._act(provider_id, "install", wanted, deadline)
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Delete the server."""
@@ -175,7 +174,8 @@ class ScalewayProvider(Provider):
         except MachineNotFound:
             return  # it was deleted before
 
-    def _act(self, path: str, body: object, deadline: Deadline) -> None:
+    def _act(self, provider_id: ProviderId, action: str, body: object, deadline: Deadline) -> None:
+        path = f"{self._servers}/{segment(provider_id)}/{action}"
         self._api.post(path, body, deadline, missing=MachineNotFound, interrupts=True)
 
     def _install(self, token: UUID | None, deadline: Deadline) -> dict[str, Any]:

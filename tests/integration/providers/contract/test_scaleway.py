@@ -110,6 +110,22 @@ class TestScaleway(ProviderContract, ProviderFaults):
         world.provider.release(ours.provider_id, deadline)
         assert ("DELETE", f"{SERVERS}/{{server_id}}") not in api.calls
 
+    def test_a_server_that_is_off_is_switched_on(self, world: World, api: ScalewayApi, deadline: Deadline) -> None:
+        """There is nothing to reboot."""
+        ours = next(each for each in world.provider.list_machines(deadline) if each.token == OURS)
+        api.change(ours.provider_id, state="stopped")
+        world.provider.reboot(ours.provider_id, deadline)
+        assert api.machine(ours.provider_id).actions_taken == ["power_on"]
+
+    def test_a_key_that_was_removed_is_added_again(self, world: World, api: ScalewayApi, deadline: Deadline) -> None:
+        """A function that knew its id would be refused until it ends."""
+        made = create(world.provider, deadline)
+        world.settle()
+        api.keys.clear()
+        with pytest.raises(ProviderRefused):
+            world.provider.reinstall(made.provider_id, deadline)
+        world.provider.reinstall(made.provider_id, deadline)
+
     @pytest.mark.parametrize(
         ("kind", "status", "raised"),
         [
