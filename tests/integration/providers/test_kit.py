@@ -15,7 +15,8 @@ from shepherd_core.domain.errors import (
     ProviderUnusable,
 )
 from shepherd_core.domain.machine import Availability, Machine, ProviderId
-from shepherd_core.providers.kit.auth import ClientCredentials
+from shepherd_core.providers.kit.auth import Bearer, ClientCredentials
+from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.providers.kit.creation import create_once
 from shepherd_core.providers.kit.dialect import Dialect, Refusal, said
 from shepherd_core.providers.kit.http import HttpApi, segment
@@ -26,6 +27,7 @@ from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from simulator.providers.kit.oauth2 import OAuth2Api
 from simulator.providers.kit.rest import Call, route
+from tests.support.providers.scripted_http import Answer, Request, scripted_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,6 +113,27 @@ def test_a_token_that_is_not_given_is_an_error_of_the_provider(
         api.get("/things", deadline)
     assert "a-secret" not in str(raised.value)
     assert things.calls["GET", "/things"] == 0
+
+
+def test_a_credential_that_was_replaced_is_read_past_the_cache(clock: ManualClock, deadline: Deadline) -> None:
+    """The cache of secrets is minutes old, and until its end every request would be refused."""
+    stored, cached = ["old"], dict[str, str]()
+    context = ProviderContext(
+        clock=clock,
+        read=lambda _: b"",
+        read_secret=lambda name: cached.setdefault(name, stored[-1]),
+        invalidate_secret=lambda _: cached.clear(),
+        public_key=lambda: "",
+    )
+
+    def answer(request: Request) -> Answer:
+        return Answer(200, b"[]") if request.headers["Authorization"] == f"Bearer {stored[-1]}" else Answer(401)
+
+    with scripted_server(answer) as server:
+        api = HttpApi(server.url, Bearer(context.secret("/token")), clock)
+        for each in ("old", "new"):
+            stored.append(each)
+            assert api.get("/things", deadline) == []
 
 
 # Pages

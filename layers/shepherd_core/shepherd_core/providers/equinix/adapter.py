@@ -221,5 +221,5 @@ class EquinixProvider(Provider):
 
 def build(settings: EquinixSettings, context: ProviderContext) -> EquinixProvider:
     """Return the provider of these settings."""
-    api_key = partial(context.read_secret, settings.credential_parameter)
+    api_key = context.secret(settings.credential_parameter)
     return EquinixProvider(settings, api_key, context.public_key, context.clock)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import (
@@ -257,5 +256,5 @@ def _armed_by_others(number: int, kind: str) -> ProviderRefused:
 
 def build(settings: HetznerSettings, context: ProviderContext) -> HetznerProvider:
     """Return the provider of these settings."""
-    credential = partial(context.read_secret, settings.credential_parameter)
+    credential = context.secret(settings.credential_parameter)
     return HetznerProvider(settings, credential, context.public_key, context.clock)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import ProviderUnavailable, ProviderUnusable, SecretError, SourceError
@@ -43,8 +42,13 @@ class ProviderContext:
     """Returns our public key as a line for ``authorized_keys``; raises SecretError."""
 
     def secret(self, name: str) -> Callable[[], str]:
-        """Return a reader of the secret *name*."""
-        return partial(self.read_secret, name)
+        """Return a reader of the secret *name* past its cache: logins keep it, and read again when it was refused."""
+
+        def read() -> str:
+            self.invalidate_secret(name)
+            return self.read_secret(name)
+
+        return read
 
     def cached(self, source: str) -> Callable[[], bytes]:
         """Return a reader of *source* that caches for half a minute: a batch of machines fetches a list once."""
