@@ -38,6 +38,7 @@ from simulator.machines.pool import MachinePool
 from tests.chaos import planted
 from tests.chaos.concurrent_runs import normal
 from tests.chaos.crash_points import Killed
+from tests.chaos.creation import MAKERS, Creating
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
 from tests.chaos.faults import long
 from tests.chaos.fleet_operation import FleetOperation, OperatorsAndAgents
@@ -148,6 +149,7 @@ class Chaos:
                 Reboots,
             )
         ]
+        scenarios += [Creating(self.fleet, provider) for provider in MAKERS]
         for scenario in scenarios:
             for gap, when in ((OUTAGE_SECONDS, "late"), (SOON_SECONDS, "soon")):
                 began = time.monotonic()

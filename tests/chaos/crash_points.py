@@ -64,12 +64,13 @@ class KillAt:
     runs no ``finally`` either.
     """
 
-    def __init__(self, at: int | None = None, *, after: bool = False) -> None:
-        """Count from 1."""
+    def __init__(self, at: int | None = None, *, after: bool = False, counted: tuple[str, ...] = ("",)) -> None:
+        """Count from 1, and only effects whose names begin with one of *counted*."""
         self.names: list[str] = []
         """The effects, in order."""
         self._at = at
         self._after = after
+        self._counted = counted
         self._lock = threading.Lock()
         self.killed = False
 
@@ -84,8 +85,9 @@ class KillAt:
         with self._lock:
             if self.killed:
                 raise Killed
-            self.names.append(name)
-            fatal = len(self.names) == self._at
+            counted = name.startswith(self._counted)
+            self.names += [name] * counted
+            fatal = counted and len(self.names) == self._at
             if fatal and not self._after:
                 self.killed = True
                 raise Killed

@@ -18,7 +18,8 @@ from shepherd_core.providers.equinix.objects import token_tag
 
 from simulator.machines.pool import MachinePool
 from tests.chaos.crash_points import KillAt, Killed, Points, alive
-from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs, invoke
+from tests.chaos.creation import MAKERS, Creating
+from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_changes, explore_pairs, invoke
 from tests.chaos.invariants import INVARIANTS, violations
 from tests.chaos.looks import Looks
 from tests.chaos.sample import SEED, first
@@ -78,6 +79,14 @@ def test_a_provisioner_killed_at_any_effect_creates_each_machine_once(real_time:
     explored = explore(Provisioning(real_time), stride=19, first=first(19))
     assert explored.broken == [], f"seed {SEED}"
     assert explored.kills >= 2 * (explored.effects // 19) > 0
+
+
+@pytest.mark.parametrize("provider", MAKERS)
+def test_a_provisioner_that_misses_an_answer_makes_each_machine_once(real_time: Fleet, provider: str) -> None:
+    """Each provider has a way of its own to keep a token, and to find the machine that has it."""
+    explored = explore_changes(Creating(real_time, provider), SOON_SECONDS)
+    assert explored.broken == []
+    assert explored.kills >= 3, "one for each machine"
 
 
 def test_a_provisioner_killed_twice_in_a_row_creates_each_machine_once(real_time: Fleet) -> None:

@@ -1,0 +1,98 @@
+"""The Provisioner at every simulated provider that makes machines: each is made once, whenever the function dies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.loops.provisioner import Provisioner, RateLimits
+from shepherd_core.providers.kit.context import ProviderContext
+from shepherd_core.rules.provisioning import PlanLimits
+from shepherd_core.settings.providers import SPECS
+from shepherd_core.wiring import providers
+
+from simulator.environment.machine_source import SourceSpec
+from simulator.providers import machine_source
+from simulator.providers.kit.hardware import NoHardware
+from tests.chaos.scenarios import INVOCATION_SECONDS
+from tests.chaos.stage.environment import SESSION_SECONDS, Environment
+from tests.support.bmdb.capacity import provided
+from tests.support.bmdb.fleet import HOUR
+
+if TYPE_CHECKING:
+    from simulator.environment.machine_source import MachineSource
+    from simulator.machines.pool import MachinePool
+    from tests.chaos.crash_points import Points
+    from tests.support.bmdb.fleet import Fleet
+
+MAKERS = ("ironic", "latitude", "phoenixnap", "scaleway")
+"""Providers that make machines and keep their tokens; Equinix has scenarios of its own."""
+MACHINES = 3
+
+
+class AtProvider(Environment):
+    """An environment with a machine source, whose machines the invariants do not know."""
+
+    source: MachineSource
+
+    def close(self) -> None:
+        """Close the source too."""
+        self.source.close()
+        super().close()
+
+
+class Creating:
+    """Free capacity for three machines at a provider."""
+
+    def __init__(self, fleet: Fleet, provider: str) -> None:
+        self.name = f"provisioner, {provider}"
+        self._fleet = fleet
+        (self._spec,) = (spec for spec in SPECS if spec.name == provider)
+
+    def arrange(self) -> Environment:
+        """See ``Scenario``."""
+        environment = AtProvider(self._fleet, SystemClock())
+        pool: MachinePool = NoHardware()  # type: ignore[assignment]  # it is only used as hardware
+        spec = SourceSpec(
+            pool=pool, folder=Path("/unused"), machines=MACHINES, minute=0.001, address="127.0.0.1", faults=(), seed=0
+        )
+        environment.source = machine_source(self._spec.name)(spec)
+        environment.source.__enter__()
+        return environment
+
+    def tick(self, environment: Environment, points: Points) -> object:
+        """See ``Scenario``."""
+        assert isinstance(environment, AtProvider)
+        source = environment.source
+        given = {name.removeprefix("SHEPHERD_").lower(): value for name, value in source.environment.items()}
+        settings = self._spec.settings(
+            **{name: given[name] for name in self._spec.settings.model_fields if name in given}
+        )
+        context = ProviderContext(
+            clock=points.clock,
+            read=lambda _: b"",
+            read_secret=lambda name: source.secrets[name],
+            invalidate_secret=lambda _: None,
+            public_key=lambda: next(value for name, value in source.secrets.items() if name.endswith(".pub")),
+        )
+        return Provisioner(
+            providers.build(self._spec, settings, context),
+            environment.connect(),
+            points.clock,
+            PlanLimits(max_machines=MACHINES, chunk=2, drift_limit=3, assimilate=False, abandon_seconds=HOUR),
+            RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
+        ).run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+
+    def missing(self, environment: Environment) -> list[str]:
+        """See ``Scenario``. A machine too many never goes away."""
+        assert isinstance(environment, AtProvider)
+        made = environment.source.in_use()
+        recorded = {provider_id: str(machine_id) for provider_id, machine_id in provided(self._fleet).items()}
+        tokens = Counter(token for token in made.values() if token is not None)
+        found = [] if sum(tokens.values()) == MACHINES else [f"{sum(tokens.values())} of {MACHINES} machines exist"]
+        found += [f"{count} machines carry {token}" for token, count in tokens.items() if count > 1]
+        found += [f"{each} is recorded as {recorded.get(each)}" for each in made if recorded.get(each) != made[each]]
+        intents = self._fleet.sql("SELECT machine_id FROM machine_creation_intent")
+        return found + [f"the intent {row[0]} is still there" for row in intents]
