@@ -75,6 +75,12 @@ class PhoenixnapApi(OAuth2Api):
         self.machines.act(self.machine(machine_id), "reboot")
         return {"result": "Rebooting server."}
 
+    @route("POST", "/servers/{id}/actions/power-on")
+    def power_on(self, _: Call, machine_id: str) -> Any:
+        """Begin to switch a server on."""
+        self.machines.act(self.machine(machine_id), "power_on")
+        return {"result": "Powering on server."}
+
     @route("POST", "/servers/{id}/actions/reset")
     def reset(self, call: Call, machine_id: str) -> Any:
         """Begin to install a server anew."""

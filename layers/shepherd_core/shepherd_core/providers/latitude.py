@@ -146,8 +146,9 @@ class LatitudeProvider(Provider):
         return create_once(lambda: with_token(self._machines(deadline), capacity, token), self._key.watched()(create))
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Restart the server."""
-        self._act(provider_id, "actions", {"action": "reboot"}, deadline)
+        """Restart the server; switch it on if it is off."""
+        off = self.get_machine(provider_id, deadline).status is ProviderStatus.STOPPED
+        self._act(provider_id, "actions", {"action": "power_on" if off else "reboot"}, deadline)
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Install the server anew, with the operating system of the settings and under its name."""
@@ -165,7 +166,6 @@ class LatitudeProvider(Provider):
             return  # it was deleted before
 
     def _act(self, provider_id: ProviderId, what: str, attributes: dict[str, Any], deadline: Deadline) -> None:
-        self.get_machine(provider_id, deadline)  # raises unless it is ours
         path = f"/servers/{segment(provider_id)}/{what}"
         body = _document("reinstalls" if what == "reinstall" else what, attributes)
         with self._key.watched():

@@ -141,9 +141,9 @@ class PhoenixnapProvider(Provider):
         return create_once(lambda: with_token(self._machines(deadline), capacity, token), create)
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Restart the server."""
-        self.get_machine(provider_id, deadline)  # raises unless it is ours
-        self._act(provider_id, "reboot", None, deadline, interrupts=True)
+        """Restart the server; switch it on if it is off."""
+        off = self.get_machine(provider_id, deadline).status is ProviderStatus.STOPPED  # raises unless it is ours
+        self._act(provider_id, "power-on" if off else "reboot", None, deadline, interrupts=True)
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Install the server anew, with the operating system that it has."""

@@ -84,6 +84,13 @@ class TestLatitude(ProviderContract, ProviderFaults):
             places=Places(path="/servers", id="data.*.id", address="data.*.attributes.primary_ipv4"),
         )
 
+    def test_a_server_that_is_off_is_switched_on(self, world: World, api: LatitudeApi, deadline: Deadline) -> None:
+        """There is nothing to reboot."""
+        (ours,) = [each for each in world.provider.list_machines(deadline) if each.token == OURS]
+        api.change(ours.provider_id, state="off")
+        world.provider.reboot(ours.provider_id, deadline)
+        assert api.machine(ours.provider_id).actions_taken == ["power_on"]
+
     def test_a_new_server_is_paid_for_by_the_hour(self, world: World, api: LatitudeApi) -> None:
         """The API's own default is a month, charged at once."""
         capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{PROJECT}/3")

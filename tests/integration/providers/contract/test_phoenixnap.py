@@ -99,6 +99,13 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
         assert OURS not in {each.token for each in world.provider.list_machines(deadline)}
         world.provider.release(ours.provider_id, deadline)
 
+    def test_a_server_that_is_off_is_switched_on(self, world: World, api: PhoenixnapApi, deadline: Deadline) -> None:
+        """There is nothing to reboot."""
+        (ours,) = [each for each in world.provider.list_machines(deadline) if each.token == OURS]
+        api.change(ours.provider_id, state="powered-off")
+        world.provider.reboot(ours.provider_id, deadline)
+        assert api.machine(ours.provider_id).actions_taken == ["power_on"]
+
     def test_the_first_address_of_a_range_is_the_server_s(
         self, world: World, api: PhoenixnapApi, deadline: Deadline
     ) -> None:
