@@ -29,7 +29,8 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
         yield f"{counted(quarantined, 'machine')} in quarantine"
     for one in found["suspensions"]:
         if one["ended_at"] is None:
-            yield f"recovery is suspended: {one['provider']}, {where(one['location'])}"
+            what = "an SSH outage holds recovery" if one["kind"] == "ssh_outage" else "recovery is suspended"
+            yield f"{what}: {one['provider']}, {where(one['location'])}"
     for tick in found["ticks"]:
         loop = f"the {tick['loop'].capitalize()} of {tick['provider']}"
         minutes = loop_minutes.get(tick["loop"], 0)

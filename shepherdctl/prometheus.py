@@ -26,8 +26,8 @@ def _lines(found: Mapping[str, Any], attention: int, now: datetime) -> Iterator[
         yield from _gauge(f"machines_{name}", about, ((_of(each, "provider", "state"), each[name]) for each in counts))
     yield from _gauge(
         "recovery_suspended",
-        "1 where recovery is suspended; without a location, at the whole provider.",
-        ((_of(each, "provider", "location"), 1) for each in found["suspensions"] if each["ended_at"] is None),
+        "1 where recovery is suspended, or held by an SSH outage (kind); without a location, at the whole provider.",
+        ((_of(each, "provider", "location", "kind"), 1) for each in found["suspensions"] if each["ended_at"] is None),
     )
     yield from _gauge(
         "waiting_for_limit",

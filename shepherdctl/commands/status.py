@@ -27,6 +27,8 @@ from shepherdctl.formats import relative, span
 from shepherdctl.output import Column, Form, counted, document, note, output_option, table
 from shepherdctl.prometheus import DELAYS
 
+_HELD = {"suspension": "recovery suspended", "ssh_outage": "SSH outage"}
+
 
 class StatusForm(StrEnum):
     """The format in which the status is printed."""
@@ -63,9 +65,9 @@ def status(
     Those of other users are shown only to members of pg_read_all_stats.
 
     Exit status: 0 well, 3 something needs attention, 1 failure, 2 wrong usage.
-    That is a machine in quarantine, recovery that is suspended, a loop whose last
-    tick failed or is late, and an old transaction. SHEPHERD_LOOP_MINUTES says how
-    often the loops run, if it is not each minute.
+    That is a machine in quarantine, recovery that is suspended, an SSH outage, a
+    loop whose last tick failed or is late, and an old transaction.
+    SHEPHERD_LOOP_MINUTES says how often the loops run, if it is not each minute.
 
     With --timings: the median (P50) and the 99th percentile (P99) of the last 30
     days, from at most 20,000 rows of the history, and which settings are shorter.
@@ -155,7 +157,7 @@ def _print_suspensions(suspensions: Sequence[Mapping[str, Any]], now: datetime) 
         [Column("SUSPENSION"), Column("PROVIDER"), Column("SCOPE", prose=True), Column("REASON", prose=True)],
         [
             (
-                Text(f"recovery suspended for {span((now - one['suspended_at']).total_seconds())}", "red")
+                Text(f"{_HELD[one['kind']]} for {span((now - one['suspended_at']).total_seconds())}", "red")
                 if one["ended_at"] is None
                 else f"ended {relative(one['ended_at'], now)}",
                 one["provider"],

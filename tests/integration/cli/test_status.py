@@ -165,8 +165,11 @@ def tick(loop: str, minutes_ago: int, outcome: str) -> str:
     [
         ([], []),
         (
-            ["INSERT INTO recovery_suspensions VALUES ('static', 'ams', now(), NULL, ''), ('a', '', now(), now(), '')"],
-            ["recovery is suspended: static, location ams"],
+            [
+                f"INSERT INTO {table} VALUES ('static', 'ams', now(), NULL, ''), ('a', '', now(), now(), '')"
+                for table in ("recovery_suspensions", "ssh_outages")
+            ],
+            ["recovery is suspended: static, location ams", "an SSH outage holds recovery: static, location ams"],
         ),
         (
             ["INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '' FROM machines"],
@@ -201,7 +204,8 @@ def test_the_exit_status_says_whether_an_operator_is_needed(
 
 def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """In its text format; what a provider names cannot break a line."""
-    fleet.sql("INSERT INTO recovery_suspensions VALUES ('ec2', :location, now(), NULL, 'why')", location='a\\"\n\x1b')
+    for table in ("recovery_suspensions", "ssh_outages"):
+        fleet.sql(f"INSERT INTO {table} VALUES ('ec2', :location, now(), NULL, 'why')", location='a\\"\n\x1b')
     fleet.sql(
         "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES ('ec2', 7, 5, now())"
     )
@@ -219,9 +223,12 @@ def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet
             f'shepherd_machines{{provider="static",state="{state}"}}': "2"
             for state in ("needs_agent", "starting", "running", "unhealthy", "installed")
         },
-        'shepherd_recovery_suspended{provider="ec2",location="a\\\\\\"\\n\\\\x1b"}': "1",
+        **{
+            f'shepherd_recovery_suspended{{provider="ec2",location="a\\\\\\"\\n\\\\x1b",kind="{kind}"}}': "1"
+            for kind in ("suspension", "ssh_outage")
+        },
         'shepherd_waiting_for_limit{provider="ec2"}': "7",
-        "shepherd_attention": "2",
+        "shepherd_attention": "3",
     }
     refused = shepherdctl("status", "--timings", "-o", "prometheus")
     assert (refused.exit_code, refused.stdout) == (2, "")

@@ -55,10 +55,10 @@ def publish(fleet: Fleet, seconds: float = 60) -> None:
     notifications.publish(fleet.connection, PROVIDER, Deadline(SystemClock(), seconds))
 
 
-def suspend(fleet: Fleet, **reasons: str) -> None:
-    """Suspend recovery in these locations, and resume it elsewhere."""
+def suspend(fleet: Fleet, record: Callable[..., object] = suspension.set_suspensions, **reasons: str) -> None:
+    """Suspend recovery in these locations, and resume it elsewhere; or *record* SSH outages."""
     session = fleet.open_session()
-    suspension.set_suspensions(session, PROVIDER, reasons)
+    record(session, PROVIDER, reasons)
     session.close()
 
 
@@ -71,23 +71,46 @@ def quarantine(fleet: Fleet, machines: int, cause: str) -> list[str]:
     return planted
 
 
+@pytest.mark.parametrize(
+    ("record", "subjects", "begin", "end"),
+    [
+        (
+            suspension.set_suspensions,
+            ("recovery suspended", "recovery resumed"),
+            "recovery is suspended",
+            "recovery has resumed",
+        ),
+        (
+            suspension.set_ssh_outages,
+            ("SSH outage begun", "SSH outage over"),
+            "an SSH outage began",
+            "the SSH outage is over",
+        ),
+    ],
+    ids=["suspension", "SSH outage"],
+)
 def test_a_suspension_is_told_at_its_begin_and_at_its_end(
-    fleet: Fleet, told: Callable[[], list[tuple[str, str]]]
+    fleet: Fleet,
+    told: Callable[[], list[tuple[str, str]]],
+    record: Callable[..., object],
+    subjects: tuple[str, str],
+    begin: str,
+    end: str,
 ) -> None:
     """With its reason and its length; not again each minute, when the figures change."""
     for reason in ("8 of 10", "9 of 10"):
-        suspend(fleet, fra=reason)
+        suspend(fleet, record, fra=reason)
         publish(fleet)
     ((subject, text),) = told()
-    assert subject == "Shepherd, static: recovery suspended"
-    assert "UTC: recovery is suspended at static, location fra: 8 of 10\n" in text
+    assert subject == f"Shepherd, static: {subjects[0]}"
+    assert f"UTC: {begin} at static, location fra: 8 of 10\n" in text
     fleet.pass_time(2 * 24 * HOUR)
-    suspend(fleet)
+    suspend(fleet, record)
     publish(fleet)
     publish(fleet)
     ((subject, text),) = told()
-    assert subject == "Shepherd, static: recovery resumed"
-    assert "UTC: recovery has resumed at static, location fra, after 2880 min: 9 of 10\n" in text
+    assert subject == f"Shepherd, static: {subjects[1]}"
+    assert f"UTC: {end} at static, location fra, after 2880 min: 9 of 10\n" in text
 
 
 def test_machines_put_into_quarantine_are_told_in_one_message(

@@ -18,6 +18,8 @@ class NoticeKind(StrEnum):
     """A machine was put into quarantine; the detail is the cause."""
     RECOVERY = "recovery"
     """Recovery was suspended, or has resumed; the detail is the reason."""
+    SSH_OUTAGE = "ssh_outage"
+    """An SSH outage began or ended; the detail is the reason."""
     LIMIT = "limit"
     """The limit of machines is reached; the detail says so."""
 
@@ -36,7 +38,7 @@ class Notice:
     machine_id: UUID | None = None
     provider_id: str | None = None
     began_at: datetime | None = None
-    """Of a suspension."""
+    """Of a suspension or an SSH outage."""
     ended_at: datetime | None = None
     """None: it is in force."""
 

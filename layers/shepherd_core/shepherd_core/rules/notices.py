@@ -21,7 +21,17 @@ _TODO = {
     "When it is repaired: shepherdctl machine unquarantine ID",
     NoticeKind.RECOVERY: "While recovery is suspended, no machine there is rebooted. It resumes by itself.\n"
     "The figures now: shepherdctl status",
+    NoticeKind.SSH_OUTAGE: "Meanwhile no machine there that did not come back is rebooted again.\n"
+    "Look at the network, the firewall and the SSH key. The figures now: shepherdctl status",
     NoticeKind.LIMIT: "To allow more: shepherdctl settings set provisioner.max_machines NUMBER",
+}
+_BEGIN_END = {
+    NoticeKind.RECOVERY: ("recovery is suspended", "recovery has resumed"),
+    NoticeKind.SSH_OUTAGE: ("an SSH outage began", "the SSH outage is over"),
+}
+_SUBJECT = {
+    NoticeKind.RECOVERY: ("recovery", "suspended", "resumed"),
+    NoticeKind.SSH_OUTAGE: ("SSH outage", "begun", "over"),
 }
 
 
@@ -42,10 +52,9 @@ def _subject(kind: NoticeKind, found: Sequence[Notice], different: int) -> str:
         return f"{different} machine{'' if different == 1 else 's'} put into quarantine"
     if kind is NoticeKind.LIMIT:
         return "limit of machines reached"
-    what = [
-        word for word, ended in (("suspended", False), ("resumed", True)) if ended in {_ended(each) for each in found}
-    ]
-    return f"recovery {' and '.join(what)}"
+    what, begun, over = _SUBJECT[kind]
+    words = [word for word, ended in ((begun, False), (over, True)) if ended in {_ended(each) for each in found}]
+    return f"{what} {' and '.join(words)}"
 
 
 def _ended(notice: Notice) -> bool:
@@ -60,10 +69,11 @@ def _line(notice: Notice) -> str:
         return f"{_time(notice.noticed_at)}: machine {name} was put into quarantine: {detail}"
     if notice.kind is NoticeKind.LIMIT:
         return f"{_time(notice.noticed_at)}: {detail}."
+    begun, over = _BEGIN_END[notice.kind]
     if notice.ended_at is None or notice.began_at is None:
-        return f"{_time(notice.noticed_at)}: recovery is suspended at {notice.provider}{place}: {detail}"
+        return f"{_time(notice.noticed_at)}: {begun} at {notice.provider}{place}: {detail}"
     minutes = max(1, round((notice.ended_at - notice.began_at).total_seconds() / 60))
-    return f"{_time(notice.ended_at)}: recovery has resumed at {notice.provider}{place}, after {minutes} min: {detail}"
+    return f"{_time(notice.ended_at)}: {over} at {notice.provider}{place}, after {minutes} min: {detail}"
 
 
 def _time(moment: datetime) -> str:

@@ -219,5 +219,9 @@ def ignore_suspensions(session: Session, provider: str) -> None:
 
 
 def suspensions(connection: Connection) -> list[dict[str, Any]]:
-    """Return the suspensions and SSH outages in force (``ended_at`` is None), and those that ended within a day."""
+    """
+    Return the suspensions and SSH outages in force (``ended_at`` is None), and those that ended within a day.
+
+    ``kind`` is suspension or ssh_outage.
+    """
     return connection.records("recovery_suspensions")

@@ -401,6 +401,13 @@ outage_rows AS (
         began_at = CASE WHEN o.ended_at IS NULL THEN o.began_at ELSE excluded.began_at END,
         ended_at = excluded.ended_at,
         reason = excluded.reason
+    RETURNING o.location, o.began_at, o.ended_at, o.reason
+),
+notice_rows AS ( -- of those that begin and end here
+    INSERT INTO notices (kind, provider, location, began_at, ended_at, detail)
+    SELECT 'ssh_outage', :provider, location, began_at, ended_at, reason
+    FROM outage_rows
+    WHERE ended_at IS NOT NULL OR began_at >= statement_timestamp()
 )
 SELECT count(*) FROM session;
 
@@ -432,11 +439,11 @@ DELETE FROM recovery_gaps WHERE provider = :provider AND ended_at < statement_ti
 -- name: recovery_suspensions
 -- The suspensions and SSH outages in force, and those that ended within a day. After a suspension, the timeouts start
 -- at its end.
-SELECT provider, location, suspended_at, ended_at, reason
+SELECT kind, provider, location, suspended_at, ended_at, reason
 FROM (
-    SELECT provider, location, suspended_at, ended_at, reason FROM recovery_suspensions
+    SELECT 'suspension' AS kind, provider, location, suspended_at, ended_at, reason FROM recovery_suspensions
     UNION ALL
-    SELECT provider, location, began_at, ended_at, reason FROM ssh_outages
+    SELECT 'ssh_outage', provider, location, began_at, ended_at, reason FROM ssh_outages
 ) AS combined
 WHERE ended_at IS NULL OR ended_at > clock_timestamp() - interval '1 day'
-ORDER BY provider, location, suspended_at;
+ORDER BY provider, location, suspended_at, kind DESC;

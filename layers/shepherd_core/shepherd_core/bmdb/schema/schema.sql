@@ -192,7 +192,7 @@ CREATE TABLE notices (
     claimed_at timestamptz,
     sent_at timestamptz,
     CONSTRAINT notices_pkey PRIMARY KEY (notice_id),
-    CONSTRAINT notices_kind CHECK ((kind = ANY (ARRAY['quarantine'::text, 'recovery'::text, 'limit'::text])))
+    CONSTRAINT notices_kind CHECK ((kind = ANY (ARRAY['quarantine'::text, 'recovery'::text, 'ssh_outage'::text, 'limit'::text])))
 );
 CREATE INDEX notices_by_time ON notices USING btree (noticed_at);
 

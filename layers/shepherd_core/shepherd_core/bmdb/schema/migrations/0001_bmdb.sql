@@ -199,11 +199,12 @@ CREATE INDEX ticks_by_loop ON ticks (loop, provider, began_at);
 CREATE INDEX ticks_by_time ON ticks (began_at);
 
 -- Something that operators are told in words: a machine in quarantine, recovery suspended at began_at (and resumed at
--- ended_at), or the limit of machines reached. Written by the statement that records the fact, claimed and marked as sent
--- by a loop; goes after a day, sent or not, when a session is opened. No foreign key: it outlives its machine.
+-- ended_at), an SSH outage, or the limit of machines reached. Written by the statement that records the fact, claimed and
+-- marked as sent by a loop; goes after a day, sent or not, when a session is opened. No foreign key: it outlives its
+-- machine.
 CREATE TABLE notices (
     notice_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    kind text NOT NULL CONSTRAINT notices_kind CHECK (kind IN ('quarantine', 'recovery', 'limit')),
+    kind text NOT NULL CONSTRAINT notices_kind CHECK (kind IN ('quarantine', 'recovery', 'ssh_outage', 'limit')),
     provider text NOT NULL,
     location text,
     machine_id uuid,
