@@ -22,22 +22,30 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
     """
     Yield what needs an operator: of *found*, the JSON document of ``shepherdctl status`` with times as such.
 
-    A loop is late if its last tick ended three of its intervals and five minutes ago. Unhealthy
-    machines are no reason: Shepherd repairs them.
+    A loop is late if its last tick ended three of its intervals and five minutes ago. A provider of
+    which all loops are late is no longer in use if it has no machines and none is being created.
+    Unhealthy machines are no reason: Shepherd repairs them.
     """
+
+    def late(tick: Mapping[str, Any]) -> bool:
+        age: float = (now - tick["ended_at"]).total_seconds()
+        return age > _MISSED * loop_minutes[tick["loop"]] * 60 + _TICK_SECONDS
+
+    ticks = [tick for tick in found["ticks"] if loop_minutes.get(tick["loop"], 0)]
+    used = {each["provider"] for each in (*found["machines"], *(tick for tick in ticks if not late(tick)))}
     if quarantined := sum(each["machines"] for each in found["machines"] if each["state"] == State.QUARANTINED):
         yield f"{counted(quarantined, 'machine')} in quarantine"
     for one in found["suspensions"]:
         if one["ended_at"] is None:
             what = "an SSH outage holds recovery" if one["kind"] == "ssh_outage" else "recovery is suspended"
             yield f"{what}: {one['provider']}, {where(one['location'])}"
-    for tick in found["ticks"]:
+    for tick in ticks:
         loop = f"the {tick['loop'].capitalize()} of {tick['provider']}"
-        minutes = loop_minutes.get(tick["loop"], 0)
-        age = (now - tick["ended_at"]).total_seconds()
-        if minutes and age > _MISSED * minutes * 60 + _TICK_SECONDS:
-            yield f"{loop} has not run for {span(age)}"
-        elif minutes and tick["outcome"] != "Succeeded":
+        if tick["provider"] not in used:
+            continue
+        if late(tick):
+            yield f"{loop} has not run for {span((now - tick['ended_at']).total_seconds())}"
+        elif tick["outcome"] != "Succeeded":
             yield f"{loop} {'was cut off' if tick['outcome'] == 'Expired' else 'failed'}"
     if found["oldest_transaction"]:
         yield old_transaction(found["oldest_transaction"])

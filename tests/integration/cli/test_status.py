@@ -123,6 +123,7 @@ def test_machines_waiting_for_the_limit_are_shown_with_their_age(shepherdctl: Co
 
 def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
     """An operator sees at once which loop fails, was killed, or no longer runs, and what the others did."""
+    fleet.provided_machine()
     ends = {
         "initializer": TickEnd({"finished": 2, "claimed": 3, "failed": 0, "oldest_due_age_seconds": 700.5}),
         "recoverer": TickEnd({"claimed": 1}, "ProviderUnavailable: it rains"),
@@ -135,7 +136,7 @@ def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
         fleet.pass_time(1_000)
     fleet.open_session().close()  # finds the tick that was killed
     shepherdctl = CommandLine(fleet.settings)
-    assert [" ".join(line.split()) for line in shepherdctl.read("status", status=3).splitlines()] == [
+    assert [" ".join(line.split()) for line in shepherdctl.read("status", status=3).splitlines()[-4:]] == [
         "LAST TICK LOOP PROVIDER TOOK OUTCOME DID",
         "51 min ago Initializer static 20 s Succeeded 3 claimed, 2 finished, oldest due age 12 min",
         "34 min ago Recoverer static 20 s Failed ProviderUnavailable: it rains",
@@ -151,12 +152,12 @@ def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
     assert (shown["updater"]["settings_hash"], shown["updater"]["code_version"]) == ("5e771465", "c0de")
 
 
-def tick(loop: str, minutes_ago: int, outcome: str) -> str:
+def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) -> str:
     """Return the statement that records a tick of *loop*."""
     ended = f"now() - interval '{minutes_ago} minutes'"
     return (
         "INSERT INTO ticks (session_id, loop, provider, began_at, ended_at, outcome, counts, runtime_info) "
-        f"VALUES (gen_random_uuid(), '{loop}', 'static', {ended}, {ended}, '{outcome}', '{{}}', '1')"
+        f"VALUES (gen_random_uuid(), '{loop}', '{provider}', {ended}, {ended}, '{outcome}', '{{}}', '1')"
     )
 
 
@@ -184,8 +185,23 @@ def tick(loop: str, minutes_ago: int, outcome: str) -> str:
             ],
             ["the Recoverer of static has not run for 20 min", "the Updater of static failed"],
         ),
+        ([tick(loop, 2_000, "Expired", "ec2") for loop in ("initializer", "recoverer", "updater")], []),
+        (
+            [tick("recoverer", 2_000, "Succeeded", "ec2"), tick("updater", 0, "Succeeded", "ec2")],
+            ["the Recoverer of ec2 has not run for 33 h"],
+        ),
+        (
+            [
+                tick("recoverer", 2_000, "Succeeded", "ec2"),
+                (
+                    "WITH made AS (INSERT INTO machines VALUES (gen_random_uuid(), now()) RETURNING machine_id) "
+                    "INSERT INTO machine_creation_intent SELECT machine_id, 'ec2', NULL, now() FROM made"
+                ),
+            ],
+            ["the Recoverer of ec2 has not run for 33 h"],
+        ),
     ],
-    ids=["well", "suspended", "quarantined", "loops"],
+    ids=["well", "suspended", "quarantined", "loops", "provider no longer in use", "a loop runs", "a machine is made"],
 )
 def test_the_exit_status_says_whether_an_operator_is_needed(
     fleet: Fleet, statements: list[str], told: list[str]
