@@ -58,6 +58,16 @@ class Things(OAuth2Api):
         }
 
 
+class Endless(OAuth2Api):
+    """An API that has a next page after each."""
+
+    @route("GET", "/things")
+    def list_things(self, call: Call) -> Any:
+        """Return a page of ids that were never there before."""
+        first = len(IDS) + int(call.query["page"]) * 50_000
+        return {"things": [{"id": str(first + number)} for number in range(50_000)]}
+
+
 @pytest.fixture
 def things() -> Iterator[Things]:
     """Return the API."""
@@ -176,6 +186,14 @@ def test_a_listing_that_contradicts_itself_is_invalid(
     things.faults.add(fault)
     with pytest.raises((ListingInvalid, ProviderRefused)):
         listed(api, "/things", deadline, paging)
+
+
+def test_a_listing_without_end_is_invalid(clock: ManualClock, deadline: Deadline) -> None:
+    """It would grow until the function has no memory left."""
+    with Endless(NoHardware(), secret=SECRET) as endless:
+        api = HttpApi(endless.url, ClientCredentials(f"{endless.url}/token", lambda: SECRET, clock), clock)
+        with pytest.raises(ListingInvalid, match="more than 200,000 entries"):
+            listed(api, "/things", deadline, UNCOUNTED)
 
 
 def test_a_total_that_is_none_makes_the_listing_invalid(things: Things, api: HttpApi, deadline: Deadline) -> None:

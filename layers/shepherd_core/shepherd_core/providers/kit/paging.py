@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     Entry = dict[str, Any]
 
 
+MOST_ENTRIES = 200_000
+"""In all pages of a listing together: twice the largest fleet. Answers are bounded one by one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageNumbers:
     """Pages with numbers, from 1. Places in the answer are those of ``at``."""
@@ -135,11 +139,7 @@ def _read(api: HttpApi, path: str, deadline: Deadline, paging: Paging, params: P
         # A 404 for a later page: the entry that the link names is gone.
         answer = api.get(path, deadline, {**params, **page}, ProviderRefused if pages == 1 else ListingInvalid)
         if paging.total:
-            if not isinstance(count := at(answer, paging.total), int) or isinstance(count, bool):
-                raise ListingInvalid(f"{where}, was not understood: the total {paging.total} is {count!r:.80}")
-            if total not in {None, count}:
-                raise ListingInvalid(f"{path}: the total changed from {total} to {count} on page {pages}")
-            total = count
+            total = _total(answer, paging.total, total, where)
         if not isinstance(entries := at(answer, paging.entries), list):
             raise ListingInvalid(f"{where}, was not understood: {paging.entries or 'it'} must be a list")
         for entry in entries:
@@ -147,6 +147,8 @@ def _read(api: HttpApi, path: str, deadline: Deadline, paging: Paging, params: P
             if identifier(str(entry_id) if type(entry_id) is int else entry_id) is None or str(entry_id) in found:
                 raise ListingInvalid(f"{where}: the id {entry_id!r:.80} is not valid, or listed twice")
             found[str(entry_id)] = entry
+        if len(found) > MOST_ENTRIES:
+            raise ListingInvalid(f"{path} lists more than {MOST_ENTRIES:,} entries")
         try:
             page = paging.after(answer, page, len(found), empty=not entries)
         except ListingInvalid as error:
@@ -154,3 +156,13 @@ def _read(api: HttpApi, path: str, deadline: Deadline, paging: Paging, params: P
     if total not in {None, len(found)}:
         raise ListingInvalid(f"{path}: {len(found)} entries were listed, but the total is {total}")
     return found, pages
+
+
+def _total(answer: Any, place: str, known: object, where: str) -> int:
+    """Return the total in the answer, which must be *known*, that of the pages before (None: this is the first)."""
+    count = at(answer, place)
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise ListingInvalid(f"{where}, was not understood: the total {place} is {count!r:.80}")
+    if known not in {None, count}:
+        raise ListingInvalid(f"{where}: the total changed from {known} to {count}")
+    return count
