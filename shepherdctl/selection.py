@@ -170,13 +170,27 @@ class Selection:
         named = dict.fromkeys(queries.find_machine(connection, name) for name in self.names)
         return replace(self.filters, machine_ids=tuple(named))
 
-    def to_change(self, connection: Connection) -> list[dict[str, Any]]:
+    def of_state(self, state: State) -> Self:
+        """
+        Return the same without machines in other states; with those that are named, whatever their state.
+
+        Raises:
+            BadParameter: the filters are for other states.
+        """
+        if self.names:
+            return self
+        if self.filters.states and state not in self.filters.states:
+            message = f"this command is for machines in the state {state}: leave out --state."
+            raise typer.BadParameter(message)
+        return replace(self, filters=replace(self.filters, states=(state,)))
+
+    def to_change(self, connection: Connection, *, none_ok: bool = False) -> list[dict[str, Any]]:
         """
         Return the machines that match, as ``search.Found.machines``; those that were named, in their order.
 
         Raises:
             MachineUnknown: as ``search``.
-            ShepherdError: none matches, or more than 1,000.
+            ShepherdError: none matches, unless *none_ok*; or more than 1,000.
         """
         search = self.search(connection)
         found: list[dict[str, Any]] = []
@@ -185,18 +199,18 @@ class Selection:
             if len(found) > _MOST_CHANGED:
                 message = f"more than {_MOST_CHANGED} machines match: add filters, or pause the provider"
                 raise ShepherdError(message)
-        if not found:
+        if not (found or none_ok):
             message = "no machine matches: nothing was changed"
             raise ShepherdError(message)
         order = {machine_id: place for place, machine_id in enumerate(search.machine_ids)}
         return sorted(found, key=lambda machine: order.get(machine["machine_id"], 0))
 
-    def ids(self, connection: Connection) -> tuple[UUID, ...]:
+    def ids(self, connection: Connection, *, none_ok: bool = False) -> tuple[UUID, ...]:
         """Return the ids of the machines that match; without filters, also of those that are gone. Raises the same."""
         search = self.search(connection)
         if self.filters == Search():
             return search.machine_ids
-        return tuple(machine["machine_id"] for machine in self.to_change(connection))
+        return tuple(machine["machine_id"] for machine in self.to_change(connection, none_ok=none_ok))
 
     def confirm(self, connection: Connection, machines: Sequence[Mapping[str, Any]]) -> None:
         """

@@ -61,7 +61,11 @@ def retire(
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS, despite_heartbeat)
     with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
         first = actions.compare(repair)
-        steps = [_step(repair, machine_id, first, order) for machine_id in selection.ids(repair.connection)]
+        steps = [
+            _step(repair, machine_id, first, order) for machine_id in selection.ids(repair.connection, none_ok=True)
+        ]
+        if not steps:
+            note("no machine matches: nothing is left to retire")
         open_steps = [outcome for _, outcome in steps if outcome.result in (Result.READY, Result.BEGUN)]
         if open_steps and not dry_run:
             for outcome in open_steps:

@@ -4,6 +4,7 @@ from typing import Any
 
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.states import State
 
 from shepherdctl import actions
 from shepherdctl.confirm import Yes
@@ -31,14 +32,15 @@ def unquarantine(
     The Initializer then starts a new agent on each. If it cannot do so within
     the grace of the Recoverer, the remediation policy starts over with the
     first step, unless a look over SSH finds an agent or an installation.
-    Owner and reason are stored in the history of each machine. Asks for
+    Owner and reason are stored in the history of each machine. Filters alone take
+    only machines in quarantine; a machine that is named must be. Asks for
     confirmation unless one machine is named.
 
     Examples:
       shepherdctl machine unquarantine 3f2a --reason "mainboard replaced"
       shepherdctl machine unquarantine --location rack7 --reason "power is back"
     """
-    selection = selection.to_confirm(machines, yes=yes or dry_run)
+    selection = selection.to_confirm(machines, yes=yes or dry_run).of_state(State.QUARANTINED)
     owner = owner or current_user()
     ended: list[dict[str, Any]] = []
     others: list[str] = []

@@ -62,6 +62,8 @@ def test_machines_are_retired_step_by_step(fleet: Fleet, listed: Callable[..., d
     ]
     again = shepherdctl("machine", "retire", str(gone), *RETIRE, "--yes")
     assert (again.exit_code, again.stderr) == (0, "")
+    none = shepherdctl("machine", "retire", "--location", "rack7", *RETIRE, "--yes")
+    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "no machine matches: nothing is left to retire\n")
 
 
 @pytest.mark.parametrize(("typed", "paused"), [("machine-1\n", 1), ("yes\n", 0)])

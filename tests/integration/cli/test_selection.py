@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import signal
@@ -205,10 +204,13 @@ def test_the_machines_that_match_are_changed_and_no_others(fleet: Fleet, machine
     assert {machines[UUID(pause["machine_id"])] for pause in made} == {"unhealthy", "quarantined"}
     ended = shepherdctl.load("resume", "--location", "fra", "--yes")
     assert [machines[UUID(pause["machine_id"])] for pause in ended] == ["quarantined"]
-    released = shepherdctl("machine", "unquarantine", "--paused", "--reason", "x", "--yes", "-o", "json")
-    assert released.exit_code == 1
-    assert [machines[UUID(each["machine_id"])] for each in json.loads(released.stdout)["machines"]] == ["quarantined"]
-    assert "is not in quarantine: nothing was changed" in released.stderr
+    unquarantine = ("machine", "unquarantine", "--reason", "x", "--yes")
+    unhealthy = next(str(machine_id) for machine_id, name in machines.items() if name == "unhealthy")
+    refused = shepherdctl(*unquarantine, "--paused", unhealthy)
+    assert (refused.exit_code, "is not in quarantine: nothing was changed" in refused.stderr) == (1, True)
+    assert shepherdctl(*unquarantine, "--state", "unhealthy").exit_code == 2
+    released = shepherdctl.load(*unquarantine, "--paused")["machines"]
+    assert [machines[UUID(each["machine_id"])] for each in released] == ["quarantined"]
     retried = shepherdctl.load("machine", "retry", "--cause", "SshTimedOut", "--reason", "x", "--yes")["machines"]
     assert [(machines[UUID(each["machine_id"])], len(each["ended"])) for each in retried] == [("failed", 1)]
 
