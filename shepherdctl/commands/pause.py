@@ -154,6 +154,7 @@ def resume(
     machines that the Provisioner set aside because the provider does not list
     them, and of machines that are being released. Name such a pause to end it
     sooner. Who ended the pause of a machine is stored in the machine's history.
+    The end of any other pause is not recorded: -o json shows what has ended.
 
     Examples:
       shepherdctl resume 81fe
