@@ -27,6 +27,9 @@ _NETWORK = "bridge"
 
 _SAM = ROOT / ".venv-sam" / "bin" / "sam"
 
+_UNSET = {"SHEPHERD_PATH_PREFIX": ""}
+"""Variables of the template that do not hold here: the events of agents have the path without the stack's id."""
+
 
 class SamLocal:
     """Invokes functions by name. Each invocation is a new container, which reaches this computer at ``gateway()``."""
@@ -48,7 +51,7 @@ class SamLocal:
         self._template.write_text(yaml.safe_dump(template, sort_keys=False), encoding="utf-8")
         self._overrides = build / "environment.json"
         self._overrides.write_text(
-            json.dumps({logical_id(name): dict(config.environment) for name, config in functions.items()}),
+            json.dumps({logical_id(name): {**_UNSET, **config.environment} for name, config in functions.items()}),
             encoding="utf-8",
         )
 
