@@ -601,10 +601,8 @@ def test_a_fault_of_ours_fails_the_invocation_and_penalizes_no_capacity(
     assert_settled(fleet, api, 3)
 
 
-def test_a_fault_of_ours_keeps_the_intent_of_an_earlier_invocation(
-    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
-) -> None:
-    """Its creation may have succeeded."""
+def killed_at_its_creation(fleet: Fleet, edge: Edge, run: Run) -> list[UUID]:
+    """Kill an invocation before it creates a machine; return the intents that it leaves, of a minute ago."""
 
     def kill() -> None:
         raise Killed
@@ -614,7 +612,14 @@ def test_a_fault_of_ours_keeps_the_intent_of_an_earlier_invocation(
         run(edge)
     fleet.pass_time(60)
     edge.before.clear()
-    begun = intents(fleet)
+    return intents(fleet)
+
+
+def test_a_fault_of_ours_keeps_the_intent_of_an_earlier_invocation(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """Its creation may have succeeded."""
+    begun = killed_at_its_creation(fleet, edge, run)
     api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=403))
     with pytest.raises(ProviderUnusable):
         run(edge)
@@ -657,16 +662,7 @@ def test_a_creation_that_is_forbidden_keeps_the_intent_of_an_earlier_invocation(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
 ) -> None:
     """Its machine may have been created before the site was closed to us."""
-
-    def kill() -> None:
-        raise Killed
-
-    edge.before["create_machine"] = kill
-    with pytest.raises(Killed):
-        run(edge)
-    fleet.pass_time(60)
-    edge.before.clear()
-    begun = intents(fleet)
+    begun = killed_at_its_creation(fleet, edge, run)
     api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=403))
     counts = run(edge)
     assert (counts[Metric.CREATED], counts[Metric.CAPACITY_PENALIZED]) == (2, 1)

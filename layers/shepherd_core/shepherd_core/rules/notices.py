@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _LENGTH = 300
 """Of a text from outside, which is put on one line and stripped of control characters."""
-_TODO = {
+_ADVICE = {
     NoticeKind.QUARANTINE: "No loop touches a machine in quarantine.\n"
     "What it waits for: shepherdctl machine why ID\n"
     "When it is repaired: shepherdctl machine unquarantine ID",
@@ -42,7 +42,7 @@ def messages(notices: Iterable[Notice]) -> Iterator[Message]:
         lines = list(dict.fromkeys(_line(notice) for notice in found))
         yield Message(
             f"Shepherd, {found[0].provider}: {_subject(kind, found, len(lines))}",
-            "\n".join([*lines, "", _TODO[kind], ""]),
+            "\n".join([*lines, "", _ADVICE[kind], ""]),
             tuple(notice.notice_id for notice in found),
         )
 
