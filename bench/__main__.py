@@ -10,8 +10,6 @@ docs/performance/DATE instead, to be committed. Everything runs against a privat
 medians, and alternatives take turns. Absolute figures mean little: read the ratios.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

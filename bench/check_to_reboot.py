@@ -1,13 +1,16 @@
 """The time from the last check of a machine to its reboot, in which a heartbeat comes too late."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from uuid import UUID
 
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import NoLongerDue
+from shepherd_core.domain.machine import ProviderId
 from shepherd_core.loops import recoverer, runner
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.circuit_breaker import Limit
@@ -19,15 +22,6 @@ from simulator.environment.postgres import Postgres
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.support import defaults
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from uuid import UUID
-
-    from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Work
-    from shepherd_core.domain.errors import NoLongerDue
-    from shepherd_core.domain.machine import ProviderId
 
 _CALLS = 3
 """Requests that the provider takes at a time."""

@@ -4,12 +4,11 @@ Claim and finish: machines per second by size of the fleet and number of workers
 Compared with the predecessor, a bare autocommitted UPDATE of one row, and two queues.
 """
 
-from __future__ import annotations
-
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
@@ -20,10 +19,6 @@ from bench.predecessor import PAUSE_SECONDS, Predecessor
 from bench.results import Curve, Result, Table, in_turn, median
 from bench.workers import Done, Meter, together
 from simulator.environment.postgres import Postgres
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 FLEETS, WORKERS = (1_000, 10_000, 100_000, 1_000_000), (1, 4, 8, 16)
 LARGE = 100_000

@@ -12,8 +12,6 @@ Lambda: on a path, with bytecode. Time is processor time, memory is the growth o
 1.15 means that Shepherd's own code is slow to load.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -1,8 +1,6 @@
 """What the pages of the web console take of the database."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from shepherd_core.bmdb.machines import overview
 from shepherd_core.bmdb.machines.search import Search, search
@@ -13,9 +11,6 @@ from bench.fleet import BenchFleet
 from bench.results import Result, Table, median, timed
 from shepherdctl.console import fleet as fleet_page
 from simulator.environment.postgres import Postgres
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _GOAL_MILLISECONDS = 150
 _POLICY = "INSERT INTO recovery_policy VALUES ('static', 600, 1800, 1800)"

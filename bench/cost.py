@@ -9,8 +9,6 @@ rely on a figure. The sum does not include your database; set its price with ``-
 takes is read from the latest figures that ``make bench BENCH=heartbeats`` has published (docs/performance).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

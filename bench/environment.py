@@ -1,21 +1,15 @@
 """A complete environment: from nothing to all agents running, with the real functions, provider calls and SSH."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from bench.cost import Amounts, Inputs, dollars, month
 from bench.fleet import driver
 from bench.results import Result, Table, median
 from simulator.environment.environment import Environment, EnvironmentSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from simulator.lambda_.service import Invocation
+from simulator.lambda_.service import Invocation
 
 SPEED = 6
 """The fastest at which two processors can send the heartbeats of that many agents."""

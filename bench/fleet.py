@@ -1,21 +1,16 @@
 """A large fleet in a database, created with SQL, part of which can be made due any number of times."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pg8000.native
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.settings.functions import BmdbSettings
 
+from simulator.environment.postgres import Postgres
 from tests.support import defaults
-
-if TYPE_CHECKING:
-    from shepherd_core.settings.functions import BmdbSettings
-
-    from simulator.environment.postgres import Postgres
 
 PROVIDER = "static"
 

@@ -1,9 +1,7 @@
 """The database queries of an invocation by size of the fleet, compared with the predecessor's query."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work import work
@@ -13,9 +11,6 @@ from bench.fleet import PROVIDER, BenchFleet
 from bench.predecessor import Predecessor
 from bench.results import Curve, Result, Table, in_turn, median, timed
 from simulator.environment.postgres import Postgres
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 BATCH = 10

@@ -6,8 +6,6 @@ a line, are not counted. Writes as JSON the median milliseconds of an event, by 
 of the process in MB, and the last answer.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import statistics

@@ -8,8 +8,6 @@ Function URL, with its long host name. The server answers what the function answ
 adds, or as few as HTTP allows.
 """
 
-from __future__ import annotations
-
 import selectors
 import socket
 import ssl
@@ -17,9 +15,9 @@ import struct
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
 
@@ -29,9 +27,6 @@ from agent.shepherd_agent.reporter import Reporter
 from bench.results import median
 from simulator.environment.certificate import make
 from simulator.providers.kit.http_server import Reply, Server
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _HEADERS = 52
 """Of a TCP segment over IPv4, with timestamps."""

@@ -10,15 +10,15 @@ to bare is below the goal, Shepherd's own part of a heartbeat costs more than th
 ``heartbeat_costs.py`` and ``heartbeat_wire.py``. ``cost.py`` reads the published figures.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pg8000.native
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
 from shepherd_core.wiring import services
@@ -29,11 +29,6 @@ from bench.results import Result, Table, in_turn, median
 from functions.agent_api.app import lambda_handler
 from simulator.environment.postgres import Postgres
 from simulator.lambda_.environment import Context
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import pg8000.native
 
 GOAL = 0.5
 KEPT_BYTES, RESUMED_BYTES, WAL_BYTES = 700, 1_500, 120

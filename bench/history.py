@@ -1,9 +1,7 @@
 """The cost of a long history: a hundred rows for each machine, and thousands of expired sessions."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.work import work
@@ -12,9 +10,6 @@ from shepherd_core.domain.machine import Process
 from bench.fleet import PROVIDER, BenchFleet
 from bench.results import Result, Table, in_turn, median, timed
 from simulator.environment.postgres import Postgres
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BATCH = 10
 

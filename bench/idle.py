@@ -1,11 +1,11 @@
 """The cost of an invocation with nothing to do: round trips, rows, time; in a small and in a large fleet."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.loops import runner
@@ -17,11 +17,6 @@ from bench.results import Result, Table, in_turn, median
 from bench.trips import NoOp
 from simulator.environment.postgres import Postgres
 from tests.support import defaults
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shepherd_core.bmdb.connection import Connection
 
 # The rows that were read or written in all tables.
 _ROWS = """

@@ -1,11 +1,9 @@
 """Initializer throughput: agents per minute, by one function, one at a time, and by OpenSSH's clients."""
 
-from __future__ import annotations
-
 import resource
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
@@ -22,9 +20,6 @@ from bench.pool import BenchPool, machines, provider
 from bench.processes import processor_seconds
 from bench.results import Result, Table
 from simulator.environment.postgres import Postgres
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 AGENT_BYTES = 5_000_000
 CONCURRENCY = 10

@@ -1,21 +1,15 @@
 """What an open transaction of somebody else costs claims and snapshots while the due rows move."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
 from bench.fleet import PROVIDER, BenchFleet, driver
 from bench.results import Result, Table, median, timed
 from simulator.environment.postgres import Postgres
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shepherd_core.bmdb.session import Session
 
 BATCH = 10
 

@@ -1,7 +1,5 @@
 """Draw the curves of a JSON file of the bench, each as a PNG beside it. Runs in .venv-bench, which has matplotlib."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,24 +1,20 @@
 """Simulated machines in a separate process, so that their cost is not measured, and OpenSSH's clients for them."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.providers.static import StaticProvider
 
 from simulator.machines.pool import MachinePool, MachineState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _CONTEXT = multiprocessing.get_context("fork")
 

@@ -10,21 +10,16 @@ transaction is repeated after a random pause of up to half a second, which with 
 twice as many machines per second as pauses of up to 20 ms.
 """
 
-from __future__ import annotations
-
 import random
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from pg8000.exceptions import DatabaseError
+from shepherd_core.settings.functions import BmdbSettings
 
 from bench.fleet import PROVIDER, driver
 from bench.workers import Done, Meter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shepherd_core.settings.functions import BmdbSettings
 
 T = TypeVar("T")
 

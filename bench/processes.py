@@ -1,7 +1,5 @@
 """The cost of this process together with the processes that talk to machines."""
 
-from __future__ import annotations
-
 import os
 import resource
 import time

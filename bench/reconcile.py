@@ -1,24 +1,19 @@
 """Reconcile: the comparison of a provider's listing with as many rows, against a bare comparison of two dicts."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from shepherd_core.domain.machine import Machine
+from shepherd_core.domain.records import Ledger
+
 from bench.results import Curve, Result, Table, in_turn, median
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from shepherd_core.domain.machine import Machine
-    from shepherd_core.domain.records import Ledger
 
 SIZES = (1_000, 10_000, 100_000, 200_000)
 LARGE = 100_000

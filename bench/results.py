@@ -1,16 +1,12 @@
 """The results of measurements: human-readable tables, and JSON and curves for the record."""
 
-from __future__ import annotations
-
 import os
 import platform
 import statistics
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 
 @dataclass(frozen=True)

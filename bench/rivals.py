@@ -9,8 +9,6 @@ the time ends with the last task.
 
 # ruff: noqa: PLC0415 - only the queue that is measured is imported
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import multiprocessing

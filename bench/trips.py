@@ -1,30 +1,23 @@
 """Round trips of the real control loop, with a loop that only takes time."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from uuid import UUID
 
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
-from shepherd_core.loops.base import Loop
+from shepherd_core.loops.base import Loop, Task
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, BenchFleet, RoundTripCounter
 from bench.results import Result, Table, median
 from simulator.environment.postgres import Postgres
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Work
-    from shepherd_core.loops.base import Task
 
 _FACTS = work.AgentStarted(b"x" * 32, "key")
 

@@ -5,11 +5,9 @@ The stock client is measured twice: with its defaults, by which it prefers
 ChaCha20 if the server has it, as here; and with the cipher of ours.
 """
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.client import CIPHERS
@@ -19,9 +17,6 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from bench.pool import BenchPool, machines
 from bench.processes import memory, processor_seconds
 from bench.results import Curve, Result, Table, in_turn, median
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SIZES = (1, 10, 100)
 _MB = 1_000_000

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import pg8000.native
+import pg8000.native
 
 _CONTEXT = multiprocessing.get_context("fork")
 

@@ -1,16 +1,11 @@
 """Base classes of things that are opened, used and closed."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self, TypeVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Self, TypeVar
 
 from shepherdctl.interrupts import deferred
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
 T = TypeVar("T")
 

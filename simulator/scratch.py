@@ -2,8 +2,6 @@
 
 # Also run by itself, without the rest of the package: the standard library only, and little of it.
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -12,13 +10,10 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PATIENCE_SECONDS = 5.0
 """Time for PostgreSQL to stop by itself, then time for each harder signal."""

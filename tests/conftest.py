@@ -1,18 +1,13 @@
 """What every test stands on: an environment without our variables, and a clock that a test moves."""
 
-from __future__ import annotations
-
 import gc
 import os
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import Phase, settings
 from shepherd_core.domain.clock import Deadline, SystemClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _OURS = ("SHEPHERD_", "AWS_", "POWERTOOLS_")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")

@@ -1,26 +1,20 @@
 """The endpoint that the agents of simulated machines report to, and the backends it can have."""
 
-from __future__ import annotations
-
 import base64
 import logging
+import ssl
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatBatchResponse, HeartbeatRequest
 
+from simulator.lambda_.service import Service
 from simulator.lifecycle import Closeable
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
-
-    from simulator.lambda_.service import Service
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_REQUEST = 10 << 20

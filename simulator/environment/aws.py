@@ -1,11 +1,10 @@
 """AWS as moto simulates it, for those who hold the environment's own access key."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 from urllib.request import Request, urlopen
 
 import boto3
@@ -14,9 +13,6 @@ from werkzeug.exceptions import Forbidden
 from werkzeug.serving import make_server
 
 from simulator.lifecycle import Closeable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 REGION = "eu-central-1"
 

@@ -1,19 +1,14 @@
 """A simulated certificate authority, and a server certificate that it signed."""
 
-from __future__ import annotations
-
 import ssl
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _AUTHORITY = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "simulated authority")])
 

@@ -8,16 +8,16 @@ else is real. The functions run unchanged, as separate processes that are
 configured by environment variables alone.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.connection import Connection
@@ -43,10 +43,6 @@ from simulator.machines.pool import MachinePool
 from simulator.machines.shell import unprivileged_user
 from simulator.providers import SimulatedProvider, machine_source
 from simulator.scratch import scratch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from uuid import UUID
 
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 

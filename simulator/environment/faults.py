@@ -45,22 +45,17 @@ If several rules hit one call, all delays and the first other rule apply.
 creation).
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import threading
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
 from shepherd_core.domain.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from pydantic_core import ErrorDetails
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 

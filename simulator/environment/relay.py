@@ -1,16 +1,11 @@
 """A relay for the heartbeats of simulated machines: the agent's own file, in a process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from simulator.lambda_.service import ROOT
 from simulator.lifecycle import Closeable
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Relay(Closeable):

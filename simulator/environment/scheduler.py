@@ -1,19 +1,13 @@
 """Schedules as in EventBridge: events on time, also while a function is still running, and sometimes twice."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
+from simulator.lambda_.service import Invocation, LambdaService
 from simulator.lifecycle import Closeable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from simulator.lambda_.service import Invocation, LambdaService
 
 
 class Schedules(Closeable):

@@ -1,16 +1,12 @@
 """The status of a simulated environment, and the invariants that must hold in it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from simulator.environment.environment import Environment
+from simulator.environment.environment import Environment
 
 _FRESH_INTERVALS = 3
 """An agent runs if its last heartbeat is no older than so many heartbeat intervals."""

@@ -1,20 +1,15 @@
 """A TCP proxy in front of a port or of PostgreSQL's Unix socket, for clients that cannot reach it directly."""
 
-from __future__ import annotations
-
 import selectors
 import socket
 import ssl
 import struct
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from simulator.lifecycle import Closeable
 from simulator.providers.kit.http_server import disconnect
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _CHUNK = 1 << 16
 _TLS_REQUEST = struct.pack("!ii", 8, 80_877_103)

@@ -6,8 +6,6 @@ the Lambda service; the bootstrap is ``awslambdaric``, as in Lambda's images
 for Python. It runs with this Python and its installed packages.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import math
@@ -19,17 +17,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, Any
 
-from simulator.lambda_.service import ROOT, Invocation
+from simulator.lambda_.service import ROOT, FunctionConfig, Invocation
 from simulator.lifecycle import Closeable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from simulator.lambda_.service import FunctionConfig
 
 _INVOCATIONS = "/2015-03-31/functions/function/invocations"
 _ATTEMPTS = 3

@@ -6,8 +6,6 @@ JSON request a line from standard input and answers with one JSON line on file
 descriptor FD; standard output is for the function's logs.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -11,8 +11,6 @@ local invoke`, as `sam build` built them into BUILD_FOLDER, otherwise under the
 runtime interface emulator.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import queue
@@ -20,23 +18,19 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator.environment.environment import Environment, EnvironmentSettings
 from simulator.environment.status import machine_statuses
 from simulator.lambda_ import sam_local
 from simulator.lambda_.emulator import Emulator
-from simulator.lambda_.service import ROOT, Invocation
+from simulator.lambda_.service import ROOT, Invocation, Service
 from simulator.machines.pool import MachineState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from simulator.lambda_.service import Service
 
 FUNCTIONS = ("migrator", "provisioner", "initializer", "agent_api", "recoverer", "updater")
 """In the order in which each makes work for the next."""

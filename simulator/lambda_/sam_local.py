@@ -1,7 +1,5 @@
 """The functions under `sam local invoke`: as `sam build` built them, in Docker containers."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -9,18 +7,14 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
-from simulator.lambda_.service import ROOT, Invocation
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from simulator.lambda_.service import FunctionConfig
+from simulator.lambda_.service import ROOT, FunctionConfig, Invocation
 
 _NETWORK = "bridge"
 """Docker's default network. SAM cannot give containers the network of this computer."""

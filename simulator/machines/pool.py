@@ -1,25 +1,20 @@
 """A pool of simulated machines: real SSH and SFTP servers that run uploaded files as real processes."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import signal
 import socket
 import threading
 import uuid
+from collections.abc import Callable, Coroutine, Mapping
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import asyncssh
 
 from simulator.lifecycle import Closeable
 from simulator.machines import processes
 from simulator.machines.server import MachineServer, MachineState, kill_all
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-    from pathlib import Path
 
 __all__ = ["MachinePool", "MachineState"]
 

@@ -2,19 +2,14 @@
 
 # Also run as a program, with nothing but the standard library (see ``guard``).
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 MARK = "SHEPHERD_SIM_MACHINE"
 """The environment variable that every process of a machine inherits: ``<pool>/<machine>``."""

@@ -1,24 +1,20 @@
 """A simulated machine: its power, its faults and its SSH server. All of it runs in the event loop of the pool."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import shutil
 import signal
 import socket
+from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import asyncssh
 
 from simulator.machines import processes
 from simulator.machines.shell import HOME, PATH, Sftp, execute, locate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-    from pathlib import Path
 
 _BACKLOG = 128
 

@@ -5,17 +5,12 @@ Arguments: the layer's python folder, a folder with what the runtime brings, the
 number of the running Python's bytecode. Runs by itself, in the Python that the layer was built for.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def executed(node: ast.AST) -> Iterator[ast.AST]:

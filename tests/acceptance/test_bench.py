@@ -1,7 +1,5 @@
 """The bench itself: that it runs and holds figures to goals, at sizes at which they mean nothing."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What `sam build` makes of the layer, with its makefile run as SAM runs it: by target, with ARTIFACTS_DIR."""
 
-from __future__ import annotations
-
 import _imp
 import hashlib
 import os

@@ -1,20 +1,15 @@
 """What a new user types first, and whether its verdict can be trusted."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.chaos.sample import WHOLE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SHEPHERDCTL = Path(sys.executable).with_name("shepherdctl")
 

@@ -1,21 +1,17 @@
 """The functions as Lambda runs them: real bootstrap, real context, and a timeout that kills."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
+from shepherd_core.bmdb.schema.migrate import migrations
 
 from simulator.environment.environment import LOOPS, Environment, EnvironmentSettings
 from simulator.lambda_.emulator import Emulator
 from simulator.lambda_.invoke import event, invoke, make_work
-
-if TYPE_CHECKING:
-    import pytest
-from shepherd_core.bmdb.schema.migrate import migrations
-
 from tests.support.waiting import eventually
 
 MACHINES = 3

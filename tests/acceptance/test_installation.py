@@ -1,7 +1,5 @@
 """An installation from the operator's command to the machine and back, in the environment that the demo has as well."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 from shepherd_core.bmdb.agents import installation

@@ -4,8 +4,6 @@ What is left of a command that somebody interrupts, wherever it is: one line, an
 Of the stages of an environment one is drawn; ``make chaos`` tries all.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -15,18 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from simulator.environment.postgres import Postgres
 from tests.chaos.sample import SEED, drawn
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 SHEPHERDCTL = (str(Path(sys.executable).with_name("shepherdctl")),)
 SIMULATE = (*SHEPHERDCTL, "simulate", "--machines", "2", "--minutes", "600")

@@ -1,7 +1,5 @@
 """A whole simulated fleet in front of OpenStack Ironic."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A whole environment whose machines report through relays, and whose interval changes while it runs."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pg8000.native

@@ -12,8 +12,6 @@ which the BMDB differs from its model; plant bugs that the checks must catch.
 The second form replays one schedule and prints it.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os
@@ -22,12 +20,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations, count, takewhile
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.adapters import ssh_keys
@@ -52,6 +50,7 @@ from tests.chaos.scenarios import (
     Provisioning,
     Quarantining,
     Recoveries,
+    Scenario,
 )
 from tests.chaos.schedules import Concurrent, Play, Played, play_all, play_seed, play_seeds
 from tests.chaos.ssh_outage import SshOutage
@@ -64,11 +63,6 @@ from tests.chaos.stage.records import Installing, Reports, Updates
 from tests.chaos.two_stacks import TwoStacks
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.chaos.scenarios import Scenario
 
 PARTS = ("crashes", "pairs", "schedules", "processes", "network", "samples", "model", "planted")
 SAMPLED = (

@@ -19,20 +19,17 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from types import FrameType
+from typing import NamedTuple, Protocol, TypeVar
 
 from shepherd_core.domain.errors import ShepherdError
 
 from tests.chaos.crash_points import Killed, Points
 from tests.chaos.invariants import violations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import FrameType
-
-    from tests.chaos.stage.environment import Environment
+from tests.chaos.stage.environment import Environment
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ crash point by itself. Only SSH is intercepted at the protocol that the loops ar
 given (``stepped``), because they reach machines in no other way.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 import botocore.endpoint
 import pg8000.core
@@ -21,10 +21,6 @@ import requests.adapters
 from pg8000.native import to_statement
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.domain.clock import SystemClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
 
 T = TypeVar("T")
 

@@ -1,10 +1,7 @@
 """The Provisioner at every simulated provider that makes machines: each is made once, whenever the function dies."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
@@ -13,19 +10,15 @@ from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.settings.providers import SPECS
 from shepherd_core.wiring import providers
 
-from simulator.environment.machine_source import SourceSpec
+from simulator.environment.machine_source import MachineSource, SourceSpec
+from simulator.machines.pool import MachinePool
 from simulator.providers import machine_source
 from simulator.providers.kit.hardware import NoHardware
+from tests.chaos.crash_points import Points
 from tests.chaos.scenarios import INVOCATION_SECONDS
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support.bmdb.capacity import provided
-from tests.support.bmdb.fleet import HOUR
-
-if TYPE_CHECKING:
-    from simulator.environment.machine_source import MachineSource
-    from simulator.machines.pool import MachinePool
-    from tests.chaos.crash_points import Points
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, Fleet
 
 MAKERS = ("ironic", "latitude", "phoenixnap", "scaleway")
 """Providers that make machines and keep their tokens; Equinix has scenarios of its own."""

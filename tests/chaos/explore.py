@@ -5,23 +5,17 @@ The invariants are checked after every effect of every invocation, also of those
 that are not killed.
 """
 
-from __future__ import annotations
-
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from random import Random
 
 from shepherd_core.domain.errors import ShepherdError
 
 from tests.chaos.crash_points import KillAt, Points, alive
 from tests.chaos.invariants import violations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from tests.chaos.scenarios import Scenario
-    from tests.chaos.stage.environment import Environment
+from tests.chaos.scenarios import Scenario
+from tests.chaos.stage.environment import Environment
 
 TICKS = 24
 """The environment must have converged after so many ticks, wherever the first was killed."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
+from uuid import UUID
 
 from shepherd_core.adapters.agent_cache import AgentCache
-from shepherd_core.agent.takeover import RunResult
+from shepherd_core.agent.takeover import AgentBinary, RunResult
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
+from shepherd_core.domain.provider import Provider
 from shepherd_core.loops import runner
+from shepherd_core.loops.base import Loop
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.recoverer import Recoverer
@@ -24,25 +29,14 @@ from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.telemetry import Metric
 
+from tests.chaos.crash_points import Points
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.chaos.stage.operators import COMMANDS, Operators
 from tests.support import defaults
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.capacity import API_KEY, PREFIX, equinix_settings, provided
-from tests.support.bmdb.fleet import HOUR
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-    from uuid import UUID
-
-    from shepherd_core.agent.takeover import AgentBinary
-    from shepherd_core.domain.provider import Provider
-    from shepherd_core.loops.base import Loop
-
-    from tests.chaos.crash_points import Points
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, Fleet
 
 _HEALTHY = 12
 _CAPACITY = 2

@@ -1,25 +1,17 @@
 """Machines whose heartbeats get lost: the Recoverer looks at each before it would interrupt it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import SshTimedOut
 from shepherd_core.domain.remediation import AgentState
 from shepherd_core.loops.look import Look
 
+from tests.chaos.crash_points import Points
 from tests.chaos.fleet_operation import Machines
 from tests.chaos.scenarios import Recoveries
 from tests.chaos.stage.environment import Environment
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from shepherd_core.domain.clock import Deadline
-
-    from tests.chaos.crash_points import Points
 
 _HEALTHY = 16
 _LOOK_SECONDS = 10

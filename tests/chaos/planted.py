@@ -9,21 +9,16 @@ that an outdated one is noticed. docs/reliability.md has the table.
     python -m tests.chaos.planted
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import shepherd_core
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(shepherd_core.__path__[0])

@@ -6,14 +6,10 @@ seed, and ``CHAOS_SEED=N`` draws the same sample again. In CI the seed is always
 0, because a check that fails now and then is not trusted.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterable
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import TypeVar
 
 T = TypeVar("T")
 

@@ -5,12 +5,12 @@ A tick builds everything, connection and adapters included, as a cold function
 does, so that no state in memory passes from one tick to the next.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+from uuid import UUID
 
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
@@ -18,8 +18,10 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.machine import Machine, ProviderId
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
+from shepherd_core.loops.look import Look
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
@@ -29,21 +31,12 @@ from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 
 from simulator.environment.faults import FakeAnswer
+from simulator.machines.pool import MachinePool
+from tests.chaos.crash_points import Points
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.support import defaults
 from tests.support.bmdb.capacity import API_KEY, PREFIX, equinix_settings, provided
-from tests.support.bmdb.fleet import HOUR, PROVIDER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from shepherd_core.domain.machine import Machine, ProviderId
-    from shepherd_core.loops.look import Look
-
-    from simulator.machines.pool import MachinePool
-    from tests.chaos.crash_points import Points
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 INVOCATION_SECONDS = 600

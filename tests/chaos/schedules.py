@@ -1,20 +1,15 @@
 """The schedules that are played: random ones from a seed, or all with at most so many interruptions."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tests.chaos.concurrent_runs import Action, Choices, Ran, Scheduler, Stop
 from tests.chaos.crash_points import Points
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.scenarios import Scenario
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from tests.chaos.stage.environment import Environment
+from tests.chaos.stage.environment import Environment
 
 Cast = dict[str, "Callable[[], object]"]
 

@@ -1,23 +1,16 @@
 """Machines that are dead at the same time, so that it looks as if SSH had an outage."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from shepherd_core.bmdb.recovery import overrides
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import SshTimedOut
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
+from tests.chaos.crash_points import Points
 from tests.chaos.fleet_operation import FleetOperation, Machines
 from tests.chaos.stage.environment import Environment
-from tests.support.bmdb.fleet import HOUR
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from tests.chaos.crash_points import Points
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, Fleet
 
 _MINUTE = 60
 _WAITED_SECONDS = 6 * HOUR - 15 * _MINUTE

@@ -1,24 +1,17 @@
 """Two deployments of different providers that share a BMDB, all their loops concurrently."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from random import Random
 
+from shepherd_core.domain.provider import Provider
 from shepherd_core.providers.static import StaticProvider
 
+from tests.chaos.crash_points import Points
 from tests.chaos.fleet_operation import FleetOperation, Machines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from shepherd_core.domain.provider import Provider
-
-    from tests.chaos.crash_points import Points
-    from tests.chaos.stage.environment import Environment
-    from tests.support.bmdb.fleet import Fleet
+from tests.chaos.stage.environment import Environment
+from tests.support.bmdb.fleet import Fleet
 
 
 class Rack(FleetOperation):

@@ -1,25 +1,18 @@
 """A real PostgreSQL for the tests that need one: one server for all, one database for each."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pg8000.native
 import pytest
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.settings.functions import BmdbSettings
 
+from simulator.environment.postgres import Postgres
+from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import Backends, Fleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.settings.functions import BmdbSettings
-
-    from simulator.environment.postgres import Postgres
-    from tests.conftest import ManualClock
 
 # The BMDB runs on several major versions; the wheel brings 16 and 18.
 _VERSION = int(os.environ.get("TEST_POSTGRES_VERSION", "18"))

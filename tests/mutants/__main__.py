@@ -10,8 +10,6 @@ Those that are known to be equivalent (equivalent.toml) are left out of the
 count. Prints each survivor as a diff, and returns 0 if the goal is met.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

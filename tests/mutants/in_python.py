@@ -1,14 +1,9 @@
 """Mutants of Python: expressions that are wrong or left out."""
 
-from __future__ import annotations
-
 import ast
 import re
+from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COMPARISONS = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),

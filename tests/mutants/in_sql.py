@@ -1,13 +1,8 @@
 """Mutants of SQL: locks, conditions, clocks and orders that are left out or wrong."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MARK = re.compile(r"^-- (?:name|fragment): (\w+)\n", re.MULTILINE)
 TOKEN = re.compile(r"--[^\n]*|'(?:[^']|'')*'|::?\w+|\w+(?:\.\w+)*|<=|>=|<>|->>?|\|\||\{\w+\}|[^\s\w]")

@@ -1,21 +1,16 @@
 """A mutant: one small change to the package. All mutants, and those that no test can notice."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import tomllib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.chaos.planted import PACKAGE
 from tests.mutants import in_python, in_sql
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 CONTEXT_LINES = 2

@@ -6,20 +6,16 @@ A pytest plugin for a copy of the package: records the code that each test reach
     MUTANTS_PATIENCE=N      besides ten times as long, so many seconds are given to each
 """
 
-from __future__ import annotations
-
 import builtins
 import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOO_LONG = 99
 """The exit status of pytest when a test hangs."""

@@ -6,27 +6,21 @@ each SQL statement that is run, tells its name; what its tests reached is kept
 in build/ until the file changes.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json
 import re
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.statements import fragments, statements
 
 from tests.chaos.planted import ROOT, run_in_copy
 from tests.mutants.in_python import functions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant
 
 RECORDS = ROOT / "build" / "mutants"
 TESTS = ("tests/unit/**/test_*.py", "tests/integration/**/test_*.py")

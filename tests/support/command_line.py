@@ -5,8 +5,6 @@ A process of its own is forked from one that has imported everything, which save
 a second of processor time for each.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
@@ -19,22 +17,19 @@ import subprocess
 import sys
 import termios
 import traceback
+from collections.abc import Mapping
+from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer.main
 import typer.testing
+from shepherd_core.settings.functions import BmdbSettings
+from typer.testing import Result
 
 from shepherdctl.main import app, main
 from tests.support.agents import installation_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from multiprocessing.context import ForkServerProcess
-
-    from shepherd_core.settings.functions import BmdbSettings
-    from typer.testing import Result
 
 _SECONDS = 60
 _FORKING = multiprocessing.get_context("forkserver")

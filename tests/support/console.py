@@ -1,21 +1,15 @@
 """The web console of a database, as a server of this process, and those who ask it."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import requests
 from shepherd_core.bmdb.machines import queries
 
+from shepherdctl.console.guard import Access
 from shepherdctl.console.server import background
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from shepherdctl.console.guard import Access
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 _SECONDS = 30
 

@@ -1,7 +1,5 @@
 """The defaults of the settings, as rules and loops take them: the numbers stand in the settings alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from shepherd_core.domain.health import HealthTimeouts

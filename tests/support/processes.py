@@ -1,7 +1,5 @@
 """The processes below this one, as Linux tells them."""
 
-from __future__ import annotations
-
 import os
 import resource
 from contextlib import suppress

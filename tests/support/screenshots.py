@@ -5,13 +5,11 @@ They show a simulated fleet in light and dark: the agents of eight machines stop
 suspended, and an operator paused one machine.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from playwright.sync_api import ViewportSize, sync_playwright
 from shepherd_core.bmdb.connection import Connection
@@ -22,9 +20,6 @@ from shepherd_core.domain.clock import SystemClock
 from shepherdctl.console.server import background
 from simulator.environment.environment import Environment, EnvironmentSettings
 from simulator.environment.status import machine_statuses
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MACHINES = 24
 _BROKEN = 8

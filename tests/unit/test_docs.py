@@ -1,7 +1,5 @@
 """The documentation says of the code what the code says of itself."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import tomllib

@@ -1,22 +1,17 @@
 """The wire contract with the agents, which run on machines that were built from it long ago."""
 
-from __future__ import annotations
-
 import importlib.resources
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import shepherd_core.domain.pb
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from shepherd_core.domain.pb import agent_pb2, callback_pb2
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 ROOT = Path(__file__).parents[2]
 FILES = ("agent", "callback")

@@ -1,7 +1,5 @@
 """The SQL of the BMDB as text: named, explained, used, and without what decisions 21 and 30 exclude."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

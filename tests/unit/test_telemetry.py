@@ -1,16 +1,15 @@
 """What operators are told, as it arrives on standard output."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,9 +17,6 @@ from shepherd_core import telemetry
 from shepherd_core.domain.errors import SecretUnavailable, SshRefused
 from shepherd_core.domain.machine import Process
 from shepherd_core.telemetry import Metric
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MACHINE = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 

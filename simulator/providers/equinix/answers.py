@@ -1,13 +1,9 @@
 """The answers of the simulated Equinix API: links between objects, includes and excludes, pages of a listing."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from simulator.providers.kit.rest import Call, Page
+from simulator.providers.kit.rest import Call, Page
 
 Json = dict[str, Any]
 

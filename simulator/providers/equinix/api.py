@@ -9,22 +9,16 @@ than ``per_page_cap``, a device that is being made cannot be deleted, and a
 reservation is not provisionable while a device occupies it.
 """
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
+from simulator.environment.faults import Rule
 from simulator.providers.equinix.devices import DeviceOperations
 from simulator.providers.equinix.keys import KeyOperations, authorized_lines
 from simulator.providers.equinix.records import DeviceRecord, KeyRecord, ReservationRecord
 from simulator.providers.equinix.reservations import ReservationOperations
 from simulator.providers.equinix.state import EquinixOptions, EquinixState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from simulator.environment.faults import Rule
-    from simulator.providers.kit.hardware import Hardware
+from simulator.providers.kit.hardware import Hardware
 
 __all__ = ["EquinixApi", "EquinixOptions"]
 

@@ -1,23 +1,16 @@
 """What all operations of the simulated Equinix API have in common, and the faults that only this API has."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from simulator.environment import faults
-from simulator.providers.equinix.answers import BASE, meta, one
-from simulator.providers.kit.rest import RestApi, in_header
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from simulator.providers.equinix.answers import Json
-    from simulator.providers.equinix.state import EquinixState
-    from simulator.providers.kit.http_server import HttpRequest, Reply
-    from simulator.providers.kit.machines import Refused
-    from simulator.providers.kit.rest import Call
+from simulator.providers.equinix.answers import BASE, Json, meta, one
+from simulator.providers.equinix.state import EquinixState
+from simulator.providers.kit.http_server import HttpRequest, Reply
+from simulator.providers.kit.machines import Refused
+from simulator.providers.kit.rest import Call, RestApi, in_header
 
 T = TypeVar("T")
 

@@ -1,7 +1,5 @@
 """The request bodies that the simulated Equinix API accepts."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError

@@ -1,8 +1,6 @@
 """The operations of the simulated Equinix API on devices."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator.providers.equinix import bodies
 from simulator.providers.equinix.answers import one
@@ -10,12 +8,10 @@ from simulator.providers.equinix.base import EquinixBase
 from simulator.providers.equinix.keys import authorized_lines, keys_for_device
 from simulator.providers.equinix.objects import device_json, provisionable
 from simulator.providers.equinix.records import DeviceRecord, ReservationRecord, metro_of, now
+from simulator.providers.equinix.state import EquinixState
 from simulator.providers.kit.http_server import Reply
 from simulator.providers.kit.machines import Refused
 from simulator.providers.kit.rest import Call, route
-
-if TYPE_CHECKING:
-    from simulator.providers.equinix.state import EquinixState
 
 _SORTABLE = ("id", "hostname", "state", "created_at", "updated_at")
 

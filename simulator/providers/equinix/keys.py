@@ -1,21 +1,16 @@
 """The operations of the simulated Equinix API on SSH keys, and the choice of keys for a new device."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from simulator.providers.equinix import bodies
 from simulator.providers.equinix.base import EquinixBase
 from simulator.providers.equinix.objects import key_json
 from simulator.providers.equinix.records import KeyRecord, now
+from simulator.providers.equinix.state import EquinixState
 from simulator.providers.kit.http_server import Reply
 from simulator.providers.kit.machines import Refused
 from simulator.providers.kit.rest import Call, route
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from simulator.providers.equinix.state import EquinixState
 
 
 class KeyOperations(EquinixBase):

@@ -1,10 +1,9 @@
 """The objects of the simulated Equinix API, as JSON."""
 
-from __future__ import annotations
-
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from simulator.providers.equinix.answers import BASE, Json, NestedObject
 from simulator.providers.equinix.records import (
@@ -15,11 +14,7 @@ from simulator.providers.equinix.records import (
     fingerprint,
     metro_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simulator.providers.equinix.state import EquinixState
+from simulator.providers.equinix.state import EquinixState
 
 
 def device_json(state: EquinixState, device: DeviceRecord) -> Json:

@@ -1,20 +1,14 @@
 """The machine source that simulates Equinix Metal."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Sequence
 from string import ascii_lowercase
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from shepherd_core.providers.equinix.objects import TOKEN_TAG
 
-from simulator.environment.machine_source import MachineSource, ssh_key
+from simulator.environment.machine_source import MachineSource, SourceSpec, ssh_key
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.equinix.records import ReservationRecord, metro_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from simulator.environment.machine_source import SourceSpec
 
 
 class Source(MachineSource):

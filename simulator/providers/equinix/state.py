@@ -1,18 +1,12 @@
 """The state of the simulated Equinix API: devices on reservations, and SSH keys."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from simulator.providers.equinix.records import PENDING, DeviceRecord, KeyRecord, ReservationRecord, now
+from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.machines import FakeMachines, Options, Refused, States
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simulator.providers.kit.hardware import Hardware
-
 
 R = TypeVar("R")
 

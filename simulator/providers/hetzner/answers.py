@@ -1,7 +1,5 @@
 """The objects in the answers of Hetzner's Robot web service, as in its published description."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field

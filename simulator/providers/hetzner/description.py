@@ -7,21 +7,16 @@ are not in the description but were observed are marked "observed". The
 simulated service checks every request and every answer against this table.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qs
 
 from pydantic import ValidationError
 
 from simulator.providers.hetzner import answers
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from simulator.providers.kit.http_server import HttpRequest
+from simulator.providers.kit.http_server import HttpRequest
 
 FORM = "application/x-www-form-urlencoded"
 RESETS = ("sw", "hw", "man", "power", "power_long")

@@ -1,25 +1,20 @@
 """The middleware of the simulated Robot web service: logins, limits, and the check against the description."""
 
-from __future__ import annotations
-
 import base64
 import hmac
 import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from simulator.environment.faults import FaultScript
 from simulator.providers.hetzner.description import Operation, Violation, check, find, form, status_of
 from simulator.providers.hetzner.state import RobotRefused, RobotState
 from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.middleware import Middleware
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from simulator.environment.faults import FaultScript
 
 _log = logging.getLogger(__name__)
 _HOUR = 3_600

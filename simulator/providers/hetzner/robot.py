@@ -10,22 +10,15 @@ that is locked out gets 401 for every request, an active boot configuration
 cannot be activated again, and a reset cannot be taken back.
 """
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from simulator.environment.faults import FaultScript
+from simulator.environment.faults import FaultScript, Rule
 from simulator.providers.hetzner.middleware import AccessControl, RobotMiddleware, RobotOptions
-from simulator.providers.hetzner.state import Armed, RobotServer, RobotState
+from simulator.providers.hetzner.state import Armed, RobotKey, RobotServer, RobotState
+from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.middleware import SimulatedApi
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from simulator.environment.faults import Rule
-    from simulator.providers.hetzner.state import RobotKey
-    from simulator.providers.kit.hardware import Hardware
 
 __all__ = ["HetznerRobot", "RobotOptions"]
 

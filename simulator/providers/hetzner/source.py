@@ -1,17 +1,11 @@
 """The machine source that simulates Hetzner."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Mapping
+from typing import ClassVar
 
-from simulator.environment.machine_source import MachineSource, ssh_key
+from simulator.environment.machine_source import MachineSource, SourceSpec, ssh_key
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from simulator.environment.machine_source import SourceSpec
 
 
 class Source(MachineSource):

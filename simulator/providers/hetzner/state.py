@@ -1,19 +1,14 @@
 """The servers, boot configurations and keys of the simulated Robot web service, and the operations on them."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator.providers.equinix.records import fingerprint
 from simulator.providers.hetzner.description import BOOTS, RESETS
+from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.timers import Timers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from simulator.providers.kit.hardware import Hardware
 
 Json = dict[str, Any]
 

@@ -1,18 +1,13 @@
 """Ironic in front of simulated machines: what it accepts happens to them, because its own drivers touch no hardware."""
 
-from __future__ import annotations
-
 import time
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.rest import Call, RestApi, basic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from simulator.providers.kit.http_server import HttpRequest, Reply
 
 Json = dict[str, Any]
 

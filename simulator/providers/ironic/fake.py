@@ -4,24 +4,18 @@ A small fake of Ironic: the requests that the adapter makes, answered as version
 The tests of the adapter run against it and, with ``make test-ironic``, against the real service.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 from simulator.environment.faults import Shrink
 from simulator.providers.ironic.api import IronicApi, Json
 from simulator.providers.kit.http_server import Reply
 from simulator.providers.kit.machines import Refused
-from simulator.providers.kit.rest import route
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simulator.providers.kit.rest import Call
+from simulator.providers.kit.rest import Call, route
 
 _POWER = {"power on": "power on", "power off": "power off", "rebooting": "power on", "soft rebooting": "power on"}
 _FROM = {"active": {"available"}, "rebuild": {"active", "deploy failed"}, "deleted": {"active", "deploy failed"}}

@@ -4,8 +4,6 @@ The real Ironic, from an environment of its own: one process, SQLite, no message
 ``make .venv-ironic/.ready`` makes the environment. Where it is missing, there is only the fake.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -14,21 +12,18 @@ import socket
 import subprocess
 import time
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import bcrypt
 
 from simulator.lifecycle import Closeable
 from simulator.providers.ironic.api import IronicApi, Json
+from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from simulator.providers.kit.hardware import Hardware
-    from simulator.providers.kit.rest import Call
+from simulator.providers.kit.rest import Call
 
 VARIABLE = "IRONIC_ENVIRONMENT"
 """The environment variable with the folder of the environment in which the real service is installed."""

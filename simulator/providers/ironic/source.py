@@ -1,20 +1,14 @@
 """The machine source that simulates your own racks behind OpenStack Ironic."""
 
-from __future__ import annotations
-
+from collections.abc import Collection
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from simulator.environment.machine_source import MachineSource, ssh_key
+from simulator.environment.machine_source import MachineSource, SourceSpec, ssh_key
 from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.ironic.service import IronicService, RealIronic, installed
 from simulator.providers.kit.machines import Options
 from simulator.scratch import scratch
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from simulator.environment.machine_source import SourceSpec
 
 _PARAMETER = "/shepherd/ironic-credential"
 _CLASS = "simulated"

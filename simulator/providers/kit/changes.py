@@ -1,19 +1,13 @@
 """Answers that are well-formed JSON, and not what the API promises: the faults ``set`` and ``scramble``."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from simulator.environment.faults import Scramble, SetValue
+from simulator.environment.faults import Rule, Scramble, SetValue
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from simulator.environment.faults import Rule
-
-    Place = tuple[str | int, ...]
+Place = tuple[str | int, ...]
 
 WRONG: tuple[Any, ...] = (None, "", "unheard of", "\0", -1, 10**30, True, [], [None], {}, {"unheard": "of"})
 """Values of which at least most are of the wrong type, wherever they stand."""

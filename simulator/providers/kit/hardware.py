@@ -1,7 +1,5 @@
 """The hardware behind a simulated provider: machines that can be racked and switched."""
 
-from __future__ import annotations
-
 import ipaddress
 import threading
 from typing import Protocol

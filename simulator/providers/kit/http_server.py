@@ -1,23 +1,19 @@
 """The HTTP server of everything that is simulated: connections, requests and replies."""
 
-from __future__ import annotations
-
 import http.client
 import http.server
 import json
 import logging
 import socket
+import ssl
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from email.message import Message
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Mapping
-    from email.message import Message
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.02

@@ -1,20 +1,15 @@
 """The machines behind a simulated API: what changes, when, and what happens to the hardware."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.timers import Timers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from simulator.providers.kit.hardware import Hardware
 
 
 class Refused(Exception):

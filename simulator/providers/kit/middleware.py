@@ -1,22 +1,16 @@
 """The middleware of every simulated API: it counts calls and injects the faults of a script."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from simulator.environment import faults
 from simulator.lifecycle import Closeable
 from simulator.providers.kit.changes import changed
-from simulator.providers.kit.http_server import Reply, Server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from simulator.providers.kit.http_server import HttpRequest
-    from simulator.providers.kit.timers import Timers
+from simulator.providers.kit.http_server import HttpRequest, Reply, Server
+from simulator.providers.kit.timers import Timers
 
 
 class Middleware:

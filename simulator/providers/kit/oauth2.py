@@ -1,17 +1,13 @@
 """A simulated API that takes the tokens which it gives for client credentials."""
 
-from __future__ import annotations
-
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from simulator.providers.kit.hardware import Hardware
+from simulator.providers.kit.http_server import HttpRequest
 from simulator.providers.kit.machines import Refused
 from simulator.providers.kit.rest import Call, RestApi, basic, route
-
-if TYPE_CHECKING:
-    from simulator.providers.kit.hardware import Hardware
-    from simulator.providers.kit.http_server import HttpRequest
 
 
 class OAuth2Api(RestApi):

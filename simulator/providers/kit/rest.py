@@ -6,28 +6,22 @@ None (204), a ``Reply``, or anything else (200, as JSON); it raises ``Refused``
 for an error. Operations run one at a time, under the lock of the machines.
 """
 
-from __future__ import annotations
-
 import base64
 import copy
 import hmac
 import logging
 import re
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from simulator.environment.faults import CreateLate, EmptyPage, FaultScript, RepeatPage, Shrink
+from simulator.environment.faults import CreateLate, EmptyPage, FaultScript, RepeatPage, Rule, Shrink
+from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.machines import FakeMachine, FakeMachines, Options, Refused, States
 from simulator.providers.kit.middleware import Middleware, SimulatedApi
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from simulator.environment.faults import Rule
-    from simulator.providers.kit.hardware import Hardware
-    from simulator.providers.kit.timers import Timers
+from simulator.providers.kit.timers import Timers
 
 T = TypeVar("T")
 

@@ -1,19 +1,12 @@
 """The machine source that simulates a provider with a ``RestApi``."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Mapping
+from typing import ClassVar
 
-from simulator.environment.machine_source import MachineSource, ssh_key
-from simulator.providers.kit.machines import Options
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from simulator.environment.machine_source import SourceSpec
-    from simulator.providers.kit.machines import FakeMachine
-    from simulator.providers.kit.rest import RestApi
+from simulator.environment.machine_source import MachineSource, SourceSpec, ssh_key
+from simulator.providers.kit.machines import FakeMachine, Options
+from simulator.providers.kit.rest import RestApi
 
 
 class RestSource(MachineSource):

@@ -1,16 +1,11 @@
 """The timers of a simulated API: one thread runs what is due."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
 

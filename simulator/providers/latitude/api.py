@@ -1,16 +1,11 @@
 """The simulated API of Latitude.sh: the servers and SSH keys of one account, as its published client describes them."""
 
-from __future__ import annotations
+from typing import Any, ClassVar
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
+from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import Reply
-from simulator.providers.kit.machines import Refused, States
+from simulator.providers.kit.machines import FakeMachine, Refused, States
 from simulator.providers.kit.rest import Call, RestApi, route
-
-if TYPE_CHECKING:
-    from simulator.providers.kit.hardware import Hardware
-    from simulator.providers.kit.machines import FakeMachine
 
 PROJECT = "proj_simulated"
 _LONGEST_NAME = 32

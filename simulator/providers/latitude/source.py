@@ -1,17 +1,11 @@
 """The machine source that simulates Latitude.sh."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from shepherd_core.providers.latitude import token_of
 
+from simulator.environment.machine_source import SourceSpec
+from simulator.providers.kit.machines import FakeMachine
 from simulator.providers.kit.source import RestSource
 from simulator.providers.latitude.api import PROJECT, LatitudeApi
-
-if TYPE_CHECKING:
-    from simulator.environment.machine_source import SourceSpec
-    from simulator.providers.kit.machines import FakeMachine
 
 
 class Source(RestSource):

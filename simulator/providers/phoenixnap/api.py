@@ -1,19 +1,14 @@
 """The simulated API of phoenixNAP's Bare Metal Cloud, as its public description has it."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from simulator.providers.kit.http_server import Reply
-from simulator.providers.kit.machines import Refused, States
+from simulator.providers.kit.machines import FakeMachine, Refused, States
 from simulator.providers.kit.oauth2 import OAuth2Api
 from simulator.providers.kit.rest import Call, route
-
-if TYPE_CHECKING:
-    from simulator.providers.kit.machines import FakeMachine
 
 _REQUIRED = ("hostname", "os", "type", "location")
 _HOSTNAME = re.compile(r"(?=.*[a-zA-Z])[a-zA-Z0-9().-]{1,100}")

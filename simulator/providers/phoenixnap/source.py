@@ -1,17 +1,11 @@
 """The machine source that simulates phoenixNAP's Bare Metal Cloud."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from shepherd_core.providers.phoenixnap import read_name
 
+from simulator.environment.machine_source import SourceSpec
+from simulator.providers.kit.machines import FakeMachine
 from simulator.providers.kit.source import RestSource
 from simulator.providers.phoenixnap.api import PhoenixnapApi
-
-if TYPE_CHECKING:
-    from simulator.environment.machine_source import SourceSpec
-    from simulator.providers.kit.machines import FakeMachine
 
 
 class Source(RestSource):

@@ -1,7 +1,5 @@
 """A rack of simulated machines with BMCs: the emulator of sushy-tools switches the machines of a pool."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -9,20 +7,17 @@ import ssl
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from simulator.environment import certificate, faults
 from simulator.lifecycle import Assembled
+from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import Server
 from simulator.providers.redfish.emulator import RedfishEmulator
 from simulator.providers.redfish.https import BmcServers
 from simulator.providers.redfish.middleware import SimulatedBmc
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from simulator.providers.kit.hardware import Hardware
 
 _PASSWORD = "made-up:password of a BMC"  # noqa: S105 - made up
 _USER = "shepherd"

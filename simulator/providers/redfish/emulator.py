@@ -9,8 +9,6 @@ read it. And each access to its state opens an SQLite file, which takes longer
 than the rest of a request: we keep the state in memory.
 """
 
-from __future__ import annotations
-
 import copy
 import http.client
 import json
@@ -19,13 +17,11 @@ import threading
 import time
 import warnings
 from collections import UserDict
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 from simulator.lifecycle import Closeable
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 IMAGE = b"an image to install from\n"
 

@@ -1,16 +1,11 @@
 """The HTTPS servers of simulated BMCs, each at its own port, with one thread for all."""
 
-from __future__ import annotations
-
 import selectors
 import socket
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from simulator.providers.kit.http_server import Server
+from simulator.providers.kit.http_server import Server
 
 
 class BmcServers:

@@ -8,24 +8,18 @@ emulator's never end), PowerCycle, ActionInfo, and the error messages of BMCs.
 It also injects the faults Answer, Delay, Drop and Cut.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json
 import secrets
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator.environment.faults import FaultScript
-from simulator.providers.kit.http_server import Reply
+from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.middleware import Middleware
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from simulator.providers.kit.http_server import HttpRequest
 
 ROOT = "/redfish/v1"
 SESSIONS = f"{ROOT}/SessionService/Sessions"

@@ -1,16 +1,10 @@
 """The machine source that simulates your own racks."""
 
-from __future__ import annotations
+from collections.abc import Collection, Mapping
+from typing import ClassVar, Self
 
-from typing import TYPE_CHECKING, ClassVar, Self
-
-from simulator.environment.machine_source import MachineSource, ssh_key
+from simulator.environment.machine_source import MachineSource, SourceSpec, ssh_key
 from simulator.providers.redfish.bmcs import RedfishRack
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from simulator.environment.machine_source import SourceSpec
 
 
 class Source(MachineSource):

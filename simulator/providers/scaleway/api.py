@@ -1,17 +1,11 @@
 """The simulated API of Elastic Metal: servers, offers and SSH keys, as Scaleway's published client describes them."""
 
-from __future__ import annotations
+from typing import Any, ClassVar
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from simulator.providers.kit.http_server import Reply
-from simulator.providers.kit.machines import Refused, States
+from simulator.providers.kit.hardware import Hardware
+from simulator.providers.kit.http_server import HttpRequest, Reply
+from simulator.providers.kit.machines import FakeMachine, Refused, States
 from simulator.providers.kit.rest import Call, RestApi, in_header, route
-
-if TYPE_CHECKING:
-    from simulator.providers.kit.hardware import Hardware
-    from simulator.providers.kit.http_server import HttpRequest
-    from simulator.providers.kit.machines import FakeMachine
 
 PROJECT = "b8a1e0c2-0000-4000-8000-000000000001"
 OFFER = "b8a1e0c2-0000-4000-8000-000000000002"

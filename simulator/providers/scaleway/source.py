@@ -1,17 +1,11 @@
 """The machine source that simulates Scaleway's Elastic Metal."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from shepherd_core.providers.scaleway import read_tag
 
+from simulator.environment.machine_source import SourceSpec
+from simulator.providers.kit.machines import FakeMachine
 from simulator.providers.kit.source import RestSource
 from simulator.providers.scaleway.api import OFFER, OS, PROJECT, ZONE, ScalewayApi
-
-if TYPE_CHECKING:
-    from simulator.environment.machine_source import SourceSpec
-    from simulator.providers.kit.machines import FakeMachine
 
 _FLEET = "simulated"
 

@@ -1,23 +1,16 @@
 """Faults of single machines and of the agent on them."""
 
-from __future__ import annotations
-
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from shepherd_core.bmdb.machines import queries
 
 from tests.chaos import scenarios
-from tests.chaos.faults.stage import MachineFault
+from tests.chaos.faults.stage import MachineFault, Stage
 from tests.chaos.stage.proxy import Proxy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from tests.chaos.faults.stage import Stage
 
 
 def _pool(method: str, undo: str) -> Callable[[Stage, str, UUID], None]:

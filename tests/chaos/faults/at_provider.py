@@ -1,22 +1,16 @@
 """Faults of a provider's API."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from pydantic.dataclasses import dataclass as checked
 from shepherd_core.providers.equinix.objects import token_tag
 
 from simulator.environment import faults
-from tests.chaos.faults.stage import Fault, rows
+from tests.chaos.faults.stage import Fault, Stage, rows
+from tests.chaos.stage.environment import Environment
 from tests.support.bmdb.capacity import PREFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.chaos.faults.stage import Stage
-    from tests.chaos.stage.environment import Environment
 
 _DEVICES = "/projects/{id}/devices"
 _RESERVATIONS = "/projects/{id}/hardware-reservations"

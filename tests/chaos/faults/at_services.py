@@ -1,26 +1,18 @@
 """Faults of the services that the functions use: SSM, S3, the database, and their clock."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
 
 from shepherd_core.adapters.secrets import SsmSecretStore
+from shepherd_core.agent.takeover import AgentBinary
 
-from tests.chaos.faults.stage import LOOPS, rows
+from tests.chaos.faults.stage import LOOPS, Stage, rows
 from tests.support.bmdb.fleet import _TABLES, HOUR
 from tests.support.providers.scripted_http import Answer, scripted_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from typing import BinaryIO
-
-    from shepherd_core.agent.takeover import AgentBinary
-
-    from tests.chaos.faults.stage import Stage
 
 
 def _aws(service: str, answer: Answer) -> Callable[[Stage], None]:

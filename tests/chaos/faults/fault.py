@@ -6,19 +6,22 @@ same final state. Only its ticks differ: they reach everything through an
 ``Access``.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
+from uuid import UUID
 
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
+from shepherd_core.agent.takeover import AgentBinary
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Clock, Deadline, SystemClock
 from shepherd_core.loops import runner
+from shepherd_core.loops.base import Loop
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.recoverer import Recoverer
@@ -28,26 +31,15 @@ from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
+from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.telemetry import Metric
 
+from simulator.machines.pool import MachinePool
 from tests.chaos import scenarios
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support import defaults
 from tests.support.bmdb.capacity import API_KEY, equinix_settings
-from tests.support.bmdb.fleet import HOUR, PROVIDER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-    from uuid import UUID
-
-    from shepherd_core.agent.takeover import AgentBinary
-    from shepherd_core.domain.clock import Clock
-    from shepherd_core.loops.base import Loop
-    from shepherd_core.settings.functions import BmdbSettings
-    from shepherd_core.telemetry import Metric
-
-    from simulator.machines.pool import MachinePool
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 
 FAULTY_AGENT = (
     scenarios.AGENT.replace(

@@ -1,27 +1,20 @@
 """The faulty network in its long form: every exchange of every link of every loop. Run this module."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
 
 from simulator.environment.postgres import Postgres
 from simulator.machines.pool import MachinePool
-from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
-from tests.chaos.faults.network import explore, slowly
+from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Provisions, Recoveries, Updates
+from tests.chaos.faults.network import Link, explore, slowly
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
-
-if TYPE_CHECKING:
-    from tests.chaos.faults.fault import FaultyScenario
-    from tests.chaos.faults.network import Link
 
 
 def main() -> int:

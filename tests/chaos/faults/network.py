@@ -7,33 +7,24 @@ converge as after a kill. A function that guessed the outcome of a broken exchan
 would be found by that.
 """
 
-from __future__ import annotations
-
 import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from shepherd_core.domain.clock import Clock
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.explore import Explored, converge
-from tests.chaos.faults.fault import Access, AgentStarts, SkippingClock
+from tests.chaos.faults.fault import Access, AgentStarts, FaultyScenario, SkippingClock
 from tests.chaos.invariants import violations
-from tests.chaos.stage.proxy import HOW, WHERE, Break, Proxy
+from tests.chaos.stage.environment import Environment
+from tests.chaos.stage.proxy import HOW, WHERE, Break, How, Proxy
 from tests.support.bmdb.capacity import provided
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any
-
-    from shepherd_core.domain.clock import Clock
-
-    from tests.chaos.faults.fault import FaultyScenario
-    from tests.chaos.stage.environment import Environment
-    from tests.chaos.stage.proxy import How
 
 Link = Literal["database", "provider", "ssh"]
 

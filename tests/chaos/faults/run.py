@@ -1,8 +1,6 @@
 """Try a fault on its loop, end it, let the schedules continue, and return all differences from the table."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.telemetry import Metric
@@ -10,17 +8,11 @@ from shepherd_core.telemetry import Metric
 from tests.chaos.explore import Explored, converge
 from tests.chaos.faults.at_machines import MACHINES
 from tests.chaos.faults.at_provider import wait_for_timers
-from tests.chaos.faults.fault import Access
+from tests.chaos.faults.fault import Access, AgentStarts, FaultyScenario
 from tests.chaos.faults.network import Tick
-from tests.chaos.faults.stage import Stage
+from tests.chaos.faults.stage import Fault, Stage
 from tests.chaos.invariants import violations
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.chaos.faults.fault import AgentStarts, FaultyScenario
-    from tests.chaos.faults.stage import Fault
-    from tests.chaos.stage.environment import Environment
+from tests.chaos.stage.environment import Environment
 
 _DISPUTED_ANYWAY = 1
 """The vanished machine of the Provisioner's scenario."""

@@ -8,18 +8,13 @@ later (``incomplete``), and machines with drift (``disputed``). An empty set: th
 loop handled the fault without a trace.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from uuid import UUID
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from tests.chaos.faults.fault import FaultyScenario
-    from tests.chaos.stage.environment import Environment
+from tests.chaos.faults.fault import FaultyScenario
+from tests.chaos.stage.environment import Environment
 
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 

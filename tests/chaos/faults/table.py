@@ -1,15 +1,9 @@
 """The table of all faults of provider, AWS, database and machines, and of the loop that each is tried on."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from tests.chaos.faults.at_machines import MACHINES
 from tests.chaos.faults.at_provider import PROVIDER
 from tests.chaos.faults.at_services import AWS, DATABASE
-
-if TYPE_CHECKING:
-    from tests.chaos.faults.stage import Fault
+from tests.chaos.faults.stage import Fault
 
 __all__ = ["ELSEWHERE", "FAULTS", "MACHINES", "NAMED"]
 

@@ -1,25 +1,18 @@
 """Heartbeats that a relay passes on in one batch, and such as their agents send directly at the same time."""
 
-from __future__ import annotations
-
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from random import Random
 
+from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatBatchResponse, HeartbeatRequest, HeartbeatResponse
 
+from tests.chaos.crash_points import Points
+from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.records import Reports
 from tests.support.agents.signed_agent import SignedAgent, endpoint, passed_on
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from shepherd_core.agent.endpoint import AgentApi, AgentRequest
-
-    from tests.chaos.crash_points import Points
-    from tests.chaos.stage.environment import Environment
 
 
 class Batches(Reports):

@@ -7,8 +7,6 @@ file descriptor FD when that has ended. The parent has imported everything, so
 that a forked process costs milliseconds.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -16,8 +14,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import aws_lambda_powertools.utilities.parameters
 import boto3
@@ -31,9 +30,6 @@ from shepherd_core.wiring import loops, services
 
 from simulator.lambda_.environment import Context
 from tests.chaos.crash_points import Points
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

@@ -1,8 +1,6 @@
 """Scenario: an operator adopts, forgets and releases machines, is killed, and repeats the commands."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
@@ -14,15 +12,11 @@ from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.providers.equinix.objects import token_tag
 from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 
+from tests.chaos.crash_points import Points
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support.bmdb.capacity import PREFIX, provided
+from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.returnable import Deleting
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from tests.chaos.crash_points import Points
-    from tests.support.bmdb.fleet import Fleet
 
 SECONDS = 600
 ORDER = RemovalRequest("an operator", "chaos", FRESH_SECONDS)

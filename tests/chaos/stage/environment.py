@@ -1,29 +1,23 @@
 """The environment of a scenario: a real database, a provider's API, and machines with real SSH."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+from uuid import UUID
 
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import due
+from shepherd_core.domain.clock import Clock
 from shepherd_core.domain.machine import Process
 
+from simulator.machines.pool import MachinePool
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.invariants import SEEN
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.domain.clock import Clock
-
-    from simulator.machines.pool import MachinePool
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 SESSION_SECONDS = 60.0
 MACHINE_SECONDS = 120.0

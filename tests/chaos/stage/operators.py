@@ -1,8 +1,7 @@
 """Commands of operators and reports of agents, to run concurrently with the loops and with each other."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from uuid import UUID
 
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.listings import decommissioning, provisioning
@@ -12,17 +11,11 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.pb.agent_pb2 import Node
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, MetropolisInstallation
 
-from tests.chaos.stage.environment import SESSION_SECONDS
+from tests.chaos.crash_points import Points
+from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support.agents.signed_agent import SignedAgent, endpoint, passed_on
+from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.returnable import ORDER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from tests.chaos.crash_points import Points
-    from tests.chaos.stage.environment import Environment
-    from tests.support.bmdb.fleet import Fleet
 
 _WANTED = MetropolisInstallation(image_url="https://images.example.com/metropolis.img", image_sha256=bytes(32))
 _HARDWARE = HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(manufacturer="ours")))

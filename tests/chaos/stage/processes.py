@@ -1,7 +1,5 @@
 """Functions as real processes, killed with SIGKILL one at a time, or running concurrently."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -10,32 +8,28 @@ import sys
 import threading
 import time
 from base64 import b64encode
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from uuid import UUID
 
 import boto3
 from moto.server import ThreadedMotoServer
 from shepherd_core.adapters import ssh_keys
+from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.domain.clock import SystemClock
 
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
+from tests.chaos.scenarios import Scenario
 from tests.chaos.stage.child import ROOT
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.support.agents.signed_agent import SignedAgent, passed_on
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import TracebackType
-    from uuid import UUID
-
-    from shepherd_core.agent.endpoint import AgentRequest
-
-    from tests.chaos.scenarios import Scenario
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 

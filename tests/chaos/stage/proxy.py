@@ -8,8 +8,6 @@ answer, because only then the effect has certainly happened; and how to have a
 statement carried out whose commit comes late.
 """
 
-from __future__ import annotations
-
 import selectors
 import socket
 import struct
@@ -17,13 +15,11 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from pathlib import Path
+from typing import Literal, get_args
 
 from simulator.environment.tcp_proxy import TcpProxy
 from tests.support.bmdb.breaking_connection import LateCommit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Where = Literal["connect", "request", "answer", "after", "commit"]
 """

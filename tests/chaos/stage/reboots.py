@@ -1,21 +1,15 @@
 """Scenario: an operator reboots an unhealthy machine and is killed; the Recoverer goes on."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.domain.provider import REBOOT
 from shepherd_core.operator.single_step import SingleStep
 from shepherd_core.rules.remediation import step_of
 
+from tests.chaos.crash_points import Points
 from tests.chaos.scenarios import Recoveries, equinix
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.support import defaults
-
-if TYPE_CHECKING:
-    from tests.chaos.crash_points import Points
 
 
 class Reboots(Recoveries):

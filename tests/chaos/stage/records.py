@@ -1,11 +1,10 @@
 """Scenarios that write records and touch no machine: the Updater, the agent API, an installation request."""
 
-from __future__ import annotations
-
 import functools
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from uuid import UUID
 
+from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.pb.agent_pb2 import Node
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, OSInstallationReport
@@ -13,20 +12,13 @@ from shepherd_core.loops.updater import Updater
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.telemetry import Metric
 
+from tests.chaos.crash_points import Points
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.capacity import API_KEY, equinix_settings
-from tests.support.bmdb.fleet import HOUR
+from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from shepherd_core.agent.endpoint import AgentRequest
-
-    from tests.chaos.crash_points import Points
-    from tests.support.bmdb.fleet import Fleet
 
 
 class Updates:

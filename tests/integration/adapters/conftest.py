@@ -1,17 +1,12 @@
 """A machine at the far end of SSH."""
 
-from __future__ import annotations
-
 import faulthandler
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from shepherd_core.adapters import ssh_keys
 
 from tests.support.agents.ssh_server import KEY, SshServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)

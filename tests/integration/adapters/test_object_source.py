@@ -1,15 +1,15 @@
 """Documents and the agent: real files, a real HTTP server, moto for S3, and a scripted S3 for its failures."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tracemalloc
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from pathlib import Path
 from ssl import PROTOCOL_TLS_SERVER, SSLContext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
@@ -23,10 +23,6 @@ from shepherd_core.adapters.documents import read
 from shepherd_core.domain.errors import AgentMismatch, SourceError, SourceMissing, SourceUnavailable
 
 from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 URL = "s3://agents/v1/agent"
 

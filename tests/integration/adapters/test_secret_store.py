@@ -1,10 +1,9 @@
 """Secrets in SSM: moto for how it behaves, a scripted server for how it fails."""
 
-from __future__ import annotations
-
 import json
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import boto3
 import pytest
@@ -12,9 +11,6 @@ from shepherd_core.adapters.secrets import SsmSecretStore
 from shepherd_core.domain.errors import SecretError, SecretMissing, SecretUnavailable
 
 from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAME = "/shepherd/ssh-key"
 VALUE = "correct horse battery staple"

@@ -1,13 +1,11 @@
 """Connecting to machines: host keys, the name of each failure, and deadlines."""
 
-from __future__ import annotations
-
 import logging
 import resource
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import asyncssh
 import pytest
@@ -26,12 +24,8 @@ from shepherd_core.domain.errors import (
     SshTimedOut,
 )
 
+from tests.conftest import ManualClock
 from tests.support.agents.ssh_server import KEY, SshServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.conftest import ManualClock
 
 BEGIN, *_, END = KEY.splitlines()
 

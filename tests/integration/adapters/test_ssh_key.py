@@ -1,8 +1,6 @@
 """Our keys: what other programs make of them, and we of theirs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import asyncssh
 import pytest
@@ -10,9 +8,6 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.errors import ConfigError
 
 from agent.shepherd_agent.ed25519 import verify
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_key_is_what_other_ssh_programs_understand() -> None:

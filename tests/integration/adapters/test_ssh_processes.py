@@ -1,16 +1,14 @@
 """The processes that talk to machines: their limits, what they know, and how they end."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.adapters.ssh import messages
@@ -23,9 +21,6 @@ from tests.support import processes
 from tests.support.agents.hostile_server import AFTER_LOGIN
 from tests.support.agents.ssh_server import KEY, SshServer
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FORK_SERVER = "shepherd_core.adapters.ssh.fork_server"
 

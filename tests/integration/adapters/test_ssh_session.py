@@ -1,16 +1,17 @@
 """Uploading to machines and running programs there, against a real server, a real shell and real files."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import BinaryIO
 
+import asyncssh
 import pytest
 from asyncssh.packet import UInt32
 from shepherd_core.adapters import ssh_keys
@@ -29,15 +30,7 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
 
 from tests.support import processes
-from tests.support.agents.ssh_server import KEY, SshServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import asyncssh
-
-    from tests.support.agents.ssh_server import Process
+from tests.support.agents.ssh_server import KEY, Process, SshServer
 
 MIB = 1 << 20
 

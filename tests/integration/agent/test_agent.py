@@ -1,7 +1,5 @@
 """The agent on machines: what the Initializer, the Recoverer and the callback API rely on."""
 
-from __future__ import annotations
-
 import datetime as dt
 import fcntl
 import json
@@ -12,9 +10,9 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from cryptography import x509
@@ -36,9 +34,6 @@ from tests.support.agents.agent_server import Answer as ServerAnswer
 from tests.support.agents.installation_key import NOW, PUBLIC, signed_request
 from tests.support.agents.machine_client import Client, Result
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PATH = "/root/agent"
 INTERVAL = "SHEPHERD_AGENT_HEARTBEAT_SECONDS"

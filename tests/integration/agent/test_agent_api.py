@@ -1,17 +1,16 @@
 """Who is believed at the agents' endpoint, and what is recorded of what they say."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.agent.endpoint import AgentRequest
+from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.bmdb.work import work
@@ -24,18 +23,11 @@ from shepherd_core.domain.pb.callback_pb2 import (
     OSInstallationReport,
 )
 
+from simulator.environment.postgres import Postgres
+from tests.conftest import ManualClock
 from tests.support.agents.signed_agent import ADDRESS, MAX_BODY_BYTES, RECEIVED_AT, SignedAgent, database_time, endpoint
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
-from tests.support.bmdb.fleet import claimed, ids
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from shepherd_core.agent.endpoint import AgentApi
-
-    from simulator.environment.postgres import Postgres
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet, claimed, ids
 
 WIRE = Path(__file__).parents[2] / "data" / "wire"
 OK, BAD_REQUEST, UNAUTHORIZED = HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED

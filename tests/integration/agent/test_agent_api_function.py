@@ -1,16 +1,17 @@
 """The function that agents report to, as its endpoints call it, and real agents that report to it over HTTPS."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading
 from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import pytest
+from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.domain.errors import ConfigError, EventInvalid
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, OSInstallationRequest
 
@@ -28,16 +29,9 @@ from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
 from simulator.lambda_.service import Invocation
 from tests.support.agents.installation_key import signed_request, taught
 from tests.support.agents.signed_agent import SignedAgent
+from tests.support.bmdb.fleet import Fleet
 from tests.support.deployment import function_process
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from uuid import UUID
-
-    from shepherd_core.agent.endpoint import AgentRequest
-
-    from tests.support.bmdb.fleet import Fleet
 
 ROOT = Path(__file__).parents[3]
 SAMPLE: dict[str, Any] = json.loads((ROOT / "events" / "agent_api.json").read_text())

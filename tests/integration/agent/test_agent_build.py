@@ -1,7 +1,5 @@
 """The agent is one file that any machine can run."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import subprocess

@@ -1,12 +1,11 @@
 """The agent's connection to its endpoint: kept, resumed, and never a reason to lose a heartbeat."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +13,6 @@ from agent.shepherd_agent.connection import Line
 from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
 from simulator.providers.kit.http_server import Reply
 from tests.support.agents.door import Door, certificate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CLOSE = {"Connection": "close"}
 

@@ -5,8 +5,6 @@ The wire contract between the agent and implementations that are not ours.
 shares no code with the agent); a file is named after its message.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,9 +1,7 @@
 """The hardware report, from the files in which kernels describe machines."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, EFISupport, NetworkInterface
@@ -13,9 +11,6 @@ from agent.shepherd_agent.hardware import hardware_report
 from agent.shepherd_agent.kernel import Kernel
 from agent.shepherd_agent.wire import encode
 from tests.support.agents.recorded_tree import unfold
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GIB = 1 << 30
 

@@ -1,20 +1,23 @@
 """What agents send to the endpoint, and what they make of the answers."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import os
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from cryptography.exceptions import InvalidSignature
-from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, MetropolisInstallation, OSInstallationRequest
+from shepherd_core.domain.pb.callback_pb2 import (
+    HeartbeatResponse,
+    MetropolisInstallation,
+    OSInstallationReport,
+    OSInstallationRequest,
+)
 
 from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
@@ -27,11 +30,6 @@ from agent.shepherd_agent.reporter import Refused, Reporter, TooOften, Unauthori
 from tests.support.agents.agent_server import AgentServer, Answer, Request
 from tests.support.agents.installation_key import signed_request, taught
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shepherd_core.domain.pb.callback_pb2 import OSInstallationReport
 
 KEY = PrivateKey(b"k" * 32)
 YEAR = 365 * 86_400_000

@@ -1,11 +1,10 @@
 """The agent's move to another endpoint: only to one that has answered it, and never away from its heartbeats."""
 
-from __future__ import annotations
-
 import socket
 import ssl
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
@@ -15,10 +14,6 @@ from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.switch import SwitchingReporter
 from simulator.providers.kit.http_server import Reply
 from tests.support.agents.door import Door, certificate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 DAY = 86_400.0
 

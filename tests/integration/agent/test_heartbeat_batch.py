@@ -1,19 +1,20 @@
 """Many heartbeats in one request: each is judged as if it had come alone."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.agent.endpoint import AgentRequest
+from shepherd_core.agent.endpoint import AgentApi, AgentRequest, AgentResponse
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.pb.callback_pb2 import (
     AgentHardwareReport,
+    HeartbeatAnswer,
     HeartbeatBatch,
     HeartbeatBatchResponse,
     HeartbeatRequest,
@@ -22,6 +23,7 @@ from shepherd_core.domain.pb.callback_pb2 import (
     SignedHeartbeat,
 )
 
+from tests.conftest import ManualClock
 from tests.integration.agent.test_agent_api import REPORTS, lines, recorded, strangers, trips
 from tests.support.agents.signed_agent import (
     ADDRESS,
@@ -34,16 +36,7 @@ from tests.support.agents.signed_agent import (
     passed_on,
 )
 from tests.support.bmdb.breaking_connection import BreakingConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from shepherd_core.agent.endpoint import AgentApi, AgentResponse
-    from shepherd_core.domain.pb.callback_pb2 import HeartbeatAnswer
-
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 OK, BAD, UNAUTHORIZED = HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED
 TOO_LARGE, TOO_OFTEN = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.TOO_MANY_REQUESTS

@@ -1,17 +1,15 @@
 """Heartbeats through a relay: a real one, and such as lie, hang or die. None makes a healthy machine silent."""
 
-from __future__ import annotations
-
 import hmac
 import socket
 import subprocess
 import sys
 import threading
 from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.agent.endpoint import AgentRequest
@@ -25,11 +23,7 @@ from agent.shepherd_agent.reporter import Reporter
 from simulator.environment.agent_endpoint import AgentEndpoint
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
 from tests.support.agents.signed_agent import SignedAgent, database_time, endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 ROOT = Path(__file__).parents[3]
 RELAY = "192.0.2.7:7070"

@@ -1,9 +1,7 @@
 """Due rows are brought forward when what they were computed from changes: the policy, an override, a location."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings import provider_facts
@@ -15,9 +13,6 @@ from shepherd_core.domain.machine import Process
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 HERE, THERE = "rack 1", "rack 2"

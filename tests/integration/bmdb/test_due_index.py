@@ -6,17 +6,17 @@ not found. So, after each step of any history, claims must return what the plain
 query over the facts finds.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import SessionExpired, WorkConflict
@@ -28,11 +28,6 @@ from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.plain_eligibility import plainly_eligible
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from shepherd_core.bmdb.session import Session
 
 Found = dict[Process, list["UUID"]]
 

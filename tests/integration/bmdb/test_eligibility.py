@@ -1,9 +1,8 @@
 """The machines that a claim returns, compared with the plain query over the facts, for every state."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.work import work
@@ -13,10 +12,6 @@ from shepherd_core.domain.machine import Process
 from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.plain_eligibility import plainly_eligible
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
 
 LOOPS = (Process.AGENT_START, Process.RECOVERY)
 

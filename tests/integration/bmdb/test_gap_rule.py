@@ -1,18 +1,13 @@
 """The view that says when machines are due, compared with the rule about gaps between health snapshots."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.gap_rule import Gap, extended_timeout, required_overdue
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 MINUTE = 60
 HEARTBEAT_TIMEOUT, STARTUP_TIMEOUT = 10 * MINUTE, 30 * MINUTE

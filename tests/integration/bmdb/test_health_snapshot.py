@@ -1,34 +1,25 @@
 """The figures of a health snapshot: which machines count, and from when until when."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.recovery.suspension import HealthSnapshot
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors import Fault
 from shepherd_core.domain.health import Access, LocationStats, Unhealthy
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import REBOOT, RESTART_AGENT
+from shepherd_core.domain.provider import REBOOT, RESTART_AGENT, StepKind
 
 from tests.support import defaults
-from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import KEY
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from shepherd_core.bmdb.recovery.suspension import HealthSnapshot
-    from shepherd_core.bmdb.session import Session
-    from shepherd_core.domain.provider import StepKind
-
-    from tests.support.bmdb.fleet import Fleet
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 STOPPED, NEVER = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED

@@ -1,14 +1,14 @@
 """Installation requests: each has its own generation, and is made knowing the previous one."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, get_args
-from uuid import uuid4
+from collections.abc import Callable
+from typing import get_args
+from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.installation import Installation
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.errors import MachineUnknown
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, MetropolisInstallation, OSInstallationRequest
@@ -16,12 +16,6 @@ from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, MetropolisIn
 from agent.shepherd_agent.messages import HeartbeatResponse as AgentsResponse
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import Fleet, claimed, ids
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
 
 IMAGE = MetropolisInstallation(
     image_url="https://images.example.com/a.img", image_sha256=bytes(range(32)), node_parameters=b"\0opaque"

@@ -9,13 +9,14 @@ the name of the broken promise.
     pytest tests/integration/bmdb/test_model.py --hypothesis-profile=long --hypothesis-seed=1
 """
 
-from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from types import TracebackType
+from typing import Any, Literal, Self, get_args
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pg8000.core import CoreConnection
 from shepherd_core.bmdb.agents import installation
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import queries
@@ -49,14 +51,6 @@ from tests.support.bmdb.model import (
     Pause,
 )
 from tests.support.waiting import WAIT_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
-    from types import TracebackType
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
 
 MACHINES = 3
 FUNCTIONS = 2

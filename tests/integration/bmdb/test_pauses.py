@@ -1,10 +1,10 @@
 """Pauses are checked inside the claim statement, so that no loop can forget them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Any
+from uuid import UUID
 
 import pytest
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block
@@ -12,16 +12,8 @@ from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import PROVIDER, claimed, ids
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.plain_eligibility import plainly_eligible
-
-if TYPE_CHECKING:
-    from typing import Any
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
-
-    from tests.support.bmdb.fleet import Fleet
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 DAY = 24 * 3600

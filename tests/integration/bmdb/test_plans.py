@@ -5,22 +5,17 @@ EXPLAIN shows how many rows each statement visited, with the plans that the
 planner makes for known parameters and with generic ones.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator
+from typing import Any
 from uuid import UUID
 
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.statements import statements
+from shepherd_core.settings.functions import BmdbSettings
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from shepherd_core.settings.functions import BmdbSettings
-
-    from simulator.environment.postgres import Postgres
+from simulator.environment.postgres import Postgres
 
 MACHINES = 50_000
 BATCH = 10

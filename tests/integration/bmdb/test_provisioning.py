@@ -1,32 +1,24 @@
 """What the Provisioner keeps in the BMDB: one Provisioner at a time, and no writes by an expired one."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
 from shepherd_core.bmdb.machines.explain import Block, why
 from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.session import Session
 from shepherd_core.domain import records
 from shepherd_core.domain.errors import SessionExpired, StatementFailed
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Provided
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from shepherd_core.bmdb.session import Session
-
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 
 MACHINE = Machine(
     provider_id=ProviderId("machine 1"),

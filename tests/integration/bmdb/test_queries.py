@@ -1,11 +1,9 @@
 """Facts about machines that are written outside of work, and queries for operators."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import Search, matching, search
 from shepherd_core.bmdb.work import work
@@ -13,12 +11,7 @@ from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors import MachineUnknown
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import claimed
-
-if TYPE_CHECKING:
-    from shepherd_core.bmdb.connection import Connection
-
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet, claimed
 
 START = Process.AGENT_START
 

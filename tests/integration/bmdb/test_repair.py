@@ -5,12 +5,11 @@ Rows are corrupted with SQL here, as a defect would. That Shepherd itself never
 corrupts one is checked by the invariants (``tests/chaos``) and the tests of locks.
 """
 
-from __future__ import annotations
-
 import json
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import due, queries
@@ -21,18 +20,11 @@ from shepherd_core.domain.provider import RESTART_AGENT
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
 
+from tests.conftest import ManualClock
 from tests.support import defaults
-from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
 from tests.support.waiting import WAIT_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-    from uuid import UUID
-
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
 
 DAY = 24 * HOUR
 START, RECOVER = Process.AGENT_START, Process.RECOVERY

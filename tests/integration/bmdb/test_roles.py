@@ -1,25 +1,17 @@
 """What each function's statements touch is what its role may do in the database, and the other way round."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pg8000.native
 import pytest
 from pg8000.exceptions import DatabaseError
 from shepherd_core.bmdb.statements import statements
-from shepherd_core.settings.functions import ROLES
+from shepherd_core.settings.functions import ROLES, BmdbSettings
 
+from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import Fleet, administrator
 from tests.support.bmdb.reachable import definitions, reachable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shepherd_core.settings.functions import BmdbSettings
-
-    from tests.conftest import ManualClock
 
 _LOOPS = "shepherd_core.wiring.loops."
 _NOT_PERMITTED = "42501"

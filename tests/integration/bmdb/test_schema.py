@@ -1,18 +1,12 @@
 """The schema as it is: generated files are what the migrations make."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
+from simulator.environment.postgres import Postgres
 from tests.support.bmdb import schema
-from tests.support.bmdb.fleet import administrator
-
-if TYPE_CHECKING:
-    from simulator.environment.postgres import Postgres
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet, administrator
 
 
 def test_the_schema_on_file_is_what_the_migrations_make(fleet: Fleet) -> None:

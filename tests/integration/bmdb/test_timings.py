@@ -1,10 +1,9 @@
 """How long machines take: the first heartbeat as a fact, and what the history tells about boots and takeovers."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.agents import reports
@@ -12,12 +11,7 @@ from shepherd_core.bmdb.machines.timings import timings
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 
 KEY = b"\x5e" * 32
 START, RECOVERY = "ShepherdAgentStart", "ShepherdRecovery"

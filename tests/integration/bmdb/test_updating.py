@@ -1,31 +1,24 @@
 """One Updater at a time for each provider, the fence for its writes, and what its statements read."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.listings import provider_facts
 from shepherd_core.bmdb.listings.provider_facts import Change, ListingStatus
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.domain.errors import SessionExpired
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER
+from simulator.environment.postgres import Postgres
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.listings import facts, record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from uuid import UUID
-
-    from shepherd_core.bmdb.session import Session
-
-    from simulator.environment.postgres import Postgres
-    from tests.support.bmdb.fleet import Fleet
 
 MOMENT = 0.4
 """Seconds: long enough to begin something within it, short enough to wait for its end."""

@@ -1,25 +1,18 @@
 """Work: begun by a claim or for a named machine, ended once, and what each end changes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Claim, Failure
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import MachineUnknown, WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
 
-from tests.support.bmdb.fleet import PROVIDER, claimed, ids
-
-if TYPE_CHECKING:
-    from shepherd_core.bmdb.session import Session
-
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 KEY = bytes(range(32))

@@ -5,16 +5,14 @@ A sample of the schedules; ``make chaos`` plays more. Replay a schedule that bre
 a promise with ``python -m tests.chaos --replay NAME --seed N``.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import SystemClock
 
-from tests.chaos.concurrent_runs import Action, Scheduler, normal
+from tests.chaos.concurrent_runs import Action, Scheduler, Stop, normal
 from tests.chaos.crash_points import Points
 from tests.chaos.fleet_operation import FleetOperation, OperatorsAndAgents
 from tests.chaos.sample import SEED, WHOLE
@@ -25,12 +23,7 @@ from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.processes import Functions, explore_processes, load
 from tests.chaos.stage.records import Reports, Updates
 from tests.chaos.two_stacks import TwoStacks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.chaos.concurrent_runs import Stop
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 # A killed thread does not close its sockets, as the operating system does for a process.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -4,11 +4,10 @@ Kill every loop at its outside effects, and check that the fleet converges after
 A sample of the effects; ``make chaos`` tries each. ``CHAOS_SEED=N`` repeats the sample of a seed.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -16,6 +15,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.providers.equinix.objects import token_tag
 
+from simulator.environment.postgres import Postgres
 from simulator.machines.pool import MachinePool
 from tests.chaos.crash_points import KillAt, Killed, Points, alive
 from tests.chaos.creation import MAKERS, Creating
@@ -23,7 +23,15 @@ from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore,
 from tests.chaos.invariants import INVARIANTS, violations
 from tests.chaos.looks import Looks
 from tests.chaos.sample import SEED, first
-from tests.chaos.scenarios import AgentStarts, Overridden, ProviderOutage, Provisioning, Quarantining, Recoveries
+from tests.chaos.scenarios import (
+    AgentStarts,
+    Overridden,
+    ProviderOutage,
+    Provisioning,
+    Quarantining,
+    Recoveries,
+    Scenario,
+)
 from tests.chaos.ssh_outage import SshOutage
 from tests.chaos.stage.batches import Batches
 from tests.chaos.stage.decommissioning import Decommissioning
@@ -33,13 +41,6 @@ from tests.chaos.stage.records import Installing, Reports, Updates
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.capacity import PREFIX
 from tests.support.bmdb.fleet import Fleet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from simulator.environment.postgres import Postgres
-    from tests.chaos.scenarios import Scenario
 
 PAIRS = 3
 

@@ -1,9 +1,6 @@
 """A function is cut off from the BMDB in the middle of a transaction: its locks, and its transaction."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
@@ -11,9 +8,7 @@ from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import BmdbUnavailable, CommitUnknown
 
 from tests.chaos.stage.proxy import HOW, WHERE, Break, Proxy
-
-if TYPE_CHECKING:
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 
 def test_a_connection_cut_off_in_a_transaction_soon_frees_its_locks(fleet: Fleet) -> None:

@@ -4,17 +4,17 @@ Every fault of provider, AWS, database and machines, tried on whole loops: it is
 Each fault is tried on one loop, drawn by a seed (``CHAOS_SEED=N``); ``make chaos`` tries it on every loop.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.settings.functions import BmdbSettings
 
 from simulator.machines.pool import MachinePool
-from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
+from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Provisions, Recoveries, Updates
 from tests.chaos.faults.run import try_fault, try_machine_faults
 from tests.chaos.faults.stage import LOOPS
 from tests.chaos.faults.table import ELSEWHERE, FAULTS, MACHINES, NAMED
@@ -22,14 +22,6 @@ from tests.chaos.sample import SEED, drawn
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from shepherd_core.settings.functions import BmdbSettings
-
-    from tests.chaos.faults.fault import FaultyScenario
 
 
 @pytest.fixture

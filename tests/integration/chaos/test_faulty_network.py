@@ -4,27 +4,19 @@ A network that breaks between a loop and the database, the provider or a machine
 A sample of the places is tried here, and all of them by ``make chaos``. ``CHAOS_SEED=N`` repeats the sample of a seed.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from shepherd_core.adapters import ssh_keys
 
 from simulator.machines.pool import MachinePool
-from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
-from tests.chaos.faults.network import explore, slowly
+from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Provisions, Recoveries, Updates
+from tests.chaos.faults.network import Link, explore, slowly
 from tests.chaos.sample import SEED, WHOLE
 from tests.chaos.stage.proxy import HOW, WHERE
 from tests.support.agents.machine_client import Client
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.chaos.faults.fault import FaultyScenario
-    from tests.chaos.faults.network import Link
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 # A connection that was cut off leaves its socket to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

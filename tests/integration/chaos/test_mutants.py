@@ -1,7 +1,5 @@
 """`make mutants` kills detectable mutants, keeps equivalent ones, and records the code that a test reaches."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -4,22 +4,13 @@ Each check fails on the bug that is planted for it, by the name of the broken pr
 A few bugs, one for each kind of check; ``make chaos`` plants all of them.
 """
 
-from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.chaos.invariants import INVARIANTS
-from tests.chaos.planted import PLANTED_BUGS, ROOT, WAIT_SECONDS, Edit, PlantedBug, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
-
-    from tests.chaos.invariants import Invariant
-    from tests.chaos.planted import Outcome
+from tests.chaos.invariants import INVARIANTS, Invariant
+from tests.chaos.planted import PLANTED_BUGS, ROOT, WAIT_SECONDS, Edit, Outcome, PlantedBug, run
 
 AT_ONCE = 2
 

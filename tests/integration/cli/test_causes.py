@@ -1,18 +1,11 @@
 """The command that shows what fails across the fleet."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
 from shepherdctl.cures import CURES
-from tests.support.bmdb.fleet import claimed
+from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from tests.support.bmdb.fleet import Fleet
 
 
 def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:

@@ -1,24 +1,18 @@
 """What all commands of the operators' command line share, and those about the schema."""
 
-from __future__ import annotations
-
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.errors import MachineUnknown
+from shepherd_core.settings.functions import BmdbSettings
 from typer.core import TyperGroup, TyperOption
 
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import COMMAND, CommandLine, without_styles
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shepherd_core.settings.functions import BmdbSettings
-
-    from tests.support.bmdb.fleet import Fleet
 
 GLOSSARY = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text()
 NEWEST = migrations()[-1].version

@@ -1,18 +1,12 @@
 """The command that makes a machine list from CSV."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from typer.testing import Result
 
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from typer.testing import Result
 
 BMC = {"Bmc": "https://10.0.1.7", "Credential": "/shepherd/bmc/rack1"}
 

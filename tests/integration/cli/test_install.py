@@ -1,17 +1,17 @@
 """The command that has an operating system installed, and what is shown of installations and hardware."""
 
-from __future__ import annotations
-
 import json
 import re
+import subprocess
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.agents import installation, reports
+from shepherd_core.bmdb.agents.reports import HeartbeatReply
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, NetworkInterface, Node
 from shepherd_core.domain.pb.callback_pb2 import (
@@ -26,16 +26,8 @@ from shepherd_core.domain.pb.callback_pb2 import (
 from agent.shepherd_agent.messages import InstallationRequest
 from agent.shepherd_agent.permit import NotPermitted, Permit
 from tests.support.agents.installation_key import taught
-from tests.support.bmdb.fleet import claimed, ids
+from tests.support.bmdb.fleet import Fleet, claimed, ids
 from tests.support.command_line import CommandLine, without_styles
-
-if TYPE_CHECKING:
-    import subprocess
-    from uuid import UUID
-
-    from shepherd_core.bmdb.agents.reports import HeartbeatReply
-
-    from tests.support.bmdb.fleet import Fleet
 
 KEY = bytes.fromhex("5e" * 32)
 URL = "https://images.example.com/metropolis.img"

@@ -1,18 +1,13 @@
 """A command that is interrupted more than once: it cleans up all the same, in order, and says one line."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

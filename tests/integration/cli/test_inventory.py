@@ -1,19 +1,13 @@
 """The command that tells what the fleet consists of."""
 
-from __future__ import annotations
-
 import csv
 import io
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine, without_styles
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from tests.support.bmdb.fleet import Fleet
 
 TIB = 1 << 40
 NAMES = ["provider", "location", "machines", "unreported", "hardware_threads", "memory_bytes", "disks", "disk_bytes"]

@@ -1,28 +1,22 @@
 """The shell commands by which docs/security.md leads through a rotation of the SSH key, run on machines."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from shepherd_core.adapters import ssh_keys
 
 from tests.support.agents.ssh_server import SshServer
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from uuid import UUID
-
-    from tests.support.bmdb.fleet import Fleet
 
 PAGE = Path(__file__).parents[3] / "docs/security.md"
 OLD, NEW, OTHER = (ssh_keys.generate() for _ in range(3))

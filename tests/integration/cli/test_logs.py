@@ -1,22 +1,16 @@
 """The command that shows what the functions logged about a machine: from CloudWatch Logs, against moto, or a file."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 from uuid import UUID
 
 import boto3
 import pytest
 from shepherd_core.bmdb.machines import queries
 
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.bmdb.fleet import Fleet
 
 FUNCTIONS = ("provisioner", "initializer", "recoverer", "updater", "agent-api")
 

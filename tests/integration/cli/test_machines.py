@@ -1,11 +1,9 @@
 """The commands that look at machines."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.machines import queries
@@ -16,10 +14,6 @@ from shepherd_core.domain.machine import Process
 from shepherdctl.cures import CURES
 from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.command_line import CommandLine, without_styles
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAHWFzVOjVxDXhUsHlhyv8H7DMqYBXmRq2zMCQUbGDTN"
 # As `ssh-keygen -l` prints it for this key.

@@ -1,20 +1,14 @@
 """The commands that pause machines."""
 
-from __future__ import annotations
-
 import getpass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import claimed, ids
+from tests.support.bmdb.fleet import Fleet, claimed, ids
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from tests.support.bmdb.fleet import Fleet
 
 REASON = ("--reason", "network maintenance")
 

@@ -1,23 +1,17 @@
 """The commands by which an operator reboots machines."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.providers.ec2_api import ec2_api
 from tests.support.providers.ec2_fleet import ec2_settings, environment, three_machines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.bmdb.fleet import Fleet
 
 
 @pytest.fixture

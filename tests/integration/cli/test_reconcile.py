@@ -1,27 +1,20 @@
 """The commands that show where provider and BMDB disagree, and that end it."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.bmdb.capacity import provided
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.providers.ec2_api import Ec2Api, ec2_api
 from tests.support.providers.ec2_fleet import create as create_instance
 from tests.support.providers.ec2_fleet import ec2_settings, end, environment, living, three_machines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from shepherd_core.settings.providers.ec2 import Ec2Settings
-
-    from tests.support.bmdb.fleet import Fleet
 
 SOON = ("--interval", "1")
 WHY = ("--reason", "it is gone")

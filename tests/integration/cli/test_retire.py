@@ -1,22 +1,15 @@
 """The command that takes machines from service until they are forgotten; for releases see test_reconcile.py."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from shepherd_core.bmdb.machines import queries
 
-from tests.support.bmdb.fleet import HOUR
+from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.bmdb.fleet import Fleet
 
 RETIRE = ("--reason", "rack 7 was sold", "--interval", "1")
 

@@ -1,20 +1,15 @@
 """Running a loop from the command line, in a process of its own."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from shepherd_core.wiring.loops import LOOPS
 
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.bmdb.fleet import Fleet
 
 Listing = list[dict[str, str]]
 

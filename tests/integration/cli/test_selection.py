@@ -1,13 +1,11 @@
 """The filters by which commands select machines."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
@@ -18,13 +16,8 @@ from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.machine import Process
 
 from shepherdctl.selection import Selection
-from tests.support.bmdb.fleet import claimed
+from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.support.bmdb.fleet import Fleet
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """The commands on the settings: write a document, check it, show what is in force."""
 
-from __future__ import annotations
-
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -16,9 +15,6 @@ from shepherd_core.settings.providers import PROVIDERS
 
 from shepherdctl import stored_settings
 from tests.support.command_line import CommandLine, without_styles
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UNHASHED = (
     'version = 1\nsession_seconds = 50\n[recoverer]\ngrace_seconds = 2000\n[provider.static]\nstatic_list = "a"\n'

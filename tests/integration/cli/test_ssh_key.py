@@ -1,10 +1,9 @@
 """The commands on Shepherd's SSH key, against moto, and machines that have the key before it."""
 
-from __future__ import annotations
-
 import os
 import pty
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import boto3
 import pytest
@@ -17,9 +16,6 @@ from shepherd_core.wiring import adapters
 from shepherdctl.commands import ssh_key
 from tests.support.agents.ssh_server import SshServer
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAME, PUBLIC, PREVIOUS = "/shepherd/ssh-key", "/shepherd/ssh-key.pub", "/shepherd/ssh-key.previous"
 

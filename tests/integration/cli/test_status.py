@@ -1,9 +1,6 @@
 """The command that tells how the fleet is."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.session import Session
@@ -11,11 +8,8 @@ from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.states import State
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from tests.support.bmdb.fleet import Fleet
 
 REASON = "8 of 10 machines stopped reporting, the limit is 20 %"
 

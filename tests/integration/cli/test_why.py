@@ -1,11 +1,11 @@
 """The commands that tell why nothing happens to a machine, and let it happen."""
 
-from __future__ import annotations
-
 import getpass
 import re
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Any
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import queries
@@ -16,11 +16,6 @@ from shepherd_core.domain.machine import Process
 from shepherdctl.cures import CURES
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-    from uuid import UUID
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 REASON = ("--reason", "cable replaced")

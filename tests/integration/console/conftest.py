@@ -1,18 +1,12 @@
 """A console of the test's fleet, and somebody who reads it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
+from shepherdctl.console.guard import Access
+from tests.support.bmdb.fleet import Fleet
 from tests.support.console import Visitor, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shepherdctl.console.guard import Access
-    from tests.support.bmdb.fleet import Fleet
 
 
 @pytest.fixture

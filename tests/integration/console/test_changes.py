@@ -1,25 +1,18 @@
 """What the console changes, with ``--allow-changes`` and without."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 import requests
 from shepherd_core.bmdb.machines import queries
 
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.console import Visitor, said, serving
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from tests.support.bmdb.fleet import Fleet
 
 
 @pytest.fixture

@@ -1,16 +1,11 @@
 """What the console says when something is wrong: the right status, what it is, and what to do."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.bmdb.fleet import Fleet
 from tests.support.console import Visitor, said, serving
-
-if TYPE_CHECKING:
-    from tests.support.bmdb.fleet import Fleet
 
 AFTER_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 

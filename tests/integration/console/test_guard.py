@@ -1,22 +1,16 @@
 """Who may read the console, and what a browser may do with its pages."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import socket
 from http.cookiejar import Cookie
-from typing import TYPE_CHECKING
 
 import pytest
 
+from shepherdctl.console.guard import Access
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.console import Visitor, said
-
-if TYPE_CHECKING:
-    from shepherdctl.console.guard import Access
-    from tests.support.bmdb.fleet import Fleet
-
 
 PAGES = ("/", "/machines", "/machines.csv", "/machines.json", "/machines/x", "/work", "/nothing")
 

@@ -1,12 +1,12 @@
 """What the console's pages show: the same as the commands."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
@@ -19,16 +19,9 @@ from shepherd_core.domain.states import State
 from shepherdctl.console import fleet as fleet_page
 from shepherdctl.console import machines as machines_page
 from shepherdctl.cures import CURES
-from tests.support.bmdb.fleet import HOUR, PROVIDER
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.command_line import CommandLine
-from tests.support.console import plant_hostile_text, said
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from uuid import UUID
-
-    from tests.support.bmdb.fleet import Fleet
-    from tests.support.console import Visitor
+from tests.support.console import Visitor, plant_hostile_text, said
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}\u202e&lt;"
 ESCAPED = (

@@ -1,28 +1,20 @@
 """What the console changes at the provider: as the commands, two comparisons must agree."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from html import unescape
-from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.bmdb.capacity import provided
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.console import Visitor, said
 from tests.support.providers.ec2_api import Ec2Api, ec2_api
 from tests.support.providers.ec2_fleet import create, ec2_settings, end, environment, living, three_machines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from uuid import UUID
-
-    from shepherd_core.settings.providers.ec2 import Ec2Settings
-
-    from tests.support.bmdb.fleet import Fleet
 
 WHY = {"reason": "it is sold", "interval": "1"}
 

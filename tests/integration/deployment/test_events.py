@@ -1,21 +1,16 @@
 """Events that no schedule, API or CloudFormation sends: each fails with an error that names what is wrong."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from aws_lambda_powertools.utilities.typing import LambdaContext
 from shepherd_core import handlers
 from shepherd_core.domain.errors import EventInvalid
 
 from tests.support.deployment import function_process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from aws_lambda_powertools.utilities.typing import LambdaContext
 
 EVENTS = Path(__file__).parents[3] / "events"
 TICK, REQUEST = (json.loads((EVENTS / f"{name}.json").read_text()) for name in ("recoverer", "agent_api"))

@@ -1,12 +1,11 @@
 """The functions as Lambda calls them: by file, with what the schedules send, configured by the environment alone."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
@@ -23,13 +22,9 @@ from simulator.machines.pool import MachinePool
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
+from tests.support.bmdb.fleet import Fleet
 from tests.support.deployment import function_process
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.bmdb.fleet import Fleet
 
 ROOT = Path(__file__).parents[3]
 MACHINE_LOOP_COUNTS = {

@@ -1,37 +1,31 @@
 """The migrator: CloudFormation always gets an answer, and a deployment without its schema fails."""
 
-from __future__ import annotations
-
 import json
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid, RolesRefused, StatementFailed
 from shepherd_core.domain.time_budget import ANSWER_SECONDS
 from shepherd_core.operator.migrator import _ANSWERED, RESOURCE_ID, SettingsCheck, handle
+from shepherd_core.settings.functions import BmdbSettings
 
 from functions.migrator.app import lambda_handler
+from simulator.environment.postgres import Postgres
 from simulator.lambda_.environment import Context
+from tests.conftest import ManualClock
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.deployment import function_process
 from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from shepherd_core.domain.clock import Deadline
-    from shepherd_core.settings.functions import BmdbSettings
-
-    from simulator.environment.postgres import Postgres
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
 
 LATEST = migrations()[-1].version
 SIGNATURE = "X-Amz-Signature=0123456789abcdef"

@@ -1,7 +1,5 @@
 """What each function asks of AWS is what its role may do, and the other way round."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib
@@ -9,10 +7,11 @@ import json
 import re
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import boto3
@@ -36,6 +35,7 @@ from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import FakeMachine
 from simulator.providers.latitude.api import LatitudeApi
+from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.tls_postgres import ADDRESS, Authority, Door
 from tests.support.deployment import function_process
 from tests.support.deployment.cloudformation import PSEUDO, Stack
@@ -64,11 +64,6 @@ from tests.support.deployment.deployments import (
 )
 from tests.support.deployment.iam import allows
 from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.bmdb.fleet import Fleet
 
 # What the platform does with a function's role, for the function and not by its code.
 BY_THE_PLATFORM = {

@@ -1,12 +1,11 @@
 """The Migrator makes the roles of the functions, on a PostgreSQL that asks for passwords, in an account without any."""
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import boto3
@@ -24,15 +23,11 @@ from shepherd_core.wiring.adapters import CLOCK
 from functions.migrator.app import lambda_handler
 from simulator.environment.postgres import Postgres
 from simulator.lambda_.environment import Context
+from tests.conftest import ManualClock
 from tests.integration.conftest import _VERSION
 from tests.support.agents.signed_agent import endpoint
 from tests.support.deployment import function_process
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.conftest import ManualClock
 
 PARAMETER = "/shepherd/bmdb-password"
 OWNERS = "password of the owner"

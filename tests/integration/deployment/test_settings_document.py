@@ -1,9 +1,9 @@
 """The settings document in functions, cold and warm: when it is read, and what stays in force."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -15,15 +15,10 @@ from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import loops, services, settings
 from shepherd_core.wiring.settings import RELOAD_SECONDS, DocumentInForce, fetch
 
+from tests.conftest import ManualClock
 from tests.integration.deployment.test_handlers import invoke, output
+from tests.support.bmdb.fleet import Fleet
 from tests.support.deployment import function_process
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
 
 BUCKET = "shepherd-bucket"
 S3, SSM = f"s3://{BUCKET}/settings.toml", "ssm:/shepherd/settings"

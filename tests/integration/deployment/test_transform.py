@@ -1,10 +1,9 @@
 """What SAM makes of template.yaml, which is what CloudFormation gets to see."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from shepherd_core.domain.time_budget import CLOSING_SECONDS, CREATE_SECONDS, MARGIN_SECONDS
@@ -40,9 +39,6 @@ from tests.support.deployment.deployments import (
     logical_id,
     transformed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 QUEUE = "<FailureQueue.Arn>"
 STACK_UUID = PSEUDO["AWS::StackId"].rpartition("/")[2]

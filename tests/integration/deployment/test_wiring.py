@@ -1,26 +1,19 @@
 """What a function reaches outside is reached when it is needed, and not before."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import boto3
 import pytest
 from shepherd_core.adapters import ssh_keys
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.wiring import adapters, loops
+from shepherd_core.wiring.loops import Function
 
 from agent.shepherd_agent.ed25519 import verify
+from tests.support.bmdb.fleet import Fleet
 from tests.support.deployment import function_process
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from shepherd_core.domain.clock import Deadline
-    from shepherd_core.wiring.loops import Function
-
-    from tests.support.bmdb.fleet import Fleet
 
 KEY = "/shepherd/ssh-key"
 

@@ -1,8 +1,6 @@
 """The Provisioner between EC2 and the BMDB: what becomes of instances that are lost, and of those that end."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 from shepherd_core.adapters import ssh_keys
@@ -16,14 +14,10 @@ from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 from shepherd_core.telemetry import Metric
 
+from tests.conftest import ManualClock
 from tests.support.bmdb.capacity import intents, provided
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, subnets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.conftest import ManualClock
 
 LIMIT = 3
 OUR_LINE = ssh_keys.public_line(ssh_keys.generate())

@@ -1,12 +1,13 @@
 """Machines that attack: the real Initializer as a process, with hostile and healthy machines in one invocation."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+from uuid import UUID
 
 import pytest
 from shepherd_core.adapters import ssh_keys
@@ -20,13 +21,7 @@ from tests.chaos.stage.processes import Functions
 from tests.support import processes
 from tests.support.agents.hostile_server import ADDRESSES, attackers
 from tests.support.agents.machine_client import Client
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from uuid import UUID
-
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 FUNCTION, FORK_SERVER = "tests.chaos.stage.child", "shepherd_core.adapters.ssh.fork_server"
 MIB = 1 << 20

@@ -1,22 +1,23 @@
 """The Initializer, against simulated machines with real SSH, the real agent, and agents that misbehave."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
 import re
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import paramiko
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
+from shepherd_core.agent.takeover import MachineConnection, RunResult
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
@@ -27,7 +28,7 @@ from shepherd_core.domain.errors import (
     ShepherdError,
     SourceMissing,
 )
-from shepherd_core.domain.machine import Availability, Machine
+from shepherd_core.domain.machine import Availability, Machine, ProviderId
 from shepherd_core.domain.pb.agent_pb2 import TakeoverResponse
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
@@ -43,13 +44,6 @@ from tests.support.agents.machine_client import Client
 from tests.support.bmdb.capacity import Edge
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from uuid import UUID
-
-    from shepherd_core.agent.takeover import MachineConnection, RunResult
-    from shepherd_core.domain.machine import ProviderId
 
 PATH = "/root/agent"
 

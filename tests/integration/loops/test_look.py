@@ -1,18 +1,19 @@
 """The look at a machine before it is interrupted: real SSH, a real process in place of the agent."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO
 
 import asyncssh
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
+from shepherd_core.agent.takeover import Dialer, MachineConnection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.work import work
@@ -24,17 +25,10 @@ from shepherd_core.loops.base import Task
 from shepherd_core.loops.look import Look
 from shepherd_core.telemetry import Metric
 
+from tests.conftest import ManualClock
 from tests.support.agents.ssh_server import KEY, SshServer
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from shepherd_core.agent.takeover import Dialer, MachineConnection
-
-    from tests.conftest import ManualClock
 
 LOOK = 4
 """Minutes between two runs."""

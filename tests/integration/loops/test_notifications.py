@@ -1,14 +1,14 @@
 """What operators are told in words, at the topic of the alarms."""
 
-from __future__ import annotations
-
 import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.work import notices
@@ -16,15 +16,8 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import Process
 from shepherd_core.wiring import notifications
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.waiting import WAIT_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shepherd_core.bmdb.connection import Connection
-
-    from tests.support.bmdb.fleet import Fleet
 
 LATER, CLAIMERS = 601, 4
 NOBODY = "arn:aws:sns:eu-central-1:123456789012:nobody"

@@ -1,14 +1,14 @@
 """The Provisioner, between a simulated provider and the BMDB as it is, interrupted wherever it can be."""
 
-from __future__ import annotations
-
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import pytest
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline
@@ -30,6 +30,7 @@ from shepherd_core.telemetry import Metric
 from simulator.environment.faults import CreateLate, Drop, EmptyPage, FakeAnswer
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.kit.hardware import NoHardware
+from tests.conftest import ManualClock
 from tests.support.bmdb.capacity import (
     API_KEY,
     PREFIX,
@@ -44,14 +45,6 @@ from tests.support.bmdb.capacity import (
 )
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.waiting import WAIT_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
-
-    from tests.conftest import ManualClock
 
 Counts = dict[Metric, float]
 Run = Callable[..., Counts]

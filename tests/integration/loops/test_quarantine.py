@@ -1,8 +1,6 @@
 """Machines that recovery gave up on: no loop touches them, until an operator says so."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings import provider_facts, provisioning
@@ -16,9 +14,6 @@ from shepherd_core.rules.provisioning import make_plan
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.plain_eligibility import plainly_eligible
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 LIMITS = ReconcileLimits(max_machines=50, chunk=20, drift_limit=1, assimilate=False, abandon_seconds=HOUR)

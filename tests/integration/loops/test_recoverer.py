@@ -1,18 +1,20 @@
 """The Recoverer, between a simulated provider and unhealthy machines in the BMDB."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import SessionExpired
-from shepherd_core.domain.machine import Process, ProviderId
+from shepherd_core.domain.machine import Machine, Process, ProviderId
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.dry_run import dry_run
@@ -25,21 +27,11 @@ from shepherd_core.telemetry import Metric
 from simulator.environment.faults import FakeAnswer
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
+from tests.conftest import ManualClock
 from tests.support import defaults
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix_settings
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.waiting import WAIT_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Work
-    from shepherd_core.domain.machine import Machine
-
-    from tests.conftest import ManualClock
 
 ACTIONS = "/devices/{id}/actions"
 MINUTE = 60

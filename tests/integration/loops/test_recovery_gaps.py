@@ -1,9 +1,8 @@
 """Schedules of any rate: a gap between snapshots reboots no healthy machine and leaves no unhealthy one."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, cycle, islice
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,16 +15,10 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.sample import SEED, drawn
+from tests.conftest import ManualClock
 from tests.integration.loops.test_recovery_suspension import World
-from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from uuid import UUID
-
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
 
 REPORTING = 12
 

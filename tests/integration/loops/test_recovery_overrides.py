@@ -1,13 +1,11 @@
 """Overrides: during a suspension, as many machines as an operator allows are recovered, and not one more."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block
 from shepherd_core.bmdb.recovery import overrides, suspension
@@ -17,17 +15,13 @@ from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from shepherd_core.telemetry import Metric
 
+from tests.conftest import ManualClock
 from tests.integration.loops.test_recovery_suspension import LIMITS, World
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS
 from tests.support.command_line import CommandLine
 from tests.support.waiting import WAIT_SECONDS
-
-if TYPE_CHECKING:
-    from shepherd_core.bmdb.connection import Connection
-
-    from tests.conftest import ManualClock
 
 DARK = 12
 

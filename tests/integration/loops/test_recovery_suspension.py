@@ -1,10 +1,8 @@
 """Suspension: if too many machines are unhealthy at once, the Recoverer reboots none of them, and records why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import queries
@@ -17,17 +15,12 @@ from shepherd_core.loops.runner import RunLimits
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, Limit
 from shepherd_core.telemetry import Metric
 
+from tests.conftest import ManualClock
 from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection
-from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS, RecoveryEnvironment
 from tests.support.providers.fake_provider import refuse
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
 
 REPORTING = 30
 LIMITS = RunLimits(10, 60, 60)

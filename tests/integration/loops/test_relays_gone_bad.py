@@ -1,25 +1,20 @@
 """A fleet whose relays go bad, each in another way: every machine goes on reporting, and none is rebooted."""
 
-from __future__ import annotations
-
 import socket
 from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from http import HTTPStatus
 from itertools import cycle
-from typing import TYPE_CHECKING
 
 import requests
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatBatch, SignedHeartbeat
 
 from simulator.providers.kit.http_server import HttpRequest, Reply
+from tests.conftest import ManualClock
 from tests.integration.agent.test_relay import LIES, Agent, Api, Relay, free_port, lie, place
 from tests.integration.loops.test_recovery_suspension import World
-
-if TYPE_CHECKING:
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 AT_EACH = 3
 """Machines at a location."""

@@ -1,11 +1,11 @@
 """The remediation policy on a real database: the steps for an unhealthy machine, their order and their end."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import explain, queries
@@ -28,8 +28,8 @@ from shepherd_core.domain.errors import (
     SshTimedOut,
     TimeLimitExceeded,
 )
-from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import QUARANTINE, REBOOT, RESTART_AGENT, STEPS, Capability, StepKind
+from shepherd_core.domain.machine import Process, ProviderId
+from shepherd_core.domain.provider import QUARANTINE, REBOOT, RESTART_AGENT, STEPS, Capability, Provider, StepKind
 from shepherd_core.domain.remediation import HistoryLine, NextStep, Step, Timeouts
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.dry_run import dry_run
@@ -38,21 +38,13 @@ from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.rules.remediation import past_attempts
 from shepherd_core.telemetry import Metric
 
+from tests.conftest import ManualClock
 from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
 from tests.support.providers.fake_provider import FakeSteps, refuse
 from tests.support.waiting import WAIT_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from shepherd_core.domain.machine import ProviderId
-    from shepherd_core.domain.provider import Provider
-
-    from tests.conftest import ManualClock
 
 LOOK = 4
 """Minutes between two runs; a longer interval would be a gap between snapshots."""

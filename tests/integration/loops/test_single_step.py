@@ -1,10 +1,11 @@
 """The steps that an operator takes on single machines, beside the Recoverer and other operators."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
 
 import pytest
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import Search, search
 from shepherd_core.bmdb.work import work
@@ -17,20 +18,11 @@ from shepherd_core.operator.single_step import SingleStep
 from shepherd_core.rules.remediation import step_of
 from shepherd_core.telemetry import Metric
 
+from tests.conftest import ManualClock
 from tests.support import defaults
-from tests.support.bmdb.fleet import claimed
+from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
 from tests.support.providers.fake_provider import FakeSteps, refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
-
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
 
 REMARK = "ana: new mainboard"
 

@@ -1,9 +1,8 @@
 """Machines whose function died while it worked on them: they are worked on alone, and quarantined if that repeats."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import explain, queries
@@ -13,19 +12,13 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import SessionExpired, SshRefused
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
+from shepherd_core.loops.base import Task
 from shepherd_core.loops.runner import RunLimits
 
+from tests.conftest import ManualClock
 from tests.integration.loops.test_control_loop import Errands, kill_sessions
 from tests.support.bmdb.fleet import PROVIDER, Fleet, ids
 from tests.support.waiting import WAIT_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from uuid import UUID
-
-    from shepherd_core.loops.base import Task
-
-    from tests.conftest import ManualClock
 
 START = Process.AGENT_START
 LONGEST = 3840

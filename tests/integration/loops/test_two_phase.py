@@ -1,12 +1,12 @@
 """The way out of a disagreement, between a simulated provider and the BMDB as it is, interrupted wherever it can be."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.agents import installation
@@ -14,13 +14,14 @@ from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.bmdb.session import Session
+from shepherd_core.domain.clock import Clock, Deadline, SystemClock
 from shepherd_core.domain.errors import ListingInvalid, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process, ProviderId
-from shepherd_core.domain.provider import Capability
+from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.updater import Updater
-from shepherd_core.operator.adopt_forget import Adopt, Forget, Result
+from shepherd_core.operator.adopt_forget import Adopt, Forget, OperatorAction, Outcome, Result
 from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.providers.equinix.objects import token_tag
@@ -31,22 +32,12 @@ from shepherd_core.telemetry import Metric
 from simulator.environment.faults import Drop, EmptyPage, FakeAnswer
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
+from tests.conftest import ManualClock
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, Edge, intents, provided
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
 from tests.support.bmdb.returnable import ORDER, deleting
 from tests.support.waiting import WAIT_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from uuid import UUID
-
-    from shepherd_core.bmdb.session import Session
-    from shepherd_core.domain.clock import Clock
-    from shepherd_core.domain.provider import Provider
-    from shepherd_core.operator.adopt_forget import OperatorAction, Outcome
-
-    from tests.conftest import ManualClock
 
 MOMENT = 0.4
 """Seconds: long enough to begin something within it, short enough to wait for its end."""

@@ -1,36 +1,28 @@
 """The Updater, between a provider and the BMDB as it is, interrupted wherever it can be."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
 
 import pytest
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings.provider_facts import CHUNK
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable, SessionExpired
 from shepherd_core.domain.machine import Process, ProviderStatus
+from shepherd_core.domain.provider import Provider
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import EmptyPage
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
+from tests.conftest import ManualClock
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix, static
-from tests.support.bmdb.fleet import HOUR, PROVIDER
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.listings import UP, Listed, Watched, facts, name_of, plant, record, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.domain.provider import Provider
-
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
 
 Counts = dict[Metric, float]
 Run = Callable[..., Counts]

@@ -1,12 +1,11 @@
 """What the adapter of Amazon EC2 makes of an EC2 that is slow, full, forgetful or unwilling."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import UUID
 
 import asyncssh
@@ -36,14 +35,10 @@ from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.ec2.adapter import NO_CAPACITY_RETRY_SECONDS, STOPPING_SECONDS, Ec2Provider
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
+from tests.conftest import ManualClock
 from tests.support.agents.ssh_server import SshServer
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, launch_by_hand, refusal, subnets
 from tests.support.providers.scripted_http import Answer, scripted_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.conftest import ManualClock
 
 OUR_KEY = ssh_keys.generate()
 OUR_LINE = ssh_keys.public_line(OUR_KEY)

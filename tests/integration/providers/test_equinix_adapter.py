@@ -1,12 +1,12 @@
 """The Equinix Metal adapter against the simulated API: listing, creation, our SSH key, actions."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -43,17 +43,11 @@ from simulator.environment.faults import (
     UnknownState,
 )
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
-from simulator.providers.equinix.records import ReservationRecord
+from simulator.providers.equinix.records import KeyRecord, ReservationRecord
 from simulator.providers.kit.hardware import NoHardware
+from tests.conftest import ManualClock
 from tests.support.providers.equinix_script import said, serving
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from http.server import BaseHTTPRequestHandler
-
-    from simulator.providers.equinix.records import KeyRecord
-    from tests.conftest import ManualClock
 
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
 KEY = "an-api-key"

@@ -1,14 +1,14 @@
 """How requests of the Equinix adapter behave when the network, the API or the credential does not."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import pytest
 from shepherd_core.adapters.bounded_answer import LONGEST_ANSWER
@@ -27,14 +27,8 @@ from shepherd_core.domain.errors import (
 from shepherd_core.providers.kit.auth import Header
 from shepherd_core.providers.kit.http import TEXT_LENGTH, TRIES, HttpApi
 
+from tests.conftest import ManualClock
 from tests.support.providers.equinix_script import Cut, Drop, Reply, Script, said, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from http.server import BaseHTTPRequestHandler
-    from pathlib import Path
-
-    from tests.conftest import ManualClock
 
 KEY = "the-api-key"
 

@@ -1,9 +1,8 @@
 """The adapter of Hetzner's dedicated servers against the simulated service: listing, resets, reinstalls, our key."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -29,12 +28,8 @@ from simulator.environment.faults import Cut, Drop, FakeAnswer
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 from simulator.providers.hetzner.state import RobotServer
 from simulator.providers.kit.hardware import NoHardware
+from tests.conftest import ManualClock
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.conftest import ManualClock
 
 USER = "#ws+made-up"
 PASSWORD = "a-password"

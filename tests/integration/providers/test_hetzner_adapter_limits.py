@@ -1,14 +1,13 @@
 """How the adapter of Hetzner's dedicated servers minds the limits of the web service, and its lock-out."""
 
-from __future__ import annotations
-
 import base64
 import traceback
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 import requests
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderError, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
@@ -18,13 +17,7 @@ from shepherd_core.settings.providers.hetzner import HetznerSettings
 from simulator.environment.faults import FakeAnswer
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 from simulator.providers.kit.hardware import NoHardware
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from shepherd_core.domain.clock import Deadline
-
-    from tests.conftest import ManualClock
+from tests.conftest import ManualClock
 
 USER = "#ws+made-up"
 PASSWORD = "the-right-password"

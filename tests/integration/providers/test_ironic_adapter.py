@@ -1,12 +1,11 @@
 """What is special about the ironic adapter; ``make test-ironic`` runs it in front of the real service."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Clock, Deadline, SystemClock
 from shepherd_core.domain.errors import (
     CapacityTaken,
     MachineNotFound,
@@ -20,20 +19,14 @@ from shepherd_core.providers.ironic.calls import LOCKED_SECONDS
 from shepherd_core.providers.ironic.keystone import ApplicationCredential
 
 from simulator.environment.faults import Drop, FakeAnswer, SetValue
+from simulator.providers.ironic.api import IronicApi
 from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
+from tests.conftest import ManualClock
 from tests.support.providers.ironic_api import FLEET, PUBLIC_KEY, ironic_api, ironic_provider, operate
 from tests.support.providers.provider_contract import INTERRUPTIONS
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shepherd_core.domain.clock import Clock
-
-    from simulator.providers.ironic.api import IronicApi
-    from tests.conftest import ManualClock
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 LOCKED = {"error_message": '{"faultcode": "Client", "faultstring": "Node n is locked by host h, please retry"}'}

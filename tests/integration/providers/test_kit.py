@@ -1,11 +1,11 @@
 """The parts that adapters are made of, where no provider's own tests hold them: tokens, pages, refusals, creation."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import (
     CapacityTaken,
     ListingInvalid,
@@ -27,14 +27,8 @@ from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from simulator.providers.kit.oauth2 import OAuth2Api
 from simulator.providers.kit.rest import Call, route
+from tests.conftest import ManualClock
 from tests.support.providers.scripted_http import Answer, Request, scripted_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shepherd_core.domain.clock import Deadline
-
-    from tests.conftest import ManualClock
 
 SECRET = "a-client:a-secret-that-nobody-may-see"
 IDS = [f"thing-{number}" for number in range(5)]

@@ -1,12 +1,12 @@
 """What the redfish adapter does with the power of machines, and with what they boot from."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator
 from contextlib import nullcontext as does_not_raise
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,20 +14,14 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import NotSupported, ProviderRefused, ProviderUnavailable, SessionExpired
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability
+from shepherd_core.providers.redfish.adapter import RedfishProvider
 
 from simulator.environment.faults import Delay, Drop, FakeAnswer
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
+from simulator.providers.redfish.middleware import SimulatedBmc
+from tests.conftest import ManualClock
 from tests.support.providers.redfish_rack import provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from shepherd_core.providers.redfish.adapter import RedfishProvider
-
-    from simulator.providers.redfish.middleware import SimulatedBmc
-    from tests.conftest import ManualClock
 
 NAME = ProviderId("rack-001")
 RESET = "/**/Actions/ComputerSystem.Reset"

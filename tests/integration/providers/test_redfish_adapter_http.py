@@ -1,12 +1,13 @@
 """How the redfish adapter talks to BMCs that are slow, broken, full, or not who they should be."""
 
-from __future__ import annotations
-
 import json
+import socket
 import threading
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,17 +29,10 @@ from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer
 from simulator.environment.tcp_proxy import TcpProxy
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
-from simulator.providers.redfish.middleware import SESSION_SLOTS
+from simulator.providers.redfish.middleware import SESSION_SLOTS, SimulatedBmc
+from tests.conftest import ManualClock
 from tests.support.providers.redfish_rack import Secrets, provider
 from tests.support.waiting import WAIT_SECONDS, eventually
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from simulator.providers.redfish.middleware import SimulatedBmc
-    from tests.conftest import ManualClock
 
 NAME = ProviderId("rack-001")
 SECRET = "/shepherd/bmc/rack-001"

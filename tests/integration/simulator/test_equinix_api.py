@@ -1,10 +1,9 @@
 """The simulated Equinix API answers as the published description of the real one says."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import requests
@@ -13,9 +12,6 @@ from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.equinix.records import ReservationRecord
 from simulator.providers.kit.hardware import NoHardware
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PROJECT = "5d4f3c2b-0000-4000-8000-000000000001"
 OTHER_PROJECT = "5d4f3c2b-0000-4000-8000-000000000002"

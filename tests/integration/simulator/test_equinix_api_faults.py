@@ -1,12 +1,12 @@
 """The simulated Equinix API goes wrong exactly as told, and stays whole under load."""
 
-from __future__ import annotations
-
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -16,10 +16,6 @@ from simulator.environment import faults
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 PROJECT = "5d4f3c2b-0000-4000-8000-000000000001"
 DEVICES = f"/projects/{PROJECT}/devices"

@@ -1,8 +1,8 @@
 """The simulated Robot web service keeps to its description, and holds its clients to it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -13,13 +13,8 @@ from simulator.providers.hetzner.description import OPERATIONS, Violation, check
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 from simulator.providers.hetzner.state import RobotServer
 from simulator.providers.kit.hardware import NoHardware
+from tests.conftest import ManualClock
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.conftest import ManualClock
 
 RIGHT = ("user", "password")
 WRONG = ("user", "guess")

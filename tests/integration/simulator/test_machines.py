@@ -1,16 +1,14 @@
 """The simulated machines are what the rest of the simulation takes them for."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import paramiko
 import pytest
@@ -18,9 +16,6 @@ import pytest
 from simulator.machines.pool import MachinePool, MachineState
 from tests.support.agents.machine_client import Client, run
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SLEEPER = b"#!/bin/sh\nsetsid sleep 1000 </dev/null >/dev/null 2>&1 &\n"
 """Leaves a process behind, as an agent does."""

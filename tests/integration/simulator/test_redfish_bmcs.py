@@ -1,25 +1,18 @@
 """The simulated rack: what the emulator says of the power is what happens to the machine."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.machine import ProviderId
 
 from simulator.machines.pool import MachinePool, MachineState
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
+from tests.conftest import ManualClock
 from tests.support.agents.machine_client import Client
 from tests.support.providers.redfish_rack import provider
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shepherd_core.domain.clock import Deadline
-
-    from tests.conftest import ManualClock
 
 
 def test_a_wedged_machine_is_power_cycled_back_to_life_and_reinstalled(

@@ -1,13 +1,12 @@
 """Other users of the computer can neither read nor change what a simulated environment holds."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -25,9 +24,6 @@ from simulator.machines.shell import unprivileged_user
 from simulator.scratch import scratch
 from tests.support.agents.machine_client import Client
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 START = "from simulator.environment.postgres import Postgres; Postgres().close()"

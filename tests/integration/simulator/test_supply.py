@@ -1,33 +1,25 @@
 """What supplies a simulated world with machines: the adapters find in it what the functions are told of it."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import ProviderId
+from shepherd_core.domain.provider import Provider
 from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.settings import sources
 from shepherd_core.settings.providers import SPECS
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring.providers import build
 
-from simulator.environment.machine_source import SourceSpec
+from simulator.environment.machine_source import MachineSource, SourceSpec
 from simulator.machines.pool import MachinePool, MachineState
 from simulator.providers import SimulatedProvider
 from simulator.providers import machine_source as source_of
 from tests.support.providers.redfish_rack import Secrets
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shepherd_core.domain.provider import Provider
-
-    from simulator.environment.machine_source import MachineSource
 
 MACHINES = 3
 

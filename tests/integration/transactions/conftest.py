@@ -1,19 +1,12 @@
 """Connections that break on demand."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
+from shepherd_core.bmdb.session import Session
 
 from tests.support.bmdb.breaking_connection import BreakingConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shepherd_core.bmdb.session import Session
-
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 
 @pytest.fixture

@@ -1,17 +1,15 @@
 """Authentication and encryption of connections to the BMDB: real servers, real TLS."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import boto3
@@ -30,6 +28,8 @@ from shepherd_core.domain.errors import (
 from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring import adapters
 
+from simulator.environment.postgres import Postgres
+from tests.conftest import ManualClock
 from tests.support.bmdb.tls_postgres import (
     ADDRESS,
     PASSWORD,
@@ -40,12 +40,6 @@ from tests.support.bmdb.tls_postgres import (
     make_user,
     running,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from simulator.environment.postgres import Postgres
-    from tests.conftest import ManualClock
 
 LONG = 20
 """Seconds after which a test stops waiting for something that must have ended long before."""

@@ -1,12 +1,11 @@
 """The connection: what is retried and what is not, and which errors it raises."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from threading import Barrier
-from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
@@ -18,16 +17,10 @@ from shepherd_core.domain.errors import (
     SerializationConflict,
     StatementFailed,
 )
+from shepherd_core.settings.functions import BmdbSettings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from uuid import UUID
-
-    from shepherd_core.settings.functions import BmdbSettings
-
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
+from tests.conftest import ManualClock
+from tests.support.bmdb.fleet import Fleet
 
 MOVE = "UPDATE machines SET machine_created_at = machine_created_at + interval '1 second'"
 

@@ -4,24 +4,16 @@ The floor of the due rows: claims read the due index from there on, and miss no 
 Below it are the places that due rows have left, which an open transaction keeps.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import due
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, administrator, ids
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from shepherd_core.bmdb.session import Session
-
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, administrator, ids
 
 START = Process.AGENT_START
 FLOOR_AGE = "SELECT extract(epoch FROM clock_timestamp() - floor)::float8 FROM due_floors WHERE process = :process"

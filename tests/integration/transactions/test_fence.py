@@ -1,26 +1,18 @@
 """The fence: a session cannot end work that it has lost, in any interleaving."""
 
-from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import pytest
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import ENDS, End
 from tests.support.waiting import WAIT_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from shepherd_core.bmdb.session import Session
-
-    from tests.support.bmdb.fleet import Fleet
 
 T = TypeVar("T")
 

@@ -1,19 +1,13 @@
 """What a heartbeat writes: nothing is written more often, so each row, lock and byte counts."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.statements import statements
 
-from tests.support.bmdb.fleet import HOUR
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, Fleet
 
 KEY = "5e" * 32
 COMMIT_BYTES = 34

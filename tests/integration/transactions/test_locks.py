@@ -7,13 +7,13 @@ in both orders of any two writes that an operator, an agent, the Provisioner or 
 loop may make to the same machine.
 """
 
-from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.agents import installation, reports
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import queries
@@ -24,22 +24,14 @@ from shepherd_core.domain.errors import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.provider import RESTART_AGENT
+from shepherd_core.settings.functions import BmdbSettings
 
+from simulator.environment.postgres import Postgres
 from tests.chaos.sample import SEED, drawn
+from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import KEY
 from tests.support.waiting import WAIT_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.settings.functions import BmdbSettings
-
-    from simulator.environment.postgres import Postgres
-    from tests.conftest import ManualClock
 
 DAY = 24 * HOUR
 GRACE_SECONDS = 1800

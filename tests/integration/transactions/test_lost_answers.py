@@ -1,13 +1,12 @@
 """Connections that break in the middle: the outcome is never guessed, the BMDB is asked."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import BmdbUnavailable, CommitUnknown
 from shepherd_core.domain.machine import Process
@@ -15,9 +14,6 @@ from shepherd_core.domain.machine import Process
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, End
-
-if TYPE_CHECKING:
-    from shepherd_core.bmdb.session import Session
 
 LOSSES = get_args(Lost)
 

@@ -1,24 +1,18 @@
 """Migrations: ordered, each applied once, however often and concurrently they are run."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
-from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import Migration, migrate, migrations, schema_version
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.errors import MigrationRefused, SchemaMismatch, StatementFailed
+from shepherd_core.settings.functions import BmdbSettings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from shepherd_core.settings.functions import BmdbSettings
-
-    from tests.conftest import ManualClock
+from tests.conftest import ManualClock
 
 FIRST = Migration(1, "first", "CREATE TABLE one (x int);")
 SECOND = Migration(2, "second", "CREATE TABLE two (x int); INSERT INTO two VALUES (2);")

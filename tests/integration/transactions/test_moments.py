@@ -1,15 +1,16 @@
 """Clocks, locks and windows of single statements, each in the one interleaving that shows whether it is right."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides, remediation, suspension
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Claim, Failure
 from shepherd_core.domain.machine import Process
@@ -18,16 +19,8 @@ from shepherd_core.domain.remediation import NextStep, Step
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.support import defaults
-from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, End
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from uuid import UUID
-
-    from shepherd_core.bmdb.session import Session
-
-    from tests.support.bmdb.fleet import Fleet
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 MOMENT = 0.4

@@ -1,18 +1,11 @@
 """A transaction that somebody leaves open, which keeps PostgreSQL from removing dead rows."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from shepherd_core.bmdb.machines import queries
 
 from shepherdctl.attention import old_transaction
-from tests.support.bmdb.fleet import administrator
+from tests.support.bmdb.fleet import Fleet, administrator
 from tests.support.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from tests.support.bmdb.fleet import Fleet
 
 MINUTE = 60
 END = "an administrator ends it with SELECT pg_terminate_backend(42)"

@@ -1,10 +1,9 @@
 """Concurrent workers: in every interleaving, each machine has at most one worker."""
 
-from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings import provisioning
@@ -12,15 +11,8 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import WorkConflict
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import PROVIDER, claimed, ids
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.waiting import WAIT_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
-    from uuid import UUID
-
-    from tests.support.bmdb.fleet import Fleet
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 WORKERS, ROUNDS = 6, 15

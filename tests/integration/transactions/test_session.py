@@ -1,26 +1,17 @@
 """Sessions: alive until their deadline, and what happens to their work when they expire."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from threading import Event
-from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.bmdb.session import Backlog
+from shepherd_core.bmdb.session import Backlog, Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import PROVIDER, claimed, ids
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shepherd_core.bmdb.session import Session
-
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
+from tests.conftest import ManualClock
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 
 START = Process.AGENT_START
 

@@ -1,23 +1,17 @@
 """Ticks: each invocation of a loop leaves one row, whoever ends its session, and however often."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pytest
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead, last_ticks
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
-from tests.support.bmdb.fleet import PROVIDER, claimed
-
-if TYPE_CHECKING:
-    from shepherd_core.bmdb.connection import Connection
-
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
 
 HEAD = TickHead("recoverer", PROVIDER, "5e771465", "c0de")
 END = TickEnd({"claimed": 3, "finished": 2})

@@ -1,37 +1,30 @@
 """Statements that are still running at the server when their owner asks: neither abandoned nor executed twice."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.listings import decommissioning, provider_facts, provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.errors import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import REBOOT, REINSTALL, StepKind
 from shepherd_core.domain.records import Intent
 from shepherd_core.domain.remediation import NextStep, Step
 
+from simulator.environment.postgres import Postgres
 from tests.integration.bmdb.test_provisioning import MACHINE
 from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet, administrator, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, End
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Work
-
-    from simulator.environment.postgres import Postgres
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 SHORT = 0.5

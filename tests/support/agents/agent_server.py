@@ -1,17 +1,13 @@
 """A server that agents report to, which a test scripts; it believes no signature that it has not checked."""
 
-from __future__ import annotations
-
 import threading
 from base64 import b64decode
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, HeartbeatResponse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Request(NamedTuple):

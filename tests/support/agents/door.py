@@ -1,19 +1,14 @@
 """An HTTPS server for agents that does with each request what a test says."""
 
-from __future__ import annotations
-
 import ssl
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint
 from agent.shepherd_agent.reporter import Reporter
 from simulator.environment.certificate import make
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def certificate(folder: Path) -> tuple[ssl.SSLContext, bytes]:

@@ -5,8 +5,6 @@ Run as ``python -m tests.support.agents.hostile_server PORT PUBLIC_LINE``: serve
 address, and writes a line when it is ready; ends with its standard input.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -16,22 +14,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, repeat
 from pathlib import Path
 from subprocess import PIPE
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import asyncssh
 from asyncssh.packet import Byte, String, UInt32
 
-from tests.support.agents.ssh_server import SshServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    import asyncssh
-
-    from tests.support.agents.ssh_server import Process
+from tests.support.agents.ssh_server import Process, SshServer
 
 MANY = 2**32 - 1
 VERSION = b"SSH-2.0-OpenSSH_9.9\r\n"

@@ -1,7 +1,5 @@
 """An installation key, and requests signed with it; by code that is neither the agent's nor the command's."""
 
-from __future__ import annotations
-
 from tempfile import NamedTemporaryFile
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

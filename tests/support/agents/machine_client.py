@@ -1,18 +1,13 @@
 """A client of simulated machines, as independent of Shepherd's own as can be: plain paramiko."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import paramiko
 
+from simulator.machines.pool import MachinePool
 from tests.support.waiting import WAIT_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from simulator.machines.pool import MachinePool
 
 
 class Result(NamedTuple):

@@ -5,8 +5,6 @@ A line is ``path = text`` with Python's escapes, ``path : bytes`` in hexadecimal
 ``path -> target`` for a link, or a comment after ``#``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 TREES = Path(__file__).parents[2] / "data" / "trees"

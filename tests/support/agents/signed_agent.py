@@ -1,25 +1,24 @@
 """An agent in a test's hand: it signs what the test says, with code that is neither the agent's nor the endpoint's."""
 
-from __future__ import annotations
-
 import hmac
 import os
 from base64 import b64decode, b64encode
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.agent.judgement import Limits
-from shepherd_core.domain.pb.callback_pb2 import HeartbeatBatch, HeartbeatRequest, OSInstallationReport, SignedHeartbeat
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.domain.pb.callback_pb2 import (
+    HeartbeatAnswer,
+    HeartbeatBatch,
+    HeartbeatRequest,
+    OSInstallationReport,
+    SignedHeartbeat,
+)
 from shepherd_core.settings.relays import parse_relays
 
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.domain.pb.callback_pb2 import HeartbeatAnswer
-
-    from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import Fleet
 
 RECEIVED_AT = 12_345
 """What the requests say about their arrival; no database's time is like it."""

@@ -1,24 +1,19 @@
 """A machine at the far end of SSH, in this process, that can be made to misbehave at each step."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 import threading
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from subprocess import PIPE
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import asyncssh
 from shepherd_core.adapters import ssh_keys
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
-    from pathlib import Path
-    from typing import Self
-
-    Process = asyncssh.SSHServerProcess[bytes]
+Process = asyncssh.SSHServerProcess[bytes]
 
 
 KEY = ssh_keys.generate()

@@ -1,26 +1,20 @@
 """A proxy in front of a database server that breaks connections on demand, and lets commits arrive late."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import struct
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from types import TracebackType
+from typing import BinaryIO, Literal, Self
 
 import pg8000.native
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-    from typing import BinaryIO
-
-    from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions import BmdbSettings
 
 _BIND = b"B"
 _QUERY = b"Q"

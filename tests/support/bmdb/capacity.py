@@ -1,26 +1,20 @@
 """Two providers for the Provisioner, with hooks where a test can interrupt it, and what must hold afterwards."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
 
-from shepherd_core.domain.provider import Provider
+from shepherd_core.domain.clock import Clock, Deadline
+from shepherd_core.domain.machine import Machine, ProviderId
+from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.equinix.objects import token_tag
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.settings.providers.equinix import EquinixSettings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from shepherd_core.domain.clock import Clock, Deadline
-    from shepherd_core.domain.machine import Machine, ProviderId
-    from shepherd_core.domain.provider import Capability
-
-    from simulator.providers.equinix.api import EquinixApi
-    from tests.support.bmdb.fleet import Fleet
+from simulator.providers.equinix.api import EquinixApi
+from tests.support.bmdb.fleet import Fleet
 
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
 API_KEY = "an-api-key"

@@ -1,10 +1,10 @@
 """A BMDB with machines in every state; time passes when a test says so."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import pg8000.native
 from pg8000.core import IDLE
@@ -13,19 +13,13 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
+from shepherd_core.domain.clock import Clock
 from shepherd_core.domain.health import HealthTimeouts
+from shepherd_core.domain.machine import Process
+from shepherd_core.settings.functions import BmdbSettings
 
 from tests.support import defaults
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from uuid import UUID
-
-    from shepherd_core.domain.clock import Clock
-    from shepherd_core.domain.health import HealthTimeouts
-    from shepherd_core.domain.machine import Process
-    from shepherd_core.settings.functions import BmdbSettings
 
 PROVIDER = "static"
 HOUR = 3600

@@ -18,13 +18,8 @@ schedules of any rate, regular or not, and nothing must be relearned when the
 schedule changes.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _SHARE_OF_GAP = 0.6
 _SHARE_OF_TIMEOUT = 0.15

@@ -1,23 +1,17 @@
 """A provider that lists what a test says, and machines on record that match."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 
+from tests.support.bmdb.fleet import Fleet
 from tests.support.providers.fake_provider import FakeProvider
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from shepherd_core.domain.clock import Deadline
-
-    from tests.support.bmdb.fleet import Fleet
 
 UP = ["r", "192.0.2.1", "ams", "Running"]
 """The facts on record of a machine that is running and was compared: reservation, address, location, status."""

@@ -5,15 +5,11 @@ Written independently of the product: no due index, no views. What claims return
 is compared with this.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
 
 from shepherd_core.domain.machine import Process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
 
 # Provided by this provider. Not installed: only a successful report on the requested generation counts. No work in
 # progress, no backoff in force, no pause.

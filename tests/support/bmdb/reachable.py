@@ -7,18 +7,13 @@ class of ours, whether called or passed on; of a class, all its methods. So the
 result may be too large, and is never too small.
 """
 
-from __future__ import annotations
-
 import ast
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.statements import statements
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).parents[3]
 _SOURCES = {"shepherd_core": ROOT / "layers" / "shepherd_core", "shepherdctl": ROOT}

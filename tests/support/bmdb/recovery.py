@@ -1,27 +1,20 @@
 """The environment of the Recoverer's tests: machines of the BMDB, and a provider that has them all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.remediation import Step
 from shepherd_core.loops import runner
+from shepherd_core.loops.look import Look
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
+from shepherd_core.telemetry import Metric
 
+from tests.conftest import ManualClock
 from tests.support import defaults
-from tests.support.bmdb.fleet import PROVIDER
+from tests.support.bmdb.fleet import PROVIDER, Fleet
 from tests.support.providers.fake_provider import FakeSteps
-
-if TYPE_CHECKING:
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.domain.remediation import Step
-    from shepherd_core.loops.look import Look
-    from shepherd_core.telemetry import Metric
-
-    from tests.conftest import ManualClock
-    from tests.support.bmdb.fleet import Fleet
 
 MINUTE = 60
 TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)

@@ -1,24 +1,17 @@
 """A provider that releases machines: the simulated project, whose devices can be deleted."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import requests
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
+from shepherd_core.domain.clock import Clock, Deadline
 from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.drift import FRESH_SECONDS
 
+from simulator.providers.equinix.api import EquinixApi
 from tests.support.bmdb.capacity import API_KEY, PUBLIC_KEY, Edge, equinix_settings
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from shepherd_core.domain.clock import Clock, Deadline
-    from shepherd_core.domain.machine import ProviderId
-
-    from simulator.providers.equinix.api import EquinixApi
 
 ORDER = RemovalRequest("me", "it is slow", FRESH_SECONDS)
 

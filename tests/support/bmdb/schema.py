@@ -4,21 +4,17 @@ The schema as it is after migrating, as SQL and as a picture, from the catalog a
     python -m tests.support.bmdb.schema     # or make schema: writes both files
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pg8000.native
 import shepherd_core.bmdb.schema
 from shepherd_core.bmdb.schema.migrate import migrations
 
 from simulator.environment.postgres import Postgres
 from tests.support.bmdb.fleet import administrator
-
-if TYPE_CHECKING:
-    import pg8000.native
 
 SCHEMA = Path(shepherd_core.bmdb.schema.__file__).parent / "schema.sql"
 PAGE = Path(__file__).parents[3] / "docs" / "schema.md"

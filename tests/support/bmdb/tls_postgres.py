@@ -1,7 +1,5 @@
 """PostgreSQL servers that speak TLS, with certificates of the tests' own, at an address that counts as remote."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -9,11 +7,13 @@ import ssl
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 import pg8000.native
 from cryptography import x509
@@ -21,10 +21,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from simulator.environment.certificate import SIGNS_CERTIFICATES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
 
 ADDRESS = "127.0.0.2"
 """This machine, like all of 127/8; but Shepherd does not treat it as local, and verifies its certificate."""

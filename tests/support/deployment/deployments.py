@@ -1,21 +1,17 @@
 """What operators may choose: the deployments that the tests try the template with."""
 
-from __future__ import annotations
-
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shepherd_core.settings.effective import GIVEN
 from shepherd_core.settings.providers import PROVIDERS, SPECS
 
 from simulator.lambda_ import sam_local
 from tests.support.deployment.cloudformation import Stack, read, read_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[3]
 FILES = (ROOT / "template.yaml", *sorted(ROOT.glob("templates/*.yaml")))

@@ -1,12 +1,8 @@
 """What CloudFormation makes of Fn::ForEach in our templates, before anything else is resolved."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Any
 
 _LOOP = "Fn::ForEach::"
 

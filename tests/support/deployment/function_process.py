@@ -1,7 +1,5 @@
 """The end of a function's process, as far as a test can bring it about inside its own."""
 
-from __future__ import annotations
-
 import gc
 
 from shepherd_core.bmdb.connection import Connection

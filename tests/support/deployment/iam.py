@@ -1,12 +1,8 @@
 """What IAM makes of statements that allow, as far as our policies go: actions, resources and conditions."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 def allows(statements: Iterable[Mapping[str, Any]], action: str, resource: str, **context: str | list[str]) -> bool:

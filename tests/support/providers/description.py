@@ -8,18 +8,14 @@ is an object (of such fields), a list (of the type in it), or a text: ``string``
 ``integer``, ``boolean``, ``object``, or the values that are allowed, ``a|b``.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from simulator.providers.kit.http_server import HttpRequest
+from simulator.providers.kit.http_server import HttpRequest
 
 _FOLDER = Path(__file__).parents[2] / "data/descriptions"
 _TYPES = {"string": str, "integer": int, "boolean": bool, "object": dict}

@@ -12,8 +12,9 @@ import random
 import re
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 from urllib.request import urlopen
 
@@ -24,9 +25,6 @@ from werkzeug.test import Client
 from simulator.environment.faults import FakeAnswer, FaultScript, Scramble
 from tests.conftest import read_models_once
 from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ACCOUNT, REGION = "123456789012", "eu-central-1"
 FLEET = "fleet-a"

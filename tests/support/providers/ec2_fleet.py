@@ -1,8 +1,6 @@
 """A fleet of EC2 instances that Shepherd manages, for operators to repair."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
@@ -12,14 +10,8 @@ from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.bmdb.capacity import provided
-from tests.support.bmdb.fleet import HOUR
-from tests.support.providers.ec2_api import FLEET, IMAGE, subnets
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from tests.support.bmdb.fleet import Fleet
-    from tests.support.providers.ec2_api import Ec2Api
+from tests.support.bmdb.fleet import HOUR, Fleet
+from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, subnets
 
 _OUR_LINE = ssh_keys.public_line(ssh_keys.generate())
 

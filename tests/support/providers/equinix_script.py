@@ -1,16 +1,12 @@
 """An HTTP server for the tests of the Equinix adapter, which answers request after request as a test says."""
 
-from __future__ import annotations
-
 import json
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import Any
 
 
 @dataclass

@@ -1,15 +1,11 @@
 """The API of the example provider ``acme`` in ``docs/providers/write-your-own.md``: servers, each with an owner."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.kit.http_server import HttpRequest
 from simulator.providers.kit.machines import Refused
 from simulator.providers.kit.rest import Call, RestApi, in_header, route
-
-if TYPE_CHECKING:
-    from simulator.providers.kit.http_server import HttpRequest
 
 KEY = "the-key-of-acme"
 

@@ -1,21 +1,15 @@
 """Providers for tests of the loops: nothing of them is real."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from uuid import UUID
 
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderError
+from shepherd_core.domain.machine import Machine, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
 
 from tests.support.bmdb.fleet import PROVIDER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from shepherd_core.domain.clock import Deadline
-    from shepherd_core.domain.machine import Machine, ProviderId
 
 
 class FakeProvider(Provider):

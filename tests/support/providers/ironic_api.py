@@ -1,11 +1,10 @@
 """Ironic for tests: the fake, or the real service where ``IRONIC_ENVIRONMENT`` names one (``make test-ironic``)."""
 
-from __future__ import annotations
-
 import atexit
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import requests
@@ -14,17 +13,13 @@ from shepherd_core.providers.ironic.calls import VERSION
 from shepherd_core.providers.kit.auth import Basic
 from shepherd_core.settings.providers.ironic import IronicSettings
 
+from simulator.providers.ironic.api import IronicApi
 from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.ironic.service import IronicService, RealIronic, installed
+from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from simulator.scratch import scratch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from simulator.providers.ironic.api import IronicApi
-    from simulator.providers.kit.hardware import NoHardware
-    from tests.conftest import ManualClock
+from tests.conftest import ManualClock
 
 CREDENTIAL = "shepherd:a-password-that-nobody-may-see"
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"

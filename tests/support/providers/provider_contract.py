@@ -17,13 +17,11 @@ capacity in it. It is the edge that is faked (an API server, a file), never the
 adapter. What a world cannot do is left out, and the tests that need it are skipped.
 """
 
-from __future__ import annotations
-
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -40,16 +38,9 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.domain.provider import STEPS, Capability
+from shepherd_core.domain.provider import STEPS, Capability, Provider
 
-from simulator.environment.faults import Delay, FakeAnswer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shepherd_core.domain.provider import Provider
-
-    from simulator.environment.faults import FaultScript
+from simulator.environment.faults import Delay, FakeAnswer, FaultScript
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 OTHER_TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0002")

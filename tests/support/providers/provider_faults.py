@@ -8,10 +8,9 @@ A test class joins it beside the contract, with the same fixture ``world``, whos
         ...
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import pytest
 from shepherd_core.adapters.bounded_answer import LONGEST_ANSWER, MOST_VALUES
@@ -26,11 +25,12 @@ from shepherd_core.domain.errors import (
     ProviderUnusable,
     TimeLimitExceeded,
 )
-from shepherd_core.domain.machine import INVALID
+from shepherd_core.domain.machine import INVALID, Machine
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.kit import fields
 
-from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer, Scramble, SetValue, Shrink
+from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer, FaultScript, Rule, Scramble, SetValue, Shrink
+from tests.conftest import ManualClock
 from tests.support.providers.provider_contract import (
     ACTIONS,
     INTERRUPTIONS,
@@ -42,14 +42,6 @@ from tests.support.providers.provider_contract import (
     _method,
     _unused,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from shepherd_core.domain.machine import Machine
-
-    from simulator.environment.faults import FaultScript, Rule
-    from tests.conftest import ManualClock
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 

@@ -1,20 +1,15 @@
 """Shared by the tests of the redfish provider: the adapter in front of a rack, and its secrets."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shepherd_core.domain.clock import Clock
 from shepherd_core.domain.errors import SecretMissing
 from shepherd_core.providers.redfish.adapter import RedfishProvider
 from shepherd_core.settings.providers.redfish import RedfishSettings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shepherd_core.domain.clock import Clock
-
-    from simulator.providers.redfish.bmcs import RedfishRack
+from simulator.providers.redfish.bmcs import RedfishRack
 
 
 @dataclass

@@ -1,17 +1,12 @@
 """A real HTTP server on loopback that answers as a test says: the edge behind requests and boto3."""
 
-from __future__ import annotations
-
+import ssl
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterator, Mapping
 
 
 @dataclass(frozen=True)

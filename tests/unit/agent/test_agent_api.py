@@ -1,18 +1,12 @@
 """What the agents' endpoint refuses by itself: none of it reaches the BMDB, or needs to know who sent it."""
 
-from __future__ import annotations
-
 import json
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.agent.endpoint import AgentApi, AgentRequest
+from shepherd_core.agent.endpoint import AgentApi, AgentRequest, AgentResponse
 from shepherd_core.agent.judgement import Limits
 from shepherd_core.settings.relays import Relays
-
-if TYPE_CHECKING:
-    from shepherd_core.agent.endpoint import AgentResponse
 
 MACHINE = "c0ffee00-0000-4000-8000-000000000001"
 ADDRESS = "2001:db8::13"

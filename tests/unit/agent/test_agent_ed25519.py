@@ -1,7 +1,5 @@
 """The agent's own Ed25519 against the standard and a library."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

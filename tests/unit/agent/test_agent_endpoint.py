@@ -1,7 +1,5 @@
 """Where the agent reports to."""
 
-from __future__ import annotations
-
 import pytest
 
 from agent.shepherd_agent.endpoint import Endpoint

@@ -1,18 +1,12 @@
 """When the agent reports."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.settings.functions import AgentApiSettings, RecovererSettings
 
 from agent.shepherd_agent.heartbeat import first_pause, pause_after, pause_after_failure
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 DEFAULT = AgentApiSettings.model_fields["heartbeat_interval_seconds"].default
 

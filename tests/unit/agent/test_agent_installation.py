@@ -1,7 +1,5 @@
 """Which installation commands the agent runs."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

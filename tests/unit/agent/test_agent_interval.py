@@ -1,17 +1,12 @@
 """How often the agent reports."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from agent.shepherd_agent.interval import INTERVAL_VARIABLE, Interval
 from agent.shepherd_agent.refusal import Refusal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

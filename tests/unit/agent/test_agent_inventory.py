@@ -1,7 +1,5 @@
 """When the agent sends its hardware report."""
 
-from __future__ import annotations
-
 from agent.shepherd_agent.inventory import Inventory
 
 HOUR = 3600.0

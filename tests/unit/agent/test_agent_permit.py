@@ -1,8 +1,6 @@
 """Which installation requests the agent carries out."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -11,9 +9,6 @@ from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSInsta
 from agent.shepherd_agent.messages import InstallationRequest
 from agent.shepherd_agent.permit import NotPermitted, Permit
 from tests.support.agents.installation_key import KEY, NOW, PUBLIC, signed_request, taught
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OTHER = Ed25519PrivateKey.from_private_bytes(b"o" * 32)
 REQUEST = OSInstallationRequest(generation=7, metropolis=MetropolisInstallation(image_url="https://x/y"))

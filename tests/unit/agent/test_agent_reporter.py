@@ -1,7 +1,5 @@
 """The time that the agent writes on its requests."""
 
-from __future__ import annotations
-
 from agent.shepherd_agent.reporter import Clock
 
 YEAR = 365 * 86_400_000

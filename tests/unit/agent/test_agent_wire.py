@@ -1,7 +1,5 @@
 """The agent's own protobuf codec against the real one."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

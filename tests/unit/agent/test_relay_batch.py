@@ -1,11 +1,10 @@
 """When a relay passes on what it has collected: as soon as the first of the agents cannot wait any longer."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
+from collections.abc import Mapping
 from http.client import HTTPMessage
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
@@ -15,9 +14,6 @@ from agent.shepherd_agent.relay_batch import Away, Batches, RelayedAnswer
 from agent.shepherd_agent.relay_client import RelayClient
 from agent.shepherd_agent.relay_times import ANSWER_SECONDS, LONGEST_COLLECT_SECONDS, collect_seconds
 from agent.shepherd_agent.wire import field, fields, integer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HOUR = 3600.0
 ENDPOINTS = 4

@@ -1,14 +1,13 @@
 """The agent handshake: what is done in which order, and every answer that is not good enough."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import pytest
 from shepherd_core.agent.takeover import (
     STDERR_BYTES,
+    AgentBinary,
     AgentProgram,
     RunResult,
     Takeover,
@@ -30,10 +29,7 @@ from shepherd_core.domain.pb.agent_pb2 import TakeoverError as AgentsError
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.remediation import AgentState
 
-if TYPE_CHECKING:
-    from shepherd_core.agent.takeover import AgentBinary
-
-    from tests.conftest import ManualClock
+from tests.conftest import ManualClock
 
 KEY = bytes(range(32))
 INIT = TakeoverInit(machine_id="7b1d", bmaas_endpoint="https://bmaas.example", ca_certificate=b"\x30der")

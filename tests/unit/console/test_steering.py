@@ -1,10 +1,8 @@
 """A change in the console is carried out once, and only while it would do what was shown."""
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from shepherd_core.domain.errors import CommitUnknown, ShepherdError
@@ -14,9 +12,6 @@ from shepherdctl.console.changes import Plan, Shown
 from shepherdctl.console.forms import FormInvalid
 from shepherdctl.console.kinds import KINDS
 from shepherdctl.console.steering import Alone, Busy, Change, Steering
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SHOWN = Shown(("What",), [("one",)], typed="one")
 

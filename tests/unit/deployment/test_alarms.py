@@ -1,12 +1,11 @@
 """The alarms and the dashboard look at what is measured, and tell an operator what the documentation tells."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy
+from collections.abc import Iterator
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from shepherd_core import telemetry
@@ -28,9 +27,6 @@ from tests.support.deployment.deployments import (
     deployed_name,
     stack_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COST = runpy.run_path(str(ROOT / "bench" / "cost.py"))
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """What AWS's errors mean to us."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

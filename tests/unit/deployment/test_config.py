@@ -1,7 +1,5 @@
 """The settings: read from the environment, every fault told at once."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """The web console is an extra: the layer does not grow by it."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

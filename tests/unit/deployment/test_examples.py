@@ -1,12 +1,11 @@
 """The examples are complete: the templates take the answers, functions the settings, and providers the lists."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import tomllib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
@@ -19,9 +18,6 @@ from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import load
 
 from tests.support.deployment.deployments import FUNCTIONS, LOOPS, ROOT, environment, stack_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EXAMPLES = [path.parent for path in sorted((ROOT / "examples").glob("*/README.md"))]
 EVERY_EXAMPLE = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)

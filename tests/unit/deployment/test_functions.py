@@ -1,12 +1,10 @@
 """The handlers are thin, and cheap to import."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.domain.errors import ConfigError
@@ -16,9 +14,6 @@ from shepherd_core.wiring import loops
 from shepherd_core.wiring.loops import LOOPS
 
 from bench import coldstart
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 FUNCTIONS = (*LOOPS, "migrator", "agent_api")

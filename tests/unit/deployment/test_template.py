@@ -1,10 +1,9 @@
 """template.yaml says what the code expects: held to the settings and to our rules for deployments."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
@@ -31,9 +30,6 @@ from tests.support.deployment.deployments import (
     stack_of,
     templates,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS)
 EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)

@@ -1,7 +1,5 @@
 """template.yaml with the operator's choices filled in: what is refused, and what each choice makes of the rest."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any

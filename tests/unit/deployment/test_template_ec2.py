@@ -1,8 +1,7 @@
 """What the functions may do to EC2, conditions included: to the fleet all that is needed, to anything else nothing."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,9 +19,6 @@ from tests.support.deployment.deployments import (
     stack_of,
 )
 from tests.support.deployment.iam import allows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 BOTH = {**EC2, "Ec2Resources": f"{EC2['Ec2Resources']},lt-0e5"}

@@ -1,7 +1,5 @@
 """What EC2's answers mean as machines and capacity, and what a new instance is told."""
 
-from __future__ import annotations
-
 import json
 from ipaddress import ip_address
 from typing import Any

@@ -1,7 +1,5 @@
 """What the answers of the Equinix Metal API mean as machines."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 from typing import Any
 from uuid import UUID

@@ -1,7 +1,5 @@
 """What the answers of Hetzner's Robot web service mean as machines."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers of providers that no honest API gives: bounded before they are parsed, and refused with our own errors."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

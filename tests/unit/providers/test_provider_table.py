@@ -1,23 +1,18 @@
 """The providers that Shepherd knows: what ``SPECS`` says of them holds for adapters, settings and pages."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
 from shepherd_core import providers
-from shepherd_core.domain.provider import STEPS, Capability
+from shepherd_core.domain.provider import STEPS, Capability, Provider
 from shepherd_core.settings import functions
 from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers.spec import ProviderSpec
 from shepherd_core.wiring.providers import load
 
 from bench import coldstart
-
-if TYPE_CHECKING:
-    from shepherd_core.domain.provider import Provider
-    from shepherd_core.settings.providers.spec import ProviderSpec
 
 PATH = Path(__file__).parents[3] / "docs" / "providers"
 PAGE = (PATH / "README.md").read_text()

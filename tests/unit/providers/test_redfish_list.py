@@ -1,7 +1,5 @@
 """What the list of machines with BMCs must look like, and what is said about one that does not."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

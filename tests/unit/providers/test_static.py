@@ -1,7 +1,5 @@
 """What the static list must look like, and what is said about one that does not."""
 
-from __future__ import annotations
-
 import json
 from ipaddress import ip_address
 from uuid import UUID

@@ -1,7 +1,5 @@
 """Backoff: whole seconds that grow with every failure, as the domain says."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The circuit breaker: when so many machines are unhealthy that recovery is suspended, figure by figure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import product

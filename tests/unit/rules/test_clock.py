@@ -1,15 +1,10 @@
 """Elapsed time and its limits."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import SessionExpired, TimeLimitExceeded
 
-if TYPE_CHECKING:
-    from tests.conftest import ManualClock
+from tests.conftest import ManualClock
 
 
 def test_the_time_that_is_left_shrinks_until_there_is_none(clock: ManualClock) -> None:

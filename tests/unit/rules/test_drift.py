@@ -1,7 +1,5 @@
 """Which class each difference has: a listing and a ledger go in, one class for each machine comes out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any

@@ -1,7 +1,5 @@
 """The errors: one tree, drawn as it is, whose texts are ready for a log."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """How gaps between snapshots extend the heartbeat timeout: the rule, and simulated schedules and agents."""
 
-from __future__ import annotations
-
 from bisect import bisect
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A model of a fleet whose heartbeats get lost: real rules, the agent's real pauses, default settings."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field, replace
 from itertools import product

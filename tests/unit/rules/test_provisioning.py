@@ -1,7 +1,5 @@
 """What the Provisioner decides, as tables of rules: a listing and a ledger go in, a plan comes out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any

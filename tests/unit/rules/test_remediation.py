@@ -1,9 +1,8 @@
 """The remediation policy: which step comes next, and when recovery gives up."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -40,9 +39,6 @@ from shepherd_core.settings.sources import load
 
 from tests.conftest import ManualClock
 from tests.support import defaults
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0

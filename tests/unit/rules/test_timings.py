@@ -1,7 +1,5 @@
 """Advice on settings that are too short: given when the figures show it, and not otherwise."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

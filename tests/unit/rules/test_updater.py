@@ -1,7 +1,5 @@
 """What the Updater finds to be otherwise: a pure function of a listing and of what is on record."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any

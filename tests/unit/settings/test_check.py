@@ -1,7 +1,5 @@
 """The rules between settings, each at its boundary, on both sides."""
 
-from __future__ import annotations
-
 import pytest
 from shepherd_core.settings.check import RULES
 from shepherd_core.settings.deployment import DeploymentSettings

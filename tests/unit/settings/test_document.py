@@ -1,7 +1,5 @@
 """The reader of the settings document: every fault at once, whatever stands in it."""
 
-from __future__ import annotations
-
 import hashlib
 import tomllib
 from datetime import UTC, datetime

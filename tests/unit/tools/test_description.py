@@ -1,7 +1,5 @@
 """The descriptions of APIs refuse requests that they do not have."""
 
-from __future__ import annotations
-
 import json
 from email.message import Message
 from typing import Any

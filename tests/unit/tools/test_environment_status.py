@@ -1,7 +1,5 @@
 """What the simulator calls a violated invariant."""
 
-from __future__ import annotations
-
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any

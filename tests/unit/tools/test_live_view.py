@@ -1,10 +1,8 @@
 """The live view of the demo: its events stay visible and in their order, whatever the size of terminal and fleet."""
 
-from __future__ import annotations
-
 from io import StringIO
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -12,12 +10,10 @@ from rich.console import Console
 from rich.live import Live
 
 from shepherdctl.live_view import LiveView, finish
+from simulator.environment.environment import Environment
 from simulator.environment.status import MachineStatus
 from simulator.lambda_.service import Invocation
-
-if TYPE_CHECKING:
-    from simulator.environment.environment import Environment
-    from tests.conftest import ManualClock
+from tests.conftest import ManualClock
 
 MACHINES = 30
 SUSPENDED = Invocation("recoverer", 1, {"recovery_suspended": 1})

@@ -1,7 +1,5 @@
 """The changes of `make mutants`, each operator once, and the list of equivalent mutants."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

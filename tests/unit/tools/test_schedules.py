@@ -1,15 +1,11 @@
 """The simulated schedules: who is fired, and how often."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from simulator.environment.scheduler import Schedules
 from simulator.lambda_.service import Invocation, LambdaService
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 TICKS = 7
 

@@ -1,13 +1,11 @@
 """How the command line reads durations and writes times, ids and tables."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from io import StringIO
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -16,9 +14,6 @@ from rich.text import Text
 from shepherd_core.domain.machine import Process
 
 from shepherdctl import formats, output
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 A, B, C = (UUID(f"{start}-1111-4111-8111-111111111111") for start in ("aaaaaaaa", "aaaaaaab", "cccccccc"))

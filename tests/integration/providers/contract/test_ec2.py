@@ -1,23 +1,17 @@
 """The adapter of Amazon EC2, held to the contract of all providers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.ec2.adapter import Ec2Provider
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
+from tests.conftest import ManualClock
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Faults, ec2_api, launch_by_hand, refusal, subnets
 from tests.support.providers.provider_contract import ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.providers.scripted_http import Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.conftest import ManualClock
 
 SECRET = "a-secret-access-key-that-nobody-may-see"
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"

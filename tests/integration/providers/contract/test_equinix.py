@@ -1,8 +1,6 @@
 """The Equinix Metal adapter, held to the contract of all providers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from shepherd_core.providers.equinix.adapter import EquinixProvider
@@ -11,14 +9,10 @@ from shepherd_core.settings.providers.equinix import EquinixSettings
 from simulator.environment.faults import EmptyPage, UnknownState
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.kit.hardware import NoHardware
+from tests.conftest import ManualClock
 from tests.support.providers.provider_contract import Places, ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.conftest import ManualClock
 
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
 KEY = "an-api-key-that-nobody-may-see"

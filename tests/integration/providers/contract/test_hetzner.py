@@ -1,8 +1,6 @@
 """The adapter of Hetzner's dedicated servers, held to the contract of all providers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from shepherd_core.domain.provider import Capability
@@ -13,14 +11,10 @@ from simulator.environment.faults import FakeAnswer
 from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.hetzner.state import RobotServer
 from simulator.providers.kit.hardware import NoHardware
+from tests.conftest import ManualClock
 from tests.support.providers.provider_contract import Places, ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.conftest import ManualClock
 
 USER = "#ws+made-up"
 PASSWORD = "a-password-that-nobody-may-see"

@@ -1,8 +1,6 @@
 """The ironic adapter, held to the contract of all providers; by ``make test-ironic`` with the real service."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -11,15 +9,11 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from simulator.environment.faults import FakeAnswer, SetValue
 from simulator.providers.ironic.service import installed
 from simulator.providers.kit.hardware import NoHardware
+from tests.conftest import ManualClock
 from tests.support.providers.ironic_api import CREDENTIAL, ironic_api, ironic_provider, operate
 from tests.support.providers.provider_contract import Places, ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.conftest import ManualClock
 
 
 def nodes(clock: ManualClock) -> Iterator[World]:

@@ -1,8 +1,6 @@
 """The adapter of Latitude.sh, held to the contract of all providers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
@@ -17,15 +15,11 @@ from simulator.environment.faults import SetValue
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from simulator.providers.latitude.api import PROJECT, LatitudeApi
+from tests.conftest import ManualClock
 from tests.support.providers.description import Description
 from tests.support.providers.provider_contract import Places, ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.conftest import ManualClock
 
 TOKEN = "a-token-that-nobody-may-see"
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"

@@ -1,27 +1,19 @@
 """The redfish adapter, held to the contract of all providers: against the emulator, over real HTTPS."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from shepherd_core.domain.errors import SourceMissing, SourceUnavailable
+from shepherd_core.domain.errors import SourceError, SourceMissing, SourceUnavailable
 
 from simulator.environment.faults import Delay, FakeAnswer
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
+from tests.conftest import ManualClock
 from tests.support.providers.provider_contract import ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.providers.redfish_rack import provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from shepherd_core.domain.errors import SourceError
-
-    from tests.conftest import ManualClock
 
 PASSWORD = "made-up:password of a BMC"
 

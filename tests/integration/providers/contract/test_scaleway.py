@@ -1,11 +1,11 @@
 """The adapter of Scaleway's Elastic Metal, held to the contract of all providers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import pytest
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
 from shepherd_core.providers.kit.context import ProviderContext
@@ -16,17 +16,11 @@ from simulator.environment.faults import FakeAnswer, SetValue
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from simulator.providers.scaleway.api import MONTHLY_OFFER, OFFER, OS, PROJECT, ZONE, ScalewayApi
+from tests.conftest import ManualClock
 from tests.support.providers.description import Description
 from tests.support.providers.provider_contract import Places, ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shepherd_core.domain.clock import Deadline
-
-    from tests.conftest import ManualClock
 
 SECRET = "a-key-that-nobody-may-see"
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"

@@ -1,10 +1,8 @@
 """The static provider keeps the contract that all providers keep."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from shepherd_core.adapters import documents
@@ -13,9 +11,6 @@ from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.static import StaticProvider
 
 from tests.support.providers.provider_contract import ProviderContract, World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENTRIES = [
     {"ID": "rack1-1", "Addr": "192.0.2.11", "Location": "Amsterdam"},
