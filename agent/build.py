@@ -27,8 +27,8 @@ def build(output: Path) -> str:
     archive = BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as zipped:  # compression differs between versions of zlib
         _add(zipped, "__main__.py", _START)
-        for source in sorted(_PACKAGE.glob("*.py")):
-            _add(zipped, f"{_PACKAGE.name}/{source.name}", source.read_bytes())
+        for source in sorted(_PACKAGE.rglob("*.py")):
+            _add(zipped, source.relative_to(_PACKAGE.parent).as_posix(), source.read_bytes())
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
     content = _SHEBANG + archive.getvalue()

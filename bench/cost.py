@@ -30,7 +30,7 @@ _CORE_GB = 1.769
 """The memory with which a function gets a whole core."""
 _ROOT = Path(__file__).parents[1]
 _INTERVAL = AgentApiSettings.model_fields["heartbeat_interval_seconds"]
-_COLLECT_SECONDS = runpy.run_path(str(_ROOT / "agent/shepherd_agent/relay_times.py"))["collect_seconds"]
+_COLLECT_SECONDS = runpy.run_path(str(_ROOT / "agent/shepherd_agent/relay/times.py"))["collect_seconds"]
 """From the agent's source."""
 
 

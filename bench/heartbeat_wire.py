@@ -22,8 +22,8 @@ from pathlib import Path
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
 
 from agent.shepherd_agent.ed25519 import PrivateKey
-from agent.shepherd_agent.endpoint import Endpoint
-from agent.shepherd_agent.reporter import Reporter
+from agent.shepherd_agent.reports.endpoint import Endpoint
+from agent.shepherd_agent.reports.reporter import Reporter
 from bench.results import median
 from simulator.environment.certificate import make
 from simulator.providers.kit.http_server import Reply, Server

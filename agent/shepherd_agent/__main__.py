@@ -7,9 +7,9 @@ from pathlib import Path
 
 from . import __version__
 from .diagnostics import beat_once, describe
-from .endpoint import NotDelivered
 from .messages import takeover_error
 from .refusal import Refusal
+from .reports.endpoint import NotDelivered
 from .takeover import take_over
 
 _USAGE = """\
@@ -81,7 +81,7 @@ def _beat_once(machine_id: str, address: str, ca_file: str | None = None) -> int
 
 
 def _relay(place: str, address: str, served: str, ca_file: str | None = None) -> int:
-    from .relay import run_relay  # noqa: PLC0415 - asyncio, which an agent does not need
+    from .relay.server import run_relay  # noqa: PLC0415 - asyncio, which an agent does not need
 
     try:
         run_relay(place, address, served, ca_file)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .ed25519 import SEED_LENGTH, PrivateKey
-from .endpoint import Endpoint, NotDelivered
-from .hardware import hardware_report
-from .kernel import Kernel
+from .hardware.kernel import Kernel
+from .hardware.report import hardware_report
 from .messages import HeartbeatResponse, heartbeat_request
 from .refusal import Refusal
-from .reporter import Reporter
+from .reports.endpoint import Endpoint, NotDelivered
+from .reports.reporter import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .ed25519 import SEED_LENGTH, PrivateKey
-from .endpoint import Endpoint
-from .heartbeat import Heartbeats, send_heartbeats
-from .installation import Installer, time_limit
-from .interval import Interval
-from .inventory import Inventory
+from .hardware.inventory import Inventory
+from .installation.installer import Installer, time_limit
+from .installation.permit import Permit
 from .messages import RESPONSE_KEY_LENGTH, TakeoverInit, takeover_success
-from .permit import Permit
 from .process import PidFile, detach, has_open, keep_memory_private, older_agents
 from .refusal import Refusal
-from .relay_client import RelayClient
-from .switch import SwitchingReporter
+from .relay.client import RelayClient
+from .reports.endpoint import Endpoint
+from .reports.heartbeat import Heartbeats, send_heartbeats
+from .reports.interval import Interval
+from .reports.switching_reporter import SwitchingReporter
 
 if TYPE_CHECKING:
     from typing import BinaryIO, NoReturn

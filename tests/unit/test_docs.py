@@ -15,7 +15,8 @@ from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettin
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 from shepherd_core.telemetry import Metric
 
-from agent.shepherd_agent import installation, interval
+from agent.shepherd_agent.installation import installer
+from agent.shepherd_agent.reports import interval
 from shepherdctl import settings_text
 from shepherdctl.cures import CURES
 
@@ -61,7 +62,7 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
     types: list[type[base.Settings]] = [*functions.FUNCTIONS.values(), *providers.PROVIDERS.values()]
     types += [CapacitySettings, DeploymentSettings, OperatorSettings]
     fields = {f"{base.PREFIX}{name.upper()}" for each in types for name in each.model_fields}
-    agents = {interval.INTERVAL_VARIABLE, installation.LIMIT_VARIABLE, installation.GENERATION_VARIABLE}
+    agents = {interval.INTERVAL_VARIABLE, installer.LIMIT_VARIABLE, installer.GENERATION_VARIABLE}
     assert documented <= fields | agents | {"SHEPHERD_SETTINGS", DEFAULT_PREFIX.rstrip("_")}
 
 

@@ -24,9 +24,9 @@ from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, HeartbeatResp
 
 from agent.build import build
 from agent.shepherd_agent.ed25519 import PrivateKey
-from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.process import older_agents
-from agent.shepherd_agent.reporter import Reporter
+from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
+from agent.shepherd_agent.reports.reporter import Reporter
 from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
 from simulator.machines.pool import MachinePool
 from tests.support.agents.agent_server import AgentServer, Request

@@ -16,13 +16,13 @@ from shepherd_core.domain.errors import ConfigError, EventInvalid
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, OSInstallationRequest
 
 from agent.shepherd_agent.ed25519 import PrivateKey
-from agent.shepherd_agent.endpoint import Endpoint
-from agent.shepherd_agent.heartbeat import Heartbeats
-from agent.shepherd_agent.installation import Installer
-from agent.shepherd_agent.interval import Interval
-from agent.shepherd_agent.inventory import Inventory
-from agent.shepherd_agent.permit import Permit
-from agent.shepherd_agent.reporter import Reporter, Unauthorized, milliseconds
+from agent.shepherd_agent.hardware.inventory import Inventory
+from agent.shepherd_agent.installation.installer import Installer
+from agent.shepherd_agent.installation.permit import Permit
+from agent.shepherd_agent.reports.endpoint import Endpoint
+from agent.shepherd_agent.reports.heartbeat import Heartbeats
+from agent.shepherd_agent.reports.interval import Interval
+from agent.shepherd_agent.reports.reporter import Reporter, Unauthorized, milliseconds
 from functions.agent_api.app import lambda_handler
 from simulator.environment import certificate
 from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker

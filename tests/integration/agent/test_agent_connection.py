@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.shepherd_agent.connection import Line
-from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
+from agent.shepherd_agent.reports.connection import Line
+from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
 from simulator.providers.kit.http_server import Reply
 from tests.support.agents.door import Door, certificate
 

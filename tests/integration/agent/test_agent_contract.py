@@ -13,7 +13,8 @@ import pytest
 from google.protobuf import text_format
 from shepherd_core.domain.pb import agent_pb2, callback_pb2
 
-from agent.shepherd_agent import messages, node
+from agent.shepherd_agent import messages
+from agent.shepherd_agent.hardware import node
 from agent.shepherd_agent.wire import encode
 from tests.support.agents.installation_key import NOW
 

@@ -7,8 +7,8 @@ import pytest
 from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, EFISupport, NetworkInterface
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport
 
-from agent.shepherd_agent.hardware import hardware_report
-from agent.shepherd_agent.kernel import Kernel
+from agent.shepherd_agent.hardware.kernel import Kernel
+from agent.shepherd_agent.hardware.report import hardware_report
 from agent.shepherd_agent.wire import encode
 from tests.support.agents.recorded_tree import unfold
 

@@ -20,13 +20,13 @@ from shepherd_core.domain.pb.callback_pb2 import (
 )
 
 from agent.shepherd_agent.ed25519 import PrivateKey
-from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
-from agent.shepherd_agent.heartbeat import Heartbeats
-from agent.shepherd_agent.installation import Installer
-from agent.shepherd_agent.interval import Interval
-from agent.shepherd_agent.inventory import Inventory
-from agent.shepherd_agent.permit import Permit
-from agent.shepherd_agent.reporter import Refused, Reporter, TooOften, Unauthorized
+from agent.shepherd_agent.hardware.inventory import Inventory
+from agent.shepherd_agent.installation.installer import Installer
+from agent.shepherd_agent.installation.permit import Permit
+from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
+from agent.shepherd_agent.reports.heartbeat import Heartbeats
+from agent.shepherd_agent.reports.interval import Interval
+from agent.shepherd_agent.reports.reporter import Refused, Reporter, TooOften, Unauthorized
 from tests.support.agents.agent_server import AgentServer, Answer, Request
 from tests.support.agents.installation_key import signed_request, taught
 from tests.support.waiting import eventually

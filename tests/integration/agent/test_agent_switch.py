@@ -10,8 +10,8 @@ import pytest
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
 
 from agent.shepherd_agent.ed25519 import PrivateKey
-from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
-from agent.shepherd_agent.switch import SwitchingReporter
+from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
+from agent.shepherd_agent.reports.switching_reporter import SwitchingReporter
 from simulator.providers.kit.http_server import Reply
 from tests.support.agents.door import Door, certificate
 

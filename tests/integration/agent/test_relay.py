@@ -16,10 +16,10 @@ from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatResponse
 
 from agent.shepherd_agent.ed25519 import PrivateKey
-from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.messages import heartbeat_request
-from agent.shepherd_agent.relay_client import RelayClient
-from agent.shepherd_agent.reporter import Reporter
+from agent.shepherd_agent.relay.client import RelayClient
+from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
+from agent.shepherd_agent.reports.reporter import Reporter
 from simulator.environment.agent_endpoint import AgentEndpoint
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
 from tests.support.agents.signed_agent import SignedAgent, database_time, endpoint

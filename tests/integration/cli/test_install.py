@@ -23,8 +23,8 @@ from shepherd_core.domain.pb.callback_pb2 import (
     OSInstallationRequest,
 )
 
+from agent.shepherd_agent.installation.permit import NotPermitted, Permit
 from agent.shepherd_agent.messages import InstallationRequest
-from agent.shepherd_agent.permit import NotPermitted, Permit
 from tests.support.agents.installation_key import taught
 from tests.support.bmdb.fleet import Fleet, claimed, ids
 from tests.support.command_line import CommandLine, without_styles

@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 
 from agent.shepherd_agent.ed25519 import PrivateKey
-from agent.shepherd_agent.endpoint import Endpoint
-from agent.shepherd_agent.reporter import Reporter
+from agent.shepherd_agent.reports.endpoint import Endpoint
+from agent.shepherd_agent.reports.reporter import Reporter
 from simulator.environment.certificate import make
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
 

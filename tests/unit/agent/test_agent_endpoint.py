@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.shepherd_agent.endpoint import Endpoint
 from agent.shepherd_agent.refusal import Refusal
+from agent.shepherd_agent.reports.endpoint import Endpoint
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from shepherd_core.settings.functions import AgentApiSettings, RecovererSettings
 
-from agent.shepherd_agent.heartbeat import first_pause, pause_after, pause_after_failure
+from agent.shepherd_agent.reports.heartbeat import first_pause, pause_after, pause_after_failure
 
 DEFAULT = AgentApiSettings.model_fields["heartbeat_interval_seconds"].default
 

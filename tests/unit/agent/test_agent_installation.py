@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from agent.shepherd_agent.installation import unsafe
+from agent.shepherd_agent.installation.installer import unsafe
 
 AGENT, STRANGER = 1000, 65534
 

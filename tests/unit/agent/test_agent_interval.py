@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.shepherd_agent.interval import INTERVAL_VARIABLE, Interval
 from agent.shepherd_agent.refusal import Refusal
+from agent.shepherd_agent.reports.interval import INTERVAL_VARIABLE, Interval
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """When the agent sends its hardware report."""
 
-from agent.shepherd_agent.inventory import Inventory
+from agent.shepherd_agent.hardware.inventory import Inventory
 
 HOUR = 3600.0
 

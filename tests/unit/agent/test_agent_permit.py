@@ -6,8 +6,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSInstallationRequest
 
+from agent.shepherd_agent.installation.permit import NotPermitted, Permit
 from agent.shepherd_agent.messages import InstallationRequest
-from agent.shepherd_agent.permit import NotPermitted, Permit
 from tests.support.agents.installation_key import KEY, NOW, PUBLIC, signed_request, taught
 
 OTHER = Ed25519PrivateKey.from_private_bytes(b"o" * 32)

@@ -1,6 +1,6 @@
 """The time that the agent writes on its requests."""
 
-from agent.shepherd_agent.reporter import Clock
+from agent.shepherd_agent.reports.reporter import Clock
 
 YEAR = 365 * 86_400_000
 

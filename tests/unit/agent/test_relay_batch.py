@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from agent.shepherd_agent.endpoint import CONTENT_TYPE, Answer, Endpoint, NotDelivered
-from agent.shepherd_agent.relay import allowed_seconds
-from agent.shepherd_agent.relay_batch import Away, Batches, RelayedAnswer
-from agent.shepherd_agent.relay_client import RelayClient
-from agent.shepherd_agent.relay_times import ANSWER_SECONDS, LONGEST_COLLECT_SECONDS, collect_seconds
+from agent.shepherd_agent.relay.batch import Away, Batches, RelayedAnswer
+from agent.shepherd_agent.relay.client import RelayClient
+from agent.shepherd_agent.relay.server import allowed_seconds
+from agent.shepherd_agent.relay.times import ANSWER_SECONDS, LONGEST_COLLECT_SECONDS, collect_seconds
+from agent.shepherd_agent.reports.endpoint import CONTENT_TYPE, Answer, Endpoint, NotDelivered
 from agent.shepherd_agent.wire import field, fields, integer
 
 HOUR = 3600.0

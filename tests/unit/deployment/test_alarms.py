@@ -13,7 +13,7 @@ from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 
-from agent.shepherd_agent.relay_times import ANSWER_SECONDS, collect_seconds
+from agent.shepherd_agent.relay.times import ANSWER_SECONDS, collect_seconds
 from tests.support.deployment.cloudformation import PSEUDO, Stack, read_file
 from tests.support.deployment.deployments import (
     FUNCTIONS,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.settings.functions import AgentApiSettings
 
-from agent.shepherd_agent.heartbeat import pause_after
+from agent.shepherd_agent.reports.heartbeat import pause_after
 from tests.support.bmdb.gap_rule import Gap, extended_timeout, recheck_after, required_overdue
 
 MINUTE = 60

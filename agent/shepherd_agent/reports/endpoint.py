@@ -9,8 +9,8 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+from ..refusal import Refusal
 from .connection import Connection, Line
-from .refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,16 +6,16 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+from ..messages import HeartbeatResponse, heartbeat_request
 from .endpoint import NotDelivered
-from .messages import HeartbeatResponse, heartbeat_request
 from .reporter import Refused, Taken, TooOften, Unauthorized
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from .installation import Installer
+    from ..hardware.inventory import Inventory
+    from ..installation.installer import Installer
     from .interval import Interval
-    from .inventory import Inventory
     from .reporter import Reporter
 
 _JITTER = 0.1

@@ -6,13 +6,13 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from .ed25519 import verify
-from .messages import SignedInstallation
+from ..ed25519 import verify
+from ..messages import SignedInstallation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .messages import InstallationRequest, TakeoverInit
+    from ..messages import InstallationRequest, TakeoverInit
 
 _DOMAIN = b"shepherd-installation-v1"
 _LONGEST_RECORD = 200

@@ -7,15 +7,15 @@ from base64 import b64encode
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ..messages import named_relay
 from .endpoint import NotDelivered
-from .messages import named_relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .ed25519 import PrivateKey
+    from ..ed25519 import PrivateKey
+    from ..relay.client import RelayClient
     from .endpoint import Answer, Endpoint
-    from .relay_client import RelayClient
 
 MACHINE_HEADER, TIME_HEADER, SIGNATURE_HEADER = "Shepherd-Machine", "Shepherd-Time", "Shepherd-Signature"
 _DOMAIN = b"shepherd-agent-v1"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from .wire import numbered
+from ..wire import numbered
 
 
 class EfiSupport(IntEnum):

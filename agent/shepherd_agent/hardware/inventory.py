@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from .hardware import hardware_report
+from ..wire import encode
 from .kernel import Kernel
-from .wire import encode
+from .report import hardware_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable

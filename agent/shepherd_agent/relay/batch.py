@@ -8,13 +8,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from .endpoint import CONTENT_TYPE, NotDelivered
-from .wire import field, fields, integer
+from ..reports.endpoint import CONTENT_TYPE, NotDelivered
+from ..wire import field, fields, integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .endpoint import Endpoint
+    from ..reports.endpoint import Endpoint
 
 _POST_SECONDS = 6.0
 """For a batch to be answered. Agents wait for two seconds longer, then they report directly."""

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .duration import seconds_from
+from ..duration import seconds_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

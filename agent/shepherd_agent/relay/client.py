@@ -14,9 +14,9 @@ from base64 import b64decode
 from http.client import HTTPException
 from typing import TYPE_CHECKING
 
-from .connection import Line
-from .relay_times import ANSWER_SECONDS, collect_seconds
-from .reporter import SIGNATURE_HEADER, TIME_HEADER
+from ..reports.connection import Line
+from ..reports.reporter import SIGNATURE_HEADER, TIME_HEADER
+from .times import ANSWER_SECONDS, collect_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

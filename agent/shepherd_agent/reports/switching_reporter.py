@@ -8,16 +8,16 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ..messages import named_endpoint
+from ..refusal import Refusal
 from .endpoint import Endpoint, NotDelivered
-from .messages import named_endpoint
-from .refusal import Refusal
 from .reporter import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .ed25519 import PrivateKey
-    from .relay_client import RelayClient
+    from ..ed25519 import PrivateKey
+    from ..relay.client import RelayClient
 
 _TRIAL_SECONDS = 10.0
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 600.0, 86_400.0

@@ -14,13 +14,13 @@ from base64 import b64decode, b64encode
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .diagnostics import certificate
-from .endpoint import Endpoint
-from .refusal import Refusal
-from .relay_batch import Away, Batches
-from .relay_client import COLLECT_HEADER, MAC_HEADER
-from .relay_times import LONGEST_COLLECT_SECONDS
-from .reporter import MACHINE_HEADER, SIGNATURE_HEADER, TIME_HEADER
+from ..diagnostics import certificate
+from ..refusal import Refusal
+from ..reports.endpoint import Endpoint
+from ..reports.reporter import MACHINE_HEADER, SIGNATURE_HEADER, TIME_HEADER
+from .batch import Away, Batches
+from .client import COLLECT_HEADER, MAC_HEADER
+from .times import LONGEST_COLLECT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,14 +13,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .duration import seconds_from
-from .messages import installation_report
+from ..duration import seconds_from
+from ..messages import installation_report
 from .permit import NotPermitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .messages import InstallationRequest
+    from ..messages import InstallationRequest
     from .permit import Permit
 
 LIMIT_VARIABLE = "SHEPHERD_AGENT_INSTALL_SECONDS"

@@ -1,0 +1,1 @@
+"""Installations that operators request."""

@@ -1,0 +1,1 @@
+"""Heartbeats through a neighbour: the relay, and its clients."""
