@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.adapters.secrets import SsmSecretStore
+from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.settings.functions import SshKeySettings
 from shepherd_core.wiring.settings import load

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from shepherd_core.adapters.secrets import SsmSecretStore
+from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.agent.takeover import AgentBinary
 
 from tests.chaos.faults.stage import LOOPS, Stage, rows

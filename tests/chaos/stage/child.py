@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 import aws_lambda_powertools.utilities.parameters
 import boto3
 from shepherd_core import handlers
-from shepherd_core.adapters import aws, documents, secrets, ssh_keys
+from shepherd_core.adapters import aws, documents, ssh_keys
+from shepherd_core.adapters.aws import secrets
 from shepherd_core.adapters.ssh import dialer
 from shepherd_core.agent import endpoint
 from shepherd_core.loops import initializer, provisioner, recoverer, updater

@@ -7,7 +7,7 @@ from typing import Any
 
 import boto3
 import pytest
-from shepherd_core.adapters.secrets import SsmSecretStore
+from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.domain.errors import SecretError, SecretMissing, SecretUnavailable
 
 from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server

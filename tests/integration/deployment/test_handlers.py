@@ -10,7 +10,7 @@ from typing import Any
 import boto3
 import pytest
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.adapters.secrets import SsmSecretStore
+from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid
 from shepherd_core.telemetry import Metric

@@ -13,8 +13,9 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import HTTPClientError
-from shepherd_core.adapters import aws_answers, ssh_keys
-from shepherd_core.adapters.bounded_answer import LONGEST_ANSWER, MOST_VALUES
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.adapters.aws import answers
+from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER, MOST_VALUES
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
@@ -540,6 +541,6 @@ def test_an_answer_of_aws_that_trickles_in_is_cut_off() -> None:
     with scripted_server(lambda _: Answer(200, b" ", repeat=10_000, pause_seconds=0.02)) as server:
         once = Config(read_timeout=1, retries={"total_max_attempts": 1})
         client = boto3.client("ec2", endpoint_url=server.url, config=once)
-        aws_answers.limit(client)
+        answers.limit(client)
         with pytest.raises(HTTPClientError, match="incomplete when the time was up"):
             client.describe_instances()

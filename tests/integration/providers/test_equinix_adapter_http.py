@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from shepherd_core.adapters.bounded_answer import LONGEST_ANSWER
+from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
     MachineNotFound,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pytest
-from shepherd_core.adapters.bounded_answer import LONGEST_ANSWER, MOST_VALUES
+from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER, MOST_VALUES
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
     CapacityTaken,

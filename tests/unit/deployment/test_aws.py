@@ -86,7 +86,8 @@ def test_boto3_is_loaded_only_when_it_is_needed() -> None:
     code = """if True:
         import sys
         from pathlib import Path
-        from shepherd_core.adapters import agent_cache, aws, documents, secrets
+        from shepherd_core.adapters import agent_cache, aws, documents
+        from shepherd_core.adapters.aws import secrets
         from shepherd_core.providers import static
         secrets.SsmSecretStore()
         agent_cache.AgentCache(Path("unused"))

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from shepherd_core.adapters.bounded_answer import MOST_VALUES, AnswerTooLong, check_values
+from shepherd_core.adapters.http.bounded_answer import MOST_VALUES, AnswerTooLong, check_values
 from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable
 from shepherd_core.providers.ec2.objects import Instance
 from shepherd_core.providers.equinix import objects as equinix

@@ -7,9 +7,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from shepherd_core.adapters import aws, bounded_answer, locations
-from shepherd_core.adapters.bounded_answer import AnswerTooLate, AnswerTooLong
-from shepherd_core.adapters.secrets import SsmSecretStore
+from shepherd_core.adapters import aws, locations
+from shepherd_core.adapters.aws.secrets import SsmSecretStore
+from shepherd_core.adapters.http import bounded_answer
+from shepherd_core.adapters.http.bounded_answer import AnswerTooLate, AnswerTooLong
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import SecretError, SourceError, SourceMissing, SourceUnavailable
 
@@ -70,7 +71,7 @@ def _read_http(url: str, limit_bytes: int, seconds: float) -> bytes:
     import requests  # noqa: PLC0415 - takes a third of a second, so only when needed
     from urllib3.exceptions import HTTPError  # noqa: PLC0415 - the same
 
-    from shepherd_core.adapters.timed_requests import TimedAdapter  # noqa: PLC0415 - the same
+    from shepherd_core.adapters.http.timed_requests import TimedAdapter  # noqa: PLC0415 - the same
 
     plain = url.lower().startswith("http:")
     if plain and not _is_loopback(url):

@@ -12,7 +12,7 @@ from functools import cache, partial
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING
 
-from shepherd_core.adapters.secrets import SsmSecretStore
+from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ConfigError, SourceMissing
@@ -89,8 +89,8 @@ def installation_signer() -> Callable[[bytes], bytes]:
 
 
 def rolling_back(stack: str) -> bool:
-    """Return whether CloudFormation is rolling back a stack, as ``adapters.stack.rolling_back``."""
-    from shepherd_core.adapters import stack as stacks  # noqa: PLC0415 - see the module's docstring
+    """Return whether CloudFormation is rolling back a stack, as ``adapters.aws.stack.rolling_back``."""
+    from shepherd_core.adapters.aws import stack as stacks  # noqa: PLC0415 - see the module's docstring
 
     return stacks.rolling_back(stack)
 
@@ -121,7 +121,7 @@ def bmdb(
 
 def _password(settings: functions.BmdbSettings) -> Callable[[], str] | None:
     if settings.bmdb_auth == "iam":
-        from shepherd_core.adapters.database_token import DatabaseTokens  # noqa: PLC0415 - see the module's docstring
+        from shepherd_core.adapters.aws.database_token import DatabaseTokens  # noqa: PLC0415 - see the module's docstring
 
         return DatabaseTokens(settings).make
     parameter = settings.bmdb_password_parameter

@@ -27,13 +27,13 @@ def publish(connection: Connection, provider: str, deadline: Deadline) -> None:
     try:
         if not (claimed := notices.claim(connection, provider)):
             return
-        from shepherd_core.adapters import notifications  # noqa: PLC0415 - only if there is something to tell
+        from shepherd_core.adapters.aws import sns  # noqa: PLC0415 - only if there is something to tell
         from shepherd_core.rules.notices import messages  # noqa: PLC0415
 
         for message in messages(claimed):
             if deadline.remaining() < NOTIFY_SECONDS:
                 return
-            cause = notifications.publish(topic, message)
+            cause = sns.publish(topic, message)
             if cause is None:
                 notices.sent(connection, message.notice_ids)
             else:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from shepherd_core.adapters import bounded_answer
-from shepherd_core.adapters.bounded_answer import LONGEST_ANSWER, AnswerTooLate, AnswerTooLong
+from shepherd_core.adapters.http import bounded_answer
+from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER, AnswerTooLate, AnswerTooLong
 from shepherd_core.domain.errors import ProviderUnavailable, ShepherdError
 from shepherd_core.providers.kit.fields import from_json
 

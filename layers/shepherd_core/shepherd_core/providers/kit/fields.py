@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from shepherd_core.adapters.bounded_answer import AnswerTooLong, check_values
+from shepherd_core.adapters.http.bounded_answer import AnswerTooLong, check_values
 from shepherd_core.domain.machine import INVALID
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import requests
 from urllib3.exceptions import HTTPError
 
-from shepherd_core.adapters.timed_requests import TimedAdapter
+from shepherd_core.adapters.http.timed_requests import TimedAdapter
 from shepherd_core.domain.errors import (
     MachineNotFound,
     ProviderRefused,

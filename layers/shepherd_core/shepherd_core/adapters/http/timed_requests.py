@@ -6,7 +6,7 @@ from typing import Any
 
 from requests.adapters import HTTPAdapter
 
-from shepherd_core.adapters.timed_headers import POOLS
+from shepherd_core.adapters.http.timed_headers import POOLS
 
 
 class TimedAdapter(HTTPAdapter):

@@ -1,4 +1,4 @@
-"""Messages to operators, through SNS."""
+"""Notices to operators, through SNS."""
 
 from __future__ import annotations
 

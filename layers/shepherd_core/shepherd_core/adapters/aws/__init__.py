@@ -44,7 +44,7 @@ def client(service: str, attempts: int = _ATTEMPTS) -> Any:
     import boto3  # noqa: PLC0415 - takes half a second, so only when needed
     from botocore.config import Config  # noqa: PLC0415 - the same
 
-    from shepherd_core.adapters import aws_answers  # noqa: PLC0415 - the same
+    from shepherd_core.adapters.aws import answers  # noqa: PLC0415 - the same
 
     logging.getLogger("botocore").setLevel(logging.WARNING)  # it logs where it found credentials, at every cold start
     config = Config(
@@ -54,7 +54,7 @@ def client(service: str, attempts: int = _ATTEMPTS) -> Any:
     )
     with _making:
         made = boto3.client(service, config=config)
-    aws_answers.limit(made)
+    answers.limit(made)
     return made
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from botocore import awsrequest
 
-from shepherd_core.adapters.bounded_answer import check_values, read
-from shepherd_core.adapters.timed_headers import TimedHTTPConnection
+from shepherd_core.adapters.http.bounded_answer import check_values, read
+from shepherd_core.adapters.http.timed_headers import TimedHTTPConnection
 from shepherd_core.domain.clock import Deadline, SystemClock
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Answers of HTTP servers, bounded in size and time."""
