@@ -149,7 +149,7 @@ bench-coldstart: .venv/.ready ## compare each function's cold start with that of
 
 .PHONY: cost
 cost: .venv/.ready ## compute what a month on AWS costs
-	@$(BIN)/python bench/cost.py
+	@$(BIN)/python -m bench.cost
 
 .PHONY: format
 format: .venv/.ready ## format the code, and repair what the linter can

@@ -21,20 +21,23 @@ from pathlib import Path
 from bench.results import machine, shown
 
 ROOT = Path(__file__).parents[1]
-PARTS = (
-    "claims",
-    "fleet_size",
-    "idle",
-    "history",
-    "reconcile",
-    "upload",
-    "initializer",
-    "environment",
-    "heartbeats",
-    "check_to_reboot",
-    "old_transaction",
-    "console",
-)
+PARTS = {
+    module.rpartition(".")[2]: module
+    for module in (
+        "database.claims",
+        "database.fleet_size",
+        "database.idle",
+        "database.history",
+        "reconcile",
+        "ssh.upload",
+        "ssh.initializer",
+        "environment",
+        "heartbeats.heartbeats",
+        "database.check_to_reboot",
+        "database.old_transaction",
+        "database.console",
+    )
+}
 
 
 def main() -> None:
@@ -45,7 +48,7 @@ def main() -> None:
     parser.add_argument("--publish", action="store_true", help="write JSON and curves for the repository")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench", help="folder to write to")
     options = parser.parse_args()
-    if unknown := set(options.parts) - set(PARTS):
+    if unknown := set(options.parts) - PARTS.keys():
         parser.error(f"unknown part {', '.join(sorted(unknown))}; the parts are {', '.join(PARTS)}")
     output = options.output
     if options.publish:
@@ -54,7 +57,7 @@ def main() -> None:
     for name in options.parts or PARTS:
         print(f"== {name}", flush=True)
         before = machine()
-        result = importlib.import_module(f"bench.{name}").measure(quick=options.quick)
+        result = importlib.import_module(f"bench.{PARTS[name]}").measure(quick=options.quick)
         print(shown(result), flush=True)
         record = {"part": name, "at": datetime.now(UTC).isoformat(timespec="minutes"), "machine": before}
         file = output / f"{name}.json"

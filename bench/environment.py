@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from bench.cost import Amounts, Inputs, dollars, month
+from bench.cost.formula import Amounts, dollars, month
+from bench.cost.inputs import Inputs
 from bench.fleet import driver
 from bench.results import Result, Table, median
 from simulator.environment.environment import Environment, EnvironmentSettings

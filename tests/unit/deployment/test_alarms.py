@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 from collections.abc import Iterator
 from itertools import combinations, product
 from typing import Any
@@ -14,6 +13,9 @@ from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 
 from agent.shepherd_agent.relay.times import ANSWER_SECONDS, collect_seconds
+from bench.cost.formula import month
+from bench.cost.inputs import Inputs
+from bench.cost.tables import MACHINES, comparison, table
 from tests.support.deployment.cloudformation import PSEUDO, Stack, read_file
 from tests.support.deployment.deployments import (
     FUNCTIONS,
@@ -28,7 +30,6 @@ from tests.support.deployment.deployments import (
     stack_of,
 )
 
-COST = runpy.run_path(str(ROOT / "bench" / "cost.py"))
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 # What AWS itself measures, by namespace: names as its documentation has them, and the dimension that we use.
@@ -415,30 +416,29 @@ def test_an_alarm_can_be_evaluated(name: str) -> None:
 
 def test_the_costs_are_computed_for_what_is_deployed() -> None:
     """CloudWatch charges for each metric, and for each that an alarm looks at."""
-    cost = COST["Inputs"]()
+    cost = Inputs()
     assert cost.alarms == sum(len(list(seen_by_alarm(alarm))) for alarm in ALARMS.values())
     more = sum(len(list(seen_by_alarm(alarm))) for alarm in HTTP_API_ALARMS.values()) - cost.alarms
     assert cost.http_api_alarms == more
-    deployed_api = COST["month"](0, COST["Inputs"](http_api=1))["alarms"]
-    assert deployed_api == pytest.approx(COST["month"](0, cost)["alarms"] + more * cost.alarm)
+    deployed_api = month(0, Inputs(http_api=1))["alarms"]
+    assert deployed_api == pytest.approx(month(0, cost)["alarms"] + more * cost.alarm)
     assert cost.metrics == len([Metric.MACHINES_TOTAL])  # the others are 0 while all is well, and not written then
     assert cost.loops == len(LOOPS)
 
 
 def test_what_is_watched_costs_at_most_four_dollars_a_month() -> None:
     """With all endpoints, and for a fleet of any size; it is the largest part of the bill of a small one."""
-    month = COST["month"](10, COST["Inputs"]())
-    assert month["metrics"] + month["alarms"] + month["dashboard"] <= 4
+    sums = month(10, Inputs())
+    assert sums["metrics"] + sums["alarms"] + sums["dashboard"] <= 4
     assert sum(len(list(seen_by_alarm(alarm))) for alarm in HTTP_API_ALARMS.values()) <= 30
 
 
 def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
     """Somebody decides by them."""
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-    inputs, fleets = COST["Inputs"](), COST["MACHINES"]
-    assert f"```\n{COST['table'](fleets, inputs)}\n\n{COST['comparison'](fleets, inputs)}\n```" in page
+    assert f"```\n{table(MACHINES, Inputs())}\n\n{comparison(MACHINES, Inputs())}\n```" in page
     for seconds, unit in ((600, " dollars at 100,000 machines"), (60, ".")):
-        sums = COST["month"](100_000, COST["Inputs"](interval_seconds=seconds)).values()
+        sums = month(100_000, Inputs(interval_seconds=seconds)).values()
         assert f"{sum(sums):,.0f}{unit}" in " ".join(page.split())
 
 
@@ -447,7 +447,7 @@ def test_the_page_on_relays_has_the_costs_that_are_computed() -> None:
     page = (ROOT / "docs" / "relays.md").read_text(encoding="utf-8")
 
     def dollars(fleet: int, machines: int) -> str:
-        return f"{sum(COST['month'](fleet, COST['Inputs'](relay_machines=machines)).values()):.2f}"
+        return f"{sum(month(fleet, Inputs(relay_machines=machines)).values()):.2f}"
 
     for fleet in (1_000, 10_000, 100_000):
         cells = [f"{fleet:,}", *(dollars(fleet, machines) for machines in (1, 20, 40, 500))]
@@ -472,7 +472,8 @@ def test_the_page_on_deployment_says_what_brings_the_sum_below_which_figure(way:
     """With the Provisioner every ten minutes, if that is what it takes."""
 
     def below(fleet: int, **more: float) -> bool:
-        return bool(sum(COST["month"](fleet, COST["Inputs"](**inputs, **more)).values()) <= _GOALS[fleet])
+        given = Inputs(**inputs, **more)  # type: ignore[arg-type]  # counts may be fractions here
+        return sum(month(fleet, given).values()) <= _GOALS[fleet]
 
     rarely = "only with the Provisioner every 10 minutes"
     cells = ["yes" if below(fleet) else rarely if below(fleet, provisioner_minutes=10) else "no" for fleet in _GOALS]
@@ -484,7 +485,7 @@ def test_the_costs_of_a_heartbeat_are_those_that_were_measured() -> None:
     """The formula has no figure of a heartbeat that the bench did not publish."""
     published = max(ROOT.glob("docs/performance/*/heartbeats.json"))
     figures = json.loads(published.read_text(encoding="utf-8"))["figures"]
-    inputs = COST["Inputs"]()
+    inputs = Inputs()
     assert inputs.heartbeat_cpu_ms == round(figures["batch_1_cpu_ms"], 3)
     assert inputs.relayed_cpu_ms == round(figures["batch_500_cpu_ms"], 3)
     assert inputs.resumed_bytes == figures["resumed_function_url_received_bytes"]
@@ -493,13 +494,13 @@ def test_the_costs_of_a_heartbeat_are_those_that_were_measured() -> None:
 
 def test_the_costs_of_relays_are_those_of_their_batches() -> None:
     """A relay that collects for a second saves nothing on a rack whose machines report every five minutes."""
-    alone = COST["Inputs"]()
+    alone = Inputs()
     assert alone.batch == 1
     for interval in (60, 240, 3600):
-        usual = COST["Inputs"](relay_machines=41, interval_seconds=interval)
+        usual = Inputs(relay_machines=41, interval_seconds=interval)
         assert usual.batch == pytest.approx(1 + 40 * collect_seconds(interval) / interval)
-    rack = COST["Inputs"](relay_machines=41, relay_seconds=1, interval_seconds=400)
+    rack = Inputs(relay_machines=41, relay_seconds=1, interval_seconds=400)
     assert rack.batch == pytest.approx(1.1)
-    crowd = COST["Inputs"](relay_machines=501, relay_seconds=10, interval_seconds=100)
+    crowd = Inputs(relay_machines=501, relay_seconds=10, interval_seconds=100)
     assert crowd.batch == pytest.approx(51)
     assert crowd.request_bytes == pytest.approx(alone.kept_bytes + 50 * alone.relayed_answer_bytes)

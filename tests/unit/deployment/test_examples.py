@@ -1,7 +1,6 @@
 """The examples are complete: the templates take the answers, functions the settings, and providers the lists."""
 
 import re
-import runpy
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +16,12 @@ from shepherd_core.settings.effective import effective
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import load
 
+from bench.cost.formula import month
+from bench.cost.inputs import Inputs
 from tests.support.deployment.deployments import FUNCTIONS, LOOPS, ROOT, environment, stack_of
 
 EXAMPLES = [path.parent for path in sorted((ROOT / "examples").glob("*/README.md"))]
 EVERY_EXAMPLE = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
-COST = runpy.run_path(str(ROOT / "bench" / "cost.py"))
 
 
 def answers(folder: Path) -> dict[str, str]:
@@ -114,10 +114,13 @@ def test_the_list_of_machines_is_read(name: str, machines: int) -> None:
 def test_the_cost_is_computed(folder: Path) -> None:
     """Somebody decides by it."""
     page = (folder / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"bench/cost.py --machines (\d+)((?: --set \w+=[\d.]+)*)\n\ncomputes ([\d.]+) dollars", page)
+    found = re.search(
+        r"python -m bench.cost --machines (\d+)((?: --set \w+=[\d.]+)*)\n\ncomputes ([\d.]+) dollars", page
+    )
     assert found
     machines, changes, total = found.groups()
-    inputs = replace(COST["Inputs"](), **{name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", changes)})
-    assert f"{sum(COST['month'](int(machines), inputs).values()):.2f}" == total
+    given = {name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", changes)}
+    inputs = replace(Inputs(), **given)  # type: ignore[arg-type]  # counts may be fractions here
+    assert f"{sum(month(int(machines), inputs).values()):.2f}" == total
     minutes = [int(each) for each in stack_of(answers(folder)).parameters["LoopMinutes"].split(",")]
     assert inputs.ticks_per_minute == pytest.approx(sum(1 / each for each in minutes) / len(minutes))

@@ -8,8 +8,8 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
 from bench.fleet import PROVIDER, BenchFleet
-from bench.predecessor import Predecessor
 from bench.results import Curve, Result, Table, in_turn, median, timed
+from bench.rivals.predecessor import Predecessor
 from simulator.environment.postgres import Postgres
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)

@@ -7,7 +7,7 @@ connection, one heartbeat at a time, against a private PostgreSQL server that wa
 requests of machines that are new to its process. *Bare* is the prepared ``INSERT … ON CONFLICT`` alone, for the same
 rows over the same connection. They take turns, and each figure is the median of its turns. If the ratio of remembered
 to bare is below the goal, Shepherd's own part of a heartbeat costs more than the database's. The rest is described in
-``heartbeat_costs.py`` and ``heartbeat_wire.py``. ``cost.py`` reads the published figures.
+``costs.py`` and ``wire.py``. ``bench.cost`` reads the published figures.
 """
 
 import os
@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
 from shepherd_core.wiring import services
 
-from bench import heartbeat_costs, heartbeat_wire
 from bench.fleet import driver as open_driver
+from bench.heartbeats import costs, wire
 from bench.results import Result, Table, in_turn, median
 from functions.agent_api.app import lambda_handler
 from simulator.environment.postgres import Postgres
@@ -157,9 +157,9 @@ def measure(*, quick: bool) -> Result:
             way()  # creates the rows and warms up
         figures = in_turn(repeats, ways)
         services.agent_api().connection.close()
-        costs, answers = {}, {}
+        by_size, answers = {}, {}
         for size in BATCHES:
-            costs[size], answers[size] = heartbeat_costs.measure(driver, fleet, min(size, machines))
+            by_size[size], answers[size] = costs.measure(driver, fleet, min(size, machines))
         driver.close()
     # The median of the ratios of neighbours, because the speed of a computer changes over minutes.
     ratios = {
@@ -174,23 +174,23 @@ def measure(*, quick: bool) -> Result:
             [[name, median(rates), ratios[name]] for name, rates in figures.items()],
         )
     )
-    _add_costs(result, costs)
+    _add_costs(result, by_size)
     body = bytes.fromhex(answers[1]["body"])
-    _add_bytes(result, heartbeat_wire.measure(body, answers[1]["headers"], INTERVAL, 2 if quick else 10))
+    _add_bytes(result, wire.measure(body, answers[1]["headers"], INTERVAL, 2 if quick else 10))
     result.at_least("remembered: times the bare upsert", GOAL, ratios["remembered"])
     return result
 
 
-def _add_costs(result: Result, costs: Mapping[int, heartbeat_costs.Costs]) -> None:
+def _add_costs(result: Result, by_size: Mapping[int, costs.Costs]) -> None:
     """Add the costs by size of the batch."""
-    names = [field.name for field in fields(heartbeat_costs.Costs)]
-    rows = [[name.replace("_", " "), *(getattr(each, name) for each in costs.values())] for name in names]
+    names = [field.name for field in fields(costs.Costs)]
+    rows = [[name.replace("_", " "), *(getattr(each, name) for each in by_size.values())] for name in names]
     result.tables.append(
-        Table("Of one heartbeat", ["what", *("alone" if n == 1 else f"in batches of {n}" for n in costs)], rows)
+        Table("Of one heartbeat", ["what", *("alone" if n == 1 else f"in batches of {n}" for n in by_size)], rows)
     )
-    for size, each in costs.items():
+    for size, each in by_size.items():
         result.figures.update({f"batch_{size}_{name}": getattr(each, name) for name in names})
-    result.at_most("bytes of WAL of a heartbeat", WAL_BYTES, costs[1].wal_bytes)
+    result.at_most("bytes of WAL of a heartbeat", WAL_BYTES, by_size[1].wal_bytes)
 
 
 def _add_bytes(result: Result, found: Mapping[str, Mapping[str, tuple[float, float]]]) -> None:
@@ -203,6 +203,6 @@ def _add_bytes(result: Result, found: Mapping[str, Mapping[str, tuple[float, flo
             result.figures.update({f"{name}_sent_bytes": sent, f"{name}_received_bytes": received})
     columns = ["connection", "answer's headers", "bytes sent", "received", "both"]
     result.tables.append(Table("Bytes of a heartbeat on the wire", columns, rows))
-    for door in heartbeat_wire.DOORS:
+    for door in wire.DOORS:
         result.at_most(f"bytes of a heartbeat, kept connection, {door}", KEPT_BYTES, sum(found["kept"][door]))
         result.at_most(f"the same, resumed, {door}", RESUMED_BYTES, sum(found["resumed"][door]))

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     import pg8000.native
 
-    from bench.heartbeats import Machine
+    from bench.heartbeats.heartbeats import Machine
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _CHANGES = """
 SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint, coalesce(sum(n_tup_upd), 0)::bigint,
     coalesce(sum(n_tup_hot_upd), 0)::bigint
@@ -85,7 +85,7 @@ def _function(driver: pg8000.native.Connection, fleet: Sequence[Machine], batch:
         lines += [json.dumps(event) for event in events]
     begin = _position(driver)
     done = subprocess.run(
-        [sys.executable, "-m", "bench.heartbeat_function", str(warm)],
+        [sys.executable, "-m", "bench.heartbeats.function", str(warm)],
         input="\n".join(lines),
         capture_output=True,
         check=True,

@@ -1,9 +1,9 @@
 """
 The agent API's part of a heartbeat: a process that imports the function and handles the events on its standard input.
 
-Run as ``python -m bench.heartbeat_function WARM`` with the function's environment: the first WARM events, one JSON text
-a line, are not counted. Writes as JSON the median milliseconds of an event, by processor and by clock, the most memory
-of the process in MB, and the last answer.
+Run as ``python -m bench.heartbeats.function WARM`` with the function's environment: the first WARM events, one JSON
+text a line, are not counted. Writes as JSON the median milliseconds of an event, by processor and by clock, the most
+memory of the process in MB, and the last answer.
 """
 
 import json

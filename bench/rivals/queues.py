@@ -1,7 +1,7 @@
 """
 No-op tasks in queues for Python on the same server: procrastinate and pgqueuer. Runs in .venv-bench.
 
-    rivals.py procrastinate HOST DATABASE TASKS WORKERS BATCH        # prints tasks per second
+    queues.py procrastinate HOST DATABASE TASKS WORKERS BATCH        # prints tasks per second
 
 Each worker is a process with its own connection pool, and stops when there are no more tasks. They begin together, and
 the time ends with the last task.

@@ -16,9 +16,9 @@ from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, driver
-from bench.pool import BenchPool, machines, provider
-from bench.processes import processor_seconds
 from bench.results import Result, Table
+from bench.ssh.pool import BenchPool, machines, provider
+from bench.ssh.processes import processor_seconds
 from simulator.environment.postgres import Postgres
 
 AGENT_BYTES = 5_000_000

@@ -14,9 +14,9 @@ from shepherd_core.adapters.ssh.client import CIPHERS
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 
-from bench.pool import BenchPool, machines
-from bench.processes import memory, processor_seconds
 from bench.results import Curve, Result, Table, in_turn, median
+from bench.ssh.pool import BenchPool, machines
+from bench.ssh.processes import memory, processor_seconds
 
 SIZES = (1, 10, 100)
 _MB = 1_000_000

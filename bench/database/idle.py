@@ -12,9 +12,9 @@ from shepherd_core.loops import runner
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.telemetry import Metric
 
+from bench.database.trips import NoOp
 from bench.fleet import PROVIDER, BenchFleet, RoundTripCounter
 from bench.results import Result, Table, in_turn, median
-from bench.trips import NoOp
 from simulator.environment.postgres import Postgres
 from tests.support import defaults
 

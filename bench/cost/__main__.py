@@ -1,0 +1,42 @@
+"""
+Shepherd's cost a month on AWS: a formula with named prices and assumptions.
+
+    make cost                                        # 10, 1,000, 10,000 and 100,000 machines, and the levers
+    python -m bench.cost --machines 500 --set interval_seconds=60 --set failures_per_machine=2
+
+The prices are inputs (list prices of us-east-1 without the free tier, as of the date below): check them before you
+rely on a figure. The sum does not include your database; set its price with ``--set database=…``. What a heartbeat
+takes is read from the latest figures that ``make bench BENCH=heartbeats`` has published (docs/performance).
+"""
+
+import argparse
+from dataclasses import fields, replace
+
+from bench.cost.inputs import Inputs
+from bench.cost.tables import MACHINES, comparison, table
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        "python -m bench.cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--machines", type=int, nargs="+", default=MACHINES)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another price or assumption")
+    arguments = parser.parse_args()
+    names = {field.name for field in fields(Inputs)}
+    changes: dict[str, float] = {}
+    for item in arguments.set:
+        name, _, value = item.partition("=")
+        if name not in names:
+            parser.error(f"--set {item}: unknown input {name!r}; the inputs are {', '.join(sorted(names))}")
+        try:
+            changes[name] = float(value)
+        except ValueError:
+            parser.error(f"--set {item}: {value!r} is not a number")
+    inputs = replace(Inputs(), **changes)  # type: ignore[arg-type]  # counts may be fractions here
+    print(table(arguments.machines, inputs), comparison(arguments.machines, inputs), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The prices and the assumptions of the cost formula, and what a heartbeat takes, as the bench measured it."""
+
+import json
+import math
+import runpy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from shepherd_core.settings.functions import AgentApiSettings
+
+PRICES_OF = "2025-01"
+"""From the pricing pages of Lambda, API Gateway, EC2 (traffic, addresses), EventBridge, CloudWatch, Fargate and Elastic
+Load Balancing on aws.amazon.com."""
+_CORE_GB = 1.769
+"""The memory with which a function gets a whole core."""
+_ROOT = Path(__file__).parents[2]
+_INTERVAL = AgentApiSettings.model_fields["heartbeat_interval_seconds"]
+_COLLECT_SECONDS = runpy.run_path(str(_ROOT / "agent/shepherd_agent/relay/times.py"))["collect_seconds"]
+"""From the agent's source."""
+
+
+@cache
+def measured() -> dict[str, float]:
+    """Return the latest figures of a heartbeat."""
+    latest = max(_ROOT.glob("docs/performance/*/heartbeats.json"), key=lambda file: file.parent.name)
+    figures: dict[str, float] = json.loads(latest.read_text(encoding="utf-8"))["figures"]
+    return figures
+
+
+def _figure(name: str) -> float:
+    return round(measured()[name], 3)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Prices in US dollars, assumptions in the units of their names."""
+
+    # Prices.
+    lambda_gb_second: float = 0.0000133334
+    """arm64"""
+    lambda_million_requests: float = 0.20
+    api_million_requests: float = 1.00
+    """For an HTTP API, the first 300 million requests of a month."""
+    api_million_more_requests: float = 0.90
+    traffic_gb: float = 0.09
+    """To the internet; inbound traffic is free."""
+    scheduler_million_events: float = 1.00
+    logs_gb: float = 0.50
+    custom_metric: float = 0.30
+    alarm: float = 0.10
+    dashboard: float = 0.0
+    """templates/dashboard.yaml is no part of a deployment: 3 dollars, after the three that an account has free."""
+    database: float = 0.0
+
+    # The deployment, as in template.yaml.
+    loops: int = 4
+    ticks_per_minute: float = 1.0
+    memory_gb: float = 0.5
+    initializer_memory_gb: float = 1.0
+    api_memory_gb: float = 0.5
+    alarms: int = 28
+    """The metrics of alarms: AWS charges for each."""
+    http_api_alarms: int = 1
+    """The further ones of a deployment with an HTTP API."""
+    metrics: int = 1
+    """Written in each month; up to seven more while an alarm has a reason."""
+
+    # Activity.
+    idle_seconds: float = 0.05
+    """Billed for a warm invocation with nothing to do."""
+    agent_start_seconds: float = 0.2
+    """Billed for one agent start: two seconds, ten machines at the same time."""
+    failures_per_machine: float = 1.0
+    """Agent starts and recoveries of one machine in a month."""
+    listing_seconds_per_thousand: float = 2.0
+    """Billed for the Provisioner to list and compare a thousand machines."""
+    health_check_seconds_per_thousand: float = 0.05
+    """Billed for the Recoverer to check a thousand healthy machines, once in each heartbeat timeout."""
+    heartbeat_timeout_minutes: float = 10.0
+    provisioner_minutes: float = 1.0
+    """Between two listings of the Provisioner."""
+    update_minutes: float = 60.0
+    """Between two listings of the Updater, while all machines are steady."""
+    tick_log_kb: float = 1.2
+    interval_seconds: float = float(_INTERVAL.default)
+    """Between two heartbeats of a machine."""
+    http_api: int = 0
+    """1: agents report to the HTTP API. 0: to the function URL, which has no price."""
+    kept_share: float = 0.0
+    """Of the heartbeats, how many find their connection kept: none if the interval is longer than servers wait."""
+    resumed_share: float = 1.0
+    """Of the others, how many resume a TLS session."""
+    relay_machines: float = 1.0
+    """Machines that report through the same relay; 1: no relay."""
+    relay_seconds: float = 0.0
+    """For which a relay collects heartbeats; 0: for as long as agents let it, with this interval."""
+
+    # A heartbeat, as measured.
+    heartbeat_cpu_ms: float = _figure("batch_1_cpu_ms")
+    """On a whole core."""
+    heartbeat_wait_ms: float = 2.0
+    """For your database, not as measured, which is that of the bench: a round trip in the region, and a commit."""
+    relayed_cpu_ms: float = _figure("batch_500_cpu_ms")
+    """Of each heartbeat in a large batch."""
+    relayed_wait_ms: float = 0.1
+    """Of each further heartbeat in a batch; likewise."""
+    relayed_answer_bytes: float = _figure("batch_500_answer_bytes") + 37
+    """With the mac and the interval, which the agents of the bench did not get."""
+    new_bytes: float = _figure("new_function_url_received_bytes")
+    """Sent to a machine for a heartbeat over a new connection, TCP and TLS included."""
+    resumed_bytes: float = _figure("resumed_function_url_received_bytes")
+    kept_bytes: float = _figure("kept_function_url_received_bytes")
+
+    # A container that is always on, for comparison.
+    fargate_core_hour: float = 0.03238
+    """arm64"""
+    fargate_gb_hour: float = 0.00356
+    balancer_hour: float = 0.0225
+    balancer_unit_hour: float = 0.008
+    """For 25 new connections a second, or 3,000 open ones, or 1 GB an hour."""
+    address_hour: float = 0.005
+    """Of each public IPv4 address: two of the load balancer, one of each container."""
+    containers: int = 2
+    """Of a quarter of a core and half a GB, in two zones."""
+    container_use: float = 0.5
+    """The share of a core's time that is planned with."""
+
+    @property
+    def batch(self) -> float:
+        """Return the heartbeats in a request: the one that a relay begins with, and those that come while it waits."""
+        seconds = self.relay_seconds or float(_COLLECT_SECONDS(self.interval_seconds))
+        return 1 + (self.relay_machines - 1) * min(1.0, seconds / self.interval_seconds)
+
+    @property
+    def request_ms(self) -> float:
+        """Return what is billed for a request, in whole milliseconds."""
+        speed = min(1.0, self.api_memory_gb / _CORE_GB)
+        rest = self.batch - 1
+        cpu = self.heartbeat_cpu_ms + rest * self.relayed_cpu_ms
+        return float(math.ceil(cpu / speed + self.heartbeat_wait_ms + rest * self.relayed_wait_ms))
+
+    @property
+    def request_bytes(self) -> float:
+        """Return what is sent for a request. A relay has its connection kept, because it sends often."""
+        kept = 1.0 if self.relay_machines > 1 else self.kept_share
+        anew = self.resumed_share * self.resumed_bytes + (1 - self.resumed_share) * self.new_bytes
+        return kept * self.kept_bytes + (1 - kept) * anew + (self.batch - 1) * self.relayed_answer_bytes
