@@ -15,7 +15,8 @@ from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import NotSupported, ShepherdError
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.provider import NotSupported
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Capability
 from shepherd_core.operator.adopt_forget import OperatorAction, Outcome, Result

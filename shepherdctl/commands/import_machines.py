@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from shepherd_core.domain.errors import ListingInvalid
+from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.providers.kit.machine_list import ListField, MachineList, shown
 from shepherd_core.providers.redfish.machine_list import redfish_list
 from shepherd_core.settings.document import bounded

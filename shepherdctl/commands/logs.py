@@ -8,7 +8,7 @@ from uuid import UUID
 import typer
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.domain.errors import MachineUnknown
+from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.settings.deployment import OperatorSettings
 from shepherd_core.wiring.settings import load
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.domain.errors import BmdbError, ConfigError, MachineUnknown, SchemaMismatch, ShepherdError
+from shepherd_core.domain.errors import ConfigError, ShepherdError
+from shepherd_core.domain.errors.bmdb import BmdbError, MachineUnknown, SchemaMismatch
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException

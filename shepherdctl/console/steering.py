@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import CommitUnknown, ShepherdError
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.bmdb import CommitUnknown
 
 from shepherdctl.console.changes import Asked, Plan, Shown
 from shepherdctl.console.forms import FormInvalid

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import SshTimedOut
+from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.remediation import AgentState
 from shepherd_core.loops.look import Look
 

@@ -1,6 +1,5 @@
 """The documentation says of the code what the code says of itself."""
 
-import inspect
 import re
 import tomllib
 from pathlib import Path
@@ -19,6 +18,7 @@ from agent.shepherd_agent.installation import installer
 from agent.shepherd_agent.reports import interval
 from shepherdctl import settings_text
 from shepherdctl.cures import CURES
+from tests.support.errors import ALL
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -26,11 +26,7 @@ CORE = ROOT / "layers" / "shepherd_core" / "shepherd_core"
 CORE_PARTS = [CORE / "bmdb", CORE / "bmdb" / "work", ROOT / "tests" / "integration" / "transactions"]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
-FAILURES = [
-    name
-    for name, thing in inspect.getmembers(errors, inspect.isclass)
-    if thing.__module__ == errors.__name__ and issubclass(thing, Exception)
-]
+FAILURES = [error.__name__ for error in ALL]
 
 
 def block(name: str) -> str:
@@ -88,7 +84,7 @@ def test_the_cures_shown_are_those_of_the_table_of_failures() -> None:
 
 
 def test_every_failure_stands_in_the_tree_of_errors() -> None:
-    """The tree at the top of errors.py is what people read instead of the file."""
+    """The tree at the top of domain/errors is what people read instead of the file."""
     assert set(FAILURES) == set(
         re.findall(r"[A-Z]\w+", re.sub(r"  +[a-z(].*", "", (errors.__doc__ or "").split("\n\n")[1]))
     )

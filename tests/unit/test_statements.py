@@ -9,7 +9,7 @@ import pytest
 import shepherd_core.bmdb
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.bmdb.statements import fragments, statements
-from shepherd_core.domain.time_budget import FLOOR_SECONDS
+from shepherd_core.domain.clock import FLOOR_SECONDS
 
 PACKAGE = Path(shepherd_core.bmdb.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -14,7 +14,8 @@ from uuid import UUID
 
 import pytest
 from shepherd_core import telemetry
-from shepherd_core.domain.errors import SecretUnavailable, SshRefused
+from shepherd_core.domain.errors import SecretUnavailable
+from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.machine import Process
 from shepherd_core.telemetry import Metric
 

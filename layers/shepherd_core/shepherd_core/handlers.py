@@ -17,10 +17,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
 from shepherd_core import telemetry
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import CLOSING_SECONDS, Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded, EventInvalid, ShepherdError
 from shepherd_core.domain.events import event_object, field, shown, texts
-from shepherd_core.domain.time_budget import CLOSING_SECONDS
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import adapters, loops, services, settings
 from shepherd_core.wiring.adapters import CLOCK

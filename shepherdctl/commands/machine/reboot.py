@@ -6,7 +6,7 @@ from contextlib import closing, redirect_stdout
 from typing import Any
 
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.domain.provider import POWER_CYCLE, REBOOT, StepKind
+from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
 from shepherd_core.domain.states import State
 from shepherd_core.operator.adopt_forget import Outcome, Result
 from shepherd_core.wiring import services

@@ -2,7 +2,7 @@
 
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import Search, matching
-from shepherd_core.domain.provider import REBOOT
+from shepherd_core.domain.remediation import REBOOT
 from shepherd_core.operator.single_step import SingleStep
 from shepherd_core.rules.remediation import step_of
 

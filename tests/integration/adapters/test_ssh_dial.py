@@ -12,9 +12,8 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import (
-    ConfigError,
-    Fault,
+from shepherd_core.domain.errors import ConfigError, Fault
+from shepherd_core.domain.errors.machine import (
     SshAuthenticationFailed,
     SshConnectionLost,
     SshError,

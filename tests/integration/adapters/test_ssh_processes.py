@@ -15,7 +15,8 @@ from shepherd_core.adapters.ssh import messages
 from shepherd_core.adapters.ssh.dialer import SshConnection, SshDialer
 from shepherd_core.adapters.ssh.messages import RequestFailed
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import ShepherdError, SshForkServerLost, SshMisbehaved, SshTimedOut
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.machine import SshForkServerLost, SshMisbehaved, SshTimedOut
 
 from tests.support import processes
 from tests.support.agents.hostile_server import AFTER_LOGIN

@@ -19,7 +19,7 @@ from shepherd_core.adapters.ssh.client import CIPHERS
 from shepherd_core.adapters.ssh.dialer import SshConnection, SshDialer
 from shepherd_core.agent.takeover import STDERR_BYTES, AgentProgram, take_over
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors.machine import (
     MalformedAnswer,
     SshAuthenticationFailed,
     SshConnectionLost,

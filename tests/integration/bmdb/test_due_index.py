@@ -19,10 +19,9 @@ from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.errors import SessionExpired, WorkConflict
+from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import REBOOT
-from shepherd_core.domain.remediation import NextStep, Step
+from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.support import defaults

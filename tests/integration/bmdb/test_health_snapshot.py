@@ -15,7 +15,7 @@ from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors import Fault
 from shepherd_core.domain.health import Access, LocationStats, Unhealthy
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import REBOOT, RESTART_AGENT, StepKind
+from shepherd_core.domain.remediation import REBOOT, RESTART_AGENT, StepKind
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed

@@ -9,7 +9,7 @@ import pytest
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.installation import Installation
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.domain.errors import MachineUnknown
+from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, MetropolisInstallation, OSInstallationRequest
 

@@ -33,7 +33,7 @@ from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.errors import CommitUnknown, SessionExpired, WorkConflict
+from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation

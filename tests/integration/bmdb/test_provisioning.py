@@ -14,7 +14,7 @@ from shepherd_core.bmdb.machines.explain import Block, why
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain import records
-from shepherd_core.domain.errors import SessionExpired, StatementFailed
+from shepherd_core.domain.errors.bmdb import SessionExpired, StatementFailed
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Provided
 

@@ -8,7 +8,7 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import Search, matching, search
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.errors import MachineUnknown
+from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import Fleet, claimed

@@ -16,7 +16,7 @@ from shepherd_core.bmdb.machines import due, queries
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import RESTART_AGENT
+from shepherd_core.domain.remediation import RESTART_AGENT
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
 

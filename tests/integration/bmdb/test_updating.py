@@ -14,7 +14,7 @@ from shepherd_core.bmdb.listings import provider_facts
 from shepherd_core.bmdb.listings.provider_facts import Change, ListingStatus
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.statements import statements
-from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
 
 from simulator.environment.postgres import Postgres
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet

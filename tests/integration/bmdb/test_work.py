@@ -9,7 +9,7 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Claim, Failure
 from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.errors import MachineUnknown, WorkConflict
+from shepherd_core.domain.errors.bmdb import MachineUnknown, WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
 
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids

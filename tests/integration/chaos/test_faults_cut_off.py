@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.domain.errors import BmdbUnavailable, CommitUnknown
+from shepherd_core.domain.errors.bmdb import BmdbUnavailable, CommitUnknown
 
 from tests.chaos.stage.proxy import HOW, WHERE, Break, Proxy
 from tests.support.bmdb.fleet import Fleet

@@ -8,7 +8,7 @@ from tests.mutants.__main__ import verdict
 from tests.mutants.mutant import Mutant, mutants_of, source
 from tests.mutants.reach import Trial, record, trials
 
-BACKOFF = "tests/unit/rules/test_backoff.py"
+BACKOFF = "tests/unit/domain/test_backoff.py"
 GROWTH = f"{BACKOFF}::test_intervals_grow_as_in_the_worked_examples[policy0-None-expected0]"
 
 
@@ -36,7 +36,7 @@ def test_an_equivalent_mutant_survives() -> None:
 def test_a_mutant_that_no_test_reaches_survives() -> None:
     """Code without a test is what the mutants look for."""
     mutant = next(mutant for mutant in mutants_of("domain/backoff.py") if mutant.place)
-    other = Trial("tests/unit/rules/test_errors.py::other", 1, frozenset())
+    other = Trial("tests/unit/domain/test_errors.py::other", 1, frozenset())
     assert verdict(mutant, [other]) == ("survived", "no test reaches it")
 
 

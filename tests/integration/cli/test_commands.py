@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
-from shepherd_core.domain.errors import MachineUnknown
+from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.settings.functions import BmdbSettings
 from typer.core import TyperGroup, TyperOption
 

@@ -11,9 +11,9 @@ import pg8000.native
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
-from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid, RolesRefused, StatementFailed
-from shepherd_core.domain.time_budget import ANSWER_SECONDS
+from shepherd_core.domain.clock import ANSWER_SECONDS, Deadline
+from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid
+from shepherd_core.domain.errors.bmdb import RolesRefused, StatementFailed
 from shepherd_core.operator.migrator import _ANSWERED, RESOURCE_ID, SettingsCheck, handle
 from shepherd_core.settings.functions import BmdbSettings
 

@@ -19,7 +19,7 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.schema.make_roles import Login, make
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import ProviderError
+from shepherd_core.domain.errors.provider import ProviderError
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.latitude import name_of

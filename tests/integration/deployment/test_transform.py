@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from shepherd_core.domain.time_budget import CLOSING_SECONDS, CREATE_SECONDS, MARGIN_SECONDS
+from shepherd_core.domain.clock import CLOSING_SECONDS, CREATE_SECONDS, MARGIN_SECONDS
 from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.functions import (
     AgentApiSettings,

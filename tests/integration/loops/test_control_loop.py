@@ -17,19 +17,12 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.ticks import last_ticks
 from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
 from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import (
-    BmdbUnavailable,
-    ConfigError,
-    NoLongerDue,
-    ProviderUnavailable,
-    SessionExpired,
-    ShepherdError,
-    SshRefused,
-    TimeLimitExceeded,
-)
+from shepherd_core.domain.clock import MARGIN_SECONDS, Deadline, SystemClock
+from shepherd_core.domain.errors import ConfigError, NoLongerDue, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import BmdbUnavailable, SessionExpired
+from shepherd_core.domain.errors.machine import SshRefused
+from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.time_budget import MARGIN_SECONDS
 from shepherd_core.loops import messages, runner
 from shepherd_core.loops.base import Admission, Closing, Loop
 from shepherd_core.loops.dry_run import dry_run

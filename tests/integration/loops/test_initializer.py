@@ -21,13 +21,8 @@ from shepherd_core.agent.takeover import MachineConnection, RunResult
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import (
-    MachineNotFound,
-    ProviderRefused,
-    ProviderUnavailable,
-    ShepherdError,
-    SourceMissing,
-)
+from shepherd_core.domain.errors import ShepherdError, SourceMissing
+from shepherd_core.domain.errors.provider import MachineNotFound, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, Machine, ProviderId
 from shepherd_core.domain.pb.agent_pb2 import TakeoverResponse
 from shepherd_core.loops import runner

@@ -19,7 +19,8 @@ from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import Fault, SecretMissing, SshForkServerLost, TimeLimitExceeded
+from shepherd_core.domain.errors import Fault, SecretMissing, TimeLimitExceeded
+from shepherd_core.domain.errors.machine import SshForkServerLost
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.look import Look

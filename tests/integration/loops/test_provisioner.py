@@ -12,14 +12,9 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import (
-    DriftLimitExceeded,
-    ListingInvalid,
-    ProviderUnavailable,
-    ProviderUnusable,
-    SecretMissing,
-    SessionExpired,
-)
+from shepherd_core.domain.errors import DriftLimitExceeded, SecretMissing
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable, ProviderUnusable
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider

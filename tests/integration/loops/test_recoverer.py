@@ -13,7 +13,7 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Machine, Process, ProviderId
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block
 from shepherd_core.bmdb.recovery import suspension
-from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 from shepherd_core.telemetry import Metric
 

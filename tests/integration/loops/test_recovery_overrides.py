@@ -9,7 +9,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block
 from shepherd_core.bmdb.recovery import overrides, suspension
-from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER

@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import suspension
-from shepherd_core.domain.errors import ProviderUnavailable, SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.dry_run import dry_run

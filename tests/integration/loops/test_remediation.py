@@ -14,23 +14,29 @@ from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors import NoLongerDue, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.machine import SshAuthenticationFailed, SshHostKeyChanged, SshTimedOut
+from shepherd_core.domain.errors.provider import (
     MachineNotFound,
-    NoLongerDue,
     NotSupported,
     ProviderRefused,
     ProviderUnavailable,
     ProviderUnusable,
-    SessionExpired,
-    ShepherdError,
-    SshAuthenticationFailed,
-    SshHostKeyChanged,
-    SshTimedOut,
-    TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import Process, ProviderId
-from shepherd_core.domain.provider import QUARANTINE, REBOOT, RESTART_AGENT, STEPS, Capability, Provider, StepKind
-from shepherd_core.domain.remediation import HistoryLine, NextStep, Step, Timeouts
+from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.domain.remediation import (
+    QUARANTINE,
+    REBOOT,
+    RESTART_AGENT,
+    STEPS,
+    HistoryLine,
+    NextStep,
+    Step,
+    StepKind,
+    Timeouts,
+)
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits

@@ -10,9 +10,11 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import Search, search
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.errors import Fault, NotSupported, ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import POWER_CYCLE, REBOOT, Capability, StepKind
+from shepherd_core.domain.provider import Capability
+from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
 from shepherd_core.operator.adopt_forget import Outcome, Result
 from shepherd_core.operator.single_step import SingleStep
 from shepherd_core.rules.remediation import step_of

@@ -9,7 +9,8 @@ from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import SessionExpired, SshRefused
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task

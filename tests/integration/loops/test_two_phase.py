@@ -16,7 +16,8 @@ from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import Clock, Deadline, SystemClock
-from shepherd_core.domain.errors import ListingInvalid, SessionExpired, WorkConflict
+from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
+from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.loops.provisioner import Provisioner, RateLimits

@@ -10,7 +10,8 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings.provider_facts import CHUNK
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable, SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable
 from shepherd_core.domain.machine import Process, ProviderStatus
 from shepherd_core.domain.provider import Provider
 from shepherd_core.loops.updater import Updater

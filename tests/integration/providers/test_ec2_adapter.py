@@ -18,7 +18,9 @@ from shepherd_core.adapters.aws import answers
 from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER, MOST_VALUES
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors import SecretMissing, SecretUnavailable
+from shepherd_core.domain.errors.machine import SshHostKeyChanged
+from shepherd_core.domain.errors.provider import (
     CapacityTaken,
     ListingInvalid,
     MachineNotFound,
@@ -27,9 +29,6 @@ from shepherd_core.domain.errors import (
     ProviderRefused,
     ProviderUnavailable,
     ProviderUnusable,
-    SecretMissing,
-    SecretUnavailable,
-    SshHostKeyChanged,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability

@@ -12,18 +12,15 @@ from uuid import UUID
 import pytest
 import requests
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors import SecretMissing, SecretUnavailable, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.provider import (
     CapacityTaken,
     ListingInvalid,
     MachineNotFound,
     ProviderError,
     ProviderRefused,
     ProviderUnavailable,
-    SecretMissing,
-    SecretUnavailable,
-    SessionExpired,
-    ShepherdError,
-    TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.providers.equinix.adapter import EquinixProvider

@@ -13,17 +13,9 @@ from pathlib import Path
 import pytest
 from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import (
-    MachineNotFound,
-    ProviderError,
-    ProviderRefused,
-    ProviderUnavailable,
-    SecretMissing,
-    SecretUnavailable,
-    SessionExpired,
-    ShepherdError,
-    TimeLimitExceeded,
-)
+from shepherd_core.domain.errors import SecretMissing, SecretUnavailable, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.provider import MachineNotFound, ProviderError, ProviderRefused, ProviderUnavailable
 from shepherd_core.providers.kit.auth import Header
 from shepherd_core.providers.kit.http import TEXT_LENGTH, TRIES, HttpApi
 

@@ -7,18 +7,15 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors import SecretMissing, SecretUnavailable, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.provider import (
     ListingInvalid,
     MachineNotFound,
     NotSupported,
     ProviderError,
     ProviderRefused,
     ProviderUnavailable,
-    SecretMissing,
-    SecretUnavailable,
-    SessionExpired,
-    ShepherdError,
-    TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import Availability, Machine, ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import ProviderError, ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderError, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.providers.hetzner.api import LOCKOUT_SECONDS

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.domain.clock import Clock, Deadline, SystemClock
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors.provider import (
     CapacityTaken,
     MachineNotFound,
     ProviderRefused,

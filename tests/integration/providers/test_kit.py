@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors.provider import (
     CapacityTaken,
     ListingInvalid,
     MachineNotFound,

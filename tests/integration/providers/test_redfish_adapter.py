@@ -11,7 +11,8 @@ from uuid import uuid4
 
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import NotSupported, ProviderRefused, ProviderUnavailable, SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.redfish.adapter import RedfishProvider

@@ -12,14 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import (
-    NoLongerDue,
-    ProviderRefused,
-    ProviderUnavailable,
-    SecretUnavailable,
-    SourceMissing,
-    TimeLimitExceeded,
-)
+from shepherd_core.domain.errors import NoLongerDue, SecretUnavailable, SourceMissing, TimeLimitExceeded
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
 from shepherd_core.providers.redfish.adapter import RedfishProvider
 from shepherd_core.providers.redfish.login import LOCKOUT_SECONDS

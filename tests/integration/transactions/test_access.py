@@ -16,15 +16,8 @@ import boto3
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.domain.errors import (
-    BmdbUnavailable,
-    BmdbUntrusted,
-    CommitUnknown,
-    ConfigError,
-    SecretMissing,
-    SourceMissing,
-    StatementFailed,
-)
+from shepherd_core.domain.errors import ConfigError, SecretMissing, SourceMissing
+from shepherd_core.domain.errors.bmdb import BmdbUnavailable, BmdbUntrusted, CommitUnknown, StatementFailed
 from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring import adapters
 

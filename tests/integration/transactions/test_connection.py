@@ -10,13 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.domain.errors import (
-    BmdbError,
-    BmdbUnavailable,
-    SecretUnavailable,
-    SerializationConflict,
-    StatementFailed,
-)
+from shepherd_core.domain.errors import SecretUnavailable
+from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, SerializationConflict, StatementFailed
 from shepherd_core.settings.functions import BmdbSettings
 
 from tests.conftest import ManualClock

@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed

@@ -20,10 +20,10 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.errors import SessionExpired, WorkConflict
+from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
-from shepherd_core.domain.provider import RESTART_AGENT
+from shepherd_core.domain.remediation import RESTART_AGENT
 from shepherd_core.settings.functions import BmdbSettings
 
 from simulator.environment.postgres import Postgres

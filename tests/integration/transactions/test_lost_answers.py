@@ -8,7 +8,7 @@ from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.errors import BmdbUnavailable, CommitUnknown
+from shepherd_core.domain.errors.bmdb import BmdbUnavailable, CommitUnknown
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost

@@ -14,8 +14,7 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Claim, Failure
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import REBOOT
-from shepherd_core.domain.remediation import NextStep, Step
+from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.support import defaults

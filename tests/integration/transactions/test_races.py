@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.errors import WorkConflict
+from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids

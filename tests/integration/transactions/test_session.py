@@ -7,7 +7,7 @@ import pytest
 from shepherd_core.bmdb.session import Backlog, Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 
 from tests.conftest import ManualClock

@@ -13,11 +13,10 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Work
-from shepherd_core.domain.errors import CommitUnknown, SessionExpired, WorkConflict
+from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import REBOOT, REINSTALL, StepKind
 from shepherd_core.domain.records import Intent
-from shepherd_core.domain.remediation import NextStep, Step
+from shepherd_core.domain.remediation import REBOOT, REINSTALL, NextStep, Step, StepKind
 
 from simulator.environment.postgres import Postgres
 from tests.integration.bmdb.test_provisioning import MACHINE

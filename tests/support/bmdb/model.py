@@ -12,7 +12,7 @@ import copy
 from collections import Counter
 from dataclasses import dataclass, field
 
-from shepherd_core.domain.errors import SessionExpired, WorkConflict
+from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process, WorkEvent
 
 LOOPS = (Process.AGENT_START, Process.RECOVERY)

@@ -3,7 +3,7 @@
 import requests
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.domain.clock import Clock, Deadline
-from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.equinix.adapter import EquinixProvider

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import ProviderError
+from shepherd_core.domain.errors.provider import ProviderError
 from shepherd_core.domain.machine import Machine, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
 

@@ -26,19 +26,19 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors import NoLongerDue, TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.provider import (
     CapacityTaken,
     ListingInvalid,
     MachineNotFound,
-    NoLongerDue,
     NotSupported,
     ProviderRefused,
     ProviderUnavailable,
-    SessionExpired,
-    TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.domain.provider import STEPS, Capability, Provider
+from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.domain.remediation import STEPS
 
 from simulator.environment.faults import Delay, FakeAnswer, FaultScript
 

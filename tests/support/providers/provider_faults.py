@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER, MOST_VALUES
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors.provider import (
     CapacityTaken,
     ListingInvalid,
     MachineNotFound,
@@ -23,7 +24,6 @@ from shepherd_core.domain.errors import (
     ProviderRefused,
     ProviderUnavailable,
     ProviderUnusable,
-    TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import INVALID, Machine
 from shepherd_core.domain.provider import Capability

@@ -15,13 +15,13 @@ from shepherd_core.agent.takeover import (
     take_over,
 )
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.machine import (
     AgentExited,
     AgentRefused,
     MalformedAnswer,
-    SessionExpired,
     TakeoverFailed,
-    TimeLimitExceeded,
     WrongInitMessage,
     WrongKeyLength,
 )

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from shepherd_core.domain.errors import CommitUnknown, ShepherdError
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.bmdb import CommitUnknown
 from shepherd_core.settings.functions import BmdbSettings
 
 from shepherdctl.console.changes import Plan, Shown

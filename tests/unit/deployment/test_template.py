@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
-from shepherd_core.domain.time_budget import ANSWER_SECONDS
+from shepherd_core.domain.clock import ANSWER_SECONDS
 from shepherd_core.settings import functions
 from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.deployment import DeploymentSettings, function_seconds

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
 from shepherd_core.providers.equinix.objects import Device, Link, machine, machines, token_tag
 from shepherd_core.providers.kit.api_object import parse

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, ProviderStatus
 from shepherd_core.providers.hetzner.objects import BootEntry, Server, fingerprint, machine, machines, stored_keys
 from shepherd_core.providers.kit.api_object import parse

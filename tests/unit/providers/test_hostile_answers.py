@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from shepherd_core.adapters.http.bounded_answer import MOST_VALUES, AnswerTooLong, check_values
-from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable
 from shepherd_core.providers.ec2.objects import Instance
 from shepherd_core.providers.equinix import objects as equinix
 from shepherd_core.providers.hetzner import objects as hetzner

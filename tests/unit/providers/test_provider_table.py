@@ -6,7 +6,8 @@ from typing import get_args
 
 import pytest
 from shepherd_core import providers
-from shepherd_core.domain.provider import STEPS, Capability, Provider
+from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.domain.remediation import STEPS
 from shepherd_core.settings import functions
 from shepherd_core.settings.providers import SPECS
 from shepherd_core.settings.providers.spec import ProviderSpec

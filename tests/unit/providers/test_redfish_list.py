@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from shepherd_core.domain.errors import ListingInvalid
+from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.providers.redfish.machine_list import redfish_list
 from shepherd_core.settings.providers.redfish import RedfishSettings
 

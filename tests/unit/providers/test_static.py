@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import ListingInvalid, MachineNotFound, ProviderRefused
+from shepherd_core.domain.errors.provider import ListingInvalid, MachineNotFound, ProviderRefused
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.providers.static import StaticProvider
 

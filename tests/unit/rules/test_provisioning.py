@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shepherd_core.domain.errors import DriftLimitExceeded, ListingInvalid
+from shepherd_core.domain.errors import DriftLimitExceeded
+from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Ledger, Provided
 from shepherd_core.rules.provisioning import Creation, PlanLimits, ProvisioningPlan, make_plan

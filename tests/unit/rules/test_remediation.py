@@ -9,19 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import ConfigError, NotSupported
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.domain.errors.provider import NotSupported
 from shepherd_core.domain.machine import ProviderId, WorkEvent
-from shepherd_core.domain.provider import (
+from shepherd_core.domain.provider import Capability
+from shepherd_core.domain.remediation import (
     POWER_CYCLE,
     QUARANTINE,
     REBOOT,
     REINSTALL,
     RESTART_AGENT,
     STEPS,
-    Capability,
+    HistoryLine,
+    NextStep,
+    PastAttempt,
+    Step,
     StepKind,
+    Timeouts,
 )
-from shepherd_core.domain.remediation import HistoryLine, NextStep, PastAttempt, Step, Timeouts
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.remediation import (
     MAX_ATTEMPTS,

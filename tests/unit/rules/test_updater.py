@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings.provider_facts import Facts, KnownMachine
-from shepherd_core.domain.errors import ListingInvalid
+from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.loops.updater import changes
 from shepherd_core.rules.drift import YOUNG_SECONDS

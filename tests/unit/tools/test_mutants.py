@@ -124,7 +124,7 @@ def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> No
     """Others cannot notice it, and most of those that do are quick."""
     slow = Trial("tests/integration/test_some.py::slow", 5.0, frozenset({"domain/backoff.py:Backoff.next"}))
     quick = Trial("tests/integration/test_some.py::quick", 1.0, frozenset({"domain/backoff.py:Backoff.next"}))
-    unit = Trial("tests/unit/rules/test_backoff.py::unit", 3.0, frozenset({"domain/backoff.py:Backoff.next"}))
+    unit = Trial("tests/unit/domain/test_backoff.py::unit", 3.0, frozenset({"domain/backoff.py:Backoff.next"}))
     other = Trial("tests/integration/test_some.py::other", 0.1, frozenset({"sql:claim"}))
     tests = [slow, quick, unit, other]
     mutant = next(mutant for mutant in mutants_of("domain/backoff.py") if mutant.place == "Backoff.next")
@@ -139,7 +139,7 @@ def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> No
 def test_a_mutant_outside_of_all_functions_is_tried_by_the_tests_of_its_module() -> None:
     """A constant is not reached by a particular test."""
     own = Trial("tests/unit/rules/test_remediation.py::own", 1.0, frozenset())
-    reaches = Trial("tests/unit/rules/test_errors.py::reaches", 1.0, frozenset({"rules/remediation.py:possible"}))
-    other = Trial("tests/unit/rules/test_errors.py::other", 1.0, frozenset({"domain/clock.py:Deadline.left"}))
+    reaches = Trial("tests/unit/domain/test_errors.py::reaches", 1.0, frozenset({"rules/remediation.py:possible"}))
+    other = Trial("tests/unit/domain/test_errors.py::other", 1.0, frozenset({"domain/clock.py:Deadline.left"}))
     mutant = next(mutant for mutant in mutants_of("rules/remediation.py") if not mutant.place)
     assert reaching(mutant, [own, reaches, other]) == [own, reaches]

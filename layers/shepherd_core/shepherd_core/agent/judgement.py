@@ -22,7 +22,7 @@ from nacl.signing import SigningKey
 from shepherd_core import telemetry
 from shepherd_core.agent.heartbeats import Refused
 from shepherd_core.bmdb.agents import reports
-from shepherd_core.domain.errors import BmdbError
+from shepherd_core.domain.errors.bmdb import BmdbError
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from google.protobuf.message import DecodeError
 
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors.machine import (
     AgentExited,
     AgentRefused,
     MalformedAnswer,

@@ -19,7 +19,7 @@ from pg8000.exceptions import DatabaseError, InterfaceError
 
 from shepherd_core.bmdb import transport
 from shepherd_core.bmdb.statements import statements
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors.bmdb import (
     BmdbError,
     BmdbUnavailable,
     CommitUnknown,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
-from shepherd_core.domain.errors import CommitUnknown, SessionExpired, StatementFailed
-from shepherd_core.domain.time_budget import RENEWALS
+from shepherd_core.domain.clock import RENEWALS
+from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, StatementFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

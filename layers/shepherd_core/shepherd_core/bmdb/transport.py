@@ -12,7 +12,8 @@ import ssl
 import struct
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import BmdbUntrusted, ConfigError
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.domain.errors.bmdb import BmdbUntrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

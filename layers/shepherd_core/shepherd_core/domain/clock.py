@@ -1,14 +1,40 @@
-"""Elapsed time and deadlines. The time of day comes from the database, but for what must not trust the database."""
+"""
+Elapsed time, deadlines, and what an invocation keeps of its time.
+
+The time of day comes from the database, but for what must not trust the database.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from shepherd_core.domain.errors import SessionExpired, TimeLimitExceeded
+from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import SessionExpired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+CLOSING_SECONDS = 2.0
+"""For closing the session and writing the metrics."""
+
+MARGIN_SECONDS = 5.0
+"""For committing, closing, and threads that are slow to notice their deadline."""
+
+NOTIFY_SECONDS = 15.0
+"""For a message to operators. An invocation that has less left leaves it to the next one, of any loop."""
+
+CREATE_SECONDS = 60.0
+"""For one creation at the provider."""
+
+ANSWER_SECONDS = 30.0
+"""For the Migrator's answer to CloudFormation."""
+
+FLOOR_SECONDS = 120
+"""How far the floor of the due rows stays behind the present (session.sql); no transaction may last so long."""
+
+RENEWALS = 3
+"""How often a session is renewed in the time after which it would expire."""
 
 
 class Clock(Protocol):

@@ -1,4 +1,4 @@
-"""What operators are told in words."""
+"""Notices: what operators are told."""
 
 from __future__ import annotations
 

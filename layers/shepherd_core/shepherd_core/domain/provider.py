@@ -1,15 +1,13 @@
-"""The interface of providers, what they can offer, and the remediation steps. The adapters are in ``providers/``."""
+"""The interface of providers, and what they can offer. The adapters are in ``providers/``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from shepherd_core.domain.errors import NotSupported
+from shepherd_core.domain.errors.provider import NotSupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from uuid import UUID
 
     from shepherd_core.domain.clock import Deadline
@@ -139,55 +137,3 @@ class Provider(Protocol):
 def _cannot(provider: Provider, capability: Capability) -> NotSupported:
     offered = ", ".join(sorted(provider.capabilities)) or "nothing"
     return NotSupported(f"the provider {provider.name} cannot {capability} machines; it can {offered}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepKind:
-    """
-    One kind of remediation step, as the rules and the Recoverer know it.
-
-    Only ``QUARANTINE``, which takes a machine from the loops, is known by name elsewhere.
-    """
-
-    name: str
-    needs: Capability | None = None
-    """The capability of the provider that it needs; None: none."""
-    take: Callable[[Provider, ProviderId, Deadline], None] | None = None
-    """Asks the provider for it; None: the provider is not asked. Raises what the provider's method does."""
-    reboots: bool = True
-    """The machine boots: the next agent start waits for that, and the circuit breaker counts the reboot."""
-    loses_agent: bool = True
-    """
-    The machine needs an agent start afterwards, as always if it boots. Otherwise its agent may report again, and the
-    next step is taken if it does not.
-    """
-    loses_host_key: bool = False
-    """The machine may have another SSH host key afterwards: the next contact is a first contact."""
-
-
-RESTART_AGENT = StepKind(name="restart-agent", reboots=False)
-"""Let the Initializer start a new agent; the machine itself is left alone."""
-AWAIT_INSTALLATION = StepKind(name="await-installation", reboots=False, loses_agent=False)
-"""Leave the machine alone: a look saw that an installation goes on. In no policy."""
-REBOOT = StepKind(
-    name="reboot",
-    needs=Capability.REBOOT,
-    take=lambda provider, machine, deadline: provider.reboot(machine, deadline),
-)
-POWER_CYCLE = StepKind(
-    name="power-cycle",
-    needs=Capability.POWER_CYCLE,
-    take=lambda provider, machine, deadline: provider.power_cycle(machine, deadline),
-)
-REINSTALL = StepKind(
-    name="reinstall",
-    needs=Capability.REINSTALL,
-    take=lambda provider, machine, deadline: provider.reinstall(machine, deadline),
-    loses_host_key=True,
-)
-"""Everything on the machine is lost."""
-QUARANTINE = StepKind(name="quarantine", reboots=False, loses_agent=False)
-"""Leave it alone until an operator has looked at it. Ends every policy."""
-
-STEPS = {each.name: each for each in (RESTART_AGENT, REBOOT, POWER_CYCLE, REINSTALL, QUARANTINE)}
-"""All kinds of steps of a policy, by name, from gentle to violent."""

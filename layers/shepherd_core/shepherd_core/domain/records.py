@@ -37,7 +37,7 @@ class Provided:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """The record of a machine of the provider that was removed from the BMDB."""
+    """The record of a decommissioned machine of the provider."""
 
     machine_id: UUID
     provider_id: ProviderId

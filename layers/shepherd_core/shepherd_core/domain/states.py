@@ -39,7 +39,7 @@ class State(StrEnum):
     No loop works on the machine until an operator ends the quarantine.
     """
     FORGOTTEN = "forgotten"
-    """An operator removed it from the BMDB, because the provider no longer has it."""
+    """An operator decommissioned it, because the provider no longer has it."""
     RELEASED = "released"
     """It was given back to the provider."""
 

@@ -9,7 +9,8 @@ from shepherd_core import telemetry
 from shepherd_core.agent.takeover import AgentProgram, take_over
 from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
 from shepherd_core.domain.clock import time_of_day
-from shepherd_core.domain.errors import HostKeyUnknown, NoAddress, ShepherdError
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.machine import HostKeyUnknown, NoAddress
 from shepherd_core.domain.machine import HostKeyOrigin, Process
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
 from shepherd_core.loops.base import Loop

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import Fault, MachineError, SshAuthenticationFailed
-from shepherd_core.domain.provider import AWAIT_INSTALLATION, RESTART_AGENT
-from shepherd_core.domain.remediation import AgentState, Step
+from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors.machine import MachineError, SshAuthenticationFailed
+from shepherd_core.domain.remediation import AWAIT_INSTALLATION, RESTART_AGENT, AgentState, Step
 from shepherd_core.loops.base import cause_of
 from shepherd_core.rules.remediation import LOOK_ENDED, LOOK_INSTALLS, LOOK_RUNS, MAX_RESTARTS, MAX_WAITS
 

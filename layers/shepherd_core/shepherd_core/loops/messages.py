@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from shepherd_core.domain.errors import SessionExpired, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import SessionExpired
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.work.work import Work

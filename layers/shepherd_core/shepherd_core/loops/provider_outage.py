@@ -6,10 +6,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.domain.errors import ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderUnavailable
 
 if TYPE_CHECKING:
-    from shepherd_core.domain.errors import ProviderError
+    from shepherd_core.domain.errors.provider import ProviderError
 
 _FAILURES = 3
 """After this many failures of the provider in a row, it is not asked again in this invocation."""

@@ -19,16 +19,10 @@ from shepherd_core import telemetry
 from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain import records
-from shepherd_core.domain.errors import (
-    CapacityTaken,
-    DriftLimitExceeded,
-    ProviderError,
-    ProviderRefused,
-    ProviderUnusable,
-    TimeLimitExceeded,
-)
+from shepherd_core.domain.clock import CREATE_SECONDS
+from shepherd_core.domain.errors import DriftLimitExceeded, TimeLimitExceeded
+from shepherd_core.domain.errors.provider import CapacityTaken, ProviderError, ProviderRefused, ProviderUnusable
 from shepherd_core.domain.machine import ProviderStatus
-from shepherd_core.domain.time_budget import CREATE_SECONDS
 from shepherd_core.loops.base import Closing, tick_head
 from shepherd_core.rules.provisioning import ProvisioningPlan, make_plan
 from shepherd_core.telemetry import Metric

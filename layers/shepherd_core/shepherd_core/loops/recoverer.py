@@ -24,18 +24,17 @@ from typing import TYPE_CHECKING
 from shepherd_core import telemetry
 from shepherd_core.bmdb.recovery import overrides, remediation, suspension
 from shepherd_core.bmdb.work.work import finish_recovery
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors.provider import (
     MachineNotFound,
     NotSupported,
     ProviderRefused,
     ProviderUnavailable,
     ProviderUnusable,
-    TimeLimitExceeded,
 )
 from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import QUARANTINE
-from shepherd_core.domain.remediation import LookTarget, NextStep
+from shepherd_core.domain.remediation import QUARANTINE, LookTarget, NextStep
 from shepherd_core.loops.base import Admission, Loop, cause_of
 from shepherd_core.loops.provider_outage import ProviderOutage
 from shepherd_core.rules.circuit_breaker import (

@@ -29,14 +29,9 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work as bmdb_work
-from shepherd_core.domain.errors import (
-    ConfigError,
-    Fault,
-    NoLongerDue,
-    SessionExpired,
-    ShepherdError,
-)
-from shepherd_core.domain.time_budget import MARGIN_SECONDS
+from shepherd_core.domain.clock import MARGIN_SECONDS
+from shepherd_core.domain.errors import ConfigError, Fault, NoLongerDue, ShepherdError
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.loops.base import Admission, Closing, Task, cause_of, tick_head
 from shepherd_core.loops.messages import Messages, Question, Result
 from shepherd_core.telemetry import Metric

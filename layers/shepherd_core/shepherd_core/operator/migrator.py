@@ -18,17 +18,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
-from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import (
-    AnswerUndelivered,
-    ConfigError,
-    EventInvalid,
-    SchemaMismatch,
-    ShepherdError,
-    TimeLimitExceeded,
-)
+from shepherd_core.domain.clock import ANSWER_SECONDS, Deadline
+from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import SchemaMismatch
 from shepherd_core.domain.events import event_object, field, shown
-from shepherd_core.domain.time_budget import ANSWER_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

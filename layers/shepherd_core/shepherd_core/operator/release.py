@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.listings import decommissioning
-from shepherd_core.domain.errors import NotSupported, ProviderRefused
+from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import OnePhase, Outcome, Result, machine_id_of, not_managed
 from shepherd_core.rules.drift import YOUNG_SECONDS, alive

@@ -18,7 +18,9 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.work import Failure, cancel, fail, finish_recovery, start_work
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import Fault, NotSupported, ProviderUnavailable, ShepherdError, WorkConflict
+from shepherd_core.domain.errors import Fault, ShepherdError
+from shepherd_core.domain.errors.bmdb import WorkConflict
+from shepherd_core.domain.errors.provider import NotSupported, ProviderUnavailable
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.remediation import NextStep
 from shepherd_core.operator.adopt_forget import Outcome, Result

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 from shepherd_core import telemetry
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.session import Session
-from shepherd_core.domain.errors import ProviderError, TimeLimitExceeded, WorkConflict
+from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import WorkConflict
+from shepherd_core.domain.errors.provider import ProviderError
 from shepherd_core.operator.adopt_forget import Result
 from shepherd_core.rules.drift import Comparison
 

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from shepherd_core.domain.errors import ListingInvalid, MachineNotFound, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ListingInvalid, MachineNotFound, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.kit.api_object import ApiObject, Id, MachineAddress, Text, parse

@@ -7,7 +7,7 @@ import re
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.errors import ListingInvalid, MachineNotFound, ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ListingInvalid, MachineNotFound, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.kit import fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.errors import ListingInvalid, MachineNotFound, ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ListingInvalid, MachineNotFound, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.kit import fields

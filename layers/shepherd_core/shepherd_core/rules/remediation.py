@@ -16,14 +16,23 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.provider import QUARANTINE, RESTART_AGENT, STEPS
-from shepherd_core.domain.remediation import HistoryLine, NextStep, PastAttempt, Step, Timeouts
+from shepherd_core.domain.remediation import (
+    QUARANTINE,
+    RESTART_AGENT,
+    STEPS,
+    HistoryLine,
+    NextStep,
+    PastAttempt,
+    Step,
+    Timeouts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
-    from shepherd_core.domain.provider import Capability, StepKind
+    from shepherd_core.domain.provider import Capability
+    from shepherd_core.domain.remediation import StepKind
 
 _REFUSALS = ("ProviderRefused: ", "MachineNotFound: ", "NotSupported: ")
 """How causes begin that are about one machine; all others are about the provider, or about Shepherd."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.provider import REINSTALL
+from shepherd_core.domain.remediation import REINSTALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.work import notices
+from shepherd_core.domain.clock import NOTIFY_SECONDS
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.time_budget import NOTIFY_SECONDS
 from shepherd_core.wiring.settings import alarm_topic
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from shepherd_core.wiring import adapters, providers, settings
 
 if TYPE_CHECKING:
     from shepherd_core.agent.endpoint import AgentApi
-    from shepherd_core.domain.provider import StepKind
+    from shepherd_core.domain.remediation import StepKind
     from shepherd_core.operator.single_step import SingleStep
     from shepherd_core.operator.two_phase import TwoPhase
 

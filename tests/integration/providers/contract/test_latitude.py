@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine
 from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.providers.latitude import LatitudeProvider, name_of, token_of

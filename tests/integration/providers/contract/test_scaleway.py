@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
 from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.providers.scaleway import ScalewayProvider, read_tag, tag_of

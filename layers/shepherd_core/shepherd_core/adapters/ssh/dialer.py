@@ -26,7 +26,8 @@ from shepherd_core.adapters.ssh import messages
 from shepherd_core.adapters.ssh.messages import Failure, RequestFailed
 from shepherd_core.adapters.ssh.processes import FORK_SERVER
 from shepherd_core.agent.takeover import RunResult, printable
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors.machine import (
     MalformedAnswer,
     SshAuthenticationFailed,
     SshConnectionLost,
@@ -38,7 +39,6 @@ from shepherd_core.domain.errors import (
     SshRefused,
     SshTimedOut,
     SshUploadFailed,
-    TimeLimitExceeded,
 )
 from shepherd_core.domain.remediation import AgentState
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.machines import due
-from shepherd_core.domain.errors import CommitUnknown, MachineUnknown
+from shepherd_core.domain.errors.bmdb import CommitUnknown, MachineUnknown
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSInstallationRequest
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
-from shepherd_core.domain.errors import CommitUnknown, StatementFailed
+from shepherd_core.domain.errors.bmdb import CommitUnknown, StatementFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

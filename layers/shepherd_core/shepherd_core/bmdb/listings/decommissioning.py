@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import due
-from shepherd_core.domain.errors import SessionExpired, WorkConflict
+from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 
 if TYPE_CHECKING:
     from typing import Any

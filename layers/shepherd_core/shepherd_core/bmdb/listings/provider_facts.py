@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.listings.provisioning import paused
-from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
 
 if TYPE_CHECKING:

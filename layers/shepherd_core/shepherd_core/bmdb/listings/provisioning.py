@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import due
-from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone
 

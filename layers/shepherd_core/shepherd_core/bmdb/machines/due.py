@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID, uuid4
 
-from shepherd_core.domain.errors import CommitUnknown
+from shepherd_core.domain.errors.bmdb import CommitUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

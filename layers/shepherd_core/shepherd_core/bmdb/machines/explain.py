@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.errors import Fault, MachineUnknown
+from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.machine import Process
 
 if TYPE_CHECKING:

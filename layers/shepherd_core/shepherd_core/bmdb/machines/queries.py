@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import due
-from shepherd_core.domain.errors import MachineUnknown
+from shepherd_core.domain.errors.bmdb import MachineUnknown
 
 if TYPE_CHECKING:
     from datetime import datetime

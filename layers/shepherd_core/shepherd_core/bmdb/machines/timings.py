@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.errors import NoAddress, SshConnectionLost, SshRefused, SshTimedOut
+from shepherd_core.domain.errors.machine import NoAddress, SshConnectionLost, SshRefused, SshTimedOut
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection

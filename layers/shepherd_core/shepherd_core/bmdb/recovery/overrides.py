@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
-from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection

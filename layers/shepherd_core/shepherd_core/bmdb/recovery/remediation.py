@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.errors import NoLongerDue, SessionExpired
+from shepherd_core.domain.errors import NoLongerDue
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.remediation import HistoryLine
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.health import Access, LocationStats, Unhealthy
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from importlib import resources
 from secrets import token_bytes
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import RolesRefused, StatementFailed
+from shepherd_core.domain.errors.bmdb import RolesRefused, StatementFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

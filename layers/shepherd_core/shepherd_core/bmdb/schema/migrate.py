@@ -16,7 +16,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import MigrationRefused, SchemaMismatch, StatementFailed
+from shepherd_core.domain.errors.bmdb import MigrationRefused, SchemaMismatch, StatementFailed
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
-from shepherd_core.domain.errors import Fault, MachineUnknown, SessionExpired, StatementFailed, WorkConflict
+from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors.bmdb import MachineUnknown, SessionExpired, StatementFailed, WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId, WorkEvent
-from shepherd_core.domain.provider import REBOOT
+from shepherd_core.domain.remediation import REBOOT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.domain.provider import StepKind
+    from shepherd_core.domain.remediation import StepKind
 
 CLAIM_LIMIT = 100
 """The most machines that one claim can take; it examines no more due rows than that."""

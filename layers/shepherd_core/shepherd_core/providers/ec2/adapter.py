@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors.provider import (
     CapacityTaken,
     ListingInvalid,
     MachineNotFound,

@@ -7,19 +7,14 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shepherd_core.adapters import aws
-from shepherd_core.domain.errors import (
-    MachineNotFound,
-    ProviderRefused,
-    ProviderUnavailable,
-    ProviderUnusable,
-    ShepherdError,
-)
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.provider import MachineNotFound, ProviderRefused, ProviderUnavailable, ProviderUnusable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from shepherd_core.domain.clock import Deadline
-    from shepherd_core.domain.errors import ProviderError
+    from shepherd_core.domain.errors.provider import ProviderError
 
 T = TypeVar("T")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.errors import ListingInvalid, MachineNotFound, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ListingInvalid, MachineNotFound, ProviderUnavailable
 from shepherd_core.providers.ec2.objects import FLEET_TAG, SLOT_TAG, Instance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shepherd_core.domain.clock import Deadline
-    from shepherd_core.domain.errors import ProviderError
+    from shepherd_core.domain.errors.provider import ProviderError
     from shepherd_core.providers.ec2.calls import Ec2Calls
 
 PAGE = 1_000

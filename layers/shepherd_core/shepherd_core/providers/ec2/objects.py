@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.errors import ListingInvalid
+from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.providers.kit import fields
 from shepherd_core.providers.kit.creation import free_slots

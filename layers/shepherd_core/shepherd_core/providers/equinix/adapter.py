@@ -13,12 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from shepherd_core.domain.errors import (
-    CapacityTaken,
-    MachineNotFound,
-    ProviderRefused,
-    ProviderUnavailable,
-)
+from shepherd_core.domain.errors.provider import CapacityTaken, MachineNotFound, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.equinix.objects import (
     Device,

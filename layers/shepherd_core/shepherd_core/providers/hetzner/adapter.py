@@ -7,14 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import (
-    MachineNotFound,
-    NotSupported,
-    ProviderRefused,
-    ProviderUnavailable,
-    ShepherdError,
-    TimeLimitExceeded,
-)
+from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.provider import MachineNotFound, NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Availability
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.hetzner.api import AlreadyEnabled, robot_api

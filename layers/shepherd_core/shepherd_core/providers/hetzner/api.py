@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import MachineNotFound, NotSupported, ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import MachineNotFound, NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.providers.kit.auth import Basic
 from shepherd_core.providers.kit.dialect import Dialect, Refusal
 from shepherd_core.providers.kit.http import HttpApi

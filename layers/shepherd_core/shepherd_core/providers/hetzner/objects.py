@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from shepherd_core.domain.errors import ListingInvalid
+from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.providers.kit import fields
 from shepherd_core.providers.kit.api_object import ApiObject, Text, parse

@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.provider import (
     CapacityTaken,
     ListingInvalid,
     MachineNotFound,
     NotSupported,
     ProviderRefused,
     ProviderUnavailable,
-    ShepherdError,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.domain.clock import Clock, Deadline
-    from shepherd_core.domain.errors import ProviderError
+    from shepherd_core.domain.errors.provider import ProviderError
     from shepherd_core.providers.ironic.objects import Node
     from shepherd_core.providers.kit.auth import Authentication
     from shepherd_core.providers.kit.context import ProviderContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.errors import (
+from shepherd_core.domain.errors.provider import (
     ListingInvalid,
     MachineNotFound,
     NotSupported,

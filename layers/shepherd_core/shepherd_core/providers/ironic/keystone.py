@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import AwareDatetime  # noqa: TC002 - looked up when the class is made
 
-from shepherd_core.domain.errors import ProviderUnusable
+from shepherd_core.domain.errors.provider import ProviderUnusable
 from shepherd_core.providers.kit.api_object import ApiObject, parse
 from shepherd_core.providers.kit.auth import RENEWAL_SECONDS, Login, NoLogin, sendable
 from shepherd_core.providers.kit.context import readable

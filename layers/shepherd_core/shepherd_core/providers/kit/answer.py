@@ -11,7 +11,8 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from shepherd_core.adapters.http import bounded_answer
 from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER, AnswerTooLate, AnswerTooLong
-from shepherd_core.domain.errors import ProviderUnavailable, ShepherdError
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.providers.kit.fields import from_json
 
 if TYPE_CHECKING:

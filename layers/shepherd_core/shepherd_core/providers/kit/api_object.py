@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, PlainValidator, ValidationError
 
-from shepherd_core.domain.errors import ProviderError, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderError, ProviderUnavailable
 from shepherd_core.providers.kit import fields
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 from pydantic import Field
 
-from shepherd_core.domain.errors import ProviderUnusable
+from shepherd_core.domain.errors.provider import ProviderUnusable
 from shepherd_core.providers.kit.api_object import ApiObject, parse
 from shepherd_core.providers.kit.context import readable
 from shepherd_core.providers.kit.dialect import Dialect, Refusal

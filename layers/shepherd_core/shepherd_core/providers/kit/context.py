@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import ProviderUnavailable, ProviderUnusable, SecretError, SourceError
+from shepherd_core.domain.errors import SecretError, SourceError
+from shepherd_core.domain.errors.provider import ProviderUnavailable, ProviderUnusable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

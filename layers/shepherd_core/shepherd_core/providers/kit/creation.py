@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import CapacityTaken, ProviderRefused
+from shepherd_core.domain.errors.provider import CapacityTaken, ProviderRefused
 from shepherd_core.domain.machine import INVALID, Availability, Machine
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable, ProviderUnusable
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable, ProviderUnusable
 from shepherd_core.providers.kit.fields import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from shepherd_core.domain.errors import ProviderError
+    from shepherd_core.domain.errors.provider import ProviderError
     from shepherd_core.providers.kit.answer import HttpAnswer
 
 _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 403, 404, 500

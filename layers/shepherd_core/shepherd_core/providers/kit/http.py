@@ -14,13 +14,8 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from shepherd_core.adapters.http.timed_requests import TimedAdapter
-from shepherd_core.domain.errors import (
-    MachineNotFound,
-    ProviderRefused,
-    ProviderUnavailable,
-    ProviderUnusable,
-    TimeLimitExceeded,
-)
+from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors.provider import MachineNotFound, ProviderRefused, ProviderUnavailable, ProviderUnusable
 from shepherd_core.providers.kit.answer import HttpAnswer, declines, innermost, never_sent, read, retry_after
 from shepherd_core.providers.kit.dialect import COMMON, refused, said
 from shepherd_core.providers.kit.logins import Logins
@@ -29,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shepherd_core.domain.clock import Clock, Deadline
-    from shepherd_core.domain.errors import ProviderError
+    from shepherd_core.domain.errors.provider import ProviderError
     from shepherd_core.providers.kit.auth import Authentication, Login
     from shepherd_core.providers.kit.dialect import Dialect
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.errors import ListingInvalid, MachineNotFound, ProviderRefused, ProviderUnusable
+from shepherd_core.domain.errors.provider import ListingInvalid, MachineNotFound, ProviderRefused, ProviderUnusable
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.providers.kit.context import readable
 from shepherd_core.providers.kit.fields import LONGEST_TEXT, address, from_json, host_key, identifier, text

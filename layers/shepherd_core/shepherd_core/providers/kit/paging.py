@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from shepherd_core.domain.errors import ListingInvalid, ProviderRefused
+from shepherd_core.domain.errors.provider import ListingInvalid, ProviderRefused
 from shepherd_core.providers.kit.dialect import at
 from shepherd_core.providers.kit.fields import identifier
 

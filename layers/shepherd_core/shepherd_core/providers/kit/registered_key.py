@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable, TimeLimitExceeded
+from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.providers.kit.context import readable
 
 if TYPE_CHECKING:

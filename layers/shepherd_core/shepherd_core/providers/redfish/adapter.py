@@ -15,7 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.domain.errors import ProviderError, ProviderUnusable, TimeLimitExceeded
+from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors.provider import ProviderError, ProviderUnusable
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.kit.context import readable

@@ -16,7 +16,8 @@ from sushy import exceptions
 from sushy.connector import Connector
 
 from shepherd_core import telemetry
-from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.providers.redfish.answer import TEXT_LENGTH, BmcAnswer, said
 from shepherd_core.providers.redfish.transport import BmcRequest, Transport
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shepherd_core.domain.clock import Clock, Deadline
-    from shepherd_core.domain.errors import ProviderError
+    from shepherd_core.domain.errors.provider import ProviderError
     from shepherd_core.providers.redfish.login import Credential, Logins
     from shepherd_core.providers.redfish.transport import BmcAccess
 

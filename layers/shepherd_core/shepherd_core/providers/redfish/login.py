@@ -7,7 +7,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable, SecretError, TimeLimitExceeded
+from shepherd_core.domain.errors import SecretError, TimeLimitExceeded
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,14 +21,9 @@ from sushy.resources.system.constants import BootSource, BootSourceOverrideEnabl
 from sushy.resources.system.system import System, SystemCollection
 
 from shepherd_core import telemetry
-from shepherd_core.domain.errors import (
-    NotSupported,
-    ProviderRefused,
-    ProviderUnavailable,
-    SessionExpired,
-    ShepherdError,
-    TimeLimitExceeded,
-)
+from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.providers.redfish.bmc import ROOT
 

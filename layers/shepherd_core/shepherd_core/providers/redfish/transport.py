@@ -14,7 +14,8 @@ from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, SSLError
 
 from shepherd_core.adapters.http.timed_headers import TimedHTTPSConnection
-from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable, TimeLimitExceeded
+from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.providers.kit.answer import declines, innermost, read
 from shepherd_core.providers.redfish.answer import TEXT_LENGTH, BmcAnswer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.time_budget import (
+from shepherd_core.domain.clock import (
     ANSWER_SECONDS,
     CLOSING_SECONDS,
     CREATE_SECONDS,

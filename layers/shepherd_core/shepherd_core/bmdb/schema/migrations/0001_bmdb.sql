@@ -233,7 +233,7 @@ CREATE TABLE work (
 
 CREATE INDEX work_by_session ON work (session_id);
 
--- The process leaves the machine alone until then; fault says what is wrong, see domain/errors.py. Written when work
+-- The process leaves the machine alone until then; fault says what is wrong, see domain/errors. Written when work
 -- fails (with the interval, from which the next one follows), when it expires, and as a plain delay (both without one);
 -- goes when the process succeeds, or by `machine retry`. deaths: how many times in a row the work has expired, because its
 -- function died or was cut off, last at died_at, and deaths_alone in how many of them the machine was alone. A machine

@@ -2,7 +2,8 @@
 
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import SessionExpired, TimeLimitExceeded
+from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors.bmdb import SessionExpired
 
 from tests.conftest import ManualClock
 

@@ -1,0 +1,63 @@
+"""Errors of requests to the BMDB. The package draws the whole tree."""
+
+from __future__ import annotations
+
+from shepherd_core.domain.errors import Fault, ShepherdError
+
+
+class BmdbError(ShepherdError):
+    """A request to the BMDB failed."""
+
+    fault = Fault.OURS
+
+
+class BmdbUnavailable(BmdbError):
+    """The BMDB cannot be reached, or the connection to it was lost."""
+
+    retryable = True
+
+
+class BmdbUntrusted(BmdbError):
+    """The server did not prove over TLS that it is the BMDB."""
+
+
+class SerializationConflict(BmdbError):
+    """The BMDB asks to run the transaction again."""
+
+    retryable = True
+
+
+class CommitUnknown(BmdbError):
+    """The connection was lost while committing: read the BMDB before acting again."""
+
+
+class StatementFailed(BmdbError):
+    """The BMDB refused a statement."""
+
+    def __init__(self, message: str, sqlstate: str) -> None:
+        self.sqlstate = sqlstate
+        super().__init__(message)
+
+
+class SchemaMismatch(BmdbError):
+    """The schema of the BMDB is older or newer than this code supports."""
+
+
+class MigrationRefused(BmdbError):
+    """A migration that was already applied differs from its file."""
+
+
+class RolesRefused(BmdbError):
+    """The BMDB does not let its user make or grant the roles of the functions."""
+
+
+class SessionExpired(BmdbError):
+    """The session has expired: none of its results can be committed. Abandon its work."""
+
+
+class MachineUnknown(BmdbError):
+    """The BMDB knows no such machine."""
+
+
+class WorkConflict(BmdbError):
+    """The machine is already being worked on."""
