@@ -7,7 +7,7 @@ import pg8000.native
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.environment.postgres import Postgres
 from tests.support import defaults

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema import migrate as migrations
 from shepherd_core.domain.errors.bmdb import StatementFailed
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring import adapters
 
 _UNDEFINED = {"42P01", "42703"}  # table, column

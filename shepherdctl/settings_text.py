@@ -18,7 +18,9 @@ from shepherd_core.settings.checks.permissions import DOCUMENTS
 from shepherd_core.settings.deployment import DeploymentSettings, OperatorSettings
 from shepherd_core.settings.document import PLACEHOLDER, VERSION
 from shepherd_core.settings.effective import FIXED, GIVEN
-from shepherd_core.settings.functions import FUNCTIONS, BmdbSettings, ProviderChoice
+from shepherd_core.settings.functions import FUNCTIONS
+from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.settings.functions.shared import ProviderChoice
 from shepherd_core.settings.keys import BMDB, TOP, bounds, path, readers, tables
 from shepherd_core.settings.providers import PROVIDERS
 

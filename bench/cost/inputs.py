@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from shepherd_core.settings.functions import AgentApiSettings
+from shepherd_core.settings.functions.services import AgentApiSettings
 
 PRICES_OF = "2025-01"
 """From the pricing pages of Lambda, API Gateway, EC2 (traffic, addresses), EventBridge, CloudWatch, Fargate and Elastic

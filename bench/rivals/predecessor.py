@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pg8000.exceptions import DatabaseError
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from bench.fleet import PROVIDER, driver
 from bench.workers import Done, Meter

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.options import OwnerOption, current_user

@@ -1,7 +1,7 @@
 """The commands on the schema: ``shepherdctl db``."""
 
 from shepherd_core.bmdb.schema import migrate as migrations
-from shepherd_core.settings.functions import MigratorSettings
+from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring.settings import load
 

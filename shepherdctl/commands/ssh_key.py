@@ -6,7 +6,7 @@ import typer
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.settings.functions import SshKeySettings
+from shepherd_core.settings.functions.shared import SshKeySettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.confirm import Yes, confirm, require_terminal

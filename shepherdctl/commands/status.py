@@ -15,7 +15,7 @@ from shepherd_core.bmdb.work import ticks
 from shepherd_core.domain.states import State
 from shepherd_core.rules.circuit_breaker import where
 from shepherd_core.settings.deployment import DeploymentSettings, loop_minutes
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring.settings import load
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
-    from shepherd_core.settings.functions import BmdbSettings
+    from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 
 @dataclass(frozen=True, slots=True)

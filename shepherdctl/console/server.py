@@ -16,7 +16,7 @@ from shepherdctl.console.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shepherd_core.settings.functions import BmdbSettings
+    from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 _ADDRESS = "127.0.0.1"
 _STOP_SECONDS = 30

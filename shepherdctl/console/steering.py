@@ -27,7 +27,7 @@ from shepherdctl.output import note
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shepherd_core.settings.functions import BmdbSettings
+    from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 _KEPT = 100
 _SECONDS = 900

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.settings.functions import BmdbSettings
+    from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 T = TypeVar("T")
 

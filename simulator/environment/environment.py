@@ -25,7 +25,7 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.work import open_work
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.settings.functions import ROLES
+from shepherd_core.settings.functions.bmdb import ROLES
 
 from shepherdctl.interrupts import deferred
 from simulator.environment import certificate

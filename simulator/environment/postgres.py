@@ -11,7 +11,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.make_roles import Login, make
 from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.settings.functions import ROLES, BmdbSettings
+from shepherd_core.settings.functions.bmdb import ROLES, BmdbSettings
 
 from simulator.scratch import scratch
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import typer.main
 import typer.testing
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 from typer.testing import Result
 
 from shepherdctl.main import app, main

@@ -14,7 +14,7 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.states import State
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb

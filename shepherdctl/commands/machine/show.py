@@ -6,7 +6,7 @@ from typing import Any
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.machine import HostKeyOrigin
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.commands.machine import hardware, installations

@@ -31,7 +31,7 @@ from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.telemetry import Metric
 
 from simulator.machines.pool import MachinePool

@@ -13,7 +13,7 @@ from uuid import UUID
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.statements import statements
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.environment.postgres import Postgres
 

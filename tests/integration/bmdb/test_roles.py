@@ -7,7 +7,7 @@ import pg8000.native
 import pytest
 from pg8000.exceptions import DatabaseError
 from shepherd_core.bmdb.statements import statements
-from shepherd_core.settings.functions import ROLES, BmdbSettings
+from shepherd_core.settings.functions.bmdb import ROLES, BmdbSettings
 
 from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import Fleet, administrator

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.machines.pool import MachinePool
 from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Provisions, Recoveries, Updates

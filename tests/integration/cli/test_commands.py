@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.errors.bmdb import MachineUnknown
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 from typer.core import TyperGroup, TyperOption
 
 from tests.support.bmdb.fleet import Fleet

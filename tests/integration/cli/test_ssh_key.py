@@ -11,7 +11,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.machine import SshAuthenticationFailed
-from shepherd_core.settings.functions import InitializerSettings
+from shepherd_core.settings.functions.loops import InitializerSettings
 from shepherd_core.wiring import adapters
 
 from shepherdctl.commands import ssh_key

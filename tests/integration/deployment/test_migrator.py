@@ -15,7 +15,7 @@ from shepherd_core.domain.clock import ANSWER_SECONDS, Deadline
 from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid
 from shepherd_core.domain.errors.bmdb import RolesRefused, StatementFailed
 from shepherd_core.operator.migrator import _ANSWERED, RESOURCE_ID, SettingsCheck, handle
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from functions.migrator.app import lambda_handler
 from simulator.environment.postgres import Postgres

@@ -23,7 +23,8 @@ from shepherd_core.domain.errors.provider import ProviderError
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.latitude import name_of
-from shepherd_core.settings import functions
+from shepherd_core.settings.functions.bmdb import ROLES
+from shepherd_core.settings.functions.loops import RecovererSettings
 from shepherd_core.wiring import providers
 from shepherd_core.wiring.adapters import CLOCK
 
@@ -164,7 +165,7 @@ S3_LIST, S3_CA, S3_BMC_CA, S3_AGENT_CA = (
     f"bucket/documents/{name}" for name in ("machines.json", "bmdb-ca.pem", "bmc-ca.pem", "agent-ca.pem")
 )
 BMCS = "/shepherd/bmc/*"
-ROLE_PASSWORDS = [f"{PASSWORD}-{role}" for role in functions.ROLES]
+ROLE_PASSWORDS = [f"{PASSWORD}-{role}" for role in ROLES]
 MAKES_PASSWORDS = {("ssm:PutParameter", parameter(name)) for name in ROLE_PASSWORDS}
 OWNER = "postgres"
 
@@ -412,7 +413,7 @@ def deployed(
     if not fleet.sql("SELECT 1 FROM pg_roles WHERE rolname = 'shepherd'"):
         fleet.sql("CREATE ROLE shepherd SUPERUSER LOGIN")  # who owns the schema in a deployment with IAM
         fleet.sql("CREATE ROLE rds_iam")
-    make(fleet.connection, {role: Login(f"shepherd-{role}") for role in functions.ROLES})
+    make(fleet.connection, {role: Login(f"shepherd-{role}") for role in ROLES})
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = Path(fleet.settings.bmdb_host) / f".s.PGSQL.{fleet.settings.bmdb_port}"
     project = EquinixApi(
@@ -499,7 +500,7 @@ def plant_work(fleet: Fleet, case: Case) -> ProviderId:
 
 def climb(provider_id: ProviderId) -> None:
     """Do to a machine all that the Recoverer may come to do, the gravest first."""
-    _, provider = providers.load(functions.RecovererSettings)
+    _, provider = providers.load(RecovererSettings)
     for capability, act in (
         (Capability.REINSTALL, provider.reinstall),
         (Capability.POWER_CYCLE, provider.power_cycle),

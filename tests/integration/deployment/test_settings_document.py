@@ -10,7 +10,7 @@ import pytest
 from shepherd_core import telemetry
 from shepherd_core.domain.errors import ConfigError, ShepherdError, SourceMissing, SourceUnavailable
 from shepherd_core.settings.document import LIMIT_BYTES
-from shepherd_core.settings.functions import InitializerSettings
+from shepherd_core.settings.functions.loops import InitializerSettings
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import loops, services, settings
 from shepherd_core.wiring.settings import RELOAD_SECONDS, DocumentInForce, fetch

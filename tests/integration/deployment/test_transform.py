@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from shepherd_core.domain.clock import CLOSING_SECONDS, CREATE_SECONDS, MARGIN_SECONDS
 from shepherd_core.settings.base import PREFIX, Settings
-from shepherd_core.settings.functions import (
-    AgentApiSettings,
-    BmdbSettings,
+from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.settings.functions.loops import (
     InitializerSettings,
-    MigratorSettings,
     ProvisionerSettings,
     RecovererSettings,
     UpdaterSettings,
 )
+from shepherd_core.settings.functions.services import AgentApiSettings, MigratorSettings
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import load
 

@@ -18,7 +18,7 @@ import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.errors import ConfigError, SecretMissing, SourceMissing
 from shepherd_core.domain.errors.bmdb import BmdbUnavailable, BmdbUntrusted, CommitUnknown, StatementFailed
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring import adapters
 
 from simulator.environment.postgres import Postgres

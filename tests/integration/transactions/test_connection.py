@@ -12,7 +12,7 @@ from shepherd_core.bmdb.connection import ATTEMPTS, Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.errors import SecretUnavailable
 from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, SerializationConflict, StatementFailed
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import Fleet

@@ -24,7 +24,7 @@ from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.remediation import RESTART_AGENT
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.environment.postgres import Postgres
 from tests.chaos.sample import SEED, drawn

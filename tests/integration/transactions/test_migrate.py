@@ -10,7 +10,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import Migration, migrate, migrations, schema_version
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.errors.bmdb import MigrationRefused, SchemaMismatch, StatementFailed
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from tests.conftest import ManualClock
 

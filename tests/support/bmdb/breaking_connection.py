@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import BinaryIO, Literal, Self
 
 import pg8000.native
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 _BIND = b"B"
 _QUERY = b"Q"

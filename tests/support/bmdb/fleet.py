@@ -16,7 +16,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Clock
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from tests.support import defaults
 from tests.support.waiting import eventually

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from random import Random
 
 import pytest
-from shepherd_core.settings.functions import AgentApiSettings, RecovererSettings
+from shepherd_core.settings.functions.loops import RecovererSettings
+from shepherd_core.settings.functions.services import AgentApiSettings
 
 from agent.shepherd_agent.reports.heartbeat import first_pause, pause_after, pause_after_failure
 

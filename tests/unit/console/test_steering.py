@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import CommitUnknown
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from shepherdctl.console.changes import Plan, Shown
 from shepherdctl.console.forms import FormInvalid

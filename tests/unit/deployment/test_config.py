@@ -7,17 +7,18 @@ from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.settings import functions, providers
 from shepherd_core.settings.base import Settings
-from shepherd_core.settings.functions import BmdbSettings, InitializerSettings, ProvisionerSettings, RecovererSettings
-from shepherd_core.settings.health import HealthSettings
+from shepherd_core.settings.functions import bmdb, health, loops, services, shared
+from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.settings.functions.health import HealthSettings
+from shepherd_core.settings.functions.loops import InitializerSettings, ProvisionerSettings, RecovererSettings
 from shepherd_core.settings.providers.equinix import EquinixSettings
 from shepherd_core.settings.providers.static import StaticSettings
 from shepherd_core.settings.sources import load
 
 ALL = [
     settings
-    for module in (functions, providers)
+    for module in (bmdb, health, loops, services, shared)
     for _, settings in inspect.getmembers(module, inspect.isclass)
     if issubclass(settings, Settings) and settings is not Settings and settings.__module__ == module.__name__
 ]

@@ -12,7 +12,8 @@ from shepherd_core.settings import functions
 from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.deployment import DeploymentSettings, function_seconds
 from shepherd_core.settings.effective import FIXED, GIVEN
-from shepherd_core.settings.functions import MigratorSettings, ProvisionerSettings
+from shepherd_core.settings.functions.loops import ProvisionerSettings
+from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 

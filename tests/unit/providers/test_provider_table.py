@@ -8,7 +8,8 @@ import pytest
 from shepherd_core import providers
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.domain.remediation import STEPS
-from shepherd_core.settings import functions
+from shepherd_core.settings.functions.loops import UpdaterSettings
+from shepherd_core.settings.functions.shared import ProviderChoice
 from shepherd_core.settings.providers import SPECS
 from shepherd_core.settings.providers.spec import ProviderSpec
 from shepherd_core.wiring.providers import load
@@ -31,7 +32,7 @@ def built(spec: ProviderSpec, monkeypatch: pytest.MonkeyPatch, more: dict[str, s
     """Return the adapter as a function builds it, with made-up settings and *more*."""
     for variable, value in {**coldstart.SETTINGS, **more, "SHEPHERD_PROVIDER": spec.name}.items():
         monkeypatch.setenv(variable, value)
-    return load(functions.UpdaterSettings)[1]
+    return load(UpdaterSettings)[1]
 
 
 @each_provider
@@ -51,7 +52,7 @@ def test_every_provider_has_a_spec_and_can_be_chosen() -> None:
     made = re.findall(pattern, "\n".join(sources), re.DOTALL | re.MULTILINE)
     names = [spec.name for spec in SPECS]
     assert sorted(made) == sorted(names)
-    assert get_args(functions.ProviderChoice.model_fields["provider"].annotation) == tuple(names)
+    assert get_args(ProviderChoice.model_fields["provider"].annotation) == tuple(names)
 
 
 @each_provider

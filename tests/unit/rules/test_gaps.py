@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shepherd_core.settings.functions import AgentApiSettings
+from shepherd_core.settings.functions.services import AgentApiSettings
 
 from agent.shepherd_agent.reports.heartbeat import pause_after
 from tests.support.bmdb.gap_rule import Gap, extended_timeout, recheck_after, required_overdue

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from shepherd_core.domain.health import LocationStats, Unhealthy
 from shepherd_core.rules.circuit_breaker import BreakerLimits, over_number, over_share
-from shepherd_core.settings.functions import AgentApiSettings
+from shepherd_core.settings.functions.services import AgentApiSettings
 
 from agent.shepherd_agent.reports.heartbeat import pause_after
 from tests.chaos.sample import drawn

@@ -39,7 +39,7 @@ from shepherd_core.rules.remediation import (
     possible,
     uninterrupted,
 )
-from shepherd_core.settings.functions import RecovererSettings
+from shepherd_core.settings.functions.loops import RecovererSettings
 from shepherd_core.settings.sources import load
 
 from tests.conftest import ManualClock

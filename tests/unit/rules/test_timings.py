@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from shepherd_core.rules.timings import SAMPLES, Advice, Timing, advise
-from shepherd_core.settings.functions import ProvisionerSettings, RecovererSettings
+from shepherd_core.settings.functions.loops import ProvisionerSettings, RecovererSettings
 
 DEFAULTS: dict[str, Any] = {
     "provider": "static",

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings.document import LIMIT_BYTES, MAX_FAULTS, Document, bounded, parse
 from shepherd_core.settings.effective import effective
-from shepherd_core.settings.functions import FUNCTIONS, InitializerSettings, RecovererSettings
+from shepherd_core.settings.functions import FUNCTIONS
+from shepherd_core.settings.functions.loops import InitializerSettings, RecovererSettings
 from shepherd_core.settings.keys import kind, tables
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import load

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shepherd_core.domain.clock import Clock
-    from shepherd_core.settings.functions import BmdbSettings
+    from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from shepherd_core.domain.errors.bmdb import BmdbUntrusted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shepherd_core.settings.functions import BmdbSettings
+    from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _TLS_REQUEST = struct.pack("!ii", 8, 80877103)  # its length and its code

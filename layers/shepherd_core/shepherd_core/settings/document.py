@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.events import shown
-from shepherd_core.settings.functions import FUNCTIONS, ProviderChoice
+from shepherd_core.settings.functions import FUNCTIONS
+from shepherd_core.settings.functions.shared import ProviderChoice
 from shepherd_core.settings.keys import TOP, kind, path, places, tables
 from shepherd_core.settings.providers import PROVIDERS
 

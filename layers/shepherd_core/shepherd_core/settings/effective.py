@@ -14,7 +14,8 @@ from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.check import check
 from shepherd_core.settings.checks.recovery import can_recover
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
-from shepherd_core.settings.functions import FUNCTIONS, ProviderChoice
+from shepherd_core.settings.functions import FUNCTIONS
+from shepherd_core.settings.functions.shared import ProviderChoice
 from shepherd_core.settings.keys import BMDB, kind
 from shepherd_core.settings.providers import PROVIDERS, SPECS
 from shepherd_core.settings.sources import DEFAULT_PREFIX, faults, given, variables

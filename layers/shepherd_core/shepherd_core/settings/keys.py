@@ -13,7 +13,9 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from shepherd_core.settings.deployment import CapacitySettings
-from shepherd_core.settings.functions import FUNCTIONS, BmdbSettings, ProviderChoice, SshSettings
+from shepherd_core.settings.functions import FUNCTIONS
+from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.settings.functions.shared import ProviderChoice, SshSettings
 from shepherd_core.settings.providers import PROVIDERS
 
 if TYPE_CHECKING:

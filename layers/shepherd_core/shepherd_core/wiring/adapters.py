@@ -16,8 +16,10 @@ from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ConfigError, SourceMissing
-from shepherd_core.settings import functions
 from shepherd_core.settings.deployment import OperatorSettings
+from shepherd_core.settings.functions.bmdb import ROLES, BmdbSettings
+from shepherd_core.settings.functions.loops import InitializerSettings, RecovererSettings
+from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.wiring.settings import bucket_owner, load
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def rolling_back(stack: str) -> bool:
 
 
 def bmdb(
-    settings: functions.BmdbSettings | None = None,
+    settings: BmdbSettings | None = None,
     attempts: int = ATTEMPTS,
     role: str | None = None,
     lock_seconds: float = 0,
@@ -110,16 +112,16 @@ def bmdb(
     Raises:
         ConfigError: the settings are wrong.
     """
-    settings = settings or load(functions.BmdbSettings)[0]
-    if settings.bmdb_roles is not None and not isinstance(settings, functions.MigratorSettings):
-        own = "operator" if type(settings) is functions.BmdbSettings else settings.table.replace("_", "-")
+    settings = settings or load(BmdbSettings)[0]
+    if settings.bmdb_roles is not None and not isinstance(settings, MigratorSettings):
+        own = "operator" if type(settings) is BmdbSettings else settings.table.replace("_", "-")
         settings = settings.of_role(role or own)
     source = settings.bmdb_ca_source
     authorities = None if source is None else cache(partial(read, source))
     return Connection(settings, _password(settings), CLOCK, authorities, attempts, lock_seconds)
 
 
-def _password(settings: functions.BmdbSettings) -> Callable[[], str] | None:
+def _password(settings: BmdbSettings) -> Callable[[], str] | None:
     if settings.bmdb_auth == "iam":
         from shepherd_core.adapters.aws.database_token import DatabaseTokens  # noqa: PLC0415 - see the module's docstring
 
@@ -135,7 +137,7 @@ def migrator() -> Connection:
     Raises:
         ConfigError: the settings are wrong.
     """
-    return bmdb(load(functions.MigratorSettings)[0])
+    return bmdb(load(MigratorSettings)[0])
 
 
 def make_roles(connection: Connection, deadline: Deadline | None = None) -> list[str]:
@@ -153,12 +155,12 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
     """
     from shepherd_core.bmdb.schema.make_roles import Login, make  # noqa: PLC0415 - only the Migrator needs it
 
-    (settings,) = load(functions.MigratorSettings)
+    (settings,) = load(MigratorSettings)
     if settings.bmdb_roles is None:
         return []
     store = SsmSecretStore(max_age_seconds=0)
     logins = {}
-    for role in functions.ROLES:
+    for role in ROLES:
         own = settings.of_role(role)
         parameter = own.bmdb_password_parameter if own.bmdb_auth == "password" else None
         password = None if parameter is None else partial(store.create_once, parameter, partial(token_urlsafe, 32))
@@ -171,7 +173,7 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
 class LazyDialer:
     """A ``takeover.Dialer`` that reads its key at first use: not for a dry run, nor if nothing is due."""
 
-    def __init__(self, settings: functions.InitializerSettings | functions.RecovererSettings) -> None:
+    def __init__(self, settings: InitializerSettings | RecovererSettings) -> None:
         """Make the dialer of the Initializer, or of the Recoverer, which looks."""
         self._settings = settings
         self._key = ""
@@ -195,7 +197,7 @@ class LazyDialer:
 
                 connect_seconds = (
                     settings.ssh_connect_timeout_seconds
-                    if isinstance(settings, functions.InitializerSettings)
+                    if isinstance(settings, InitializerSettings)
                     else settings.look_seconds
                 )
                 self._dialer = SshDialer(

@@ -17,8 +17,13 @@ from shepherd_core import telemetry
 from shepherd_core.bmdb.schema.migrate import require
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings import functions
 from shepherd_core.settings.base import PREFIX
+from shepherd_core.settings.functions.loops import (
+    InitializerSettings,
+    ProvisionerSettings,
+    RecovererSettings,
+    UpdaterSettings,
+)
 from shepherd_core.wiring import adapters, notifications, providers
 from shepherd_core.wiring.adapters import CLOCK
 from shepherd_core.wiring.settings import bucket_owner, per_document
@@ -66,7 +71,7 @@ def _provisioner() -> Function:
     from shepherd_core.loops.provisioner import Provisioner, RateLimits  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.rules.provisioning import PlanLimits  # noqa: PLC0415
 
-    settings, provider = providers.load(functions.ProvisionerSettings)
+    settings, provider = providers.load(ProvisionerSettings)
     _require(provider, Capability.CREATE)
     limits = PlanLimits(
         max_machines=settings.max_machines,
@@ -100,7 +105,7 @@ def _initializer() -> Function:
     from shepherd_core.adapters.agent_cache import AgentCache  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.loops.initializer import Initializer, StartOptions  # noqa: PLC0415
 
-    settings, provider = providers.load(functions.InitializerSettings)
+    settings, provider = providers.load(InitializerSettings)
     agents = AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent", bucket_owner())
     expected = None if settings.agent_sha256 == "any" else settings.agent_sha256
     dialer = adapters.LazyDialer(settings)
@@ -131,7 +136,7 @@ def _recoverer() -> Function:
     from shepherd_core.loops.recoverer import Recoverer, RecoveryRules  # noqa: PLC0415
     from shepherd_core.rules.remediation import possible  # noqa: PLC0415
 
-    settings, provider = providers.load(functions.RecovererSettings)
+    settings, provider = providers.load(RecovererSettings)
     first = settings.policy[0].kind
     if first.needs is not None and not possible(settings.policy, provider.capabilities):
         _require(provider, first.needs)
@@ -155,7 +160,7 @@ def _recoverer() -> Function:
 def _updater() -> Function:
     from shepherd_core.loops.updater import Updater  # noqa: PLC0415 - see the module's docstring
 
-    settings, provider = providers.load(functions.UpdaterSettings)
+    settings, provider = providers.load(UpdaterSettings)
     connection = adapters.bmdb(settings)
     updater = Updater(provider, connection, CLOCK, settings.session_seconds, settings.update_seconds)
 

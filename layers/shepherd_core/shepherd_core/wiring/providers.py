@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.providers.kit.context import ProviderContext
-from shepherd_core.settings import functions
+from shepherd_core.settings.functions.shared import ProviderChoice, SshKeySettings
 from shepherd_core.settings.providers import SPECS
 from shepherd_core.wiring.adapters import CLOCK, read, secrets
 from shepherd_core.wiring.settings import load as load_settings
@@ -27,7 +27,7 @@ def load(settings_type: type[Any]) -> tuple[Any, Provider]:
         ConfigError: settings of the function or the provider are wrong; lists all faults.
     """
     try:
-        choice = load_settings(functions.ProviderChoice)[0].provider
+        choice = load_settings(ProviderChoice)[0].provider
     except ConfigError:
         load_settings(settings_type)  # raises this fault with all the others
         raise
@@ -49,7 +49,7 @@ def build(spec: ProviderSpec, settings: Settings, context: ProviderContext) -> P
     return provider
 
 
-def _public_key(settings: functions.SshKeySettings) -> str:
+def _public_key(settings: SshKeySettings) -> str:
     """Return our public key as a line for ``authorized_keys``."""
     from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - only to create and to reinstall machines
 

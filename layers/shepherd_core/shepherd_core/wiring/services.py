@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.schema.migrate import require
-from shepherd_core.settings import functions
+from shepherd_core.settings.functions.loops import ProvisionerSettings, RecovererSettings
+from shepherd_core.settings.functions.services import AgentApiSettings
 from shepherd_core.settings.relays import parse_relays
 from shepherd_core.wiring import adapters, providers, settings
 
@@ -27,7 +28,7 @@ def agent_api() -> AgentApi:
     from shepherd_core.agent.endpoint import AgentApi  # noqa: PLC0415 - only this function needs it
     from shepherd_core.agent.judgement import Limits  # noqa: PLC0415
 
-    (ours,) = settings.load(functions.AgentApiSettings)
+    (ours,) = settings.load(AgentApiSettings)
     # Agents retry. A row that stays locked must not take the time of the other heartbeats of a batch.
     connection = adapters.bmdb(ours, attempts=2, lock_seconds=ours.bmdb_statement_timeout_seconds / 5)
     limits = Limits(
@@ -52,7 +53,7 @@ def drift_repair(interval_seconds: float) -> TwoPhase:
     """
     from shepherd_core.operator.two_phase import TwoPhase  # noqa: PLC0415 - only operators need it
 
-    ours, provider = providers.load(functions.ProvisionerSettings)
+    ours, provider = providers.load(ProvisionerSettings)
     connection = adapters.bmdb(ours, role="operator")
     require(connection)  # a comparison opens no session, which would check the schema
     return TwoPhase(provider, connection, adapters.CLOCK, ours.max_machines, ours.session_seconds, interval_seconds)
@@ -70,7 +71,7 @@ def single_step(kind: StepKind) -> SingleStep:
     from shepherd_core.operator.single_step import SingleStep  # noqa: PLC0415 - only operators need it
     from shepherd_core.rules.remediation import step_of  # noqa: PLC0415
 
-    ours, provider = providers.load(functions.RecovererSettings)
+    ours, provider = providers.load(RecovererSettings)
     connection = adapters.bmdb(ours, role="operator")
     require(connection)
     made = SingleStep(

@@ -8,7 +8,7 @@ from shepherd_core.adapters import aws
 from shepherd_core.domain.errors import SecretMissing, SecretUnavailable
 
 if TYPE_CHECKING:
-    from shepherd_core.settings.functions import BmdbSettings
+    from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 
 class DatabaseTokens:

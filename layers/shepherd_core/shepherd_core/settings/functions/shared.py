@@ -1,0 +1,84 @@
+"""Settings that several functions have."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from shepherd_core.settings.base import Count, Seconds, Settings
+from shepherd_core.settings.providers import ProviderName  # noqa: TC001 - pydantic looks it up
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _encrypted(endpoint: str) -> str:
+    parts = urlsplit(endpoint)
+    if parts.scheme == "http" and not _loopback(parts.hostname or ""):
+        message = "must be an https URL: http carries heartbeats and installation requests unencrypted"
+        raise ValueError(message)
+    return endpoint
+
+
+EndpointUrl = Annotated[str, AfterValidator(_encrypted)]
+"""Of the agent API: https, or http on the machine itself."""
+
+
+class EndpointSettings(Settings):
+    """The endpoint that agents are moved to."""
+
+    new_agent_endpoint: EndpointUrl | None = Field(
+        None,
+        description="Endpoint that all agents should report to from now on: running agents are told, try it, and keep "
+        "it once it has answered them; new agents get it at takeover. Unset: running agents keep theirs.",
+    )
+
+
+class ProviderChoice(Settings):
+    """The choice of the provider."""
+
+    provider: ProviderName = Field(description="Provider whose machines the function works on.")
+
+
+class SessionSettings(Settings):
+    """When the session of a function expires, so that other functions get its work."""
+
+    session_seconds: Seconds = Field(
+        60, ge=2, description="Seconds without a renewal after which a session expires and others may take its work."
+    )
+
+
+class ConcurrencySettings(SessionSettings):
+    """How many machines one invocation works on at once, and for how long."""
+
+    concurrency: Count = Field(
+        10, description="Maximum number of machines that one invocation works on at the same time."
+    )
+    machine_seconds: Seconds = Field(120, description="Maximum seconds of work on one machine.")
+    history_days: int = Field(
+        0, ge=0, le=36_500, description="Days for which the history of machines is kept; 0: without limit."
+    )
+
+
+class SshKeySettings(Settings):
+    """Shepherd's SSH key."""
+
+    ssh_key_parameter: str = Field(
+        "/shepherd/ssh-key",
+        description="Name of the SSM parameter that holds the SSH key; that of its public half ends with .pub besides.",
+    )
+
+
+class SshSettings(SshKeySettings):
+    """How to log in to the machines, and where their agent is."""
+
+    agent_path: str = Field("/root/agent", pattern="^/[^\\s'\"]+$", description="Path of the agent on the machines.")
+    ssh_user: str = Field("root", description="User to log in as on the machines.")
+    ssh_port: int = Field(22, ge=1, le=65_535, description="SSH port of the machines.")
