@@ -24,7 +24,7 @@ from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.rules.drift import Comparison, DriftKind
 
-from shepherdctl.readable_log import ReadableLog
+from shepherdctl.output.readable_log import ReadableLog
 
 SECONDS = 600.0
 """The time for two listings, and for the actions after them."""

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from shepherd_core.domain.errors import ShepherdError
 
-from shepherdctl.output import note
+from shepherdctl.output.printing import note
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; required without a terminal.")]
 

@@ -11,7 +11,7 @@ from shepherd_core.adapters import aws
 from shepherd_core.domain.errors import SourceMissing, SourceUnavailable
 from shepherd_core.settings.functions.bmdb import ROLES
 
-from shepherdctl.readable_log import record_of
+from shepherdctl.output.readable_log import record_of
 
 FUNCTIONS = ROLES[:-1]
 """The functions that log something about machines."""

@@ -16,24 +16,8 @@ from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from shepherdctl.commands import (
-    causes,
-    console,
-    db,
-    demo,
-    history,
-    import_machines,
-    inventory,
-    logs,
-    pause,
-    reconcile,
-    recovery,
-    run,
-    settings,
-    simulate,
-    ssh_key,
-    status,
-)
+from shepherdctl.commands import console, db, history, logs, pause, recovery, run, ssh_key
+from shepherdctl.commands.fleet import causes, inventory, reconcile, status
 from shepherdctl.commands.machine import (
     forget_host_key,
     install,
@@ -47,8 +31,12 @@ from shepherdctl.commands.machine import (
     why,
 )
 from shepherdctl.commands.machine import list as listing
+from shepherdctl.commands.settings import check, import_machines, init
+from shepherdctl.commands.settings import set as setting
+from shepherdctl.commands.settings import show as settings
+from shepherdctl.commands.simulation import demo, simulate
 from shepherdctl.interrupts import graceful_exit
-from shepherdctl.output import OneOf, print_error
+from shepherdctl.output.printing import OneOf, print_error
 
 
 class _Commands(TyperGroup):
@@ -142,10 +130,10 @@ _add(db_group, "status", db.status)
 app.add_typer(db_group, name="db")
 
 settings_group = _group("Write, check, show and change the settings of the functions, and lists of machines.")
-_add(settings_group, "init", settings.init)
-_add(settings_group, "check", settings.check)
+_add(settings_group, "init", init.init)
+_add(settings_group, "check", check.check)
 _add(settings_group, "show", settings.show)
-_add(settings_group, "set", settings.set_value)
+_add(settings_group, "set", setting.set_value)
 _add(settings_group, "import-machines", import_machines.import_machines)
 app.add_typer(settings_group, name="settings")
 

@@ -7,7 +7,7 @@ import typer
 from shepherd_core.domain.machine import Process
 from shepherd_core.settings.providers import SPECS
 
-from shepherdctl.output import OneOf, one_of
+from shepherdctl.output.printing import OneOf, one_of
 
 PROVIDERS = tuple(spec.name for spec in SPECS)
 SYSTEM_OWNERS = ("provisioner", "release")

@@ -19,10 +19,10 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.states import State
 
 from shepherdctl.confirm import confirm, require_terminal
-from shepherdctl.formats import duration
+from shepherdctl.descriptions.state import Observer
 from shepherdctl.options import PROVIDERS
-from shepherdctl.output import counted, note, one_of
-from shepherdctl.state import Observer
+from shepherdctl.output.formats import duration
+from shepherdctl.output.printing import counted, note, one_of
 
 SEVERITY = (
     State.QUARANTINED,

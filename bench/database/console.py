@@ -9,7 +9,7 @@ from shepherd_core.domain.states import State
 
 from bench.fleet import BenchFleet
 from bench.results import Result, Table, median, timed
-from shepherdctl.console import fleet as fleet_page
+from shepherdctl.console.pages import fleet as fleet_page
 from simulator.environment.postgres import Postgres
 
 _GOAL_MILLISECONDS = 150

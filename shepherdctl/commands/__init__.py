@@ -1,1 +1,1 @@
-"""The commands, one module for each group."""
+"""The commands: a module for each, or for a few that belong together."""

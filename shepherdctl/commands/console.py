@@ -9,7 +9,7 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.options import OwnerOption, current_user
-from shepherdctl.output import note
+from shepherdctl.output.printing import note
 
 
 def console(
@@ -43,7 +43,7 @@ def console(
     try:
         from shepherdctl.console import server  # noqa: PLC0415 - its libraries are an extra
     except ImportError as error:
-        message = f"the console needs libraries that are not installed ({error.name}): pip install 'shepherd[console]'"
+        message = f"the console's libraries are not installed ({error.name}): run make .venv/.ready in a checkout"
         raise ShepherdError(message) from error
     operator = (owner or current_user()) if allow_changes else None
     (settings,) = load(BmdbSettings)

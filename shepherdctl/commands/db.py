@@ -7,7 +7,7 @@ from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.options import DryRun
-from shepherdctl.output import Column, Form, Output, document, facts, note, table
+from shepherdctl.output.printing import Column, Form, Output, document, facts, note, table
 
 
 def migrate(

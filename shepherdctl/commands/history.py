@@ -13,11 +13,11 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.machine import WorkEvent
 
-from shepherdctl.cures import cures
 from shepherdctl.database import bmdb
-from shepherdctl.formats import loop_name, relative
+from shepherdctl.descriptions.cures import cures
 from shepherdctl.options import MachineArgument
-from shepherdctl.output import Column, Form, Output, counted, document, ids, note, table
+from shepherdctl.output.formats import loop_name, relative
+from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 
 _STYLES = {
     WorkEvent.FINISHED: "green",

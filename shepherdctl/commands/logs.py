@@ -13,11 +13,11 @@ from shepherd_core.settings.deployment import OperatorSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
-from shepherdctl.formats import duration, span
 from shepherdctl.function_logs import FUNCTIONS, Line, lines
 from shepherdctl.options import MachineArgument
-from shepherdctl.output import Column, Form, Output, counted, document, note, one_of, table
-from shepherdctl.readable_log import described
+from shepherdctl.output.formats import duration, span
+from shepherdctl.output.printing import Column, Form, Output, counted, document, note, one_of, table
+from shepherdctl.output.readable_log import described
 
 _HIDDEN = frozenset({"machine_id", "loop", "provider", "request_id", "settings"})
 _LONGEST = 2_000

@@ -11,9 +11,9 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherdctl import actions
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
-from shepherdctl.formats import duration, loop_name, relative, span
 from shepherdctl.options import SYSTEM_OWNERS, DryRun, LoopOption, OwnerOption, ReasonOption, current_user
-from shepherdctl.output import Column, Form, Output, counted, document, ids, note, table
+from shepherdctl.output.formats import duration, loop_name, relative, span
+from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
 
 

@@ -9,9 +9,9 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, where
 
 from shepherdctl.database import bmdb
-from shepherdctl.formats import duration, span
 from shepherdctl.options import PROVIDERS, OwnerOption, ReasonOption, current_user
-from shepherdctl.output import Form, Output, counted, document, facts, note, one_of
+from shepherdctl.output.formats import duration, span
+from shepherdctl.output.printing import Form, Output, counted, document, facts, note, one_of
 
 _LONGEST_DAYS = 7
 _MOST_MACHINES = 1000

@@ -13,9 +13,9 @@ from shepherd_core.domain.machine import INVALID
 from shepherd_core.wiring.loops import LOOPS
 
 from shepherdctl.database import explain_schema_mismatch
-from shepherdctl.formats import loop_name
-from shepherdctl.output import Column, Form, Output, counted, document, facts, ids, note, one_of, table
-from shepherdctl.readable_log import ReadableLog
+from shepherdctl.output.formats import loop_name
+from shepherdctl.output.printing import Column, Form, Output, counted, document, facts, ids, note, one_of, table
+from shepherdctl.output.readable_log import ReadableLog
 
 _HEAD = ("loop", "provider", "dry_run")
 

@@ -11,7 +11,7 @@ from shepherd_core.wiring.settings import load
 
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.options import DryRun
-from shepherdctl.output import Form, Output, document, facts, note
+from shepherdctl.output.printing import Form, Output, document, facts, note
 
 _KmsKey = Annotated[
     str, typer.Option("--kms-key", metavar="ARN", help="The key that encrypts it.", show_default="AWS's own")
@@ -24,9 +24,9 @@ def create(kms_key: _KmsKey = "", output: Output = Form.TABLE) -> None:
 
     The key goes to the SSM parameter that the setting ssh_key_parameter names,
     its public half to the same name with .pub behind it. If there is a key
-    already, only the public half is written, if it is missing or does not fit:
-    so store a key of your own there first, or run this again after an
-    interruption.
+    already, it stays, and only the public half is written, if it is missing or
+    belongs to another key. To use a key of your own, store it there first. After
+    an interruption, run this again.
 
     Examples:
       shepherdctl ssh-key create

@@ -17,20 +17,21 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from shepherdctl.actions import NothingToDo
-from shepherdctl.commands.reconcile import find_drift
-from shepherdctl.console import fleet, forms, machine, machines, open_work, pages
-from shepherdctl.console.change_pages import ChangePages
+from shepherdctl.commands.fleet.reconcile import find_drift
+from shepherdctl.console import forms
+from shepherdctl.console.changes.pages import ChangePages
+from shepherdctl.console.changes.pending_changes import Alone, Busy, ChangeUnknown, PendingChanges
 from shepherdctl.console.forms import FormInvalid, FormRefused
 from shepherdctl.console.guard import STATIC, Guard
-from shepherdctl.console.machines import FilterInvalid, Query
-from shepherdctl.console.steering import Alone, Busy, ChangeUnknown, Steering
+from shepherdctl.console.pages import fleet, machine, machines, open_work, rendering
+from shepherdctl.console.pages.machines import FilterInvalid, Query
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
+    from shepherdctl.console.bmdb_reader import BmdbReader
     from shepherdctl.console.guard import Access
-    from shepherdctl.console.store import Store
 
 _AWAY = 503
 _RETRY_SECONDS = 5
@@ -63,11 +64,11 @@ _FAILURES: tuple[tuple[type[Exception], int, str, str], ...] = (
 class Console:
     """The pages."""
 
-    def __init__(self, store: Store, access: Access, operator: str | None) -> None:
-        """Show what *store* has, to who has *access*, and let *operator* change it; None: nobody."""
-        self._store = store
+    def __init__(self, bmdb: BmdbReader, access: Access, operator: str | None) -> None:
+        """Show what *bmdb* has, to who has *access*, and let *operator* change it; None: nobody."""
+        self._bmdb = bmdb
         self._access = access
-        self._templates = pages.environment()
+        self._templates = rendering.environment()
         self._alone = Alone()
         self._operator = operator
 
@@ -82,11 +83,11 @@ class Console:
             Route("/work", self._work),
             Route("/differences", self._differences),
             Route("/differences", self._compare, methods=["POST"]),
-            Mount(STATIC.rstrip("/"), StaticFiles(directory=pages.STATIC_FOLDER)),
+            Mount(STATIC.rstrip("/"), StaticFiles(directory=rendering.STATIC_FOLDER)),
         ]
         if self._operator is not None:
-            steering = Steering(self._operator, self._store.settings, self._alone)
-            routes += ChangePages(steering, self._store, self._access, self._page).routes()
+            pending = PendingChanges(self._operator, self._bmdb.settings, self._alone)
+            routes += ChangePages(pending, self._bmdb, self._access, self._page).routes()
         handlers: dict[Any, Any] = {kind: self._failed for kind, *_ in _FAILURES}
         handlers |= {HTTPException: self._wrong_address, Exception: self._broken}
         return Guard(Starlette(routes=routes, exception_handlers=handlers), self._access, self.message)
@@ -102,16 +103,16 @@ class Console:
     def _page(
         self, template: str, status: int = 200, headers: dict[str, str] | None = None, **context: Any
     ) -> Response:
-        ours = {"bmdb": self._store.name, "operator": self._operator, "every": _RETRY_SECONDS, "known": True}
+        ours = {"bmdb": self._bmdb.name, "operator": self._operator, "every": _RETRY_SECONDS, "known": True}
         text = self._templates.get_template(template).render(ours | context)
         return HTMLResponse(text, status, headers)
 
     def _fleet(self, _request: Request) -> Response:
-        return self._page("fleet.html", active="fleet", **self._store.read(fleet.fleet))
+        return self._page("fleet.html", active="fleet", **self._bmdb.read(fleet.fleet))
 
     def _machines(self, request: Request) -> Response:
         query = Query.parse(request.query_params.multi_items())
-        shown = self._store.read(lambda connection: machines.page(connection, query))
+        shown = self._bmdb.read(lambda connection: machines.page(connection, query))
         if query.after is not None and not shown["machines"] and shown["next"] is None:
             return self.message(
                 404,
@@ -123,27 +124,27 @@ class Console:
 
     def _download(self, kind: str, request: Request) -> Response:
         query = Query.parse(request.query_params.multi_items())
-        name = self._store.read(lambda connection: machines.file_name(connection, kind))
+        name = self._bmdb.read(lambda connection: machines.file_name(connection, kind))
         rows, media = {"csv": (machines.csv, "text/csv"), "json": (machines.json_lines, "application/json")}[kind]
         attachment = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return StreamingResponse(rows(self._store, query), media_type=media, headers=attachment)
+        return StreamingResponse(rows(self._bmdb, query), media_type=media, headers=attachment)
 
     def _machine(self, request: Request) -> Response:
         name, days = sanitize_for_db(request.path_params["name"]), request.query_params.get("days")
         if days is not None and days not in machine.DAYS:
             message = f"days must be one of {', '.join(machine.DAYS)}, not {days!r}"
             raise FilterInvalid(message)
-        machine_id = self._store.read(lambda connection: queries.find_machine(connection, name))
+        machine_id = self._bmdb.read(lambda connection: queries.find_machine(connection, name))
         if name != str(machine_id):
             return RedirectResponse(f"/machines/{machine_id}", 303)
         return self._page(
             "machine.html",
             active="machines",
-            **self._store.read(lambda connection: machine.machine(connection, name, days)),
+            **self._bmdb.read(lambda connection: machine.machine(connection, name, days)),
         )
 
     def _work(self, _request: Request) -> Response:
-        return self._page("work.html", active="work", **self._store.read(open_work.work))
+        return self._page("work.html", active="work", **self._bmdb.read(open_work.work))
 
     def _differences(self, _request: Request) -> Response:
         return self._differences_page(drift=None)
@@ -170,6 +171,6 @@ class Console:
         return self.message(500, "This page failed.", advice, known=True)
 
 
-def application(store: Store, access: Access, operator: str | None = None) -> ASGIApp:
+def application(bmdb: BmdbReader, access: Access, operator: str | None = None) -> ASGIApp:
     """Return the console as an ASGI application, in which *operator* can change something; None: nobody."""
-    return Console(store, access, operator).application()
+    return Console(bmdb, access, operator).application()

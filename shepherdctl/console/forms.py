@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 from shepherd_core.domain.errors import ShepherdError
 
-from shepherdctl.console.machines import FilterInvalid
+from shepherdctl.console.pages.machines import FilterInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

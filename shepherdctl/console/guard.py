@@ -23,7 +23,7 @@ from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from shepherdctl.console import peers
+from shepherdctl.console import connection_owner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -109,7 +109,7 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers, access = Headers(scope=scope), self._access
-        if peers.owner(scope["client"], scope["server"]) not in {None, _ROOT, os.getuid()}:
+        if connection_owner.user_id(scope["client"], scope["server"]) not in {None, _ROOT, os.getuid()}:
             return self._refuse(403, "This is the console of another user.", "Start “shepherdctl console” yourself.")
         if headers.get("host", "") not in access.hosts:
             return self._refuse(421, "This is not the console's address.", f"Open {access.address} instead.")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from shepherdctl.console.app import application
+from shepherdctl.console.bmdb_reader import BmdbReader
 from shepherdctl.console.guard import Access
-from shepherdctl.console.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,13 +35,13 @@ def console(
     Raises:
         OSError: the port is taken.
     """
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as listening, closing(Store(settings)) as store:
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as listening, closing(BmdbReader(settings)) as bmdb:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((_ADDRESS, port))
         listening.listen()  # a browser may connect before the server runs
         access = Access(listening.getsockname()[1])
         config = uvicorn.Config(
-            application(store, access, operator),
+            application(bmdb, access, operator),
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -16,8 +16,8 @@ from shepherd_core.telemetry import Metric
 
 from agent.shepherd_agent.installation import installer
 from agent.shepherd_agent.reports import interval
-from shepherdctl import settings_text
-from shepherdctl.cures import CURES
+from shepherdctl.commands.settings import settings_table
+from shepherdctl.descriptions.cures import CURES
 from tests.support.errors import ALL
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def block(name: str) -> str:
 def test_the_table_of_settings_is_that_of_the_code() -> None:
     """It is generated: `make settings` writes it again."""
     page = (ROOT / "docs" / "settings.md").read_text()
-    assert settings_text.rewritten(page) == page
+    assert settings_table.rewritten(page) == page
 
 
 def test_the_page_on_settings_has_every_rule() -> None:

@@ -3,9 +3,9 @@
 from shepherd_core.bmdb.machines import queries
 
 from shepherdctl.database import bmdb
-from shepherdctl.formats import fingerprint
 from shepherdctl.options import MachineArgument, OptionalReason, OwnerOption, current_user
-from shepherdctl.output import Form, Output, document, facts, note
+from shepherdctl.output.formats import fingerprint
+from shepherdctl.output.printing import Form, Output, document, facts, note
 
 
 def forget_host_key(

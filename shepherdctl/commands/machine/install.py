@@ -20,13 +20,13 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring.settings import load
 
-from shepherdctl.commands.machine.installations import image_rows, plain_image
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import bmdb
-from shepherdctl.formats import relative
+from shepherdctl.descriptions.installations import image_rows, plain_image
+from shepherdctl.descriptions.state import Observer, observe_machine
 from shepherdctl.options import DryRun, MachineArgument
-from shepherdctl.output import Form, Output, document, facts, note
-from shepherdctl.state import Observer, observe_machine
+from shepherdctl.output.formats import relative
+from shepherdctl.output.printing import Form, Output, document, facts, note
 
 _LONGEST_PARAMETERS = 1 << 20
 """Bytes. They are twice in the response to a heartbeat, which agents accept up to 4 MiB and Lambda up to 6."""

@@ -18,10 +18,10 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
-from shepherdctl.formats import duration, span
-from shepherdctl.output import Column, Form, Output, counted, document, ids, note, one_of, table
+from shepherdctl.descriptions.state import Observer, with_state
+from shepherdctl.output.formats import duration, span
+from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, one_of, table
 from shepherdctl.selection import SEVERITY, Selection, selecting
-from shepherdctl.state import Observer, with_state
 
 Machine = Mapping[str, Any]
 

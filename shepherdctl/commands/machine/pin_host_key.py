@@ -8,9 +8,9 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.providers.kit import fields
 
 from shepherdctl.database import bmdb
-from shepherdctl.formats import fingerprint
 from shepherdctl.options import DryRun, MachineArgument, OptionalReason, OwnerOption, current_user
-from shepherdctl.output import Form, Output, document, facts, note
+from shepherdctl.output.formats import fingerprint
+from shepherdctl.output.printing import Form, Output, document, facts, note
 
 
 def pin_host_key(

@@ -14,11 +14,11 @@ from shepherd_core.wiring import services
 from shepherdctl.commands.machine.repair import print_outcomes
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
+from shepherdctl.descriptions.state import Observer
 from shepherdctl.options import DryRun, MachinesArgument, OwnerOption, ReasonOption, current_user
-from shepherdctl.output import Form, Output, note
-from shepherdctl.readable_log import ReadableLog
+from shepherdctl.output.printing import Form, Output, note
+from shepherdctl.output.readable_log import ReadableLog
 from shepherdctl.selection import Selection, selecting
-from shepherdctl.state import Observer
 
 HEALTHY = (State.STARTING, State.RUNNING, State.INSTALLED)
 """States in which a machine may be in use."""

@@ -13,11 +13,11 @@ from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 from shepherd_core.wiring import services
 
 from shepherdctl import actions
-from shepherdctl.commands.reconcile import Interval
+from shepherdctl.commands.fleet.reconcile import Interval
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.options import DryRun, MachinesArgument, ReasonOption, current_user
-from shepherdctl.output import Column, Form, Output, document, ids, note, one_of, table
+from shepherdctl.output.printing import Column, Form, Output, document, ids, note, one_of, table
 from shepherdctl.selection import Selection, selecting
 
 DespiteHeartbeat = Annotated[

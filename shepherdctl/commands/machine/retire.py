@@ -15,13 +15,13 @@ from shepherd_core.rules.drift import FRESH_SECONDS, Comparison, alive
 from shepherd_core.wiring import services
 
 from shepherdctl import actions
+from shepherdctl.commands.fleet.reconcile import Interval
 from shepherdctl.commands.machine.repair import DespiteHeartbeat, print_outcomes
-from shepherdctl.commands.reconcile import Interval
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
-from shepherdctl.formats import span
 from shepherdctl.options import DryRun, MachinesArgument, ReasonOption, current_user
-from shepherdctl.output import Form, Output, counted, note
+from shepherdctl.output.formats import span
+from shepherdctl.output.printing import Form, Output, counted, note
 from shepherdctl.selection import Selection, selecting
 
 NOT_YET = 3

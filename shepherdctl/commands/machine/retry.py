@@ -5,9 +5,9 @@ from shepherd_core.bmdb.machines import queries
 from shepherdctl import actions
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
-from shepherdctl.formats import loop_name, relative
 from shepherdctl.options import DryRun, LoopOption, MachinesArgument, OwnerOption, ReasonOption, current_user
-from shepherdctl.output import Column, Form, Output, counted, document, ids, note, table
+from shepherdctl.output.formats import loop_name, relative
+from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
 
 

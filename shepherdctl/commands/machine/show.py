@@ -9,13 +9,13 @@ from shepherd_core.domain.machine import HostKeyOrigin
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
-from shepherdctl.commands.machine import hardware, installations
-from shepherdctl.cures import cures
 from shepherdctl.database import bmdb
-from shepherdctl.formats import fingerprint, loop_name, relative, span
+from shepherdctl.descriptions import hardware, installations
+from shepherdctl.descriptions.cures import cures
+from shepherdctl.descriptions.state import Observer, observe_machine, with_state
 from shepherdctl.options import MachineArgument
-from shepherdctl.output import Form, Output, document, facts
-from shepherdctl.state import Observer, observe_machine, with_state
+from shepherdctl.output.formats import fingerprint, loop_name, relative, span
+from shepherdctl.output.printing import Form, Output, document, facts
 
 _ORIGINS = {
     HostKeyOrigin.FIRST_CONTACT: "trusted at first contact",

@@ -9,9 +9,9 @@ from shepherd_core.domain.states import State
 from shepherdctl import actions
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
-from shepherdctl.formats import relative
 from shepherdctl.options import DryRun, MachinesArgument, OwnerOption, ReasonOption, current_user
-from shepherdctl.output import Column, Form, Output, document, ids, note, table
+from shepherdctl.output.formats import relative
+from shepherdctl.output.printing import Column, Form, Output, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
 
 

@@ -6,11 +6,11 @@ from shepherd_core.bmdb.machines.explain import Block, Verdict
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
-from shepherdctl.cures import cures
 from shepherdctl.database import bmdb
-from shepherdctl.formats import loop_name, relative
+from shepherdctl.descriptions.cures import cures
 from shepherdctl.options import MachineArgument
-from shepherdctl.output import Column, Form, Output, document, note, table
+from shepherdctl.output.formats import loop_name, relative
+from shepherdctl.output.printing import Column, Form, Output, document, note, table
 
 
 def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:

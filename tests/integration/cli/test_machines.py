@@ -11,7 +11,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.machine import Process
 
-from shepherdctl.cures import CURES
+from shepherdctl.descriptions.cures import CURES
 from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.command_line import CommandLine, without_styles
 

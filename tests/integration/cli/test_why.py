@@ -13,7 +13,7 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
-from shepherdctl.cures import CURES
+from shepherdctl.descriptions.cures import CURES
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.command_line import CommandLine
 

@@ -16,9 +16,9 @@ from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.states import State
 
-from shepherdctl.console import fleet as fleet_page
-from shepherdctl.console import machines as machines_page
-from shepherdctl.cures import CURES
+from shepherdctl.console.pages import fleet as fleet_page
+from shepherdctl.console.pages import machines as machines_page
+from shepherdctl.descriptions.cures import CURES
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.command_line import CommandLine
 from tests.support.console import Visitor, plant_hostile_text, said

@@ -3,7 +3,7 @@
 import pytest
 from shepherd_core.bmdb.machines import queries
 
-from shepherdctl.attention import old_transaction
+from shepherdctl.descriptions.attention import old_transaction
 from tests.support.bmdb.fleet import Fleet, administrator
 from tests.support.command_line import CommandLine
 

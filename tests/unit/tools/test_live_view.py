@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from shepherdctl.live_view import LiveView, finish
+from shepherdctl.output.live_view import LiveView, finish
 from simulator.environment.environment import Environment
 from simulator.environment.status import MachineStatus
 from simulator.lambda_.service import Invocation

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 from shepherd_core.domain.machine import Process
 
-from shepherdctl import formats, output
+from shepherdctl.output import formats, printing
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 A, B, C = (UUID(f"{start}-1111-4111-8111-111111111111") for start in ("aaaaaaaa", "aaaaaaab", "cccccccc"))
@@ -126,7 +126,7 @@ def test_programs_get_times_in_utc_that_sort_as_text() -> None:
 
 def test_a_document_is_json_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     """Ids are strings, and control characters are escaped."""
-    output.document(
+    printing.document(
         {"id": A, "at": NOON, "process": Process.RECOVERY, "none": None, "nested": [(1, True)], "c": "\x9b"}
     )
     printed = capsys.readouterr().out
@@ -144,23 +144,23 @@ def test_a_document_is_json_whatever_is_in_it(capsys: pytest.CaptureFixture[str]
 def test_short_ids_are_distinct(terminal: Callable[[int], Terminal]) -> None:
     """On a terminal ids are as short as they can be; who copies one must get what it stood for."""
     terminal(80)
-    assert output.ids([A, C]) == ["aaaaaaaa", "cccccccc"]
-    assert output.ids([A, A, None]) == ["aaaaaaaa", "aaaaaaaa", ""]
+    assert printing.ids([A, C]) == ["aaaaaaaa", "cccccccc"]
+    assert printing.ids([A, A, None]) == ["aaaaaaaa", "aaaaaaaa", ""]
     close = UUID("aaaaaaaa-1111-4111-8111-111111111112")
-    assert output.ids([A, close]) == [str(A), str(close)]
+    assert printing.ids([A, close]) == [str(A), str(close)]
 
 
 def test_ids_in_a_pipe_are_whole() -> None:
     """A program cannot see that an id is shortened."""
-    assert output.ids([A, B]) == [str(A), str(B)]
+    assert printing.ids([A, B]) == [str(A), str(B)]
 
 
 COLUMNS = (
-    output.Column("NAME"),
-    output.Column("FIRST TO GO", spare=2),
-    output.Column("SECOND TO GO", spare=1),
-    output.Column("EMPTY"),
-    output.Column("WORDS", prose=True),
+    printing.Column("NAME"),
+    printing.Column("FIRST TO GO", spare=2),
+    printing.Column("SECOND TO GO", spare=1),
+    printing.Column("EMPTY"),
+    printing.Column("WORDS", prose=True),
 )
 ROW = ("n" * 40, "f" * 20, "s" * 20, None, " ".join(["word"] * 12))
 
@@ -179,7 +179,7 @@ ROW = ("n" * 40, "f" * 20, "s" * 20, None, " ".join(["word"] * 12))
 def test_a_table_fits_its_terminal(terminal: Callable[[int], Terminal], width: int, titles: list[str]) -> None:
     """Prose is wrapped, spare columns give way in their order, and only then are names broken up; nothing is cut."""
     screen = terminal(width)
-    output.table(COLUMNS, [ROW])
+    printing.table(COLUMNS, [ROW])
     lines = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).splitlines()
     assert [title.strip() for title in lines[0].split("  ") if title.strip()] == titles
     assert max(map(len, lines)) <= width
@@ -191,7 +191,7 @@ def test_a_table_fits_its_terminal(terminal: Callable[[int], Terminal], width: i
 
 def test_a_table_in_a_pipe_has_one_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
     """However long, with no blanks at the end, and with no colours."""
-    output.table(COLUMNS, [ROW, ("x", "y", "z", None, Text("two\nlines  ", style="red"))])
+    printing.table(COLUMNS, [ROW, ("x", "y", "z", None, Text("two\nlines  ", style="red"))])
     _, first, second = capsys.readouterr().out.splitlines()
     assert first.endswith("word word")
     assert second.split() == ["x", "y", "z", "two", "lines"]
@@ -200,11 +200,11 @@ def test_a_table_in_a_pipe_has_one_line_for_each_row(capsys: pytest.CaptureFixtu
 
 def test_a_table_without_rows_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Titles alone would be data to a program."""
-    output.table(COLUMNS, [])
+    printing.table(COLUMNS, [])
     assert capsys.readouterr().out == ""
 
 
 def test_a_message_is_text_and_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
     """It may name what a provider calls a machine."""
-    output.note("disputed: [bold]rack1[/bold] \x1b[2J")
+    printing.note("disputed: [bold]rack1[/bold] \x1b[2J")
     assert capsys.readouterr().err == "disputed: [bold]rack1[/bold] \\x1b[2J\n"

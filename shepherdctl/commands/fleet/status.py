@@ -1,0 +1,243 @@
+"""The command that sums up the state of the fleet."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+from shepherd_core.bmdb.listings import provisioning
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import overrides, suspension
+from shepherd_core.bmdb.work import ticks
+from shepherd_core.domain.states import State
+from shepherd_core.rules.circuit_breaker import where
+from shepherd_core.settings.deployment import DeploymentSettings, loop_minutes
+from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.telemetry import Metric
+from shepherd_core.wiring.settings import load
+
+from shepherdctl.commands.fleet.timings import show
+from shepherdctl.database import bmdb
+from shepherdctl.descriptions.attention import EXIT_STATUS, OLD_TRANSACTION_SECONDS, attention
+from shepherdctl.output import prometheus
+from shepherdctl.output.formats import relative, span
+from shepherdctl.output.printing import Column, Form, counted, document, note, output_option, table
+from shepherdctl.output.prometheus import DELAYS
+
+_HELD = {"suspension": "recovery suspended", "ssh_outage": "SSH outage"}
+
+
+class StatusForm(StrEnum):
+    """The format in which the status is printed."""
+
+    TABLE = Form.TABLE.value
+    JSON = Form.JSON.value
+    PROMETHEUS = "prometheus"
+
+
+def status(
+    *,
+    timings: Annotated[
+        bool,
+        typer.Option(
+            "--timings", help="Show instead how long machines take to boot and agents to start and to report."
+        ),
+    ] = False,
+    output: Annotated[
+        StatusForm, output_option(StatusForm, "A human-readable table, one JSON document, or metrics for Prometheus.")
+    ] = StatusForm.TABLE,
+) -> None:
+    """
+    Count the machines by state, and show where recovery is suspended and what each loop did last.
+
+    Recovery is suspended for a location or a whole provider while so many
+    machines are unhealthy at once that an outage on Shepherd's side is more
+    likely; the figures behind the decision are the REASON. Suspensions that ended
+    in the last day are shown too, because the heartbeat timeout starts over at
+    their end, and so are overrides (shepherdctl recovery). WAITING counts the
+    places at the provider that stay unused because SHEPHERD_MAX_MACHINES is
+    reached. LAST TICK is when the last recorded invocation of a loop ended, and
+    DID what it counted. A transaction that has been open for ten minutes is shown
+    with its pid: PostgreSQL keeps all dead rows for it, which slows every claim.
+    Those of other users are shown only to members of pg_read_all_stats.
+
+    Exit status: 0 well, 3 something needs attention, 1 failure, 2 wrong usage.
+    That is a machine in quarantine, recovery that is suspended, an SSH outage, a
+    loop whose last tick failed or is late, and an old transaction.
+    SHEPHERD_LOOP_MINUTES says how often the loops run, if it is not each minute.
+
+    With --timings: the median (P50) and the 99th percentile (P99) of the last 30
+    days, from at most 20,000 rows of the history, and which settings are shorter.
+
+    Examples:
+      shepherdctl status
+      shepherdctl status -o json | jq '.suspensions[] | select(.ended_at == null)'
+      shepherdctl status -o json | jq '.ticks[] | select(.outcome != "Succeeded")'
+      shepherdctl status -o prometheus | grep attention
+      shepherdctl status --timings
+    """
+    if timings and output is StatusForm.PROMETHEUS:
+        message = "--timings and -o prometheus exclude each other."
+        raise typer.BadParameter(message)
+    (settings,) = load(BmdbSettings)
+    (deployment,) = load(DeploymentSettings)
+    with bmdb(settings) as connection:
+        if timings:
+            show(connection, Form(output))
+            return
+        user, sees_transactions = queries.sees_transactions(connection)
+        found = {
+            "machines": queries.count_machines(connection),
+            "suspensions": suspension.suspensions(connection),
+            "overrides": overrides.overrides(connection),
+            "waiting": provisioning.waiting(connection),
+            "pauses": len(queries.pauses(connection)),
+            "oldest_transaction": queries.oldest_transaction(connection, OLD_TRANSACTION_SECONDS),
+            "sees_all_transactions": sees_transactions,
+            "ticks": ticks.last_ticks(connection),
+        }
+        now = queries.now(connection)
+    needed = list(attention(found, loop_minutes(deployment.loop_minutes), now))
+    if output is StatusForm.JSON:
+        document({**found, "attention": needed})
+    elif output is StatusForm.PROMETHEUS:
+        sys.stdout.write(prometheus.text(found, len(needed), now))
+    else:
+        _print(found, now, None if sees_transactions else user)
+        for each in needed:
+            note(f"needs attention: {each}")
+    if needed:
+        raise typer.Exit(EXIT_STATUS)
+
+
+def _print(found: Mapping[str, Any], now: datetime, limited_user: str | None) -> None:
+    """Print *found*; *limited_user* does not see all transactions."""
+    _print_counts(found["machines"])
+    _print_suspensions(found["suspensions"], now)
+    _print_overrides(found["overrides"], now)
+    _print_waiting(found["waiting"], now)
+    _print_ticks(found["ticks"], now)
+    if paused := found["pauses"]:
+        note(f"{counted(paused, 'pause')} in force: see shepherdctl pauses")
+    if limited_user is not None:
+        note(
+            "open transactions of other users are not shown; an administrator can change that: "
+            f'GRANT pg_read_all_stats TO "{limited_user}"'
+        )
+
+
+def _print_counts(counts: Sequence[Mapping[str, Any]]) -> None:
+    """Print a line for each provider, with a column for each state that occurs."""
+    columns = [
+        Column("PROVIDER"),
+        Column("MACHINES", number=True),
+        *(Column(name.replace("_", " ").upper(), number=True) for name in (*State, *DELAYS)),
+    ]
+    rows = []
+    for provider in sorted({count["provider"] for count in counts}):
+        of_it = {count["state"]: count for count in counts if count["provider"] == provider}
+        machines = [of_it[state]["machines"] if state in of_it else None for state in State]
+        styled = [
+            Text(str(number), "red") if state is State.UNHEALTHY and number else number
+            for state, number in zip(State, machines, strict=True)
+        ]
+        totals = [sum(count[name] for count in of_it.values()) or None for name in DELAYS]
+        rows.append((provider, sum(number or 0 for number in machines), *styled, *totals))
+    table(columns, rows)
+    if not rows:
+        note("there are no machines")
+
+
+def _print_suspensions(suspensions: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Print where recovery is suspended, or was in the last day."""
+    table(
+        [Column("SUSPENSION"), Column("PROVIDER"), Column("SCOPE", prose=True), Column("REASON", prose=True)],
+        [
+            (
+                Text(f"{_HELD[one['kind']]} for {span((now - one['suspended_at']).total_seconds())}", "red")
+                if one["ended_at"] is None
+                else f"ended {relative(one['ended_at'], now)}",
+                one["provider"],
+                where(one["location"]),
+                one["reason"],
+            )
+            for one in suspensions
+        ],
+    )
+
+
+def _print_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Print how many places at the provider stay unused because of the limit of machines."""
+    table(
+        [Column("WAITING", number=True), Column("PROVIDER"), Column("REASON", prose=True), Column("SEEN")],
+        [
+            (
+                one["waiting"],
+                one["provider"],
+                f"the limit of {counted(one['max_machines'], 'machine')} is reached",
+                relative(one["seen_at"], now),
+            )
+            for one in waiting
+        ],
+    )
+
+
+def _print_overrides(overridden: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Print the overrides in force."""
+    table(
+        [
+            Column("OVERRIDE"),
+            Column("PROVIDER"),
+            Column("SCOPE", prose=True),
+            Column("USED"),
+            Column("OWNER"),
+            Column("REASON", prose=True),
+        ],
+        [
+            (
+                f"ends {relative(one['expires_at'], now)}",
+                one["provider"],
+                where(one["location"]),
+                f"{one['used']} of {one['machines']}" + (", all" if one["used"] >= one["machines"] else ""),
+                one["owner"],
+                one["reason"],
+            )
+            for one in overridden
+        ],
+    )
+
+
+def _print_ticks(last: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Print the last tick of each loop."""
+    table(
+        [
+            Column("LAST TICK"),
+            Column("LOOP"),
+            Column("PROVIDER"),
+            Column("TOOK", spare=1),
+            Column("OUTCOME"),
+            Column("DID", prose=True),
+        ],
+        [
+            (
+                relative(one["ended_at"], now),
+                one["loop"].capitalize(),
+                one["provider"],
+                None if one["outcome"] == "Expired" else span(one["seconds"]),
+                one["outcome"] if one["outcome"] == "Succeeded" else Text(one["outcome"], "red"),
+                one["cause"] or ", ".join(did(one["counts"])),
+            )
+            for one in last
+        ],
+    )
+
+
+def did(counts: Mapping[str, float]) -> Iterator[str]:
+    """Yield what is not 0, in the order of the metrics."""
+    for metric in Metric:
+        if count := counts.get(metric.value):
+            words = metric.value.removesuffix("_seconds").replace("_", " ")
+            yield f"{words} {span(count)}" if metric.unit == "Seconds" else f"{count:g} {words}"

@@ -1,0 +1,61 @@
+"""The command that checks the settings."""
+
+from typing import Annotated
+
+import typer
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.settings.base import PREFIX
+from shepherd_core.settings.document import Document, bounded, parse
+from shepherd_core.settings.effective import effective
+from shepherd_core.settings.sources import variables
+from shepherd_core.wiring.settings import fetch
+
+from shepherdctl.output import printing
+from shepherdctl.output.printing import Form, Output, note
+
+SourceArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FILE|s3://BUCKET/KEY|ssm:NAME]",
+        help="The settings document.",
+        show_default=f"{PREFIX}SETTINGS; without it, the environment alone",
+    ),
+]
+
+
+def check(source: SourceArgument = None, output_form: Output = Form.TABLE) -> None:
+    """
+    Check a settings document, and the rules between the settings of all functions.
+
+    Lists every fault at once, with key, value and what was wanted, and then exits
+    with 1. Environment variables win over the document here as in the functions.
+    SHEPHERD_LOOP_MINUTES says how often the loops run, if it is not each minute.
+    What the deployment gives to its functions may be missing.
+
+    Examples:
+      shepherdctl settings check settings.toml
+      shepherdctl settings check s3://my-bucket/settings.toml
+      SHEPHERD_LOOP_MINUTES=5,1,5,5 shepherdctl settings check settings.toml
+    """
+    document, faults = read_document(source)
+    found = effective(document)
+    faults += found.faults
+    if output_form is Form.JSON:
+        printing.document({"hash": document and document.hash, "provider": found.provider, "faults": faults})
+        if faults:
+            raise typer.Exit(1)
+        return
+    if faults:
+        raise ConfigError(bounded(faults))
+    if found.provider is None:
+        note(f"the provider is not known: its settings were not checked. Set {PREFIX}PROVIDER.")
+    if found.values["initializer"]["agent_sha256"].value is None:
+        note("initializer.agent_sha256 is unset: a deployment refuses that. Set what agent/build.py prints.")
+    name = "the environment" if document is None else f"document {document.hash}"
+    note(f"no faults in {name}" + (f", provider {found.provider}" if found.provider else ""))
+
+
+def read_document(source: str | None) -> tuple[Document | None, list[str]]:
+    """Return the document and its faults; None: there is none."""
+    source = source or variables(PREFIX).get("settings")
+    return (None, []) if source is None else parse(fetch(source))

@@ -1,0 +1,34 @@
+"""The command that prints a settings document to fill in."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from shepherdctl.commands.settings import blank_document
+from shepherdctl.options import PROVIDERS as PROVIDER_NAMES
+from shepherdctl.output.printing import one_of
+
+
+def init(
+    provider: Annotated[
+        str,
+        typer.Option(
+            "--provider",
+            parser=one_of(*PROVIDER_NAMES),
+            metavar=f"<{'|'.join(PROVIDER_NAMES)}>",
+            help="The provider whose settings the document has.",
+        ),
+    ],
+) -> None:
+    """
+    Print a settings document to fill in.
+
+    It has every key with its meaning, range and default. Lines that are commented
+    out change nothing. What the provider requires holds FIXME, which "settings
+    check" refuses until it is filled in.
+
+    Examples:
+      shepherdctl settings init --provider hetzner > settings.toml
+    """
+    sys.stdout.write(blank_document.document(provider))

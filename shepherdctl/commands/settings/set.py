@@ -1,0 +1,92 @@
+"""The command that changes one setting of a deployment."""
+
+import difflib
+import json
+import math
+import sys
+from typing import Annotated, Any
+
+import typer
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.settings.base import PREFIX
+from shepherd_core.settings.document import bounded, parse, unknown
+from shepherd_core.settings.effective import effective
+from shepherd_core.settings.keys import TOP, kind, tables
+from shepherd_core.settings.sources import variables
+
+from shepherdctl.commands.settings import stored_settings
+from shepherdctl.confirm import Yes, confirm, require_terminal
+from shepherdctl.options import DryRun
+from shepherdctl.output import printing
+from shepherdctl.output.printing import note
+
+
+def set_value(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key with its table, as docs/settings.md names it.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Its new value; texts without quotes.")],
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[s3://BUCKET/KEY]", help="The settings document.", show_default=f"{PREFIX}SETTINGS"),
+    ] = None,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """
+    Change one setting of a deployment, in its settings document in S3.
+
+    Reads the document, changes the key and nothing else, checks the result as
+    "settings check" does, shows the difference, and asks. Then it writes the
+    document, unless somebody else has changed it meanwhile. All functions work by
+    it within two minutes.
+
+    Examples:
+      shepherdctl settings set agent_api.heartbeat_interval_seconds 600
+      shepherdctl settings set provisioner.max_machines 80 --dry-run
+    """
+    require_terminal(yes=yes or dry_run)
+    if not value.isprintable():
+        message = f"{value!r} is no value: it must be printable text on one line."
+        raise typer.BadParameter(message)
+    source = source or variables(PREFIX).get("settings")
+    if source is None:
+        message = f"no settings document is named: give s3://BUCKET/KEY, or set {PREFIX}SETTINGS."
+        raise typer.BadParameter(message)
+    table_name, _, name = key.rpartition(".") if key.rpartition(".")[0] in tables() else (TOP, "", key)
+    if name not in tables()[table_name]:
+        raise ConfigError([unknown(table_name, name)])
+    if name in variables(PREFIX):
+        fault = f"{PREFIX}{name.upper()} is set here and wins over the document: unset it, or {key} is not checked"
+        raise ConfigError([fault])
+    stored = stored_settings.read(source)
+    before, faults = parse(stored.content)
+    text = stored.content.decode("utf-8-sig")
+    changed = stored_settings.with_value(text, table_name, name, _parsed(table_name, name, value))
+    after, faults = parse(changed.encode())
+    faults += effective(after).faults
+    if faults:
+        raise ConfigError(bounded(faults))
+    if changed == text:
+        note(f"{key} has that value already in document {before.hash}")
+        return
+    versions = text.splitlines(), changed.splitlines()
+    for line in difflib.unified_diff(*versions, before.hash, after.hash, n=1, lineterm=""):
+        sys.stdout.write(f"{printing.visible(line)}\n")
+    if dry_run:
+        note("dry run: nothing was changed")
+        return
+    if not yes:
+        confirm(key)
+    stored_settings.replace(stored, changed.encode())
+    note(f"{source} is document {after.hash} now: all functions work by it within two minutes")
+
+
+def _parsed(table_name: str, name: str, text: str) -> Any:
+    """Return the value that *text* is for the setting; what is no such value stays a text, which the check refuses."""
+    if kind(tables()[table_name][name].annotation) is str:
+        return text
+    try:
+        number = json.loads(text)
+        return number if isinstance(number, int | float) and math.isfinite(number) else text
+    except (ValueError, OverflowError, RecursionError):
+        return text

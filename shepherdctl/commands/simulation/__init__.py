@@ -1,0 +1,1 @@
+"""The commands that run Shepherd in a simulated environment: ``demo`` and ``simulate``."""

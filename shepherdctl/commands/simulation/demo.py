@@ -1,0 +1,183 @@
+"""`shepherdctl demo`: Shepherd in a simulated environment, on this computer."""
+
+from __future__ import annotations
+
+import signal
+import webbrowser
+from contextlib import ExitStack, nullcontext
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from shepherdctl.commands.simulation.environment_commands import (
+    Provider,
+    Seed,
+    Speed,
+    conclude,
+    live_view,
+    print_summary,
+)
+from shepherdctl.output.formats import loop_name
+from shepherdctl.output.live_view import FAULTS, finish, watch
+from shepherdctl.output.printing import note
+from simulator.providers import machine_source
+
+if TYPE_CHECKING:
+    from shepherdctl.output.live_view import LiveView
+    from simulator.environment.environment import Environment
+    from simulator.environment.status import MachineStatus
+
+_OUTAGE_MINUTES = 15
+_NEXT = """
+Try next:
+  make demo PROVIDER=redfish                       servers of your own, with BMCs
+  .venv/bin/shepherdctl simulate --machines 100    a larger fleet: see docs/simulator.md
+  docs/deployment.md                               how to deploy it
+"""
+
+
+def demo(
+    machines: Annotated[int, typer.Option(min=3, max=50, help="Machines to create.")] = 10,
+    provider: Provider = "equinix",
+    speed: Speed = 60,
+    seed: Seed = 0,
+    console: Annotated[
+        bool, typer.Option("--console", help="Open the fleet in a browser, and keep it until Ctrl-C.")
+    ] = False,
+    picture: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Draw the run into this file, as SVG, if nothing went wrong.")
+    ] = None,
+) -> None:
+    """
+    Watch a fleet come up, two machines break and recover, and an outage that reboots none.
+
+    First the machines are created and their agents started. Then two of them
+    break, and the Recoverer brings them back. Then the agent API has an outage:
+    recovery is suspended, and no machine is rebooted.
+
+    The real functions run against a simulated provider, simulated machines with
+    real SSH, and a real PostgreSQL, all on this computer. Takes about a minute.
+    Exit status 1: something went wrong, and the end says what.
+    """
+    from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
+    from simulator.environment.status import machine_statuses, report, violated_invariants  # noqa: PLC0415 - slow to import
+
+    terminal = Console()
+    terminal.print(
+        f"{machines} {machine_source(provider).kind}; a second here is {speed / 60:g} min of fleet time.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    view = live_view(terminal)
+    settings = EnvironmentSettings(machines=machines, provider=provider, speed=speed, seed=seed)
+    with Environment(settings, view.on_invocation, view.on_power_change) as environment, ExitStack() as stack:
+        if console:
+            _open_console(stack, environment)
+        shown: list[str] = []
+        with view.live or nullcontext():
+            problems = _scenes(environment, view, shown)
+            finish(environment, view)
+        problems += violated_invariants(environment)
+        summary = report(environment)
+        problems += [
+            f"{name} failed {counts['failed']} times"
+            for name, counts in summary["functions"].items()
+            if "failed" in counts
+        ]
+        print_summary(terminal, summary)
+        if environment.faulted:
+            _print_history(terminal, environment, next(reversed(environment.faulted)))
+        if not problems:
+            terminal.print("\nWhat you saw:", highlight=False)
+            for line in shown:
+                terminal.print(f"  - {line}", highlight=False, soft_wrap=True)
+        conclude(terminal, problems, environment.folder / "functions.log", "Everything worked.")
+        terminal.print(_NEXT, highlight=False, soft_wrap=True)
+        if picture is not None:
+            view.draw(environment, machine_statuses(environment), picture)
+        if console:
+            note("The console stays open: stop it with Ctrl-C.")
+            signal.pause()
+
+
+def _open_console(stack: ExitStack, environment: Environment) -> None:
+    """Serve the console of *environment* until *stack* ends, and open it in the browser."""
+    from shepherdctl.console.server import background  # noqa: PLC0415 - its libraries are an extra
+
+    address = stack.enter_context(background(environment.bmdb_settings)).address_with_token
+    note(f"The console is at {address}")
+    webbrowser.open(address)
+
+
+def _scenes(environment: Environment, view: LiveView, shown: list[str]) -> list[str]:
+    """Play the scenes in their order; add to *shown* what each one showed, and return what went wrong."""
+    limit = environment.scaled(3600) + 30
+    machines = environment.settings.machines
+
+    def all_running(statuses: list[MachineStatus]) -> bool:
+        return len(statuses) == machines and all(machine.running for machine in statuses)
+
+    if not watch(environment, view, all_running, limit):
+        return [f"not all machines ran their agents after {limit:.0f} s"]
+    view.say(environment, f"all {machines} machines are running")
+    shown.append(f"{machines} machines were created, and their agents started, in {environment.minutes:.0f} min")
+
+    started = {name: environment.pool.runs(name) for name in environment.pool.names()}
+    view.say(environment, "two machines break:")
+    for name, fault in zip(environment.pool.names(), ("stop_agents", "hang"), strict=False):
+        environment.inject_fault(name, fault)
+        view.say(environment, f"{name[:8]}: {FAULTS[fault]}", "fault")
+    view.say(environment, "(recovery begins after 10 min without a heartbeat)")
+
+    def recovered(statuses: list[MachineStatus]) -> bool:
+        again = all(environment.pool.runs(name) > started[name] for name in environment.faulted)
+        return again and all_running(statuses)
+
+    if not watch(environment, view, recovered, limit):
+        return [f"not all machines were running again after {limit:.0f} s"]
+    view.say(environment, "both machines are running again")
+    shown.append("two machines broke: one was rebooted; one answered over SSH, so only its agent was started anew")
+
+    if problems := _outage(environment, view, limit):
+        return problems
+    shown.append("an outage of the agent API: recovery was suspended, no machine rebooted")
+    return []
+
+
+def _outage(environment: Environment, view: LiveView, limit: float) -> list[str]:
+    """Let the agent API fail for longer than the heartbeat timeout; return what went wrong."""
+    before = {name: environment.pool.reboots(name) for name in environment.pool.names()}
+    environment.endpoint.outage = True
+    view.say(environment, f"agent API outage of {_OUTAGE_MINUTES} min: no heartbeat arrives")
+    end = environment.elapsed + environment.scaled(_OUTAGE_MINUTES * 60)
+    if not watch(environment, view, lambda _: view.recovery_suspended and environment.elapsed > end, limit):
+        return ["the Recoverer did not suspend recovery"]
+    environment.endpoint.outage = False
+    view.say(environment, "the outage is over")
+
+    def back(statuses: list[MachineStatus]) -> bool:
+        return all(machine.running for machine in statuses) and not view.recovery_suspended
+
+    if not watch(environment, view, back, limit):
+        return [f"not all agents reported again after {limit:.0f} s"]
+    view.say(environment, "all agents report again")
+    return [
+        f"{name} was rebooted although only the agent API had failed"
+        for name, count in before.items()
+        if environment.pool.reboots(name) != count
+    ]
+
+
+def _print_history(console: Console, environment: Environment, provider_id: str) -> None:
+    machine_id = next(row["machine_id"] for row in environment.machines() if row["provider_id"] == provider_id)
+    fault = FAULTS[environment.faulted[provider_id]]
+    console.print(
+        f"\nhistory of machine {machine_id}, provider id {provider_id[:8]} ({fault}):", highlight=False, soft_wrap=True
+    )
+    for entry in reversed(environment.history(machine_id)):
+        cause = f"  {entry['failed_cause']}" if entry["failed_cause"] else ""
+        event = " ".join(filter(None, (entry["event"], entry["step"])))
+        line = f"  {entry['timestamp']:%H:%M:%S.%f}"[:-3] + f"  {loop_name(entry['process']):<11}  {event}{cause}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,122 @@
+"""`shepherdctl simulate`: a simulated fleet for a while, or until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from contextlib import nullcontext
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from shepherdctl.commands.simulation.environment_commands import (
+    Provider,
+    Seed,
+    Speed,
+    conclude,
+    live_view,
+    print_summary,
+)
+from shepherdctl.output.live_view import finish, watch
+from shepherdctl.output.printing import Form, Output, counted
+from simulator.providers import machine_source
+
+if TYPE_CHECKING:
+    from simulator.environment.environment import Environment
+
+_RELAYED_SECONDS = 240
+"""Fleet time between two heartbeats of a fleet with relays: the default of a deployment."""
+
+
+def simulate(
+    machines: Annotated[int, typer.Option(min=1, max=100_000, help="Machines at the provider.")] = 20,
+    provider: Provider = "equinix",
+    minutes: Annotated[float, typer.Option(min=1, help="Minutes of fleet time to simulate.")] = 60,
+    relays: Annotated[
+        int, typer.Option(min=0, max=26, help="Relays, each at a location of its own, for all machines there.")
+    ] = 0,
+    interval: Annotated[
+        float | None,
+        typer.Option(min=60, max=3600, help="Seconds of fleet time between heartbeats, from the middle on."),
+    ] = None,
+    faults: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="File of the faults: see docs/simulator.md.")
+    ] = None,
+    speed: Speed = 60,
+    seed: Seed = 0,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Keep the fleet until Ctrl-C, for shepherdctl in a second shell.")
+    ] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """
+    Run a simulated fleet for a while, with faults, and report what happened.
+
+    With --hold, it runs on until Ctrl-C, without a report. The settings for a
+    second shell are printed at the beginning: type the line there that is shown.
+
+    Exit status 1: an invariant was violated (a machine lost or created twice, a
+    healthy machine rebooted, work without an end). Machines that are not running
+    at the end are reported, but are no failure: the faults may explain them.
+    """
+    from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
+    from simulator.environment.faults import Faults, load  # noqa: PLC0415 - slow to import
+    from simulator.environment.status import report, violated_invariants  # noqa: PLC0415
+
+    script = Faults() if faults is None else load(faults)
+    if beyond := [fault.machine for fault in script.machines if fault.machine >= machines]:
+        message = f"{faults} names machine {beyond[0]}, but there are only {machines}, counted from 0"
+        raise typer.BadParameter(message)
+    if relays > 1 and not machine_source(provider).has_locations:
+        message = f"{provider}'s simulated machines are at one location, and a location has one relay: --relays 1"
+        raise typer.BadParameter(message)
+    if hold and output is Form.JSON:
+        message = "--hold and -o json exclude each other."
+        raise typer.BadParameter(message)
+    console = Console(stderr=output is Form.JSON)
+    view = live_view(console)
+    settings = EnvironmentSettings(
+        machines=machines,
+        provider=provider,
+        speed=speed,
+        # A relay collects for two real seconds, so heartbeats must not be due every real second.
+        heartbeat_seconds=_RELAYED_SECONDS if relays else 60,
+        relays=relays,
+        seed=seed,
+        faults=script,
+    )
+    with Environment(settings, view.on_invocation, view.on_power_change) as environment:
+        if hold:
+            _print_settings(console, environment)
+        with view.live or nullcontext():
+            half = environment.scaled(minutes * 30)
+            watch(environment, view, lambda _: False, half)
+            if interval is not None:
+                environment.set_heartbeat_seconds(interval)
+                view.say(environment, f"agents are told to report every {environment.heartbeat_seconds:g} s")
+            watch(environment, view, lambda _: False, math.inf if hold else half)
+            finish(environment, view)
+        problems = violated_invariants(environment)
+        summary = {**report(environment), "problems": problems}
+        if output is Form.JSON:
+            typer.echo(json.dumps(summary, indent=2))
+        else:
+            print_summary(console, summary)
+        verdict = (
+            f"No invariant was violated; {summary['running']} of {counted(summary['machines'], 'machine')} running."
+        )
+        conclude(console, problems, environment.folder / "functions.log", verdict)
+
+
+def _print_settings(console: Console, environment: Environment) -> None:
+    """Print the settings with which ``shepherdctl`` operates *environment* in a second shell, also to a file."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.operator_environment.items()]
+    file = environment.folder / "settings.sh"
+    unfinished = file.with_suffix(".part")
+    unfinished.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    unfinished.replace(file)
+    shown = [*lines, "", f"The fleet runs until Ctrl-C. To operate it, type in a second shell: . {file}"]
+    console.print("\n".join(shown), highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,49 @@
+"""The console's access to the BMDB: one connection, which it opens when it is needed and again after a failure."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+from shepherd_core.wiring import adapters
+
+from shepherdctl.database import explain_schema_mismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.settings.functions.bmdb import BmdbSettings
+
+T = TypeVar("T")
+
+_ATTEMPTS = 2
+"""Of each statement. A page that says that the database is away is better than one that does not come."""
+
+
+class BmdbReader:
+    """The BMDB, for one request at a time."""
+
+    def __init__(self, settings: BmdbSettings) -> None:
+        """Connect later, with *settings*."""
+        self.settings = settings
+        self._connection = adapters.bmdb(settings, attempts=_ATTEMPTS)
+        self._lock = threading.Lock()
+        host = "on this computer" if settings.bmdb_host.startswith("/") else f"at {settings.bmdb_host}"
+        self.name = f"{settings.bmdb_name} {host}"
+        """Which BMDB this is, for operators."""
+
+    def read(self, reader: Callable[[Connection], T]) -> T:
+        """
+        Return what *reader* reads.
+
+        Raises:
+            SchemaMismatch, BmdbError: as ``shepherdctl.database.bmdb``.
+        """
+        with self._lock, explain_schema_mismatch(self.settings):
+            return reader(self._connection)
+
+    def close(self) -> None:
+        """Drop the connection."""
+        with self._lock:
+            self._connection.close()

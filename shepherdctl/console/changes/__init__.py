@@ -1,0 +1,1 @@
+"""What the console changes: the kinds of change, their plans, their dry runs, and their pages."""

@@ -1,0 +1,109 @@
+"""The kinds of change that the console offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shepherdctl.console.changes import plans, repairs
+from shepherdctl.console.forms import FormInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shepherdctl.console.changes.plans import Asked, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of change, as the console offers it."""
+
+    name: str
+    title: str
+    text: str
+    """What it does."""
+    plan: Callable[[Asked], Plan]
+    subject: str
+    """The field that says what is changed."""
+    fields: tuple[str, ...] = ()
+    """What an operator has to say."""
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("pause", "Pause", "The loops claim no new work on it.", plans.pause, "machine", ("reason", "loop", "for")),
+        Kind(
+            "pause-fleet",
+            "Pause machines",
+            "Pauses a provider, a loop, both or, if neither is chosen, everything.",
+            plans.pause,
+            "",
+            ("reason", "provider", "loop", "for"),
+        ),
+        Kind("resume", "Resume", "Ends a pause.", plans.resume, "pause"),
+        Kind(
+            "retry",
+            "Retry",
+            "Ends its backoffs: loops try again now.",
+            plans.retry,
+            "machine",
+            ("reason", "loop"),
+        ),
+        Kind(
+            "unquarantine",
+            "Take out of quarantine",
+            "The Initializer then starts a new agent on it.",
+            plans.unquarantine,
+            "machine",
+            ("reason",),
+        ),
+        Kind(
+            "adopt",
+            "Adopt",
+            "Adds a machine that is in use at the provider to the BMDB.",
+            repairs.adopt,
+            "provider_id",
+            ("class", "interval"),
+        ),
+        Kind(
+            "forget",
+            "Forget",
+            "Removes a machine that the provider no longer has from the BMDB. Its history stays.",
+            repairs.forget,
+            "machine",
+            ("reason", "interval"),
+        ),
+        Kind(
+            "release",
+            "Release",
+            "Gives a machine back to the provider. All data on it is lost.",
+            repairs.release,
+            "machine",
+            ("reason", "interval", "despite_heartbeat"),
+        ),
+        Kind(
+            "cancel-release",
+            "Cancel the release of",
+            "Cancels a requested release that has not happened.",
+            repairs.cancel_release,
+            "machine",
+            ("reason", "interval"),
+        ),
+    )
+}
+"""By the name in the address."""
+
+
+def kind_of(form: Mapping[str, str]) -> Kind:
+    """
+    Return the kind of change that a form or an address names.
+
+    Raises:
+        FormInvalid: there is none.
+    """
+    kind = KINDS.get(form.get("kind", ""))
+    if kind is None:
+        message = f"kind must be one of {', '.join(KINDS)}"
+        raise FormInvalid(message)
+    return kind

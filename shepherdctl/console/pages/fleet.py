@@ -1,0 +1,169 @@
+"""The page of the whole fleet, in four statements."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.bmdb.machines import overview
+from shepherd_core.bmdb.work.ticks import last_ticks
+from shepherd_core.domain.states import State
+from shepherd_core.rules.circuit_breaker import where
+
+from shepherdctl.commands.fleet.status import did
+from shepherdctl.commands.pause import scope_in_words
+from shepherdctl.console.pages import charts
+from shepherdctl.options import SYSTEM_OWNERS
+from shepherdctl.output.formats import span
+from shepherdctl.output.printing import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shepherd_core.bmdb.connection import Connection
+
+STATES = (
+    State.RUNNING,
+    State.INSTALLED,
+    State.STARTING,
+    State.CREATING,
+    State.NEEDS_AGENT,
+    State.UNHEALTHY,
+    State.QUARANTINED,
+)
+"""As the bar shows them: what is well first."""
+AGES = (60, 120, 300, 600, 1800, 3600, 86_400)
+_AGE_NAMES = (
+    "under 1 min",
+    "1 to 2 min",
+    "2 to 5 min",
+    "5 to 10 min",
+    "10 to 30 min",
+    "30 to 60 min",
+    "1 to 24 h",
+    "older",
+)
+TICKS = 30
+
+
+def fleet(connection: Connection) -> dict[str, Any]:
+    """Return what the page shows."""
+    counts = overview.fleet_counts(connection, AGES)
+    notices = overview.fleet_notices(connection)
+    ticks = last_ticks(connection, TICKS)
+    totals = overview.tick_totals(connection)
+    now = next(one["since"] for one in notices if one["kind"] == "now")
+    by_state: dict[str, int] = {
+        state: sum(int(one["machines"]) for one in counts if one["state"] == state) for state in STATES
+    }
+    return {
+        "now": now,
+        "machines": sum(by_state.values()),
+        "by_state": by_state,
+        "bar": charts.bar(by_state),
+        "places": _places(counts),
+        "place_heads": (
+            "Provider",
+            "Location",
+            "Machines#",
+            *(f"{state.replace('_', ' ').capitalize()}#" for state in STATES),
+        ),
+        "notices": sorted(
+            (_notice(one) for one in notices if one["kind"] != "now"), key=lambda one: (not one["severe"], one["since"])
+        ),
+        "heartbeats": _heartbeats(counts),
+        "loops": _loops(ticks),
+        "day": _day(totals),
+    }
+
+
+def _places(counts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the number of machines in each state, by provider and location."""
+    found: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(STATES, 0))
+    for one in counts:
+        if one["state"] is not None:
+            found[one["provider"], one["location"] or ""][one["state"]] += one["machines"]
+    return [
+        {"provider": provider, "location": location, "states": states, "machines": sum(states.values())}
+        for (provider, location), states in sorted(found.items())
+    ]
+
+
+def _heartbeats(counts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the number of machines by age of the last heartbeat, youngest first, and the share of each bar."""
+    by_class = [0] * len(_AGE_NAMES)
+    for one in counts:
+        if one["age_class"] is not None:
+            by_class[len(AGES) - one["age_class"]] += one["machines"]
+    most = max(by_class) or 1
+    return [
+        {"name": name, "machines": machines, "width": round(charts.WIDTH * machines / most, 2)}
+        for name, machines in zip(_AGE_NAMES, by_class, strict=True)
+    ]
+
+
+def _notice(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what holds machines back, in words."""
+    place, severe, reason, query = one["provider"], False, one["reason"], ""
+    match one["kind"]:
+        case "suspension":
+            what, severe = "Recovery is suspended", True
+            place = f"{one['provider']}, {where(one['location'])}"
+        case "ssh_outage":
+            what, severe = "Machines are not reached over SSH", True
+            place = f"{one['provider']}, {where(one['location'])}"
+        case "override":
+            what = f"Override: recovery of {counted(one['machines'], 'more machine')}"
+            place = f"{one['provider']}, {where(one['location'])}"
+        case "limit":
+            what = f"{counted(one['machines'], 'place')} unused"
+            reason = f"the limit of {one['reason']} machines is reached"
+        case "quarantine":
+            what, severe, query = f"{counted(one['machines'], 'machine')} quarantined", True, "state=quarantined"
+        case _:
+            scope = scope_in_words({**one, "machine_id": None})
+            machines = None if one["machines"] is None else counted(one["machines"], "machine")
+            set_aside = one["owner"] in SYSTEM_OWNERS
+            what = f"{machines or scope[:1].upper() + scope[1:]} {'set aside' if set_aside else 'paused'}"
+            query = "paused=yes"
+    return {**one, "what": what, "place": place, "severe": severe, "why": reason, "query": query}
+
+
+def _loops(ticks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the last tick of each loop with the durations of those before it, oldest first."""
+    series: defaultdict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for one in ticks:
+        series[one["provider"], one["loop"]].append(one)
+    return [
+        {
+            "loop": loop.capitalize(),
+            "provider": provider,
+            "last": found[0],
+            "took": None if found[0]["outcome"] == "Expired" else span(found[0]["seconds"]),
+            "did": found[0]["cause"] or ", ".join(did(found[0]["counts"])) or "nothing to do",
+            "backlog": int(found[0]["counts"].get("backlog", 0)),
+            "series": charts.columns(loop, "tick", [one["seconds"] for one in reversed(found)]),
+            "outcomes": [one["outcome"] for one in reversed(found)],
+            "failed": sum(one["outcome"] != "Succeeded" for one in found),
+        }
+        for (provider, loop), found in series.items()
+    ]
+
+
+def _day(totals: Sequence[Mapping[str, Any]]) -> list[charts.Columns]:
+    """Return what happened in each half hour of the last day."""
+
+    def each(loop: str, count: str) -> list[float]:
+        values = [0.0] * overview.HALF_HOURS
+        for one in totals:
+            if one["loop"] == loop and 0 <= one["half_hour"] < overview.HALF_HOURS:
+                values[one["half_hour"]] += one[count]
+        return values
+
+    return [
+        charts.columns("machines created", "good", each("provisioner", "created")),
+        charts.columns("agents started", "good", each("initializer", "finished")),
+        charts.columns("agent starts failed", "bad", each("initializer", "failed")),
+        charts.columns("recovery steps taken", "step", each("recoverer", "finished")),
+        charts.columns("recovery steps failed", "bad", each("recoverer", "failed")),
+    ]

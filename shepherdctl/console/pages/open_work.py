@@ -1,0 +1,38 @@
+"""The page of what is under way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import overrides, suspension
+from shepherd_core.bmdb.work import open_work
+from shepherd_core.rules.circuit_breaker import where
+
+from shepherdctl.commands.pause import scope_in_words
+from shepherdctl.descriptions.attention import OLD_TRANSACTION_SECONDS, old_transaction
+
+if TYPE_CHECKING:
+    from shepherd_core.bmdb.connection import Connection
+
+LIMIT = 200
+"""Rows of each table at most."""
+
+
+def work(connection: Connection) -> dict[str, Any]:
+    """Return what the page shows."""
+    pauses = queries.pauses(connection)
+    oldest = queries.oldest_transaction(connection, OLD_TRANSACTION_SECONDS)
+    return {
+        "now": queries.now(connection),
+        "limit": LIMIT,
+        "sessions": open_work.open_sessions(connection, LIMIT),
+        "creations": open_work.open_creations(connection, LIMIT),
+        "penalties": open_work.penalties(connection, LIMIT),
+        "releases": open_work.open_releases(connection, LIMIT),
+        "pauses": [{**one, "scope": scope_in_words({**one, "machine_id": None})} for one in pauses[:LIMIT]],
+        "all_pauses": len(pauses),
+        "suspensions": [{**one, "where": where(one["location"])} for one in suspension.suspensions(connection)],
+        "overrides": [{**one, "where": where(one["location"])} for one in overrides.overrides(connection)],
+        "old_transaction": oldest and old_transaction(oldest),
+    }

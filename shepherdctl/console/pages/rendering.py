@@ -1,0 +1,63 @@
+"""The pages as HTML: everything that a template prints is escaped, and control characters are made visible."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import jinja2
+from markupsafe import Markup, escape
+
+from shepherdctl.output.formats import iso, relative, span
+from shepherdctl.output.printing import counted, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_INSTANT = timedelta(seconds=1)
+"""What one statement saw later than another."""
+_FOLDER = Path(__file__).parents[1]
+STATIC_FOLDER = _FOLDER / "static"
+
+
+def _printed(value: object) -> object:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _figure(value: float) -> Markup:
+    return Markup(f"{value:,.0f}".replace(",", "&#8239;"))  # noqa: S704 - a number, with narrow spaces
+
+
+@jinja2.pass_context
+def _ago(context: Mapping[str, Any], moment: datetime | None) -> str:
+    """Return how far *moment* is from the page's time."""
+    if moment is None:
+        return ""
+    now = context["now"]
+    text = relative(min(moment, now) if moment - now < _INSTANT else moment, now)
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(iso(moment), text)
+
+
+def _words(name: object) -> str:
+    return str(name).replace("_", " ")
+
+
+def environment() -> jinja2.Environment:
+    """Return what renders the templates."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printed,
+    )
+    made.filters.update(ago=_ago, counted=counted, figure=_figure, iso=iso, span=span, words=_words, escape=escape)
+    made.tests.update(moment=lambda value: isinstance(value, datetime), uuid=lambda value: isinstance(value, UUID))
+    return made

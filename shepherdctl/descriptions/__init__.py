@@ -1,0 +1,1 @@
+"""What the BMDB holds, in words and as JSON: for the commands and for the console."""

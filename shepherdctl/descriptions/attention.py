@@ -1,0 +1,64 @@
+"""What of a fleet's status an operator should look at, in words: pure."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from shepherd_core.domain.states import State
+from shepherd_core.rules.circuit_breaker import where
+
+from shepherdctl.output.formats import span
+from shepherdctl.output.printing import counted
+
+EXIT_STATUS = 3
+"""Of ``shepherdctl status``, if there is something to look at."""
+OLD_TRANSACTION_SECONDS = 600.0
+_MISSED = 3
+_TICK_SECONDS = 300
+"""The longest time that a tick may take: it is recorded when it ends."""
+
+
+def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: datetime) -> Iterator[str]:
+    """
+    Yield what needs an operator: of *found*, the JSON document of ``shepherdctl status`` with times as such.
+
+    A loop is late if its last tick ended three of its intervals and five minutes ago. A provider of
+    which all loops are late is no longer in use if it has no machines and none is being created.
+    Unhealthy machines are no reason: Shepherd repairs them.
+    """
+
+    def late(tick: Mapping[str, Any]) -> bool:
+        age: float = (now - tick["ended_at"]).total_seconds()
+        return age > _MISSED * loop_minutes[tick["loop"]] * 60 + _TICK_SECONDS
+
+    ticks = [tick for tick in found["ticks"] if loop_minutes.get(tick["loop"], 0)]
+    used = {each["provider"] for each in (*found["machines"], *(tick for tick in ticks if not late(tick)))}
+    if quarantined := sum(each["machines"] for each in found["machines"] if each["state"] == State.QUARANTINED):
+        yield f"{counted(quarantined, 'machine')} in quarantine"
+    for one in found["suspensions"]:
+        if one["ended_at"] is None:
+            what = "an SSH outage holds recovery" if one["kind"] == "ssh_outage" else "recovery is suspended"
+            yield f"{what}: {one['provider']}, {where(one['location'])}"
+    for tick in ticks:
+        loop = f"the {tick['loop'].capitalize()} of {tick['provider']}"
+        if tick["provider"] not in used:
+            continue
+        if late(tick):
+            yield f"{loop} has not run for {span((now - tick['ended_at']).total_seconds())}"
+        elif tick["outcome"] != "Succeeded":
+            yield f"{loop} {'was cut off' if tick['outcome'] == 'Expired' else 'failed'}"
+    if found["oldest_transaction"]:
+        yield old_transaction(found["oldest_transaction"])
+
+
+def old_transaction(found: Mapping[str, Any]) -> str:
+    """Return what to do about a transaction that slows the BMDB."""
+    lasted = span(found["seconds"])
+    if found["kind"] == "prepared":
+        name = f"{found['application']!r} of {found['owner']}"
+        return f"the transaction {name} was prepared {lasted} ago, and slows every claim"
+    by = f" ({found['application']})" if found["application"] else ""
+    return (
+        f"a transaction of {found['owner']}{by} has been open for {lasted}, and slows every claim; "
+        f"an administrator ends it with SELECT pg_terminate_backend({found['pid']})"
+    )

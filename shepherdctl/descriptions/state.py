@@ -1,0 +1,99 @@
+"""The state of a machine, computed from its facts in the BMDB, and its description for people."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.text import Text
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.states import MachineFacts, State, state_of
+
+from shepherdctl.output.formats import relative, span
+
+STYLES = {
+    State.RUNNING: "green",
+    State.INSTALLED: "green",
+    State.UNHEALTHY: "red",
+    State.QUARANTINED: "red",
+    State.NEEDS_AGENT: "yellow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Everything that a state depends on besides the machine itself."""
+
+    now: datetime
+    """At the database."""
+    pauses: Sequence[Mapping[str, Any]]
+    """Those in force, as ``queries.pauses`` returns them."""
+
+    def state(self, machine: Mapping[str, Any]) -> State:
+        """Return the state of a record of ``search.matching`` or ``queries.show_machine``."""
+        return state_of(_facts(machine), self.now)
+
+    def pauses_of(self, machine: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Return the pauses that cover the machine now, according to the BMDB."""
+        return [pause for pause in self.pauses if pause["pause_id"] in machine["pause_ids"]]
+
+    def describe(self, machine: Mapping[str, Any]) -> Text:
+        """Return the state in words, with the work, backoff and pauses that delay the machine."""
+        state = self.state(machine)
+        parts = [state.value.replace("_", " ") + self._detail(state, machine)]
+        if machine["being_worked_on"]:
+            parts.append("being worked on")
+        if machine["backing_off"]:
+            parts.append(f"backing off for {span((machine['backoff_until'] - self.now).total_seconds())}")
+        if pauses := self.pauses_of(machine):
+            parts.append("paused by " + ", ".join(sorted({pause["owner"] for pause in pauses})))
+        return Text(", ".join(parts), style=STYLES.get(state, ""))
+
+    def _detail(self, state: State, machine: Mapping[str, Any]) -> str:
+        started, heartbeat = machine["agent_started_at"], _facts(machine).agent_heartbeat_at
+        match state:
+            case State.STARTING:
+                return f", agent started {relative(started, self.now)}, no heartbeat yet"
+            case State.RUNNING:
+                return f", heartbeat {relative(heartbeat or started, self.now)}"
+            case State.UNHEALTHY:
+                return f", no heartbeat for {span((self.now - (heartbeat or started)).total_seconds())}"
+            case State.QUARANTINED:
+                return f" for {span((self.now - machine['quarantined_at']).total_seconds())}"
+            case _:
+                return ""
+
+
+def observe_machine(connection: Connection, name: str) -> tuple[dict[str, Any], Observer]:
+    """
+    Return the record of the machine called *name*, and the observer that knows its state.
+
+    Raises:
+        MachineUnknown: no machine is called so, or more than one.
+    """
+    machine = queries.show_machine(connection, queries.find_machine(connection, name))
+    observer = Observer(queries.now(connection), queries.pauses(connection))
+    machine["being_worked_on"] = bool(machine["work"])
+    machine["backing_off"] = machine["backoff_until"] is not None and machine["backoff_until"] > observer.now
+    return machine, observer
+
+
+def with_state(machine: Mapping[str, Any], observer: Observer) -> dict[str, Any]:
+    """Return *machine* as JSON shows it: with its state and the pauses that cover it."""
+    pauses = observer.pauses_of(machine)
+    shown = {name: value for name, value in machine.items() if name != "pause_ids"}
+    return {**shown, "state": observer.state(machine), "paused": bool(pauses), "pauses": pauses}
+
+
+def _facts(machine: Mapping[str, Any]) -> MachineFacts:
+    decommissioned = machine.get("decommissioned_how")  # only show_machine returns those that were decommissioned
+    return MachineFacts(
+        decommissioned=None if decommissioned is None else State(decommissioned.lower()),
+        provided=machine["provider"] is not None,
+        quarantined=machine["quarantined_at"] is not None,
+        installed=machine["needs"] is None,
+        agent_started_at=machine["agent_started_at"],
+        last_heartbeat_at=machine["agent_heartbeat_at"],
+        unhealthy_at=machine["unhealthy_at"],
+    )
