@@ -1,7 +1,7 @@
 # What people type, and what CI runs. Needs Python 3.11 to 3.13 and make; everything else is installed into .venv and
 # .venv-sam, with the versions and hashes of the lock files.
 #
-# `make demo` takes PROVIDER=equinix|redfish|hetzner|ironic|latitude|phoenixnap|scaleway, CONSOLE=1 (opens the fleet in a browser) and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
+# `make demo` takes PROVIDER=NAME (docs/simulator.md lists them), CONSOLE=1 (opens the fleet in a browser) and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
 # `make test` takes TEST_FLAGS="…" for pytest, `make chaos` CHAOS_FLAGS="…" (see .venv/bin/python -m tests.chaos --help),
 # `make mutants` MUTANTS_FLAGS="--size 130 --seed 1" (see .venv/bin/python -m tests.mutants --help),
 # `make invoke` and `make local-invoke` take FUNCTION=migrator|provisioner|initializer|agent_api|recoverer|updater
@@ -59,11 +59,16 @@ screenshots: .venv/.ready ## take the pictures of the console in docs/ from a si
 	@$(BIN)/python -m tests.support.screenshots docs
 
 # Much of a test is waiting, so that there are more processes than processors. A file's tests stay in one of them,
-# because they share its database; those that take longest come first.
+# because they share its database.
 WORKERS = $$($(BIN)/python -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 .PHONY: test
-test: .venv/.ready .venv-sam/.ready ## run all tests
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
+test: .venv/.ready .venv-sam/.ready ## run the unit and integration tests
+	@$(PYTEST) --ignore tests/integration/chaos $(TEST_FLAGS)
+
+.PHONY: acceptance
+acceptance: .venv/.ready .venv-sam/.ready ## test whole environments (builds, demos, the emulator, a browser), and a sample of make chaos
+	@$(PYTEST) tests/acceptance tests/integration/chaos $(TEST_FLAGS)
 
 .PHONY: test-ironic
 test-ironic: .venv/.ready .venv-ironic/.ready ## run the tests of the provider ironic against the real service

@@ -36,13 +36,15 @@ from simulator.machines.pool import MachinePool
 from tests.chaos import planted
 from tests.chaos.concurrent_runs import normal
 from tests.chaos.crash_points import Killed
-from tests.chaos.creation import MAKERS, Creating
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
 from tests.chaos.faults import long
-from tests.chaos.fleet_operation import FleetOperation, OperatorsAndAgents
-from tests.chaos.looks import Looks
 from tests.chaos.planted import ROOT
-from tests.chaos.scenarios import (
+from tests.chaos.scenarios.batches import Batches
+from tests.chaos.scenarios.creation import MAKERS, Creating
+from tests.chaos.scenarios.decommissioning import Decommissioning
+from tests.chaos.scenarios.fleet_operation import FleetOperation, OperatorsAndAgents
+from tests.chaos.scenarios.looks import Looks
+from tests.chaos.scenarios.loops import (
     AgentStarts,
     OneCapacity,
     Overridden,
@@ -52,15 +54,13 @@ from tests.chaos.scenarios import (
     Recoveries,
     Scenario,
 )
+from tests.chaos.scenarios.reboots import Reboots
+from tests.chaos.scenarios.records import Installing, Reports, Updates
+from tests.chaos.scenarios.ssh_outage import SshOutage
+from tests.chaos.scenarios.two_stacks import TwoStacks
 from tests.chaos.schedules import Concurrent, Play, Played, play_all, play_seed, play_seeds
-from tests.chaos.ssh_outage import SshOutage
-from tests.chaos.stage.batches import Batches
-from tests.chaos.stage.decommissioning import Decommissioning
 from tests.chaos.stage.operators import COMMANDS
 from tests.chaos.stage.processes import Functions, event_of, explore_processes, load
-from tests.chaos.stage.reboots import Reboots
-from tests.chaos.stage.records import Installing, Reports, Updates
-from tests.chaos.two_stacks import TwoStacks
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
 
@@ -70,7 +70,7 @@ SAMPLED = (
     "tests/acceptance/test_demo.py",
     "tests/acceptance/test_interrupts.py",
     "tests/integration/chaos/test_faults_matrix.py",
-    "tests/integration/loops/test_recovery_gaps.py",
+    "tests/integration/loops/recovery/test_gaps.py",
     "tests/integration/transactions/test_locks.py",
     "tests/unit/rules/test_lost_heartbeats.py",
 )

@@ -14,7 +14,7 @@ from shepherd_core.domain.errors import ShepherdError
 
 from tests.chaos.crash_points import KillAt, Points, alive
 from tests.chaos.invariants import violations
-from tests.chaos.scenarios import Scenario
+from tests.chaos.scenarios.loops import Scenario
 from tests.chaos.stage.environment import Environment
 
 TICKS = 24

@@ -31,18 +31,18 @@ PROVISIONER = f"{CRASHES}::test_a_provisioner_killed_at_any_effect_creates_each_
 SOON = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[provisioner, soon]"
 SSH_OUTAGE = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, SSH outage]"
 LOOKS = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, look]"
-INSTALLATIONS = "tests/integration/loops/test_look.py::test_an_installation_is_waited_for[False]"
+INSTALLATIONS = "tests/integration/loops/recovery/test_look.py::test_an_installation_is_waited_for[False]"
 DAMAGE = f"{CRASHES}::test_each_invariant_fails_on_damaged_rows"
 COMMANDS = (
     "tests/integration/chaos/test_concurrent_invocations.py::test_concurrent_commands_on_one_machine_keep_every_promise"
 )
 LOCKS = "tests/integration/transactions/test_locks.py::test_the_second_writer_sees_the_change_of_the_first"
-FLOOR = "tests/integration/transactions/test_due_floor.py"
+FLOOR = "tests/integration/bmdb/due/test_floor.py"
 LIMITS = "tests/unit/rules/test_provisioning.py::test_a_started_creation_is_not_repeated_beyond_the_limit"
 
 NETWORK = "tests/integration/chaos/test_faulty_network.py::test_a_connection_broken_at_any_exchange_keeps_every_promise"
 OVERRIDES = (
-    "tests/integration/loops/test_recovery_overrides.py::test_a_concurrent_run_counts_what_the_first_one_admitted"
+    "tests/integration/loops/recovery/test_overrides.py::test_a_concurrent_run_counts_what_the_first_one_admitted"
 )
 
 WAIT_SECONDS = 900
@@ -144,7 +144,14 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a claim does not reschedule the due row",
-        (Edit(_WORK, "ELSE s.deadline\n", "ELSE e.not_before\n", "claim"),),
+        (
+            Edit(
+                _WORK,
+                "THEN (SELECT deadline FROM sessions WHERE session_id = :session_id)\n",
+                "THEN e.not_before\n",
+                "claim",
+            ),
+        ),
         MODEL,
         "a_claimed_machine_is_due_when_its_session_expires",
         quick=True,

@@ -8,7 +8,7 @@ from typing import Protocol
 from tests.chaos.concurrent_runs import Action, Choices, Ran, Scheduler, Stop
 from tests.chaos.crash_points import Points
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
-from tests.chaos.scenarios import Scenario
+from tests.chaos.scenarios.loops import Scenario
 from tests.chaos.stage.environment import Environment
 
 Cast = dict[str, "Callable[[], object]"]

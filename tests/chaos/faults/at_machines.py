@@ -8,8 +8,8 @@ from uuid import UUID
 
 from shepherd_core.bmdb.machines import queries
 
-from tests.chaos import scenarios
 from tests.chaos.faults.stage import MachineFault, Stage
+from tests.chaos.scenarios import loops
 from tests.chaos.stage.proxy import Proxy
 
 
@@ -69,14 +69,14 @@ def _breaks_in_upload(stage: Stage, name: str, _: UUID) -> None:
     assert pool is not None
     proxy = Proxy((pool.address(name), pool.port), "127.42.0.3", port=pool.port)
     stage.undo.enter_context(proxy)
-    proxy.client_bytes = len(scenarios.AGENT) + 50_000
+    proxy.client_bytes = len(loops.AGENT) + 50_000
     stage.scenario.access.addresses[name] = "127.42.0.3"
 
 
 def _other_host_key(stage: Stage, _: str, machine_id: UUID) -> None:
     """Pin a wrong host key; only an operator ends this fault."""
     stage.environment.fleet.sql(
-        "INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=scenarios.PUBLIC_KEY
+        "INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=loops.PUBLIC_KEY
     )
     stage.undo.callback(queries.forget_host_key, stage.environment.fleet.connection, machine_id, "the test")
 

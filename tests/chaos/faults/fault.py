@@ -35,14 +35,14 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.telemetry import Metric
 
 from simulator.machines.pool import MachinePool
-from tests.chaos import scenarios
+from tests.chaos.scenarios import loops
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support import defaults
 from tests.support.bmdb.capacity import API_KEY, equinix_settings
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 
 FAULTY_AGENT = (
-    scenarios.AGENT.replace(
+    loops.AGENT.replace(
         "key = os.urandom(32)\n",
         """\
 mood = os.path.join(os.path.dirname(os.path.realpath(sys.argv[0])), "mood")
@@ -130,10 +130,10 @@ class Access:
         settings = equinix_settings(environment.api)
         if self.api_url is not None:
             settings = settings.model_copy(update={"equinix_api_url": self.api_url})
-        return EquinixProvider(settings, self.api_key, lambda: scenarios.PUBLIC_KEY, clock)
+        return EquinixProvider(settings, self.api_key, lambda: loops.PUBLIC_KEY, clock)
 
 
-class Provisions(scenarios.Provisioning):
+class Provisions(loops.Provisioning):
     """The Provisioner's scenario."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -151,10 +151,10 @@ class Provisions(scenarios.Provisioning):
                 max_machines=environment.limit, chunk=2, drift_limit=3, assimilate=False, abandon_seconds=HOUR
             ),
             RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
-        ).run(Deadline(points.clock, scenarios.INVOCATION_SECONDS), "chaos")
+        ).run(Deadline(points.clock, loops.INVOCATION_SECONDS), "chaos")
 
 
-class Recoveries(scenarios.Recoveries):
+class Recoveries(loops.Recoveries):
     """The Recoverer's scenario with a smaller fleet, since it runs many times."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -188,7 +188,7 @@ class Recoveries(scenarios.Recoveries):
         return _run(loop, "equinix", self.access, environment, points.clock)
 
 
-class AgentStarts(scenarios.AgentStarts):
+class AgentStarts(loops.AgentStarts):
     """The Initializer's scenario, with no full disk unless a fault fills it."""
 
     def __init__(self, fleet: Fleet, pool: MachinePool, private_key: str, folder: Path) -> None:
@@ -260,7 +260,7 @@ class Updates:
         updater = Updater(
             self.access.equinix(environment, clock), self.access.connect(environment), clock, SESSION_SECONDS, 60
         )
-        return updater.run(Deadline(clock, scenarios.INVOCATION_SECONDS), "chaos")
+        return updater.run(Deadline(clock, loops.INVOCATION_SECONDS), "chaos")
 
     def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
@@ -281,6 +281,6 @@ def _run(
         access.connect(environment),
         clock,
         RunLimits(16, access.machine_seconds, SESSION_SECONDS),
-        deadline=Deadline(clock, scenarios.INVOCATION_SECONDS),
+        deadline=Deadline(clock, loops.INVOCATION_SECONDS),
         runtime_info="chaos",
     )

@@ -24,7 +24,7 @@ from shepherd_core.domain.clock import SystemClock
 
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
-from tests.chaos.scenarios import Scenario
+from tests.chaos.scenarios.loops import Scenario
 from tests.chaos.stage.child import ROOT
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.support.agents.signed_agent import SignedAgent, passed_on

@@ -41,7 +41,7 @@ from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from tests.conftest import ManualClock
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.model import (
+from tests.support.bmdb.reference.model import (
     GRACE_SECONDS,
     HEARTBEAT_TIMEOUT_SECONDS,
     LOOPS,

@@ -13,7 +13,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.plain_eligibility import plainly_eligible
+from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 DAY = 24 * 3600

@@ -14,15 +14,15 @@ from shepherd_core.domain.clock import SystemClock
 
 from tests.chaos.concurrent_runs import Action, Scheduler, Stop, normal
 from tests.chaos.crash_points import Points
-from tests.chaos.fleet_operation import FleetOperation, OperatorsAndAgents
 from tests.chaos.sample import SEED, WHOLE
-from tests.chaos.scenarios import OneCapacity, Overridden, Provisioning, Recoveries
+from tests.chaos.scenarios.batches import Batches
+from tests.chaos.scenarios.fleet_operation import FleetOperation, OperatorsAndAgents
+from tests.chaos.scenarios.loops import OneCapacity, Overridden, Provisioning, Recoveries
+from tests.chaos.scenarios.records import Reports, Updates
+from tests.chaos.scenarios.two_stacks import TwoStacks
 from tests.chaos.schedules import Chance, Concurrent, Interrupting, Play, play, play_all, play_seed, play_seeds
-from tests.chaos.stage.batches import Batches
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.processes import Functions, explore_processes, load
-from tests.chaos.stage.records import Reports, Updates
-from tests.chaos.two_stacks import TwoStacks
 from tests.support.bmdb.fleet import Fleet
 
 # A killed thread does not close its sockets, as the operating system does for a process.

@@ -18,12 +18,14 @@ from shepherd_core.providers.equinix.objects import token_tag
 from simulator.environment.postgres import Postgres
 from simulator.machines.pool import MachinePool
 from tests.chaos.crash_points import KillAt, Killed, Points, alive
-from tests.chaos.creation import MAKERS, Creating
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_changes, explore_pairs, invoke
 from tests.chaos.invariants import INVARIANTS, violations
-from tests.chaos.looks import Looks
 from tests.chaos.sample import SEED, first
-from tests.chaos.scenarios import (
+from tests.chaos.scenarios.batches import Batches
+from tests.chaos.scenarios.creation import MAKERS, Creating
+from tests.chaos.scenarios.decommissioning import Decommissioning
+from tests.chaos.scenarios.looks import Looks
+from tests.chaos.scenarios.loops import (
     AgentStarts,
     Overridden,
     ProviderOutage,
@@ -32,12 +34,10 @@ from tests.chaos.scenarios import (
     Recoveries,
     Scenario,
 )
-from tests.chaos.ssh_outage import SshOutage
-from tests.chaos.stage.batches import Batches
-from tests.chaos.stage.decommissioning import Decommissioning
+from tests.chaos.scenarios.reboots import Reboots
+from tests.chaos.scenarios.records import Installing, Reports, Updates
+from tests.chaos.scenarios.ssh_outage import SshOutage
 from tests.chaos.stage.environment import Environment
-from tests.chaos.stage.reboots import Reboots
-from tests.chaos.stage.records import Installing, Reports, Updates
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.capacity import PREFIX
 from tests.support.bmdb.fleet import Fleet

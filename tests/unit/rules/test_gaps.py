@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shepherd_core.settings.functions.services import AgentApiSettings
 
 from agent.shepherd_agent.reports.heartbeat import pause_after
-from tests.support.bmdb.gap_rule import Gap, extended_timeout, recheck_after, required_overdue
+from tests.support.bmdb.reference.gap_rule import Gap, extended_timeout, recheck_after, required_overdue
 
 MINUTE = 60
 SILENCE = 10 * MINUTE

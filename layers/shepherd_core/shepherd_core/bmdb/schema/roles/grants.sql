@@ -1,6 +1,6 @@
 -- What each function may do in the database: what its statements need, and nothing else.
 --
--- tests/integration/bmdb/test_roles.py compares the two in both directions. A statement that touches a new table, or
+-- tests/integration/bmdb/schema/test_roles.py compares the two in both directions. A statement that touches a new table, or
 -- updates another column, needs a line or a word here; where nothing needs a grant any more, it must go. Every run of the
 -- Migrator takes all grants back and makes them again, in one transaction.
 --

@@ -13,7 +13,7 @@ from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.provisioning import make_plan
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.plain_eligibility import plainly_eligible
+from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 LIMITS = ReconcileLimits(max_machines=50, chunk=20, drift_limit=1, assimilate=False, abandon_seconds=HOUR)

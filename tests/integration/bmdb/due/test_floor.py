@@ -22,6 +22,12 @@ RAISED = 120
 """Seconds: the floor of a fleet in which nothing is due."""
 
 
+@pytest.fixture
+def session(fleet: Fleet) -> Session:
+    """Return a session with a connection of its own."""
+    return fleet.open_session(connection=fleet.connect())
+
+
 def close(fleet: Fleet) -> None:
     """Close the session of a tick, which raises the floor."""
     fleet.open_session(connection=fleet.connect()).close(START, PROVIDER)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.bmdb.fleet import Fleet
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-AXE = (Path(__file__).parents[2] / "support" / "axe" / "axe.min.js").read_text(encoding="utf-8")
+AXE = (Path(__file__).parents[1] / "support" / "axe" / "axe.min.js").read_text(encoding="utf-8")
 HOSTILE = "<script>document.title = 'taken'</script>\"'><img src=x onerror=\"document.title = 'taken'\">"
 
 _MILLISECONDS = 120_000

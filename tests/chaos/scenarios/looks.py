@@ -9,8 +9,8 @@ from shepherd_core.domain.remediation import AgentState
 from shepherd_core.loops.look import Look
 
 from tests.chaos.crash_points import Points
-from tests.chaos.fleet_operation import Machines
-from tests.chaos.scenarios import Recoveries
+from tests.chaos.scenarios.fleet_operation import Machines
+from tests.chaos.scenarios.loops import Recoveries
 from tests.chaos.stage.environment import Environment
 
 _HEALTHY = 16

@@ -25,9 +25,9 @@ from simulator.scratch import scratch
 from tests.support.agents.machine_client import Client
 from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 START = "from simulator.environment.postgres import Postgres; Postgres().close()"
-WORLD = "from tests.integration.simulator.test_shared_computer import running_world\nwith running_world(): pass"
+WORLD = "from tests.acceptance.test_shared_computer import running_world\nwith running_world(): pass"
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
 
 

@@ -9,7 +9,7 @@ from shepherd_core.domain.provider import Provider
 from shepherd_core.providers.static import StaticProvider
 
 from tests.chaos.crash_points import Points
-from tests.chaos.fleet_operation import FleetOperation, Machines
+from tests.chaos.scenarios.fleet_operation import FleetOperation, Machines
 from tests.chaos.stage.environment import Environment
 from tests.support.bmdb.fleet import Fleet
 

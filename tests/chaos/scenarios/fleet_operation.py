@@ -30,7 +30,7 @@ from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.crash_points import Points
-from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
+from tests.chaos.scenarios.loops import INVOCATION_SECONDS, PUBLIC_KEY
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.chaos.stage.operators import COMMANDS, Operators
 from tests.support import defaults

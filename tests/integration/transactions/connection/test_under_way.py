@@ -19,7 +19,7 @@ from shepherd_core.domain.records import Intent
 from shepherd_core.domain.remediation import REBOOT, REINSTALL, NextStep, Step, StepKind
 
 from simulator.environment.postgres import Postgres
-from tests.integration.bmdb.test_provisioning import MACHINE
+from tests.integration.bmdb.listings.test_provisioning import MACHINE
 from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet, administrator, claimed, ids

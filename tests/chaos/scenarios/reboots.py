@@ -7,7 +7,7 @@ from shepherd_core.operator.single_step import SingleStep
 from shepherd_core.rules.remediation import step_of
 
 from tests.chaos.crash_points import Points
-from tests.chaos.scenarios import Recoveries, equinix
+from tests.chaos.scenarios.loops import Recoveries, equinix
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.support import defaults
 

@@ -8,7 +8,7 @@ from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.chaos.crash_points import Points
-from tests.chaos.fleet_operation import FleetOperation, Machines
+from tests.chaos.scenarios.fleet_operation import FleetOperation, Machines
 from tests.chaos.stage.environment import Environment
 from tests.support.bmdb.fleet import HOUR, Fleet
 

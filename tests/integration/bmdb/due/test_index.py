@@ -26,7 +26,7 @@ from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.plain_eligibility import plainly_eligible
+from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
 
 Found = dict[Process, list["UUID"]]
 

@@ -16,7 +16,7 @@ from shepherd_core.telemetry import Metric
 
 from tests.chaos.sample import SEED, drawn
 from tests.conftest import ManualClock
-from tests.integration.loops.test_recovery_suspension import World
+from tests.integration.loops.recovery.test_suspension import World
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS
 

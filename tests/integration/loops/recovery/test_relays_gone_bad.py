@@ -13,7 +13,7 @@ from shepherd_core.domain.pb.callback_pb2 import HeartbeatBatch, SignedHeartbeat
 from simulator.providers.kit.http_server import HttpRequest, Reply
 from tests.conftest import ManualClock
 from tests.integration.agent.test_relay import LIES, Agent, Api, Relay, free_port, lie, place
-from tests.integration.loops.test_recovery_suspension import World
+from tests.integration.loops.recovery.test_suspension import World
 from tests.support.bmdb.fleet import Fleet
 
 AT_EACH = 3

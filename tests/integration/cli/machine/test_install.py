@@ -34,7 +34,7 @@ URL = "https://images.example.com/metropolis.img"
 SHA256 = "0f" * 32
 IMAGE = ("--image", URL, "--sha256", SHA256)
 OS_IMAGE = f"registry.example.com:5000/metropolis/os:1.2@sha256:{SHA256}"
-RECORDED = Path(__file__).parents[2] / "data/wire/cloud.bmaas.server.api.HeartbeatRequest.bin"
+RECORDED = Path(__file__).parents[3] / "data/wire/cloud.bmaas.server.api.HeartbeatRequest.bin"
 
 
 def heard(

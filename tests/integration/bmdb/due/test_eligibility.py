@@ -11,7 +11,7 @@ from shepherd_core.domain.machine import Process
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.plain_eligibility import plainly_eligible
+from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
 
 LOOPS = (Process.AGENT_START, Process.RECOVERY)
 

@@ -15,7 +15,7 @@ from simulator.machines.pool import MachinePool
 from simulator.providers import machine_source
 from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.crash_points import Points
-from tests.chaos.scenarios import INVOCATION_SECONDS
+from tests.chaos.scenarios.loops import INVOCATION_SECONDS
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, Fleet

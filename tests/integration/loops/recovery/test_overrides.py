@@ -16,7 +16,7 @@ from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
-from tests.integration.loops.test_recovery_suspension import LIMITS, World
+from tests.integration.loops.recovery.test_suspension import LIMITS, World
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
-from tests.support.bmdb.gap_rule import Gap, extended_timeout, required_overdue
+from tests.support.bmdb.reference.gap_rule import Gap, extended_timeout, required_overdue
 
 MINUTE = 60
 HEARTBEAT_TIMEOUT, STARTUP_TIMEOUT = 10 * MINUTE, 30 * MINUTE

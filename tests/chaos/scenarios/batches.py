@@ -10,8 +10,8 @@ from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatBatchResponse, HeartbeatRequest, HeartbeatResponse
 
 from tests.chaos.crash_points import Points
+from tests.chaos.scenarios.records import Reports
 from tests.chaos.stage.environment import Environment
-from tests.chaos.stage.records import Reports
 from tests.support.agents.signed_agent import SignedAgent, endpoint, passed_on
 
 
