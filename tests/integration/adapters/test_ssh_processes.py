@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from shepherd_core.adapters.ssh import messages
-from shepherd_core.adapters.ssh.dialer import SshConnection, SshDialer
+from shepherd_core.adapters.ssh.connection import SshConnection
+from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.adapters.ssh.messages import RequestFailed
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import ShepherdError

@@ -16,7 +16,8 @@ import pytest
 from asyncssh.packet import UInt32
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.client import CIPHERS
-from shepherd_core.adapters.ssh.dialer import SshConnection, SshDialer
+from shepherd_core.adapters.ssh.connection import SshConnection
+from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import STDERR_BYTES, AgentProgram, take_over
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.machine import (

@@ -25,7 +25,8 @@ from shepherd_core.wiring.settings import bucket_owner, load
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shepherd_core.adapters.ssh.dialer import SshConnection, SshDialer
+    from shepherd_core.adapters.ssh.connection import SshConnection
+    from shepherd_core.adapters.ssh.dialer import SshDialer
     from shepherd_core.domain.clock import Deadline
 
 CLOCK = SystemClock()

@@ -23,7 +23,7 @@ from paramiko.common import MSG_EXT_INFO
 from paramiko.kex_curve25519 import KexCurve25519
 from paramiko.packet import Packetizer
 
-from shepherd_core.adapters.ssh.messages import STDOUT_BYTES, Failure, RequestFailed
+from shepherd_core.adapters.ssh.messages import DETAIL, STDOUT_BYTES, Failure, RequestFailed, text_of
 from shepherd_core.agent.takeover import STDERR_BYTES, RunResult, printable
 from shepherd_core.domain.clock import SystemClock
 
@@ -51,7 +51,6 @@ _GRACE_SECONDS = 1.0  # after the exit status, for output that is still in trans
 _POLL_SECONDS = 0.05  # paramiko does not signal an exit status
 _CLOSING_SECONDS = 5.0  # how long a machine may take to close a channel, or to allow another
 _EXTENSION_BYTES = 8  # the shortest: two empty texts
-_DETAIL = 200
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")  # the algorithms behind a key of type ssh-rsa
 
 
@@ -90,8 +89,8 @@ class Client:
         except paramiko.AuthenticationException as error:
             if not self._transport.is_active():  # paramiko raises this also when the connection broke
                 raise self._failed(error) from error
-            banner = printable((self._transport.get_banner() or b"")[:_DETAIL].decode(errors="replace"), _DETAIL)
-            raise RequestFailed(Failure.LOGIN, f"{_text(error)} {banner}".strip()) from error
+            banner = printable((self._transport.get_banner() or b"")[:DETAIL].decode(errors="replace"), DETAIL)
+            raise RequestFailed(Failure.LOGIN, f"{text_of(error)} {banner}".strip()) from error
         except Exception as error:
             raise self._failed(error) from error
         if missing:
@@ -166,7 +165,7 @@ class Client:
         error = self._packetizer.refused or self._transport.get_exception() or error  # of the thread that reads
         if isinstance(error, (Misbehaved, MemoryError)):
             return error
-        return RequestFailed(Failure.LOST if lost else Failure.FAILED, _text(error))
+        return RequestFailed(Failure.LOST if lost else Failure.FAILED, text_of(error))
 
     def _broken(self) -> bool:
         """Return whether the connection is lost. If it just broke, its thread is about to notice."""
@@ -248,9 +247,3 @@ def _feed(channel: paramiko.Channel, stdin: int) -> None:
         while data := source.read(_SEND_BYTES):
             channel.sendall(data)
         channel.shutdown_write()
-
-
-def _text(error: Exception) -> str:
-    """Return the text of *error*, or its type; parts of it may come from the machine."""
-    text = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-    return printable(text, _DETAIL)

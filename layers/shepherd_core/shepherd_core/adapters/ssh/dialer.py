@@ -1,86 +1,32 @@
-"""
-SSH to the machines, from the side of the function: rules, time limits and the names of failures.
-
-Each connection has a process of its own, in which everything happens that reads
-what the machine sends (``client``). The function waits for one small answer at a
-time, checks it, and ends the process when the time is over or the connection is
-closed.
-"""
+"""SSH to the machines: connecting with our key, or with the previous one during a rotation."""
 
 from __future__ import annotations
 
-import base64
 import errno
-import hashlib
-import secrets
-import shlex
 import socket
-import tempfile
 import threading
-from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.adapters.ssh import messages
-from shepherd_core.adapters.ssh.messages import Failure, RequestFailed
+from shepherd_core.adapters.ssh.connection import SshConnection
+from shepherd_core.adapters.ssh.messages import text_of
 from shepherd_core.adapters.ssh.processes import FORK_SERVER
-from shepherd_core.agent.takeover import RunResult, printable
 from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.machine import (
-    MalformedAnswer,
     SshAuthenticationFailed,
-    SshConnectionLost,
-    SshError,
     SshForkServerLost,
-    SshHostKeyChanged,
-    SshMisbehaved,
     SshOutOfResources,
     SshRefused,
     SshTimedOut,
-    SshUploadFailed,
 )
-from shepherd_core.domain.remediation import AgentState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
-    from shepherd_core.agent.takeover import AgentBinary
     from shepherd_core.domain.clock import Deadline
 
-HANDSHAKE_SECONDS = 15.0
-"""Time limit for the key exchange of a machine that accepts connections, and again for the login."""
-PROCESSOR_SECONDS = 5.0
-"""Processor time that the process of a machine may use for one step."""
-UPLOAD_BYTES_PER_SECOND = 4_000_000
-"""Of processor time: an upload may use more, by the size of the agent."""
-
-_DETAIL = 200
 _OUR_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
-
-# Fixed scripts, run as `sh -c SCRIPT shepherd ARGUMENT...`, so that the user's shell may be any.
-_HAS = 's=$(sha256sum < "$1"); [ "${s%% *}" = "$2" ] && { [ -x "$1" ] || chmod 755 "$1"; } && echo yes || echo no'
-"""Say yes if $1 has the hash $2, and make it executable."""
-_UPLOAD = (
-    'for old in "$1".*.shepherd-upload; do [ ! -e "$old" ] || rm -f "$old"; done; umask 077; '
-    'cat > "$2" && n=$(wc -c < "$2") && if [ "$n" -eq "$3" ]; '
-    'then chmod 755 "$2" && mv -f "$2" "$1" && exit; '
-    'else echo "$2 is $n bytes long instead of $3" >&2; fi; '
-    'rm -f "$2"; exit 1'
-)
-"""Write the input to $2 and, if it has $3 bytes, move it to $1; remove the files of uploads that were cut off."""
-_STATE = (
-    'has() { for file in "/proc/$1/fd/"*; do [ "$file" -ef "$2" ] && return; done; return 1; }; '
-    'read -r pid < "$1.pid"; has "${pid:-0}" "$1.pid" || { pid=; for process in /proc/[0-9]*; do '
-    'read -r name < "$process/comm"; case $name in python*) read -r line < "$process/cmdline"; '
-    'case $line in *"$1") pid=${process#/proc/}; has "$pid" "$1.install" && break;; esac;; esac; done; }; '
-    'if [ -z "$pid" ]; then echo ended; elif has "$pid" "$1.install"; then echo installs; else echo runs; fi'
-)
-"""
-Say whether the agent at $1 runs: the process that $1.pid names and that has this file open, as the agent has (another
-process with a reused id has not). If $1.pid is gone, any Python that was started with $1 as its last argument: the NULs
-of a command line are left out by `read`. While an installation goes on, the agent has $1.install open.
-"""
 
 
 class SshDialer:
@@ -122,7 +68,7 @@ class SshDialer:
         try:
             FORK_SERVER.wait(deadline.left(threading.TIMEOUT_MAX))
         except OSError as error:
-            raise SshForkServerLost(_text(error)) from error
+            raise SshForkServerLost(text_of(error)) from error
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> SshConnection:
         """See ``takeover.Dialer``."""
@@ -158,185 +104,9 @@ class SshDialer:
             raise SshTimedOut(f"connecting to {peer} took longer than {seconds:.3g} s") from error
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _OUR_RESOURCES:
-                raise SshOutOfResources(f"no connection to {peer} can be made: {_text(error)}") from error
-            raise SshRefused(f"no SSH at {peer}: {_text(error)}") from error
+                raise SshOutOfResources(f"no connection to {peer} can be made: {text_of(error)}") from error
+            raise SshRefused(f"no SSH at {peer}: {text_of(error)}") from error
         sock.settimeout(None)  # the timeout belongs to the open file, which the process will share
-        sock.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )  # small messages, each waiting for the previous answer
+        # Small messages, each waiting for the previous answer.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
-
-
-class SshConnection:
-    """A connection to one machine; see ``takeover.MachineConnection``."""
-
-    def __init__(self, machine: socket.socket, peer: str, user: str) -> None:
-        """
-        Hand the connection *machine* to a process; the caller closes its own.
-
-        Raises:
-            SshForkServerLost: there is no process.
-        """
-        self.host_key = ""
-        self._peer = peer
-        self._user = user
-        self._lost = False
-        try:
-            self._requests = FORK_SERVER.process(machine)
-        except OSError as error:
-            raise SshForkServerLost(f"no process for the connection to {peer}: {_text(error)}") from error
-
-    def exchange_keys(self, pinned: str | None, deadline: Deadline) -> None:
-        """Exchange keys; refuse a machine that does not hold the *pinned* host key."""
-        # A machine has several keys; ask for the pinned one, else for the best.
-        request = {"do": "exchange keys", "kind": (pinned or "ssh-ed25519").split()[0]}
-        with self._step("exchanging keys with"):
-            self.host_key = messages.host_key(self._ask(request, deadline, HANDSHAKE_SECONDS))
-        if pinned is not None and pinned.split()[:2] != self.host_key.split():
-            got, known = _fingerprint(self.host_key), _fingerprint(pinned)
-            raise SshHostKeyChanged(f"{self._peer} has the host key {got}, pinned is {known}")
-
-    def log_in(self, key: str, deadline: Deadline) -> None:
-        """Authenticate with the private *key*, which the process is given only now."""
-        with self._step(f"logging in as {self._user} at"):
-            self._ask({"do": "log in", "user": self._user, "key": key}, deadline, HANDSHAKE_SECONDS)
-
-    def has(self, path: str, sha256: str, deadline: Deadline) -> bool:
-        """See ``takeover.MachineConnection``."""
-        try:
-            result = self._execute(_script(_HAS, path, sha256), b"", f"hashing {path} at", deadline)
-        except (SshTimedOut, SshConnectionLost, SshMisbehaved, SshForkServerLost):
-            raise
-        except (SshError, MalformedAnswer):
-            return False
-        return self._said(result, "yes", "no") == "yes"
-
-    def agent_state(self, path: str, deadline: Deadline) -> AgentState:
-        """See ``takeover.MachineConnection``."""
-        doing = f"looking for the agent {path} at"
-        said = self._said(self._execute(_script(_STATE, path), b"", doing, deadline), *AgentState)
-        if not said:
-            raise SshError(f"{doing} {self._peer} failed: it said nothing")
-        return AgentState(said)
-
-    def _said(self, result: RunResult, *words: str) -> str:
-        """Return the one of *words* that the command said or, if it said nothing, an empty text."""
-        said = result.stdout.decode(errors="replace").split()
-        if said and said[-1] not in words:
-            refusal = printable(" ".join(said), _DETAIL)
-            raise SshAuthenticationFailed(f"{self._peer} runs no commands for {self._user}: {refusal}")
-        return said[-1] if said else ""
-
-    def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None:
-        """See ``takeover.MachineConnection``."""
-        command = _script(_UPLOAD, path, f"{path}.{secrets.token_hex(8)}.shepherd-upload", str(binary.size))
-        processor_seconds = PROCESSOR_SECONDS + binary.size / UPLOAD_BYTES_PER_SECOND
-        request = {"do": "execute", "command": command, "processor_seconds": processor_seconds}
-        with self._step(f"uploading {path} to", SshUploadFailed), binary.open() as source:
-            result = messages.result(self._ask(request, deadline, stdin=source.fileno()))
-            if result.exit_status != 0:
-                words = (result.stderr or result.stdout).decode(errors="replace")
-                text = printable(words, _DETAIL) or f"exit status {result.exit_status}"
-                raise RequestFailed(Failure.FAILED, text)
-
-    def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
-        """See ``takeover.MachineConnection``."""
-        return self._execute(shlex.quote(path), stdin, f"running {path} at", deadline)
-
-    def close(self) -> None:
-        """See ``takeover.MachineConnection``."""
-        self._lost = True
-        self._requests.close()
-
-    def _execute(self, command: str, stdin: bytes, doing: str, deadline: Deadline) -> RunResult:
-        with self._step(doing), self._file(stdin) as source:
-            return messages.result(self._ask({"do": "execute", "command": command}, deadline, stdin=source.fileno()))
-
-    @contextmanager
-    def _file(self, content: bytes) -> Iterator[IO[bytes]]:
-        try:
-            with tempfile.TemporaryFile() as source:
-                source.write(content)
-                source.seek(0)
-                yield source
-        except OSError as error:
-            raise SshForkServerLost(f"no temporary file for {self._peer}: {_text(error)}") from error
-
-    def _ask(
-        self,
-        request: Mapping[str, Any],
-        deadline: Deadline,
-        at_most: float = float("inf"),
-        stdin: int | None = None,
-    ) -> dict[str, Any]:
-        """Return the answer of the process, within *deadline* and *at_most* seconds; else end the process."""
-        if self._lost:
-            raise RequestFailed(Failure.LOST, "it was lost or closed before")
-        try:
-            seconds = deadline.left(at_most)
-        except TimeLimitExceeded:
-            raise _Late from None
-        message = messages.encode({"processor_seconds": PROCESSOR_SECONDS, "seconds": seconds, **request})
-        self._requests.settimeout(seconds)
-        try:
-            with suppress(ConnectionError):  # it has ended; its last message says how
-                socket.send_fds(self._requests, [message], [] if stdin is None else [stdin])
-            answer = self._answer()
-        except TimeoutError:
-            self.close()
-            raise _Late(f"{seconds:.3g}") from None
-        if not answer:  # the fork server reports every other end of the process
-            self.close()
-            raise SshForkServerLost
-        return messages.decode(answer)
-
-    def _answer(self) -> bytes:
-        """Return the next message, empty if there is none. A request that was not read hides it once."""
-        for _ in range(2):
-            with suppress(ConnectionError):
-                return self._requests.recv(messages.MESSAGE_BYTES)
-        return b""
-
-    @contextmanager
-    def _step(self, doing: str, fault: type[SshError] = SshError) -> Iterator[None]:
-        """Name what failed; raise *fault* for a failure on a working connection."""
-        try:
-            yield
-        except _Late as late:
-            if not late.args:
-                raise SshTimedOut(f"no time was left for {doing} {self._peer}") from late
-            raise SshTimedOut(f"{doing} {self._peer} took longer than {late} s") from late
-        except RequestFailed as error:
-            text = printable(error.text, messages.TEXT)
-            if error.failure is Failure.FAILED:
-                raise fault(f"{doing} {self._peer} failed: {text}") from error
-            if error.failure is Failure.LOGIN:
-                raise SshAuthenticationFailed(f"{self._peer} refuses our key for {self._user}: {text}") from error
-            if error.failure is Failure.FLOODED:
-                raise MalformedAnswer(text) from error
-            self.close()
-            if error.failure is Failure.OURS:
-                raise SshForkServerLost(f"{doing} {self._peer} ended: {text}") from error
-            if error.failure is Failure.MISBEHAVED:
-                raise SshMisbehaved(f"{self._peer} misbehaved while {doing} it: {text}") from error
-            raise SshConnectionLost(f"the connection broke while {doing} {self._peer}: {text}") from error
-
-
-class _Late(Exception):
-    """The time is over; holds the seconds that there were, if any."""
-
-
-def _script(script: str, *arguments: str) -> str:
-    """Return the command that runs *script* with *arguments*, whatever shell the user has."""
-    return shlex.join(["sh", "-c", script, "shepherd", *arguments])
-
-
-def _fingerprint(host_key: str) -> str:
-    """Return the SHA-256 of a host key in OpenSSH's format."""
-    digest = hashlib.sha256(base64.b64decode(host_key.split()[1])).digest()
-    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
-
-
-def _text(error: Exception) -> str:
-    """Return the text of *error*, or its type."""
-    return printable((isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__, _DETAIL)

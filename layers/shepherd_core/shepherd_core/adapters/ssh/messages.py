@@ -14,7 +14,7 @@ from base64 import b64decode, b64encode
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.agent.takeover import STDERR_BYTES, RunResult
+from shepherd_core.agent.takeover import STDERR_BYTES, RunResult, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +25,8 @@ MESSAGE_BYTES = 1 << 17
 """The largest message."""
 TEXT = 2_000
 """Characters of a text that explains a failure."""
+DETAIL = 200
+"""Characters of one part of such a text."""
 HOST_KEY = 8_192
 """Characters of a host key: twice that of an RSA key of 16,384 bits."""
 MEMORY_BYTES = 32 << 20
@@ -113,6 +115,12 @@ def result(answer: Mapping[str, Any]) -> RunResult:
     if stdout is None or stderr is None or type(status) is not int or status not in _EXIT_STATUS:
         raise RequestFailed(Failure.MISBEHAVED, "the process that talks to it answered no result of a program")
     return RunResult(stdout, stderr, status)
+
+
+def text_of(error: Exception) -> str:
+    """Return the text of *error*, or its type; parts of it may come from the machine."""
+    text = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return printable(text, DETAIL)
 
 
 def _bytes(text: object, limit: int) -> bytes | None:
