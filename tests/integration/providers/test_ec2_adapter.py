@@ -32,7 +32,8 @@ from shepherd_core.domain.errors.provider import (
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability
-from shepherd_core.providers.ec2.adapter import NO_CAPACITY_RETRY_SECONDS, STOPPING_SECONDS, Ec2Provider
+from shepherd_core.providers.ec2.adapter import STOPPING_SECONDS, Ec2Provider
+from shepherd_core.providers.ec2.launches import NO_CAPACITY_RETRY_SECONDS
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.conftest import ManualClock

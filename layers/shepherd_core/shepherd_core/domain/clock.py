@@ -6,14 +6,18 @@ The time of day comes from the database, but for what must not trust the databas
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+T = TypeVar("T")
 
 CLOSING_SECONDS = 2.0
 """For closing the session and writing the metrics."""
@@ -173,3 +177,21 @@ class _Interruption:
         self.ask = ask
         self.requests = 0
         """Requests that were sent and not declined."""
+
+
+def in_background(call: Callable[[], T]) -> Future[T]:
+    """
+    Start *call* in a thread of its own, and return its result to come.
+
+    Who stops waiting for the result abandons *call*: it ends by itself, or with the process.
+    """
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is read
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome

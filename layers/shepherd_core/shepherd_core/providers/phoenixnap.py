@@ -143,32 +143,25 @@ class PhoenixnapProvider(Provider):
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Restart the server; switch it on if it is off."""
         off = self.get_machine(provider_id, deadline).status is ProviderStatus.STOPPED  # raises unless it is ours
-        self._act(provider_id, "power-on" if off else "reboot", None, deadline, interrupts=True)
+        self._act(provider_id, "power-on" if off else "reboot", None, deadline)
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Install the server anew, with the operating system that it has."""
         self.get_machine(provider_id, deadline)
-        self._act(provider_id, "reset", self._keys(), deadline, interrupts=True)
+        self._act(provider_id, "reset", self._keys(), deadline)
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Give the server back, with the block of addresses that was made for it."""
         try:
             self.get_machine(provider_id, deadline)
-            self._act(provider_id, "deprovision", {"deleteIpBlocks": True}, deadline)
+            path = f"/servers/{segment(provider_id)}/actions/deprovision"
+            self._api.post(path, {"deleteIpBlocks": True}, deadline, missing=MachineNotFound)
         except MachineNotFound:
             return  # it was given back before
 
-    def _act(
-        self,
-        provider_id: ProviderId,
-        action: str,
-        body: dict[str, Any] | None,
-        deadline: Deadline,
-        *,
-        interrupts: bool = False,
-    ) -> None:
+    def _act(self, provider_id: ProviderId, action: str, body: object, deadline: Deadline) -> None:
         path = f"/servers/{segment(provider_id)}/actions/{action}"
-        self._api.post(path, body, deadline, missing=MachineNotFound, interrupts=interrupts)
+        self._api.post(path, body, deadline, missing=MachineNotFound, interrupts=True)
 
     def _keys(self) -> dict[str, Any]:
         with readable("our public SSH key"):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from queue import Empty, SimpleQueue
+from concurrent import futures
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shepherd_core.adapters import aws
+from shepherd_core.domain.clock import in_background
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderRefused, ProviderUnavailable, ProviderUnusable
 
@@ -86,27 +87,10 @@ def in_time(what: str, call: Callable[[], T], deadline: Deadline) -> T:
         TimeLimitExceeded: the deadline passed before it could begin.
     """
     seconds = deadline.left(threading.TIMEOUT_MAX)
-    outcome: SimpleQueue[Callable[[], T]] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            result = call()
-        except Exception as error:  # noqa: BLE001 - raised in the waiting thread
-            failure = error
-            outcome.put(lambda: _raised(failure))
-        else:
-            outcome.put(lambda: result)
-
-    threading.Thread(target=run, name="ec2", daemon=True).start()
-    try:
-        found = outcome.get(timeout=seconds)
-    except Empty:
-        raise ProviderUnavailable(f"could not {what}: no answer in time") from None
-    return found()
-
-
-def _raised(error: Exception) -> Any:
-    raise error
+    outcome = in_background(call)
+    if not futures.wait([outcome], seconds).done:
+        raise ProviderUnavailable(f"could not {what}: no answer in time")
+    return outcome.result()
 
 
 def _asked(

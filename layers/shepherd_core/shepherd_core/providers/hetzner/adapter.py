@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,13 +10,12 @@ from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.provider import MachineNotFound, NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Availability
 from shepherd_core.domain.provider import Capability, Provider
-from shepherd_core.providers.hetzner.api import AlreadyEnabled, robot_api
+from shepherd_core.providers.hetzner.api import robot_api
+from shepherd_core.providers.hetzner.boot_configuration import BootConfiguration
 from shepherd_core.providers.hetzner.objects import (
-    BootEntry,
     ResetEntry,
     Server,
     ServerEntry,
-    fingerprint,
     machine,
     machines,
     stored_keys,
@@ -47,9 +45,9 @@ class HetznerProvider(Provider):
     not record which are in use, so all are ``PossiblyUsed``; the BMDB knows. To
     create a machine is to take a server, which changes nothing on it.
 
-    A reinstall arms the server (activates a boot configuration for its next
-    boot, with our SSH key) and then resets it. A process that is killed in between
-    leaves it armed; therefore every reboot disarms the server first.
+    A reinstall arms the server for its next boot and then resets it. A process
+    that is killed in between leaves it armed; therefore every reboot disarms the
+    server first.
 
     *credential* returns ``USER:PASSWORD``; it and *ssh_public_key* (a line as in
     ``authorized_keys``) raise SecretError.
@@ -67,8 +65,6 @@ class HetznerProvider(Provider):
     ) -> None:
         self._prefix = settings.hetzner_name_prefix
         self._reboot = _SOFTWARE if settings.hetzner_reboot == "software" else _HARDWARE
-        self._system = settings.hetzner_reinstall
-        self._choice = {"dist": settings.hetzner_dist, "lang": "en"} if self._system == "linux" else {"os": "linux"}
         self._api = robot_api(settings.hetzner_api_url, credential, clock)
         self._key = RegisteredKey(
             settings.hetzner_key_name,
@@ -76,6 +72,7 @@ class HetznerProvider(Provider):
             self._listed_keys,
             lambda name, line, deadline: self._api.post("/key", {"name": name, "data": line}, deadline),
         )
+        self._boot_configuration = BootConfiguration(settings, self._api, self._key)
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
@@ -148,15 +145,15 @@ class HetznerProvider(Provider):
         number = self._server(provider_id, deadline).server_number
         reset = self._reset_type(number, _HARDWARE, deadline)
         key = self._key.ensure(deadline)
-        self._disarm(number, deadline)
+        self._boot_configuration.disarm(number, deadline)
         if deadline.remaining() < ANSWER_SECONDS:
             raise TimeLimitExceeded(f"server {number} was not armed: too little time is left to reset it afterwards")
-        self._arm(number, key, deadline)
+        self._boot_configuration.arm(number, key, deadline)
         try:
             self._reset(number, reset, deadline)
         except ShepherdError:
             # If the reset happens nevertheless, the server just boots. If disarming fails, the next reboot repeats it.
-            self._try_to_disarm(number, deadline)
+            self._boot_configuration.try_to_disarm(number, deadline)
             raise
 
     def _server(self, provider_id: ProviderId, deadline: Deadline) -> Server:
@@ -175,7 +172,7 @@ class HetznerProvider(Provider):
     def _restart(self, provider_id: ProviderId, wanted: Sequence[str], deadline: Deadline) -> None:
         number = self._server(provider_id, deadline).server_number
         reset = self._reset_type(number, wanted, deadline)
-        self._disarm(number, deadline)
+        self._boot_configuration.disarm(number, deadline)
         self._reset(number, reset, deadline)
 
     def _reset_type(self, number: int, wanted: Sequence[str], deadline: Deadline) -> str:
@@ -194,58 +191,12 @@ class HetznerProvider(Provider):
     def _reset(self, number: int, reset: str, deadline: Deadline) -> None:
         self._api.post(f"/reset/{number}", {"type": reset}, deadline, interrupts=True)
 
-    def _arm(self, number: int, key: str, deadline: Deadline) -> None:
-        """Activate the reinstallation for the next boot."""
-        try:
-            self._activate(number, key, deadline)
-        except AlreadyEnabled:  # armed meanwhile, or Robot's answer was out of date
-            self._disarm(number, deadline)
-            try:
-                self._activate(number, key, deadline)
-            except AlreadyEnabled as error:
-                raise ProviderUnavailable(f"{error}; server {number} is being armed by another client") from error
-
-    def _activate(self, number: int, key: str, deadline: Deadline) -> None:
-        try:
-            with self._key.watched():
-                self._api.post(f"/boot/{number}/{self._system}", {**self._choice, "authorized_key": key}, deadline)
-        except ProviderUnavailable:
-            self._try_to_disarm(number, deadline)
-            raise
-
-    def _disarm(self, number: int, deadline: Deadline) -> None:
-        """
-        Make the next boot an ordinary one.
-
-        Raises:
-            ProviderRefused: the server was not armed by Shepherd.
-        """
-        try:
-            answer = self._api.get(f"/boot/{number}", deadline)
-        except NotSupported:  # it can only boot from its disks
-            return
-        for kind, keys in parse(BootEntry, answer, f"the boot configurations of {number}").active():
-            if fingerprint(self._key.line()) not in keys:
-                raise _armed_by_others(number, kind)
-            self._api.delete(f"/boot/{number}/{kind}", deadline)
-
-    def _try_to_disarm(self, number: int, deadline: Deadline) -> None:
-        with suppress(ShepherdError):
-            self._api.delete(f"/boot/{number}/{self._system}", deadline)
-
     def _listed_keys(self, deadline: Deadline) -> list[StoredKey]:
         try:
             listed = self._api.get("/key", deadline, missing=MachineNotFound)
         except MachineNotFound:  # Robot's answer if there is none
             return []
         return stored_keys(listed)
-
-
-def _armed_by_others(number: int, kind: str) -> ProviderRefused:
-    return ProviderRefused(
-        f"server {number} is armed with the boot configuration {kind!r}, not by Shepherd: a reset would start it. "
-        "Deactivate it in Robot, or reset the server there"
-    )
 
 
 def build(settings: HetznerSettings, context: ProviderContext) -> HetznerProvider:

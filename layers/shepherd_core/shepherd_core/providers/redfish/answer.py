@@ -53,6 +53,13 @@ class BmcAnswer:
             value = None
         return {"error": self._sanitized(value)} if refused else value
 
+    def decoded(self) -> Any:
+        """Return the content as ``json`` does; an empty object if there is no content, None if it is not JSON."""
+        try:
+            return self.json() if self.content else {}
+        except ValueError:
+            return None
+
     def _sanitized(self, value: object) -> dict[str, object]:
         error = _object(_object(value).get("error"))
         messages = error.get(_MESSAGES) or _object(value).get(_MESSAGES)

@@ -1,23 +1,20 @@
 """
-A computer system of a BMC: its power and its boot source.
+A computer system of a BMC: its power, and its reinstallation.
 
-A plain restart must never reinstall the machine: before it, a one-time boot
-override is cleared, also one that the BMC does not show, and our medium is
-ejected. Some BMCs show an override as disabled until it holds, or a one-time
-one as lasting, and none says that it is one of them. A reinstallation inserts
-the medium first, because a BMC that refuses it would leave the machine off; it
-sets the override only while the machine is off. If it fails on the way, both
-are taken back and the machine is switched on again.
+A plain restart must never reinstall the machine: before it, the system is made
+to boot as usual (``boot``). A reinstallation inserts the medium first, because
+a BMC that refuses it would leave the machine off; it sets the boot override
+only while the machine is off. If it fails on the way, both are taken back and
+the machine is switched on again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sushy import exceptions
 from sushy.resources.constants import PowerState, ResetType
-from sushy.resources.manager.constants import VirtualMediaType
-from sushy.resources.system.constants import BootSource, BootSourceOverrideEnabled
+from sushy.resources.system.constants import BootSourceOverrideEnabled
 from sushy.resources.system.system import System, SystemCollection
 
 from shepherd_core import telemetry
@@ -25,11 +22,10 @@ from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderStatus
-from shepherd_core.providers.redfish.bmc import ROOT
+from shepherd_core.providers.redfish.boot import Boot
+from shepherd_core.providers.redfish.transport import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.providers.redfish.bmc import Bmc, BmcOptions
 
@@ -39,11 +35,7 @@ SWITCHING_ON_SECONDS = 20.0
 """The time reserved for switching a machine on, at most a quarter of the time that is left."""
 SWITCHING_ON_TRIES = 3
 """The number of requests to switch on a machine that was switched off."""
-PXE = "pxe"
-"""The only boot source that is not a URL."""
 
-_UNABLE = (400, 404, 405, 501)
-_DISCS = {VirtualMediaType.CD, VirtualMediaType.DVD}
 _STATUS = {"On": ProviderStatus.RUNNING, "Off": ProviderStatus.STOPPED}
 
 
@@ -75,9 +67,9 @@ class ComputerSystem:
         self._bmc = bmc
         self._path = path
         self._options = options
-        self._boot_source = boot_source
         self._deadline = deadline
         self._system = System(bmc, path)
+        self._boot = Boot(bmc, self._system, boot_source)
         try:
             self._allowed = self._system.get_allowed_reset_system_values()
         except exceptions.MissingActionError as error:
@@ -117,37 +109,23 @@ class ComputerSystem:
                 message says that it is, or may be, off.
         """
         *first, last = self._steps([])
-        target, drive = self._target()
-        off, begun = not first, False
+        target, drive = self._boot.source()
+        off = not first
         try:
             with self._bmc.reserving(SWITCHING_ON_SECONDS):
                 if drive is not None:
-                    if drive.inserted:
-                        drive.eject_media()
-                    drive.insert_media(self._boot_source)
-                begun = True
+                    self._boot.insert(drive)
                 for kind in first:
                     self._reset(kind)
                     self._system.refresh()
                 off = True
                 self._system.set_system_boot_options(target=target, enabled=BootSourceOverrideEnabled.ONCE)
                 self._reset(last)
+        except NotSupported:
+            raise  # the drive takes no image
         except Exception as error:
-            if isinstance(error, exceptions.MissingActionError) and not begun:
-                raise NotSupported(f"{self._bmc.name} cannot insert an image for {self._path}") from error
             state = self._take_back(off=off, switch_on=bool(first))
             raise (self._off(error, state) if state else self._bmc.meaning(error)) from error
-
-    def _target(self) -> tuple[BootSource, Any]:
-        """Return what to boot from, and the virtual drive for the medium; None: without a medium."""
-        target, drive = BootSource.PXE, None
-        if self._boot_source != PXE:
-            target, drive = BootSource.CD, next(iter(self._drives()), None)
-            if drive is None:
-                raise NotSupported(f"{self._bmc.name} has no virtual CD or DVD drive for {self._path}")
-        if target not in self._system.get_allowed_system_boot_source_values():
-            raise NotSupported(f"{self._bmc.name} does not let {self._path} boot from {target.value}")
-        return target, drive
 
     def _take_back(self, *, off: bool, switch_on: bool) -> str:
         """
@@ -165,7 +143,7 @@ class ComputerSystem:
             if stopped and switch_on:
                 state = "is off"
             self._system.refresh(force=True)
-            self._boot_as_usual()
+            self._boot.as_usual()
             if stopped and switch_on:
                 self._system.reset_system(self._offered(ResetType.ON, ResetType.FORCE_ON))
                 state = ""
@@ -175,7 +153,7 @@ class ComputerSystem:
 
     def _restart(self, kinds: list[ResetType]) -> None:
         first, *then = self._steps(kinds)
-        self._boot_as_usual()
+        self._boot.as_usual()
         try:
             with self._bmc.reserving(SWITCHING_ON_SECONDS if then else 0):
                 self._reset(first)
@@ -210,36 +188,6 @@ class ComputerSystem:
         failure = self._bmc.meaning(error)
         failure.args = (f"{failure}; the machine {state}",)
         return failure
-
-    def _boot_as_usual(self) -> None:
-        """Clear every override but one that is meant to last and does not lead to our boot source."""
-        boots = [resource.get("Boot") or {} for resource in (self._system.json, self._pending())]
-        shown = [(boot.get("BootSourceOverrideEnabled"), boot.get("BootSourceOverrideTarget")) for boot in boots]
-        ours = {None: None, PXE: BootSource.PXE.value}.get(self._boot_source, BootSource.CD.value)
-        lasts, once = BootSourceOverrideEnabled.CONTINUOUS.value, BootSourceOverrideEnabled.ONCE.value
-        if any(enabled is not None and (enabled != lasts or target == ours) for enabled, target in shown):
-            try:
-                self._system.set_system_boot_options(enabled=BootSourceOverrideEnabled.DISABLED)
-            except exceptions.HTTPError as error:
-                waits = ours is not None or any(enabled == once for enabled, _ in shown)
-                if waits or error.status_code not in _UNABLE:
-                    raise
-                # No override of ours can wait: a BMC that cannot clear what it shows as cleared is believed.
-                telemetry.warning("boot override not cleared", system=f"{self._bmc.name} {self._path}", error=error)
-        if self._boot_source not in {None, PXE}:
-            for drive in self._drives():
-                if drive.inserted and drive.image == self._boot_source:
-                    drive.eject_media()  # the firmware may boot from a medium in the drive without an override
-
-    def _pending(self) -> dict[str, Any]:
-        """Return the settings from the next reset on, which some BMCs keep in a separate resource; else empty."""
-        settings = self._system.json.get("@Redfish.Settings") or {}
-        path = (settings.get("SettingsObject") or {}).get("@odata.id")
-        try:
-            pending: dict[str, Any] = {} if path is None else self._bmc.get(path).json()
-        except exceptions.ResourceNotFoundError:
-            return {}
-        return pending
 
     def _steps(self, kinds: list[ResetType]) -> list[ResetType]:
         """Return the resets of a restart: the first of *kinds* that is offered, else off and on; on, if it is off."""
@@ -283,21 +231,3 @@ class ComputerSystem:
             self._options.clock.sleep(POLL_SECONDS)
         message = f"{self._bmc.asked}: ForceOff was accepted, but the machine is not reported to be off"
         raise ProviderUnavailable(message) from passed
-
-    def _drives(self) -> list[Any]:
-        """Return the virtual drives for CDs; newer BMCs have them at the system, older ones at its manager."""
-        for owner in self._owners():
-            try:
-                drives = owner.virtual_media.get_members()
-            except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError, exceptions.AccessError):
-                continue  # it has none, or we may not use them
-            if found := [drive for drive in drives if _DISCS & set(drive.media_types or ())]:
-                return found
-        return []
-
-    def _owners(self) -> Iterator[Any]:
-        yield self._system
-        try:
-            yield from self._system.managers
-        except exceptions.MissingAttributeError:
-            return

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.clock import Deadline
 
+ROOT = "/redfish/v1/"
+"""The path of a BMC's service root."""
+
 _LONGEST = 4 * 1024 * 1024
 
 
