@@ -12,8 +12,8 @@ from http import HTTPStatus
 from google.protobuf.message import DecodeError
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatBatchResponse, HeartbeatRequest
 
+from simulator.closeable import Closeable
 from simulator.lambda_.service import Service
-from simulator.lifecycle import Closeable
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
 
 _LOG = logging.getLogger(__name__)

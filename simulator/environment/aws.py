@@ -12,7 +12,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.exceptions import Forbidden
 from werkzeug.serving import make_server
 
-from simulator.lifecycle import Closeable
+from simulator.closeable import Closeable
 
 REGION = "eu-central-1"
 

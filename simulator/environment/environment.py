@@ -10,48 +10,38 @@ configured by environment variables alone.
 
 import os
 import secrets
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.work import open_work
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.settings.functions.bmdb import ROLES
 
-from shepherdctl.interrupts import deferred
-from simulator.environment import certificate
+from simulator.closeable import Assembled
+from simulator.environment import certificate, deployment
 from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
-from simulator.environment.aws import REGION, Aws
+from simulator.environment.aws import Aws
 from simulator.environment.faults import Faults
-from simulator.environment.machine_source import SSH_KEY_PARAMETER, SourceSpec
+from simulator.environment.machine_source import SourceSpec
 from simulator.environment.postgres import Postgres
 from simulator.environment.relay import Relay
 from simulator.environment.scheduler import Schedules
 from simulator.environment.tcp_proxy import TcpProxy
-from simulator.lambda_.service import ROOT, FunctionConfig, Invocation, LambdaService, Service
-from simulator.lifecycle import Assembled
+from simulator.lambda_.service import Invocation, LambdaService, Service
 from simulator.machines.pool import MachinePool
 from simulator.machines.shell import unprivileged_user
 from simulator.providers import SimulatedProvider, machine_source
-from simulator.scratch import scratch
+from simulator.temporary_folder import temporary_folder
 
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 
 _SESSIONS = 100
-_BUCKET = "shepherd-agents"
-_CA = f"s3://{_BUCKET}/ca.pem"
-_INTERVAL_VARIABLE = "SHEPHERD_HEARTBEAT_INTERVAL_SECONDS"
-_BMDB_PASSWORD = "/simulated/bmdb-password"  # noqa: S105 - its name
-_INSTALLATION_KEY, _INSTALLATION_PUBLIC_KEY = "/shepherd/installation-key", "/shepherd/installation-key.pub"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,18 +150,19 @@ class Environment(Assembled):
 
     @property
     def heartbeat_seconds(self) -> float:
-        """Return the fleet time between two heartbeats; agents are told whole real seconds, at least one."""
-        return self._heartbeat_seconds * self.settings.speed
+        """Return the fleet time between two heartbeats."""
+        return self.interval_seconds * self.settings.speed
 
     @property
-    def _heartbeat_seconds(self) -> int:
+    def interval_seconds(self) -> int:
+        """Return the real seconds between two heartbeats that agents are told: whole ones, at least one."""
         return max(1, round(self.scaled(self._fleet_heartbeat_seconds)))
 
     def set_heartbeat_seconds(self, seconds: float) -> None:
         """Tell agents from now on to report every *seconds* of fleet time, as a deployment with that setting does."""
         self._fleet_heartbeat_seconds = seconds
         config = self.configs["agent_api"]
-        environment = {**config.environment, _INTERVAL_VARIABLE: str(self._heartbeat_seconds)}
+        environment = {**config.environment, deployment.HEARTBEAT_INTERVAL: str(self.interval_seconds)}
         self.functions.configure("agent_api", replace(config, environment=environment))
 
     def scaled(self, seconds: float) -> float:
@@ -180,17 +171,17 @@ class Environment(Assembled):
 
     def _make(self) -> None:
         enter = self._enter
-        self.folder = enter(lambda: scratch("shepherd-"))
+        self.folder = enter(lambda: temporary_folder("shepherd-"))
         remote = self.settings.remote is not None
         self.postgres = enter(lambda: Postgres(password=secrets.token_urlsafe() if remote else None))
         self.bmdb_settings = self.postgres.new_database(*(() if self.settings.migrated else ("template1",)))
         self._bmdb = Connection(self.bmdb_settings, self.postgres.password, SystemClock())
         self._stack.callback(self._bmdb.close)
-        tls, self._ca = certificate.make(self._address, self.folder)
+        tls, ca = certificate.make(self._address, self.folder)
         self.endpoint = enter(
             lambda: AgentEndpoint(function_invoker(lambda: self.agent_api, "agent_api"), tls=tls, address=self._address)
         )
-        disks = enter(lambda: scratch("machines-"))
+        disks = enter(lambda: temporary_folder("machines-"))
         user = unprivileged_user()
         if user is not None:
             os.chown(disks, user, user)
@@ -224,8 +215,11 @@ class Environment(Assembled):
         if remote:
             self.proxy = enter(lambda: TcpProxy(self.postgres.socket, self._address, tls))
         for location in self.machine_source.locations[: self.settings.relays] or ("",) * bool(self.settings.relays):
-            self.relays[location] = self._enter(lambda: Relay(self._address, self.endpoint.url, self._ca, self.folder))
-        self.configs = self._functions(self._make_aws())
+            self.relays[location] = enter(lambda: Relay(self._address, self.endpoint.url, ca, self.folder))
+        aws = enter(lambda: Aws(self._address))
+        bmdb_password = self.postgres.password and self.postgres.password()
+        agent_sha256 = deployment.store(aws, self.machine_source.secrets, bmdb_password, ca, self.folder / "agent")
+        self.configs = deployment.functions(self, aws.environment, agent_sha256)
         self.log = self.folder / "functions.log"
         self.functions = enter(lambda: LambdaService(self.configs, self.log))
         self.agent_api: Service = self.functions
@@ -242,109 +236,3 @@ class Environment(Assembled):
                 seed=self.settings.seed,
             )
         )
-
-    def _make_aws(self) -> Mapping[str, str]:
-        """Start AWS, store what an operator stores before a deployment, and return the functions' access to it."""
-        aws = self._enter(lambda: Aws(self._address))
-        stored = dict(self.machine_source.secrets)
-        if self.postgres.password is not None:
-            names = [_BMDB_PASSWORD, *(f"{_BMDB_PASSWORD}-{role}" for role in ROLES)]
-            stored |= dict.fromkeys(names, self.postgres.password())
-        stored[_INSTALLATION_KEY] = ssh_keys.generate()
-        stored[_INSTALLATION_PUBLIC_KEY] = ssh_keys.public_line(stored[_INSTALLATION_KEY])
-        ssm = aws.client("ssm")
-        for name, secret in stored.items():
-            ssm.put_parameter(Name=name, Value=secret, Type="SecureString")
-        agent = self.folder / "agent"
-        with deferred():  # or it complains of being interrupted
-            build = [sys.executable, str(ROOT / "agent" / "build.py"), str(agent)]
-            self._agent_sha256 = subprocess.run(build, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-        s3 = aws.client("s3")
-        s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
-        s3.upload_file(str(agent), _BUCKET, "agent")
-        s3.upload_file(str(self._ca), _BUCKET, "ca.pem")
-        return aws.environment
-
-    def _functions(self, aws: Mapping[str, str]) -> Mapping[str, FunctionConfig]:
-        """Return the functions with the default settings, scaled to fleet time."""
-        bmdb = self.bmdb_settings
-        if self.settings.remote is not None:
-            bmdb = bmdb.model_copy(
-                update={"bmdb_host": self._address, "bmdb_port": self.proxy.port, "bmdb_ca_source": _CA}
-            )
-        common = {
-            **aws,
-            "TMPDIR": str(self.folder),
-            **self.machine_source.environment,
-            "SHEPHERD_BMDB_HOST": bmdb.bmdb_host,
-            "SHEPHERD_BMDB_PORT": str(bmdb.bmdb_port),
-            "SHEPHERD_BMDB_NAME": bmdb.bmdb_name,
-            "SHEPHERD_BMDB_USER": bmdb.bmdb_user,
-            "SHEPHERD_BMDB_ROLES": bmdb.bmdb_roles or "",
-            "SHEPHERD_BMDB_PASSWORD_PARAMETER": "" if self.settings.remote is None else _BMDB_PASSWORD,
-            "SHEPHERD_BMDB_CA_SOURCE": bmdb.bmdb_ca_source or "",
-            "SHEPHERD_SSH_KEY_PARAMETER": SSH_KEY_PARAMETER,
-            "SHEPHERD_INSTALLATION_PUBLIC_KEY_PARAMETER": _INSTALLATION_PUBLIC_KEY,
-            "SHEPHERD_SESSION_SECONDS": "10",
-        }
-        return {
-            "migrator": FunctionConfig(common, timeout_seconds=60),
-            # High enough never to throttle: agents that are throttled wait longer, and become unhealthy in the end.
-            "agent_api": FunctionConfig(
-                {
-                    **common,
-                    "SHEPHERD_REPORT_SECONDS": str(self.scaled(5)),
-                    _INTERVAL_VARIABLE: str(self._heartbeat_seconds),
-                    "SHEPHERD_RELAYS": ",".join(
-                        f"{self.settings.provider}{location and '/'}{location}={relay.address}"
-                        for location, relay in self.relays.items()
-                    ),
-                },
-                timeout_seconds=10,
-                concurrency=8,
-            ),
-            "provisioner": FunctionConfig(
-                {
-                    **common,
-                    "SHEPHERD_MAX_MACHINES": "0",
-                    "SHEPHERD_CREATION_SECONDS": str(self.scaled(5)),
-                    "SHEPHERD_PENALTY_SECONDS": str(self.scaled(3600)),
-                    "SHEPHERD_BOOT_SECONDS": str(self.scaled(300)),
-                },
-                timeout_seconds=90,
-            ),
-            "initializer": FunctionConfig(
-                {
-                    **common,
-                    "SHEPHERD_MACHINE_SECONDS": "20",
-                    "SHEPHERD_AGENT_SOURCE": f"s3://{_BUCKET}/agent",
-                    "SHEPHERD_AGENT_SHA256": self._agent_sha256,
-                    "SHEPHERD_AGENT_ENDPOINT": self.endpoint.url,
-                    "SHEPHERD_AGENT_CA_SOURCE": _CA,
-                    "SHEPHERD_SSH_PORT": str(self.pool.port),
-                    "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(self.scaled(300)),
-                    "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(self.scaled(14_400)),
-                },
-                timeout_seconds=60,
-            ),
-            "updater": FunctionConfig(
-                {**common, "SHEPHERD_UPDATE_SECONDS": str(self.scaled(3600))}, timeout_seconds=60
-            ),
-            "recoverer": FunctionConfig(
-                {
-                    **common,
-                    "SHEPHERD_MACHINE_SECONDS": "20",
-                    "SHEPHERD_SSH_PORT": str(self.pool.port),
-                    "SHEPHERD_LOOK_SECONDS": "5",
-                    "SHEPHERD_STARTUP_TIMEOUT_SECONDS": str(self.scaled(1800)),
-                    "SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": str(self.scaled(600)),
-                    "SHEPHERD_BOOT_WAIT_SECONDS": str(self.scaled(120)),
-                    "SHEPHERD_GRACE_SECONDS": str(self.scaled(1800)),
-                    "SHEPHERD_COOLDOWN_SECONDS": str(self.scaled(600)),
-                    "SHEPHERD_RESET_AFTER_SECONDS": str(self.scaled(3600)),
-                    "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(self.scaled(60)),
-                    "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(self.scaled(3600)),
-                },
-                timeout_seconds=60,
-            ),
-        }

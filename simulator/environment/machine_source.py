@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 from shepherd_core.adapters import ssh_keys
 
+from simulator.closeable import Closeable
 from simulator.environment.faults import Rule
-from simulator.lifecycle import Closeable
 from simulator.machines.pool import MachinePool
 
 SSH_KEY_PARAMETER = "/shepherd/ssh-key"

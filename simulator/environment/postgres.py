@@ -13,7 +13,7 @@ from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.settings.functions.bmdb import ROLES, BmdbSettings
 
-from simulator.scratch import scratch
+from simulator.temporary_folder import temporary_folder
 
 with warnings.catch_warnings():
     # It warns at import if XDG_RUNTIME_DIR is not set: its lock file is then in the folder for temporary files.
@@ -22,7 +22,7 @@ with warnings.catch_warnings():
 
 from collections.abc import Iterator
 
-from simulator.lifecycle import Closeable
+from simulator.closeable import Closeable
 
 TEMPLATE = "migrated"
 _PREFIX = "shepherd"
@@ -53,7 +53,7 @@ class Postgres(Closeable):
 
     def _start(self, version: int) -> None:
         # In the system's folder for temporary files, because the path of a Unix socket must be short.
-        folder = self._stack.enter_context(scratch("bmdb-"))
+        folder = self._stack.enter_context(temporary_folder("bmdb-"))
         data = folder / "data"
         data.mkdir(mode=0o700)
         server = PostgresServer(data, cleanup_mode="delete", postgres_version=version)

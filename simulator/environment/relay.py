@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from simulator.closeable import Closeable
 from simulator.lambda_.service import ROOT
-from simulator.lifecycle import Closeable
 
 
 class Relay(Closeable):

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
+from simulator.closeable import Closeable
 from simulator.lambda_.service import Invocation, LambdaService
-from simulator.lifecycle import Closeable
 
 
 class Schedules(Closeable):

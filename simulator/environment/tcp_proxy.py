@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from simulator.lifecycle import Closeable
+from simulator.closeable import Closeable
 from simulator.providers.kit.http_server import disconnect
 
 _CHUNK = 1 << 16

@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from simulator.closeable import Closeable
 from simulator.lambda_.service import ROOT, FunctionConfig, Invocation
-from simulator.lifecycle import Closeable
 
 _INVOCATIONS = "/2015-03-31/functions/function/invocations"
 _ATTEMPTS = 3

@@ -30,7 +30,7 @@ from simulator.environment.status import machine_statuses
 from simulator.lambda_ import sam_local
 from simulator.lambda_.emulator import Emulator
 from simulator.lambda_.service import ROOT, Invocation, Service
-from simulator.machines.pool import MachineState
+from simulator.machines.server import MachineState
 
 FUNCTIONS = ("migrator", "provisioner", "initializer", "agent_api", "recoverer", "updater")
 """In the order in which each makes work for the next."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from simulator.lifecycle import Closeable
+from simulator.closeable import Closeable
 
 ROOT = Path(__file__).parents[2]
 

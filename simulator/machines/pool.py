@@ -12,11 +12,9 @@ from pathlib import Path
 
 import asyncssh
 
-from simulator.lifecycle import Closeable
+from simulator.closeable import Closeable
 from simulator.machines import processes
 from simulator.machines.server import MachineServer, MachineState, kill_all
-
-__all__ = ["MachinePool", "MachineState"]
 
 _FIRST_ADDRESS = IPv4Address("127.40.0.0")
 _FILES = 65_536
@@ -32,7 +30,7 @@ class MachinePool(Closeable):
     closing the pool, a guard process kills what runs on the machines.
 
     A machine behaves towards Shepherd as a computer with systemd and sshd,
-    except that a command is one program (see ``machine_shell.execute``).
+    except that a command is one program (see ``shell.execute``).
     """
 
     def __init__(
@@ -119,19 +117,15 @@ class MachinePool(Closeable):
                 raise ValueError(f"{name!r} cannot be the name of a new machine")
             machine = MachineServer(
                 self._id,
-                name,
                 disk=self._folder / name,
                 address=(address, self.port),
                 key=authorized_key,
                 environment=self._environment,
                 user=self._user,
+                boot_seconds=self._boot_seconds,
             )
             self._machines[name] = machine
-
-        async def provision() -> None:
-            machine.provision(provision_seconds, self._boot_seconds)
-
-        self._do(provision())
+        self._do(machine.provision(provision_seconds))
         return address
 
     def reboot(self, name: str) -> None:
@@ -142,25 +136,25 @@ class MachinePool(Closeable):
         boots. Boots a machine that is off; does nothing to one that is still
         being provisioned.
         """
-        self._switch(name, "reboot", self._reboot)
+        self._switch(name, "reboot", MachineServer.reboot)
 
     def power_off(self, name: str) -> None:
         """Switch the machine off; return when no process is left."""
-        self._switch(name, "off", self._power_off)
+        self._switch(name, "off", MachineServer.power_off)
 
     def power_on(self, name: str) -> None:
         """Begin to boot the machine, if it is off; it counts as a reboot."""
-        self._switch(name, "on", self._power_on)
+        self._switch(name, "on", MachineServer.power_on)
 
     def reinstall(self, name: str) -> None:
         """Give the machine an empty disk and a new host key, and boot it. Ends every fault."""
-        self._switch(name, "reinstall", self._reinstall)
+        self._switch(name, "reinstall", MachineServer.reinstall)
 
     def remove(self, name: str) -> None:
         """Remove the machine and its disk. Its address is not used again."""
         with self._lock:
             machine = self._machines.pop(name)
-        self._do(self._remove(machine))
+        self._do(machine.remove())
 
     # --- faults ---
 
@@ -170,13 +164,7 @@ class MachinePool(Closeable):
 
     def hang(self, name: str) -> None:
         """Make the machine hang: TCP connects, but nothing answers or runs. Only a reboot ends it."""
-        machine = self._machines[name]
-
-        async def hang() -> None:
-            machine.hang()
-            processes.send(signal.SIGSTOP, await asyncio.to_thread(processes.find, self._id, name))
-
-        self._do(hang())
+        self._do(self._machines[name].hang())
 
     def fill_disk(self, name: str) -> None:
         """Make every upload, over SFTP or by a command, fail with "no space left"."""
@@ -263,31 +251,3 @@ class MachinePool(Closeable):
         for machine in machines:
             await machine.disconnect()
         await kill_all(self._id, None, lambda: {task for machine in machines for task in machine.executions})
-
-    async def _reboot(self, machine: MachineServer) -> None:
-        async with machine.lock:
-            if machine.state is not MachineState.PROVISIONING:
-                await machine.stop()
-                machine.reboots += 1
-                machine.start(self._boot_seconds)
-
-    async def _power_off(self, machine: MachineServer) -> None:
-        async with machine.lock:
-            await machine.stop()
-
-    async def _power_on(self, machine: MachineServer) -> None:
-        async with machine.lock:
-            if machine.state is MachineState.OFF:
-                machine.reboots += 1
-                machine.start(self._boot_seconds)
-
-    async def _reinstall(self, machine: MachineServer) -> None:
-        async with machine.lock:
-            await machine.stop()
-            await machine.format()
-            machine.start(self._boot_seconds)
-
-    async def _remove(self, machine: MachineServer) -> None:
-        async with machine.lock:
-            await machine.stop()
-            await machine.erase()

@@ -30,21 +30,21 @@ class MachineState(StrEnum):
 
 
 class MachineServer:
-    """A machine with a disk, an address, a host key, and processes."""
+    """A machine with a disk, a folder of its name, an address, a host key, and processes."""
 
     def __init__(
         self,
         pool: str,
-        name: str,
         *,
         disk: Path,
         address: tuple[str, int],
         key: str,
         environment: Mapping[str, str],
         user: int | None,
+        boot_seconds: float,
     ) -> None:
         self.pool = pool
-        self.name = name
+        self.name = disk.name
         self.disk = disk
         self.address = address
         self.authorized_key = asyncssh.import_public_key(key)
@@ -54,7 +54,7 @@ class MachineServer:
             "USER": "root",
             "LANG": "C.UTF-8",
             **environment,
-            processes.MARK: f"{pool}/{name}",
+            processes.MARK: f"{pool}/{disk.name}",
         }
         self.user = user
         self.as_user: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
@@ -66,7 +66,8 @@ class MachineServer:
         self.runs = 0
         self.connections: set[asyncssh.SSHServerConnection] = set()
         self.executions: set[asyncio.Task[None]] = set()
-        self.lock = asyncio.Lock()
+        self._boot_seconds = boot_seconds
+        self._lock = asyncio.Lock()
         """Held while the machine's power or disk changes."""
         self._listener: socket.socket | None = None
         self._options: asyncssh.SSHServerConnectionOptions | None = None
@@ -74,20 +75,45 @@ class MachineServer:
         self._accepting: asyncio.Task[None] | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
-    def provision(self, seconds: float, boot_seconds: float) -> None:
+    async def provision(self, seconds: float) -> None:
         """Begin to provision the machine; it boots after *seconds*."""
         self.state = MachineState.PROVISIONING
-        self._booting = asyncio.create_task(self._install_and_boot(seconds, boot_seconds))
+        self._booting = asyncio.create_task(self._install_and_boot(seconds))
 
-    def start(self, boot_seconds: float) -> None:
-        """Begin to boot the machine."""
-        self.state = MachineState.BOOTING
-        self._booting = asyncio.create_task(self._boot(boot_seconds))
+    async def reboot(self) -> None:
+        """Restart the machine, or boot it if it is off; do nothing while it is being provisioned."""
+        async with self._lock:
+            if self.state is not MachineState.PROVISIONING:
+                await self._stop()
+                self.reboots += 1
+                self._start()
 
-    async def stop(self) -> None:
+    async def power_off(self) -> None:
         """Switch the machine off: end all processes and connections."""
-        await self.disconnect()
-        await kill_all(self.pool, self.name, lambda: self.executions)
+        async with self._lock:
+            await self._stop()
+
+    async def power_on(self) -> None:
+        """Boot the machine if it is off."""
+        async with self._lock:
+            if self.state is MachineState.OFF:
+                self.reboots += 1
+                self._start()
+
+    async def reinstall(self) -> None:
+        """Give the machine an empty disk and a new host key, end its faults, and boot it."""
+        async with self._lock:
+            await self._stop()
+            await self._erase()
+            self.disk_full = self.logins_refused = False
+            self._install()
+            self._start()
+
+    async def remove(self) -> None:
+        """Switch the machine off and delete its disk."""
+        async with self._lock:
+            await self._stop()
+            await self._erase()
 
     async def disconnect(self) -> None:
         """End the listener and all connections, but not the processes."""
@@ -103,26 +129,15 @@ class MachineServer:
         if ending:
             await asyncio.wait(ending)
 
-    async def format(self) -> None:
-        """Give the machine, which must be off, an empty disk and a new host key."""
-        await self.erase()
-        self.disk_full = self.logins_refused = False
-        self._install()
-
-    async def erase(self) -> None:
-        """Delete the disk of the machine, which must be off."""
-        if self.disk.exists():
-            await asyncio.to_thread(shutil.rmtree, self.disk)
-
-    def hang(self) -> None:
-        """Make the machine hang: the kernel still accepts connections, but nothing answers."""
-        if self.state is not MachineState.UP:
-            return
-        self.state = MachineState.HUNG
-        if self._accepting is not None:
-            self._accepting.cancel()
-        for connection in self.connections:
-            _hang(connection)
+    async def hang(self) -> None:
+        """Make the machine hang: the kernel still accepts connections, but nothing answers or runs."""
+        if self.state is MachineState.UP:
+            self.state = MachineState.HUNG
+            if self._accepting is not None:
+                self._accepting.cancel()
+            for connection in self.connections:
+                _hang(connection)
+        processes.send(signal.SIGSTOP, await asyncio.to_thread(processes.find, self.pool, self.name))
 
     def new_host_key(self) -> None:
         """Use another host key from the next connection on."""
@@ -134,11 +149,23 @@ class MachineServer:
             encoding=None,
         )
 
-    async def _install_and_boot(self, seconds: float, boot_seconds: float) -> None:
+    async def _stop(self) -> None:
+        await self.disconnect()
+        await kill_all(self.pool, self.name, lambda: self.executions)
+
+    async def _erase(self) -> None:
+        if self.disk.exists():
+            await asyncio.to_thread(shutil.rmtree, self.disk)
+
+    def _start(self) -> None:
+        self.state = MachineState.BOOTING
+        self._booting = asyncio.create_task(self._boot())
+
+    async def _install_and_boot(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self._install()
         self.state = MachineState.BOOTING
-        await self._boot(boot_seconds)
+        await self._boot()
 
     def _install(self) -> None:
         for folder in ("/", HOME, "/tmp"):  # noqa: S108 - a folder on the machine's own disk
@@ -147,8 +174,8 @@ class MachineServer:
                 os.chown(locate(self.disk, folder), self.user, self.user)
         self.new_host_key()
 
-    async def _boot(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    async def _boot(self) -> None:
+        await asyncio.sleep(self._boot_seconds)
         self._listener = listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(self.address)

@@ -21,7 +21,7 @@ from simulator.environment.environment import Environment, EnvironmentSettings
 from simulator.environment.postgres import Postgres
 from simulator.machines.pool import MachinePool
 from simulator.machines.shell import unprivileged_user
-from simulator.scratch import scratch
+from simulator.temporary_folder import temporary_folder
 from tests.support.agents.machine_client import Client
 from tests.support.waiting import eventually
 
@@ -96,7 +96,7 @@ def test_postgres_is_reached_by_its_owner_alone() -> None:
 
 def test_postgres_needs_no_file_that_another_user_may_own() -> None:
     """The first user's lock file kept every other user from starting one."""
-    with scratch("desk-") as folder:
+    with temporary_folder("desk-") as folder:
         (folder / ".lockfile").mkdir()  # cannot be opened, as a file of another user
         environment = {**os.environ, "TMPDIR": str(folder)}
         environment.pop("XDG_RUNTIME_DIR", None)
@@ -135,7 +135,7 @@ def test_programs_on_simulated_machines_do_not_run_as_root() -> None:
     user = unprivileged_user()
     if user is None:
         pytest.skip("no other user can run a python3")
-    with scratch("disks-") as folder:
+    with temporary_folder("disks-") as folder:
         os.chown(folder, user, user)
         with MachinePool(folder, 0, boot_seconds=0, user=user) as pool:
             client = Client(pool)

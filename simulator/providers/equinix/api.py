@@ -1,12 +1,13 @@
 """
 A stateful local server of the Equinix Metal API, version 1, for tests and simulated environments.
 
-It answers the operations on devices, hardware reservations and SSH keys as the
-published description says: paging, includes and excludes, errors, states that
-lag. Where the description is silent, it does what makes a careless client fail:
-the hrefs of pages hold the page number alone, a page never has more entries
-than ``per_page_cap``, a device that is being made cannot be deleted, and a
-reservation is not provisionable while a device occupies it.
+It answers the requests that Shepherd sends about devices, hardware reservations
+and SSH keys as the published description says: paging, includes and excludes,
+errors, states that lag; it refuses others. Where the description is silent, it
+does what makes a careless client fail: the hrefs of pages hold the page number
+alone, a page never has more entries than ``per_page_cap``, a device that is
+being made cannot be deleted, and a reservation is not provisionable while a
+device occupies it.
 """
 
 import copy
@@ -16,16 +17,14 @@ from simulator.environment.faults import Rule
 from simulator.providers.equinix.devices import DeviceOperations
 from simulator.providers.equinix.keys import KeyOperations, authorized_lines
 from simulator.providers.equinix.records import DeviceRecord, KeyRecord, ReservationRecord
-from simulator.providers.equinix.reservations import ReservationOperations
-from simulator.providers.equinix.state import EquinixOptions, EquinixState
+from simulator.providers.equinix.state import EquinixState
 from simulator.providers.kit.hardware import Hardware
-
-__all__ = ["EquinixApi", "EquinixOptions"]
+from simulator.providers.kit.machines import Options
 
 _UNREACHABLE = "192.0.2.1"  # reserved for documentation: no host has it
 
 
-class EquinixApi(DeviceOperations, ReservationOperations, KeyOperations):
+class EquinixApi(DeviceOperations, KeyOperations):
     """
     The API on its own port; a context manager.
 
@@ -40,14 +39,14 @@ class EquinixApi(DeviceOperations, ReservationOperations, KeyOperations):
         project_id: str,
         api_key: str,
         reservations: int | Sequence[ReservationRecord],
-        options: EquinixOptions | None = None,
+        options: Options | None = None,
         faults: Iterable[Rule] = (),
         address: str = "127.0.0.1",
     ) -> None:
         """Create the project with its *reservations* (a number: that many of one kind); answer from ``start`` on."""
-        options = options or EquinixOptions()
+        options = options or Options()
         given = [ReservationRecord() for _ in range(reservations)] if isinstance(reservations, int) else reservations
-        state = EquinixState(hardware, options, (project_id, *options.other_projects), given)
+        state = EquinixState(hardware, options, project_id, given)
         super().__init__(hardware, secret=api_key, options=options, faults=faults, address=address, machines=state)
 
     def devices(self) -> list[DeviceRecord]:
@@ -56,12 +55,12 @@ class EquinixApi(DeviceOperations, ReservationOperations, KeyOperations):
             return copy.deepcopy(list(self.machines.all.values()))
 
     def reservations(self) -> list[ReservationRecord]:
-        """Return the reservations of all projects."""
+        """Return the reservations."""
         with self.machines.lock:
             return copy.deepcopy(list(self.machines.reservations.values()))
 
     def keys(self) -> list[KeyRecord]:
-        """Return the SSH keys of projects and users."""
+        """Return the SSH keys."""
         with self.machines.lock:
             return copy.deepcopy(list(self.machines.keys.values()))
 
@@ -81,7 +80,6 @@ class EquinixApi(DeviceOperations, ReservationOperations, KeyOperations):
             keys = list(state.keys.values())
             device = DeviceRecord(
                 id=state.new_id(),
-                project_id=reservation.project_id or state.projects[0],
                 hostname=hostname,
                 plan=reservation.plan,
                 facility=reservation.facility,

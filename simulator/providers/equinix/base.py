@@ -8,11 +8,14 @@ from typing import Any, TypeVar
 from simulator.environment import faults
 from simulator.providers.equinix.answers import BASE, Json, meta, one
 from simulator.providers.equinix.state import EquinixState
+from simulator.providers.kit.credentials import in_header
 from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.machines import Refused
-from simulator.providers.kit.rest import Call, RestApi, in_header
+from simulator.providers.kit.rest import Call, RestApi
 
 T = TypeVar("T")
+
+_PARAMETERS = {"exclude", "include", "page", "per_page", "sort_by", "tag"}
 
 _MESSAGES = {
     401: "Invalid authentication token",
@@ -39,7 +42,14 @@ class EquinixBase(RestApi):
         return {"errors": list(refused.messages)} if message is None else {"error": message}
 
     def listing(self, call: Call, collection: str, items: Sequence[T], body: Callable[[EquinixState, T], Json]) -> Json:
-        """Return the page of *items* that *call* asks for, each shown by *body*."""
+        """
+        Return the page of *items* that *call* asks for, each shown by *body*.
+
+        Raises:
+            Refused: as ``page``; or the query has a parameter that the simulator ignores.
+        """
+        if ignored := call.query.keys() - _PARAMETERS:
+            raise Refused(422, f"this simulator does not know {', '.join(sorted(ignored))}")
         shown, page = self.page(call, items)
         return {collection: [one(body(self.machines, item), call) for item in shown], "meta": meta(call.path, page)}
 

@@ -1,14 +1,11 @@
 """The request bodies that the simulated Equinix API accepts."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.providers.equinix.records import fingerprint
 from simulator.providers.kit.machines import Refused
-
-Hostname = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$")]
-Place = str | list[str] | None
 
 OPERATING_SYSTEMS = (
     *("alma_9", "centos_9", "custom_ipxe", "debian_11", "debian_12", "nixos_24_05", "rocky_9"),
@@ -18,69 +15,29 @@ OPERATING_SYSTEMS = (
 
 
 class Body(BaseModel):
-    """A request body: unknown fields are ignored, known fields must have the right type."""
+    """A request body: fields that Shepherd does not send are refused, the others must have the right type."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class DeviceChange(Body):
-    """A change of a device."""
-
-    hostname: Hostname | None = None
-    tags: list[str] | None = None
-    locked: bool | None = None
-    description: str | None = None
-    userdata: str | None = None
-    customdata: dict[str, Any] | None = None
-    billing_cycle: Literal["hourly", "daily", "monthly", "yearly"] | None = None
-    always_pxe: bool | None = None
-    ipxe_script_url: str | None = None
-    network_frozen: bool | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Return the given fields that have no meaning to the simulator."""
-        return self.model_dump(exclude_unset=True, include=_SETTINGS)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
-_SETTINGS = set(DeviceChange.model_fields) - {"hostname", "tags", "locked"}
-
-
-class InlineKey(Body):
-    """An SSH key in the request for a device."""
-
-    label: str = "inline"
-    key: str
-
-
-class DeviceWanted(DeviceChange):
+class DeviceWanted(Body):
     """A device to create."""
 
+    hostname: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$")]
     plan: str
     operating_system: str
-    metro: Place = None
-    facility: Place = None
+    metro: str
     hardware_reservation_id: str | None = None
     project_ssh_keys: list[str] = []
-    user_ssh_keys: list[str] = []
-    ssh_keys: list[InlineKey] = []
-    no_ssh_keys: bool = False
+    tags: list[str] = []
 
 
 class Action(Body):
     """An action on a device."""
 
-    type: Literal["power_on", "power_off", "reboot", "rescue", "reinstall"]
+    type: Literal["reboot", "reinstall"]
     operating_system: str | None = None
-    preserve_data: bool = False
     deprovision_fast: bool = False
-    force_delete: bool = False
-    ipxe_script_url: str | None = None
-
-
-class Move(Body):
-    """The project that a reservation moves to."""
-
-    project_id: str
 
 
 class KeyWanted(Body):
@@ -88,15 +45,6 @@ class KeyWanted(Body):
 
     label: Annotated[str, Field(min_length=1)]
     key: str
-    tags: list[str] = []
-
-
-class KeyChange(Body):
-    """A change of an SSH key."""
-
-    label: Annotated[str, Field(min_length=1)] | None = None
-    key: str | None = None
-    tags: list[str] | None = None
 
 
 B = TypeVar("B", bound=Body)

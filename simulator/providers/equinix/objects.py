@@ -1,53 +1,33 @@
 """The objects of the simulated Equinix API, as JSON."""
 
-import time
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from simulator.providers.equinix.answers import BASE, Json, NestedObject
-from simulator.providers.equinix.records import (
-    PENDING,
-    DeviceRecord,
-    KeyRecord,
-    ReservationRecord,
-    fingerprint,
-    metro_of,
-)
+from simulator.providers.equinix.records import DeviceRecord, KeyRecord, ReservationRecord, fingerprint, metro_of
 from simulator.providers.equinix.state import EquinixState
 
 
 def device_json(state: EquinixState, device: DeviceRecord) -> Json:
     """Return a device, with links to related objects."""
     body: Json = {
-        **device.fields,
         **_head("devices", device.id),
         "hostname": device.hostname,
         "state": device.state,
         "tags": list(device.tags),
-        "created_at": device.created_at,
-        "updated_at": device.updated_at,
-        "locked": device.locked,
-        "user": "root",
         "plan": plan_link(device.plan),
         "operating_system": _named("operating-systems", device.operating_system),
         "facility": facility_link(device.facility),
         "metro": metro_link(metro_of(device.facility)),
-        "project": project_link(device.project_id),
+        "project": project_link(state.project_id),
         "ip_addresses": _addresses(device),
         "ssh_keys": [_key_link(key) for key in device.ssh_keys],
-        "actions": [{"type": name, "name": name.replace("_", " ").capitalize()} for name in _actions(device)],
-        "provisioning_events": list(device.events),
     }
     if device.reservation_id is not None:
         reservation = state.reservations[device.reservation_id]
         body["hardware_reservation"] = NestedObject(
             f"{BASE}/hardware-reservations/{reservation.id}", lambda: reservation_json(state, reservation)
         )
-    if device.state in PENDING:
-        seconds = state.options.provision_seconds
-        done = (time.monotonic() - device.queued_at) / seconds if seconds else 1.0
-        body["provisioning_percentage"] = round(min(100.0, 100 * done), 1)
     return body
 
 
@@ -56,16 +36,12 @@ def reservation_json(state: EquinixState, reservation: ReservationRecord) -> Jso
     device = state.occupant(reservation.id)
     return {
         **_head("hardware-reservations", reservation.id),
-        "created_at": reservation.created_at,
         "device": None if device is None else _device_link(state, device),
         "facility": facility_link(reservation.facility),
         "plan": plan_link(reservation.plan),
-        "project": project_link(reservation.project_id),
+        "project": project_link(state.project_id),
         "provisionable": provisionable(state, reservation),
         "spare": reservation.spare,
-        "need_of_service": reservation.need_of_service,
-        "custom_rate": 0.0,
-        "termination_time": None,
     }
 
 
@@ -86,10 +62,7 @@ def key_json(key: KeyRecord) -> Json:
         "label": key.label,
         "key": key.key,
         "fingerprint": fingerprint(key.key),
-        "entity": {"href": f"{BASE}{key.entity}"},
-        "tags": list(key.tags),
         "created_at": key.created_at,
-        "updated_at": key.updated_at,
     }
 
 
@@ -129,13 +102,7 @@ def _named(collection: str, slug: str, *, shown: bool = True, **more: Any) -> Ne
 
 
 def _head(collection: str, identity: str) -> Json:
-    return {"id": identity, "short_id": identity[:8], "href": f"{BASE}/{collection}/{identity}"}
-
-
-def _actions(device: DeviceRecord) -> Sequence[str]:
-    return {"active": ("power_off", "reboot", "rescue", "reinstall"), "inactive": ("power_on", "reinstall")}.get(
-        device.state, ()
-    )
+    return {"id": identity, "href": f"{BASE}/{collection}/{identity}"}
 
 
 def _addresses(device: DeviceRecord) -> list[NestedObject]:

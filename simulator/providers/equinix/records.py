@@ -8,7 +8,6 @@ import datetime as dt
 import hashlib
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from simulator.providers.kit.machines import FakeMachine
 
@@ -16,7 +15,7 @@ PENDING = ("queued", "provisioning", "reinstalling")
 """The states in which a device is being made; it cannot be deleted meanwhile."""
 
 
-def now() -> str:
+def _now() -> str:
     """Return the time of day in the format of the API."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -27,15 +26,11 @@ class ReservationRecord:
 
     id: str = ""
     """Filled in when left empty."""
-    project_id: str = ""
-    """Filled in when left empty."""
     plan: str = "c3.small.x86"
     facility: str = "da11"
     provisionable: bool = True
     """Set by the vendor; the API shows false also for a spare, and while a device occupies it."""
     spare: bool = False
-    need_of_service: bool = False
-    created_at: str = field(default_factory=now)
 
     @property
     def metro(self) -> str:
@@ -45,9 +40,8 @@ class ReservationRecord:
 
 @dataclass(kw_only=True)
 class DeviceRecord(FakeMachine):
-    """A deployed server; its ``fields`` are those without a meaning here: description, userdata, customdata, ..."""
+    """A deployed server."""
 
-    project_id: str
     hostname: str
     plan: str
     facility: str
@@ -58,24 +52,16 @@ class DeviceRecord(FakeMachine):
     ssh_keys: list[KeyRecord] = field(default_factory=list)
     """The keys that were put on the machine."""
     private_address: str | None = None
-    locked: bool = False
-    events: list[dict[str, Any]] = field(default_factory=list)
-    created_at: str = field(default_factory=now)
-    updated_at: str = field(default_factory=now)
 
 
 @dataclass(kw_only=True)
 class KeyRecord:
-    """An SSH public key of a project or a user."""
+    """An SSH public key of the project."""
 
     id: str
     label: str
     key: str
-    entity: str
-    """Path of the project or user that owns it."""
-    tags: list[str] = field(default_factory=list)
-    created_at: str = field(default_factory=now)
-    updated_at: str = field(default_factory=now)
+    created_at: str = field(default_factory=_now)
 
 
 def metro_of(facility: str) -> str:

@@ -7,8 +7,9 @@ from typing import ClassVar
 from shepherd_core.providers.equinix.objects import TOKEN_TAG
 
 from simulator.environment.machine_source import MachineSource, SourceSpec, ssh_key
-from simulator.providers.equinix.api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.records import ReservationRecord, metro_of
+from simulator.providers.kit.machines import Options
 
 
 class Source(MachineSource):
@@ -28,7 +29,7 @@ class Source(MachineSource):
             project_id=project,
             api_key=spec.secret,
             reservations=[ReservationRecord(facility=place) for place in places],
-            options=EquinixOptions(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4, seed=spec.seed),
+            options=Options(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4, seed=spec.seed),
             faults=spec.faults,
             address=spec.address,
         )

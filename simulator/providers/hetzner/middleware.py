@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.environment.faults import FaultScript
 from simulator.providers.hetzner.description import Operation, Violation, check, find, form, status_of
 from simulator.providers.hetzner.state import RobotRefused, RobotState
+from simulator.providers.kit.fault_script import FaultScript
 from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.middleware import Middleware
 

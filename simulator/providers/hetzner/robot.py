@@ -14,9 +14,10 @@ import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from simulator.environment.faults import FaultScript, Rule
+from simulator.environment.faults import Rule
 from simulator.providers.hetzner.middleware import AccessControl, RobotMiddleware, RobotOptions
 from simulator.providers.hetzner.state import Armed, RobotKey, RobotServer, RobotState
+from simulator.providers.kit.fault_script import FaultScript
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.middleware import SimulatedApi
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
+from simulator.providers.kit.credentials import basic
 from simulator.providers.kit.http_server import HttpRequest, Reply
-from simulator.providers.kit.rest import Call, RestApi, basic
+from simulator.providers.kit.rest import Call, RestApi
 
 Json = dict[str, Any]
 

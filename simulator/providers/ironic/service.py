@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import bcrypt
 
-from simulator.lifecycle import Closeable
+from simulator.closeable import Closeable
 from simulator.providers.ironic.api import IronicApi, Json
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import Reply
@@ -66,7 +66,7 @@ class IronicService(Closeable):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                # ``scratch`` finds it by TMPDIR, which it would overwrite with its title.
+                # ``temporary_folder`` finds it by TMPDIR, which it would overwrite with its title.
                 env={**os.environ, "TMPDIR": str(self._folder), "SPT_NOENV": "1"},
             )
         try:

@@ -8,7 +8,7 @@ from simulator.environment.machine_source import MachineSource, SourceSpec, ssh_
 from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.ironic.service import IronicService, RealIronic, installed
 from simulator.providers.kit.machines import Options
-from simulator.scratch import scratch
+from simulator.temporary_folder import temporary_folder
 
 _PARAMETER = "/shepherd/ironic-credential"
 _CLASS = "simulated"
@@ -34,7 +34,7 @@ class Source(MachineSource):
                     spec.pool, secret=credential, options=options, faults=spec.faults, address=spec.address
                 )
             else:
-                folder = self._stack.enter_context(scratch("ironic-"))
+                folder = self._stack.enter_context(temporary_folder("ironic-"))
                 service = IronicService(environment, folder, credential, seconds=max(1, round(spec.minute)))
                 self._stack.enter_context(service)
                 self._server = RealIronic(

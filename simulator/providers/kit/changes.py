@@ -8,7 +8,6 @@ from typing import Any
 from simulator.environment.faults import Rule, Scramble, SetValue
 
 Place = tuple[str | int, ...]
-
 WRONG: tuple[Any, ...] = (None, "", "unheard of", "\0", -1, 10**30, True, [], [None], {}, {"unheard": "of"})
 """Values of which at least most are of the wrong type, wherever they stand."""
 

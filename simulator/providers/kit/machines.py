@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -71,7 +70,6 @@ class FakeMachine:
     racked: bool = False
     """Whether it has hardware."""
     actions_taken: list[str] = field(default_factory=list)
-    queued_at: float = field(default_factory=time.monotonic)
     generation: int = 0
     """Counts changes of state; delayed actions of an older generation are not carried out."""
 
@@ -144,7 +142,6 @@ class FakeMachines(Generic[M]):
                 self.hardware_later(machine, self.hardware.power_on, then=self.states.active)
             case "reinstall":
                 self.change(machine, self.states.reinstalling)
-                machine.queued_at = time.monotonic()
                 self.hardware_later(machine, self.hardware.reinstall, then=None)
                 self.later(self.options.action_seconds + self.options.provision_seconds, machine, self._activate)
 

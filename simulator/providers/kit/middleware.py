@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
 
+from simulator.closeable import Closeable
 from simulator.environment import faults
-from simulator.lifecycle import Closeable
 from simulator.providers.kit.changes import changed
+from simulator.providers.kit.fault_script import FaultScript
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
 from simulator.providers.kit.timers import Timers
 
@@ -16,7 +17,7 @@ from simulator.providers.kit.timers import Timers
 class Middleware:
     """Counts calls and injects faults. Safe to use from any thread."""
 
-    def __init__(self, *scripts: faults.FaultScript, closing: threading.Event | None = None) -> None:
+    def __init__(self, *scripts: FaultScript, closing: threading.Event | None = None) -> None:
         """Of several *scripts*, all delays happen, and the first other fault."""
         self.errors: list[Exception] = []
         """Errors of the simulator itself."""

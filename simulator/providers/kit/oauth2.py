@@ -4,10 +4,11 @@ import secrets
 import time
 from typing import Any
 
+from simulator.providers.kit.credentials import basic
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import HttpRequest
 from simulator.providers.kit.machines import Refused
-from simulator.providers.kit.rest import Call, RestApi, basic, route
+from simulator.providers.kit.rest import Call, RestApi, route
 
 
 class OAuth2Api(RestApi):

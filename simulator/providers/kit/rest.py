@@ -6,9 +6,7 @@ None (204), a ``Reply``, or anything else (200, as JSON); it raises ``Refused``
 for an error. Operations run one at a time, under the lock of the machines.
 """
 
-import base64
 import copy
-import hmac
 import logging
 import re
 import time
@@ -16,7 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from simulator.environment.faults import CreateLate, EmptyPage, FaultScript, RepeatPage, Rule, Shrink
+from simulator.environment.faults import CreateLate, EmptyPage, RepeatPage, Rule, Shrink
+from simulator.providers.kit.credentials import in_header
+from simulator.providers.kit.fault_script import FaultScript
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.machines import FakeMachine, FakeMachines, Options, Refused, States
@@ -63,16 +63,6 @@ def route(method: str, path: str) -> Callable[[T], T]:
         return operation
 
     return mark
-
-
-def in_header(name: str, scheme: str = "") -> Callable[[HttpRequest, str], bool]:
-    """Return the check of a credential in a header."""
-    return lambda request, secret: _same(request.headers.get(name, ""), f"{scheme}{secret}")
-
-
-def basic(request: HttpRequest, secret: str) -> bool:
-    """Check basic authentication with the credential ``USER:PASSWORD``."""
-    return _same(request.headers.get("Authorization", ""), f"Basic {base64.b64encode(secret.encode()).decode()}")
 
 
 class RestApi(SimulatedApi):
@@ -249,10 +239,6 @@ class RestApi(SimulatedApi):
                 began, count = time.monotonic(), 0
             self.window = (began, count + 1)
         return int(began + _WINDOW_SECONDS - time.monotonic()) + 1 if count >= self.options.calls_per_minute else 0
-
-
-def _same(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode(), wanted.encode())
 
 
 def _integer(query: dict[str, str], name: str, default: int, maximum: int) -> int:

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simulator.environment import certificate, faults
-from simulator.lifecycle import Assembled
+from simulator.closeable import Assembled
+from simulator.environment import certificate
+from simulator.environment.faults import Rule
+from simulator.providers.kit.fault_script import FaultScript
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import Server
 from simulator.providers.redfish.emulator import RedfishEmulator
@@ -40,7 +42,7 @@ class RedfishRack(Assembled):
         authorized_key: str = "",
         address: str = "127.0.0.1",
         action_seconds: float = 0,
-        fault_rules: Sequence[faults.Rule] = (),
+        fault_rules: Sequence[Rule] = (),
     ) -> None:
         """
         Add that many *machines* to *pool* on entry, and write the machine list and certificates to *folder*.
@@ -56,7 +58,7 @@ class RedfishRack(Assembled):
         self._action_seconds = action_seconds
         self.names = [f"rack-{number:03}" for number in range(1, machines + 1)]
         """The IDs of the machines in the machine list, and their names in the pool."""
-        self.faults = faults.FaultScript(fault_rules)
+        self.faults = FaultScript(fault_rules)
         """The faults of all BMCs."""
         self.bmcs: dict[str, SimulatedBmc] = {}
         self.listeners: dict[str, Server] = {}

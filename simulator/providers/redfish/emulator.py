@@ -10,8 +10,6 @@ than the rest of a request: we keep the state in memory.
 """
 
 import copy
-import http.client
-import json
 import logging
 import threading
 import time
@@ -20,18 +18,17 @@ from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from simulator.lifecycle import Closeable
+from simulator.closeable import Closeable
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
 
 IMAGE = b"an image to install from\n"
 
-_POLL_SECONDS = 0.02
 _one_at_a_time = threading.Lock()
 
 
 class RedfishEmulator(Closeable):
     """
-    The emulator, serving plain HTTP at a loopback port from entry to exit, one request at a time.
+    The emulator, which answers from entry to exit, one request at a time.
 
     *changed* is called on every change of a system, on another thread, while the emulator waits; it gets the driver's
     message, which has name, uuid, power_state, pending_power and boot_device.
@@ -50,6 +47,7 @@ class RedfishEmulator(Closeable):
         self._due: dict[str, float] = {}
         self._something_due = threading.Condition()
         self._closing = False
+        self._one_request = threading.Lock()
         self.errors: list[Exception] = []
         """Exceptions that *changed* raised."""
 
@@ -58,10 +56,9 @@ class RedfishEmulator(Closeable):
             raise RuntimeError("the emulator runs for another rack already")
         self._webhook = Server(self._notified, "127.0.0.1")
         self._webhook.start()
-        self._server = self._make_server()
+        self._client = self._make_client()
         self._reader = threading.Thread(target=self._read_due, daemon=True)
         self._reader.start()
-        threading.Thread(target=self._server.serve_forever, args=(_POLL_SECONDS,), daemon=True).start()
         return self
 
     def close(self) -> None:
@@ -70,8 +67,6 @@ class RedfishEmulator(Closeable):
             self._closing = True
             self._something_due.notify_all()
         self._reader.join()
-        self._server.shutdown()
-        self._server.server_close()
         self._webhook.close()
         self._driver.random = self._random
         _one_at_a_time.release()
@@ -89,26 +84,17 @@ class RedfishEmulator(Closeable):
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         """Send a request to the emulator and return status and body of the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=30)
-        try:
-            content = None if body is None else json.dumps(body).encode()
-            connection.request(method, path, content, {} if content is None else {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+        with self._one_request:
+            answer = self._client.open(path, method=method, json=body)
+            return answer.status_code, answer.data
 
-    def _make_server(self) -> Any:
+    def _make_client(self) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of cgi, which one of its libraries imports
             from sushy_tools.emulator import memoize  # noqa: PLC0415 - takes half a second
             from sushy_tools.emulator.main import app  # noqa: PLC0415
             from sushy_tools.emulator.resources.systems import fakedriver  # noqa: PLC0415
-        from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415
-
-        class Quiet(WSGIRequestHandler):
-            def log(self, *_: Any) -> None:
-                """Log nothing."""
+        from werkzeug.test import Client  # noqa: PLC0415
 
         app.logger.setLevel(logging.CRITICAL)  # it logs every refused request
         app.__dict__.pop("_cache", None)  # the drivers of the previous rack
@@ -121,7 +107,7 @@ class RedfishEmulator(Closeable):
         self._driver = fakedriver
         self._random = fakedriver.random
         fakedriver.random = _FixedDelay(self._seconds)
-        return make_server("127.0.0.1", 0, app, threaded=False, request_handler=Quiet)
+        return Client(app)
 
     def _notified(self, request: HttpRequest) -> Reply:
         """Serve the image, and the notifications of the driver."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from simulator.environment.faults import FaultScript
+from simulator.providers.kit.fault_script import FaultScript
 from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.middleware import Middleware
 

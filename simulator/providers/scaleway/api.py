@@ -2,10 +2,11 @@
 
 from typing import Any, ClassVar
 
+from simulator.providers.kit.credentials import in_header
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.machines import FakeMachine, Refused, States
-from simulator.providers.kit.rest import Call, RestApi, in_header, route
+from simulator.providers.kit.rest import Call, RestApi, route
 
 PROJECT = "b8a1e0c2-0000-4000-8000-000000000001"
 OFFER = "b8a1e0c2-0000-4000-8000-000000000002"

@@ -28,6 +28,7 @@ from shepherd_core.settings.functions.loops import RecovererSettings
 from shepherd_core.wiring import providers
 from shepherd_core.wiring.adapters import CLOCK
 
+from simulator.environment.certificate import Authority
 from simulator.lambda_.environment import Context
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.hetzner.robot import HetznerRobot
@@ -37,7 +38,7 @@ from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import FakeMachine
 from simulator.providers.latitude.api import LatitudeApi
 from tests.support.bmdb.fleet import Fleet
-from tests.support.bmdb.tls_postgres import ADDRESS, Authority, Door
+from tests.support.bmdb.tls_postgres import ADDRESS, Door
 from tests.support.deployment import function_process
 from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
@@ -435,7 +436,7 @@ def deployed(
             "ec2_security_groups": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
         }
 
-    with Door(server, authority.context()) as door, project as api, robot, ironic, cloud:
+    with Door(server, authority.context(ADDRESS)) as door, project as api, robot, ironic, cloud:
 
         def deploy(case: Case) -> dict[str, str]:
             machines = RACK if case.provider == "redfish" else "[]"

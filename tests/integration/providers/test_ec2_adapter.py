@@ -14,7 +14,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import HTTPClientError
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.adapters.aws import answers
+from shepherd_core.adapters.aws import answers as aws_answers
 from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER, MOST_VALUES
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
@@ -38,7 +38,7 @@ from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.conftest import ManualClock
 from tests.support.agents.ssh_server import SshServer
-from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, launch_by_hand, refusal, subnets
+from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, refusal, subnets
 from tests.support.providers.scripted_http import Answer, scripted_server
 
 OUR_KEY = ssh_keys.generate()
@@ -180,9 +180,8 @@ def test_of_two_with_one_token_the_one_that_lives_is_the_machine(
     api: Ec2Api, provider: Ec2Provider, machine: Machine, deadline: Deadline
 ) -> None:
     """Somebody terminated one of a pair that should not have been."""
-    url = api.server.url
     tags = {"shepherd_fleet": FLEET, "shepherd_slot": f"{FLEET}/1", "shepherd_machine": str(TOKEN)}
-    other = launch_by_hand(url, **tags)
+    other = api.launch_by_hand(**tags)
     api.set_state(machine.provider_id, "terminated")
     assert provider.create_machine(PLACE, TOKEN, deadline).provider_id == other
 
@@ -448,7 +447,7 @@ def test_instances_outside_the_fleet_are_neither_listed_nor_touched(
     api: Ec2Api, provider: Ec2Provider, deadline: Deadline, tags: dict[str, str]
 ) -> None:
     """An account is full of other people's machines."""
-    foreign = ProviderId(launch_by_hand(api.server.url, **tags))
+    foreign = ProviderId(api.launch_by_hand(**tags))
     api.calls.clear()
     for call in (provider.get_machine, provider.reboot, provider.power_cycle, provider.reinstall):
         with pytest.raises(MachineNotFound, match="no tag shepherd-fleet"):
@@ -541,6 +540,6 @@ def test_an_answer_of_aws_that_trickles_in_is_cut_off() -> None:
     with scripted_server(lambda _: Answer(200, b" ", repeat=10_000, pause_seconds=0.02)) as server:
         once = Config(read_timeout=1, retries={"total_max_attempts": 1})
         client = boto3.client("ec2", endpoint_url=server.url, config=once)
-        answers.limit(client)
+        aws_answers.limit(client)
         with pytest.raises(HTTPClientError, match="incomplete when the time was up"):
             client.describe_instances()

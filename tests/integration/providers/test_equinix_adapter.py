@@ -39,9 +39,10 @@ from simulator.environment.faults import (
     Shrink,
     UnknownState,
 )
-from simulator.providers.equinix.api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.records import KeyRecord, ReservationRecord
 from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.kit.machines import Options
 from tests.conftest import ManualClock
 from tests.support.providers.equinix_script import said, serving
 from tests.support.waiting import eventually
@@ -137,9 +138,7 @@ def by_reservation(machines: list[Machine]) -> dict[str | None, Machine]:
 def world(clock: ManualClock) -> Iterator[World]:
     """Return a project with seven free reservations, shown three at a time."""
     hardware = NoHardware()
-    with EquinixApi(
-        hardware, project_id=PROJECT, api_key=KEY, reservations=7, options=EquinixOptions(per_page_cap=3)
-    ) as api:
+    with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=7, options=Options(per_page_cap=3)) as api:
         yield World(api, hardware, clock)
         assert api.errors == []
 

@@ -19,6 +19,7 @@ from tests.support.waiting import eventually
 
 PROJECT = "5d4f3c2b-0000-4000-8000-000000000001"
 DEVICES = f"/projects/{PROJECT}/devices"
+KEYS = f"/projects/{PROJECT}/ssh-keys"
 RESERVATIONS = f"/projects/{PROJECT}/hardware-reservations"
 LONG = 600.0  # seconds that no test lives to see
 
@@ -192,7 +193,7 @@ def test_a_device_can_be_in_an_undocumented_state(make: Callable[..., Client]) -
 )
 def test_a_fault_that_does_not_fit_the_answer_changes_nothing(make: Callable[..., Client], rule: faults.Rule) -> None:
     """A rule may hit calls that it has nothing to do with."""
-    response = make(rule).call("GET", "/ssh-keys")
+    response = make(rule).call("GET", KEYS)
     assert (response.status_code, response.json()) == (200, {"ssh_keys": []})
     response = make(rule).call("GET", "/devices/none")
     assert response.status_code == 404
@@ -200,11 +201,11 @@ def test_a_fault_that_does_not_fit_the_answer_changes_nothing(make: Callable[...
 
 def test_a_rule_applies_from_its_nth_match_so_many_times(make: Callable[..., Client]) -> None:
     """Only calls that match are counted."""
-    client = make(faults.FakeAnswer(method="GET", path="/ssh-keys", nth=2, times=2, status=503))
+    client = make(faults.FakeAnswer(method="GET", path=KEYS, nth=2, times=2, status=503))
     statuses = []
     for _ in range(4):
         client.call("GET", DEVICES)
-        statuses.append(client.call("GET", "/ssh-keys").status_code)
+        statuses.append(client.call("GET", KEYS).status_code)
     assert statuses == [200, 503, 503, 200]
 
 
@@ -280,9 +281,9 @@ def test_closing_ends_connections_delays_and_threads() -> None:
         NoHardware(), project_id=PROJECT, api_key="key", reservations=1, faults=[faults.Delay(nth=2, seconds=LONG)]
     )
     with api, requests.Session() as session, ThreadPoolExecutor(1) as pool:
-        assert session.get(api.url + "/ssh-keys", timeout=10).status_code == 401
-        waiting = pool.submit(lambda: requests.get(api.url + "/ssh-keys", timeout=60))
-        eventually(lambda: api.calls["GET", "/ssh-keys"] == 2)
+        assert session.get(api.url + KEYS, timeout=10).status_code == 401
+        waiting = pool.submit(lambda: requests.get(api.url + KEYS, timeout=60))
+        eventually(lambda: api.calls["GET", "/projects/{id}/ssh-keys"] == 2)
         api.close()
         assert isinstance(waiting.exception(), requests.ConnectionError)
     eventually(lambda: threading.active_count() == before)

@@ -8,7 +8,8 @@ import pytest
 import requests
 from shepherd_core.adapters import ssh_keys
 
-from simulator.machines.pool import MachinePool, MachineState
+from simulator.machines.pool import MachinePool
+from simulator.machines.server import MachineState
 from simulator.providers.hetzner.description import OPERATIONS, Violation, check, find
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 from simulator.providers.hetzner.state import RobotServer

@@ -13,7 +13,8 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from simulator.machines.pool import MachinePool, MachineState
+from simulator.machines.pool import MachinePool
+from simulator.machines.server import MachineState
 from tests.support.agents.machine_client import Client, run
 from tests.support.waiting import eventually
 

@@ -6,7 +6,8 @@ import pytest
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.machine import ProviderId
 
-from simulator.machines.pool import MachinePool, MachineState
+from simulator.machines.pool import MachinePool
+from simulator.machines.server import MachineState
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from tests.conftest import ManualClock

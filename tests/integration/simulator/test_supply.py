@@ -16,7 +16,8 @@ from shepherd_core.wiring import adapters
 from shepherd_core.wiring.providers import build
 
 from simulator.environment.machine_source import MachineSource, SourceSpec
-from simulator.machines.pool import MachinePool, MachineState
+from simulator.machines.pool import MachinePool
+from simulator.machines.server import MachineState
 from simulator.providers import SimulatedProvider
 from simulator.providers import machine_source as source_of
 from tests.support.providers.redfish_rack import Secrets

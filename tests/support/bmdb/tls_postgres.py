@@ -9,18 +9,11 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pg8000.native
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
-from simulator.environment.certificate import SIGNS_CERTIFICATES
 
 ADDRESS = "127.0.0.2"
 """This machine, like all of 127/8; but Shepherd does not treat it as local, and verifies its certificate."""
@@ -28,62 +21,6 @@ ADDRESS = "127.0.0.2"
 USER, PASSWORD = "keeper", "correct-horse-battery"
 _TLS_REQUEST_BYTES = 8
 _CHUNK = 1 << 16
-
-
-class Authority:
-    """A CA, as strict as RFC 5280 wants it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "A CA of the tests")])
-        self._certificate = (
-            self._builder(self._name, self._key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(SIGNS_CERTIFICATES, critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-        self.path = folder / "ca.pem"
-        """The certificate."""
-        self.path.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
-
-    def issue(self, address: str = ADDRESS) -> tuple[Path, Path]:
-        """Return certificate and key of a server at *address*."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "A server of the tests")])
-        certificate = (
-            self._builder(name, key)
-            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-        paths = self._folder / f"{address}.pem", self._folder / f"{address}.key"
-        paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        paths[1].write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
-        return paths
-
-    def context(self, address: str = ADDRESS) -> ssl.SSLContext:
-        """Return what a server at *address* answers with."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*self.issue(address))
-        return context
-
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now = datetime.now(UTC)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=1))
-        )
 
 
 class Door:
@@ -173,17 +110,17 @@ def encrypting_postgres() -> Path | None:
 
 
 @contextmanager
-def running(programs: Path, certificate: tuple[Path, Path]) -> Iterator[int]:
-    """Run a PostgreSQL with *certificate* and give its port; ``USER`` with ``PASSWORD`` may use it, with TLS alone."""
+def running(programs: Path, certificate: Path) -> Iterator[int]:
+    """Run a PostgreSQL with *certificate* and its key; ``USER`` with ``PASSWORD`` may use the port, with TLS alone."""
     # Not in the tests' own folder: the path of a Unix socket must be short.
     with tempfile.TemporaryDirectory(prefix="bmdb-") as name:
         folder = Path(name)
         data, log, output = folder / "data", folder / "log", folder / "output"
         data.mkdir(mode=0o700)
         log.touch()
-        for source, copy in zip(certificate, ("server.crt", "server.key"), strict=True):
-            (folder / copy).write_bytes(source.read_bytes())
-            (folder / copy).chmod(0o600)
+        pem = folder / "server.pem"
+        pem.write_bytes(certificate.read_bytes())
+        pem.chmod(0o600)
         user = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
         if user is not None:
             for each in (folder, *folder.iterdir()):
@@ -206,8 +143,8 @@ def running(programs: Path, certificate: tuple[Path, Path]) -> Iterator[int]:
             "unix_socket_directories": folder,
             "fsync": "off",
             "ssl": "on",
-            "ssl_cert_file": folder / "server.crt",
-            "ssl_key_file": folder / "server.key",
+            "ssl_cert_file": pem,
+            "ssl_key_file": pem,
         }
         with (data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in options.items())

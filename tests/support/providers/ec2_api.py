@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
-from urllib.request import urlopen
 
 from moto.ec2.models import ec2_backends
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.test import Client
 
-from simulator.environment.faults import FakeAnswer, FaultScript, Scramble
+from simulator.environment.faults import FakeAnswer, Scramble
+from simulator.providers.kit.fault_script import FaultScript
 from tests.conftest import read_models_once
 from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
 
@@ -105,6 +105,8 @@ class Ec2Api:
         self._launched: dict[str, bytes] = {}
         self._hidden: set[str] = set()
         self._moto = Client(create_backend_app("ec2"))
+        self._described: dict[str, Answer] = {}
+        """What moto said since something may have changed: it takes long to word it."""
         self._stalled = threading.Event()
         self._released = threading.Event()
         self._lock = threading.Lock()
@@ -112,12 +114,31 @@ class Ec2Api:
     # What tests do and see
 
     def instance(self, instance_id: str) -> Any:
-        """Return moto's object of an instance."""
+        """Return moto's object of an instance; describe the instances before you keep and change it."""
+        self._described.clear()
         return ec2_backends[ACCOUNT][REGION].get_instance(instance_id)
 
     def instances(self) -> list[Any]:
         """Return moto's objects of all instances."""
+        self._described.clear()
         return list(ec2_backends[ACCOUNT][REGION].all_instances())
+
+    def launch_by_hand(self, **tags: str) -> str:
+        """Launch an instance past the adapter, with these tags, and return its id."""
+        self._described.clear()
+        launched = ec2_backends[ACCOUNT][REGION].run_instances(
+            IMAGE,
+            1,
+            None,
+            [],
+            instance_type="m1.small",
+            is_instance_type_default=True,
+            region_name=REGION,
+            tags={"instance": {key.replace("_", "-"): value for key, value in tags.items()}},
+            client_token="ABCDE",
+        )
+        found: str = launched.instances[0].id
+        return found
 
     def set_state(self, instance_id: str, state: str, reason: str = "") -> None:
         """Let an instance be in a state, for a reason."""
@@ -187,16 +208,23 @@ class Ec2Api:
         return answer
 
     def _forward(self, asked: dict[str, str]) -> Answer:
+        body = urlencode(asked)
+        if not asked["Action"].startswith("Describe"):
+            self._described.clear()
+        elif body in self._described:
+            return self._described[body]
         found = self._moto.post(
             "/",
-            data=urlencode(asked),
+            data=body,
             headers={
                 "Content-Type": "application/x-www-form-urlencoded",
                 "Authorization": f"AWS4-HMAC-SHA256 Credential=testing/20260101/{REGION}/ec2/aws4_request",
             },
             base_url=f"http://ec2.{REGION}.amazonaws.com",
         )
-        return Answer(found.status_code, found.data, _XML)
+        answer = Answer(found.status_code, found.data, _XML)
+        self._described[body] = answer
+        return answer
 
     def _RunInstances(self, asked: dict[str, str]) -> Answer:  # noqa: N802 - the name of the action
         self.launches.append(asked)
@@ -228,10 +256,12 @@ class Ec2Api:
         kept = ec2_backends[ACCOUNT][REGION].reservations
         shown = {key: each for key, each in kept.items() if not self._hidden & {found.id for found in each.instances}}
         ec2_backends[ACCOUNT][REGION].reservations = shown
+        self._described.clear()
         try:
             return self._forward(asked)
         finally:
             ec2_backends[ACCOUNT][REGION].reservations = kept
+            self._described.clear()
 
     def _StopInstances(self, asked: dict[str, str]) -> Answer:  # noqa: N802 - as above
         answer = self._forward(asked)
@@ -272,19 +302,3 @@ def ec2_api() -> Iterator[Ec2Api]:
 def subnets() -> list[str]:
     """Return the subnets that every account has."""
     return sorted(found.id for found in ec2_backends[ACCOUNT][REGION].describe_subnets())
-
-
-def launch_by_hand(url: str, **tags: str) -> str:
-    """Launch an instance past the adapter, with these tags, and return its id."""
-    asked = {"Action": "RunInstances", "Version": "2016-11-15", "ImageId": IMAGE, "MinCount": "1", "MaxCount": "1"}
-    for number, (key, value) in enumerate(tags.items(), 1):
-        asked |= {
-            "TagSpecification.1.ResourceType": "instance",
-            f"TagSpecification.1.Tag.{number}.Key": key.replace("_", "-"),
-            f"TagSpecification.1.Tag.{number}.Value": value,
-        }
-    # Without a client of boto3, which takes longer to make than all else that a test needs.
-    with urlopen(url, urlencode(asked).encode()) as answer:
-        found = re.search(r"<instanceId>(.*?)</instanceId>", answer.read().decode())
-    assert found is not None
-    return found[1]

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from simulator.providers.kit.credentials import in_header
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.http_server import HttpRequest
 from simulator.providers.kit.machines import Refused
-from simulator.providers.kit.rest import Call, RestApi, in_header, route
+from simulator.providers.kit.rest import Call, RestApi, route
 
 KEY = "the-key-of-acme"
 

@@ -18,7 +18,7 @@ from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.ironic.service import IronicService, RealIronic, installed
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
-from simulator.scratch import scratch
+from simulator.temporary_folder import temporary_folder
 from tests.conftest import ManualClock
 
 CREDENTIAL = "shepherd:a-password-that-nobody-may-see"
@@ -37,7 +37,7 @@ def _service() -> IronicService | None:
         return None
     stack = ExitStack()
     atexit.register(stack.close)
-    folder = stack.enter_context(scratch("ironic-"))
+    folder = stack.enter_context(temporary_folder("ironic-"))
     return stack.enter_context(IronicService(environment, folder, CREDENTIAL, per_page=PER_PAGE))
 
 

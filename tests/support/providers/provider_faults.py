@@ -29,13 +29,14 @@ from shepherd_core.domain.machine import INVALID, Machine
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.kit import fields
 
-from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer, FaultScript, Rule, Scramble, SetValue, Shrink
+from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer, Rule, Scramble, SetValue, Shrink
+from simulator.providers.kit.fault_script import FaultScript
 from tests.conftest import ManualClock
 from tests.support.providers.provider_contract import (
-    ACTIONS,
     INTERRUPTIONS,
     TOKEN,
     World,
+    _actions,
     _by_capacity,
     _call,
     _create,
@@ -228,8 +229,7 @@ def _calls(
     Creation comes first, when there is no machine with the token yet.
     """
     reads = ["list", "get"] if world.lists else ["get"]
-    actions = [each for each in ACTIONS if each in world.provider.capabilities]
-    for action in [*(["create"] if world.stores_tokens else []), *([] if writes else reads), *actions]:
+    for action in [*(["create"] if world.stores_tokens else []), *([] if writes else reads), *_actions(world)]:
         if only is None or action in only:
             yield action, _call(world, action, deadline)
 

@@ -23,8 +23,9 @@ from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import CreateLate, Drop, EmptyPage, FakeAnswer
-from simulator.providers.equinix.api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.kit.machines import Options
 from tests.conftest import ManualClock
 from tests.support.bmdb.capacity import (
     API_KEY,
@@ -166,7 +167,7 @@ def test_a_machine_whose_creation_gave_no_answer_boots_since_then(fleet: Fleet, 
         project_id=PROJECT,
         api_key=API_KEY,
         reservations=1,
-        options=EquinixOptions(provision_seconds=HOUR, queue_seconds=0),
+        options=Options(provision_seconds=HOUR, queue_seconds=0),
     ) as slow:
         edge = equinix(slow, clock)
         edge.boot_seconds = EquinixProvider.boot_seconds

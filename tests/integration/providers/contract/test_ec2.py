@@ -8,7 +8,7 @@ from shepherd_core.providers.ec2.adapter import Ec2Provider
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.conftest import ManualClock
-from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Faults, ec2_api, launch_by_hand, refusal, subnets
+from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Faults, ec2_api, refusal, subnets
 from tests.support.providers.provider_contract import ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.providers.scripted_http import Answer
@@ -25,13 +25,12 @@ class TestEc2(ProviderContract, ProviderFaults):
         """Return a fleet of two of at most five instances, and an instance of somebody else."""
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         with ec2_api() as api:
-            url = api.server.url
-            monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", url)
+            monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
             api.page_size = 1
-            launch_by_hand(url, shepherd_fleet=FLEET, shepherd_slot=f"{FLEET}/2")
-            unnamed = launch_by_hand(url, shepherd_fleet=FLEET)
-            launch_by_hand(url, shepherd_fleet="somebody-else's", shepherd_slot=f"{FLEET}/3")
-            launch_by_hand(url)
+            api.launch_by_hand(shepherd_fleet=FLEET, shepherd_slot=f"{FLEET}/2")
+            unnamed = api.launch_by_hand(shepherd_fleet=FLEET)
+            api.launch_by_hand(shepherd_fleet="somebody-else's", shepherd_slot=f"{FLEET}/3")
+            api.launch_by_hand()
             settings = Ec2Settings(
                 ec2_fleet=FLEET,
                 ec2_limit=5,

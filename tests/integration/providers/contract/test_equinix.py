@@ -7,16 +7,16 @@ from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.settings.providers.equinix import EquinixSettings
 
 from simulator.environment.faults import EmptyPage, UnknownState
-from simulator.providers.equinix.api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.kit.machines import Options
 from tests.conftest import ManualClock
-from tests.support.providers.provider_contract import Places, ProviderContract, World
+from tests.support.providers.provider_contract import PUBLIC_KEY, Places, ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
 
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
 KEY = "an-api-key-that-nobody-may-see"
-PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 
 
 def settled(api: EquinixApi, hardware: NoHardware) -> bool:
@@ -34,7 +34,7 @@ class TestEquinix(ProviderContract, ProviderFaults):
     def world(self, clock: ManualClock) -> Iterator[World]:
         """Return a project with a machine of ours, one of somebody else, and three free reservations."""
         hardware = NoHardware()
-        options = EquinixOptions(per_page_cap=2)
+        options = Options(per_page_cap=2)
         with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=5, options=options) as api:
             ids = [reservation.id for reservation in api.reservations()]
             api.add_active_device("shepherd-by-hand", reservation_id=ids[0])
@@ -47,17 +47,16 @@ class TestEquinix(ProviderContract, ProviderFaults):
                 equinix_key_label="shepherd",
                 equinix_api_url=api.url,
             )
-            yield World(
+            yield World.of(
+                api,
+                hardware,
+                EmptyPage(path="/projects/{id}/devices", times=0),
                 provider=EquinixProvider(settings, lambda: KEY, lambda: PUBLIC_KEY, clock),
                 capacity_ids=frozenset(ids) - {foreign.reservation_id or ""},
                 stores_tokens=True,
-                requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
                 settle=lambda: eventually(lambda: settled(api, hardware)),
-                spoil_listing=lambda: api.faults.add(EmptyPage(path="/projects/{id}/devices", times=0)),
-                reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
                 confuse=lambda _: api.faults.add(UnknownState(times=0)),
                 secret=KEY,
-                faults=api.faults,
                 places=Places(
                     path="/projects/{id}/devices",
                     id="devices.*.id",

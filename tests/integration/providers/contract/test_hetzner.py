@@ -12,13 +12,11 @@ from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.hetzner.state import RobotServer
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
-from tests.support.providers.provider_contract import Places, ProviderContract, World
+from tests.support.providers.provider_contract import PUBLIC_KEY, Places, ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
-from tests.support.waiting import eventually
 
 USER = "#ws+made-up"
 PASSWORD = "a-password-that-nobody-may-see"
-PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 TWICE = [{"server": {"server_number": 321, "server_name": "shepherd-1"}}] * 2
 DENIED = {"error": {"status": 403, "code": "DENIED", "message": f"{PASSWORD} may not do this"}}
 
@@ -44,17 +42,15 @@ class TestHetzner(ProviderContract, ProviderFaults):
                 hetzner_key_name="shepherd",
                 hetzner_api_url=robot.url,
             )
-            yield World(
+            yield World.of(
+                robot,
+                hardware,
+                FakeAnswer(path="/server", times=0, status=200, body=TWICE),
                 provider=HetznerProvider(settings, lambda: f"{USER}:{PASSWORD}", lambda: PUBLIC_KEY, clock),
                 capacity_ids=frozenset({"11", "12", "13", "14"}),
                 stores_tokens=False,
-                requests=lambda: robot.calls.total(),  # noqa: PLW0108 - calls is another counter each time
-                settle=lambda: eventually(robot.settled),
-                spoil_listing=lambda: robot.faults.add(FakeAnswer(path="/server", times=0, status=200, body=TWICE)),
-                reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
                 confuse=lambda provider_id: robot.change(int(provider_id), status="unheard of"),
                 secret=PASSWORD,
-                faults=robot.faults,
                 places=Places(path="/server", id="*.server.server_number", address="*.server.server_ip"),
             )
             assert robot.errors == []

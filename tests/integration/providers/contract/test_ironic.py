@@ -28,19 +28,15 @@ def nodes(clock: ManualClock) -> Iterator[World]:
         provider.create_machine(provider.list_machines(deadline)[0], uuid4(), deadline)
         eventually(api.settled)
         state = SetValue(path="/v1/nodes", times=0, at="nodes.*.provision_state", value="unheard of")
-        yield World(
+        yield World.of(
+            api,
+            hardware,
+            FakeAnswer(path="/v1/nodes", times=0, status=200, body={"nodes": [{"uuid": ours[0]}] * 2}),
             provider=provider,
             capacity_ids=frozenset(ours),
             stores_tokens=True,
-            requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
-            settle=lambda: eventually(api.settled),
-            spoil_listing=lambda: api.faults.add(
-                FakeAnswer(path="/v1/nodes", times=0, status=200, body={"nodes": [{"uuid": ours[0]}] * 2})
-            ),
-            reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
             confuse=lambda _: api.faults.add(state),
             secret=CREDENTIAL.partition(":")[2],
-            faults=api.faults,
             places=Places(path="/v1/nodes", id="nodes.*.uuid", address="nodes.*.extra.ipv4_address"),
         )
         assert api.errors == []

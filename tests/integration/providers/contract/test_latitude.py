@@ -7,7 +7,6 @@ import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine
-from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.providers.latitude import LatitudeProvider, name_of, token_of
 from shepherd_core.settings.providers.latitude import LatitudeSettings
 
@@ -17,12 +16,10 @@ from simulator.providers.kit.machines import Options
 from simulator.providers.latitude.api import PROJECT, LatitudeApi
 from tests.conftest import ManualClock
 from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import Places, ProviderContract, World
+from tests.support.providers.provider_contract import Places, ProviderContract, World, context
 from tests.support.providers.provider_faults import ProviderFaults
-from tests.support.waiting import eventually
 
 TOKEN = "a-token-that-nobody-may-see"
-PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 COUNT = "meta.stats.total.count"
 A = "a" * 26
 OURS = UUID(int=2**127 + 5)
@@ -45,7 +42,6 @@ class TestLatitude(ProviderContract, ProviderFaults):
     @pytest.fixture
     def world(self, clock: ManualClock, api: LatitudeApi) -> World:
         """Return that account, of which Shepherd may use four servers."""
-        hardware = api.machines.hardware
         settings = LatitudeSettings(
             credential_parameter="/unused",
             latitude_project=PROJECT,
@@ -55,26 +51,15 @@ class TestLatitude(ProviderContract, ProviderFaults):
             latitude_key_name="shepherd",
             latitude_api_url=api.url,
         )
-        context = ProviderContext(
-            clock=clock,
-            read=lambda _: b"",
-            read_secret=lambda _: TOKEN,
-            invalidate_secret=lambda _: None,
-            public_key=lambda: PUBLIC_KEY,
-        )
-        return World(
-            provider=LatitudeProvider(settings, context),
+        return World.of(
+            api,
+            api.machines.hardware,
+            SetValue(path="/servers", times=0, at="meta.stats.total.count", value=99),
+            provider=LatitudeProvider(settings, context(clock, TOKEN)),
             capacity_ids=frozenset(f"{PROJECT}/{number}" for number in range(1, 5)),
             stores_tokens=True,
-            requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
-            settle=lambda: eventually(api.settled),
-            spoil_listing=lambda: api.faults.add(
-                SetValue(path="/servers", times=0, at="meta.stats.total.count", value=99)
-            ),
-            reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
             confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
             secret=TOKEN,
-            faults=api.faults,
             places=Places(path="/servers", id="data.*.id", address="data.*.attributes.primary_ipv4"),
         )
 

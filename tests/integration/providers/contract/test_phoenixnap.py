@@ -6,7 +6,6 @@ from uuid import UUID
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import INVALID, Availability, Machine
-from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.providers.phoenixnap import PhoenixnapProvider, name_of, read_name
 from shepherd_core.settings.providers.phoenixnap import PhoenixnapSettings
 
@@ -15,12 +14,10 @@ from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.phoenixnap.api import PhoenixnapApi
 from tests.conftest import ManualClock
 from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import TOKEN, Places, ProviderContract, World
+from tests.support.providers.provider_contract import PUBLIC_KEY, TOKEN, Places, ProviderContract, World, context
 from tests.support.providers.provider_faults import ProviderFaults
-from tests.support.waiting import eventually
 
 CREDENTIAL = "client:a-secret-that-nobody-may-see"
-PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 FLEET = "blue"
 OURS = UUID(int=5)
 
@@ -42,7 +39,6 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
     @pytest.fixture
     def world(self, clock: ManualClock, api: PhoenixnapApi) -> World:
         """Return that account, of which Shepherd may use four servers."""
-        hardware = api.machines.hardware
         settings = PhoenixnapSettings(
             credential_parameter="/unused",
             phoenixnap_fleet=FLEET,
@@ -52,24 +48,15 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
             phoenixnap_api_url=api.url,
             phoenixnap_token_url=f"{api.url}/token",
         )
-        context = ProviderContext(
-            clock=clock,
-            read=lambda _: b"",
-            read_secret=lambda _: CREDENTIAL,
-            invalidate_secret=lambda _: None,
-            public_key=lambda: PUBLIC_KEY,
-        )
-        return World(
-            provider=PhoenixnapProvider(settings, context),
+        return World.of(
+            api,
+            api.machines.hardware,
+            SetValue(path="/servers", times=0, at="*.id", value="the same"),
+            provider=PhoenixnapProvider(settings, context(clock, CREDENTIAL)),
             capacity_ids=frozenset(f"{FLEET}/{number}" for number in range(1, 5)),
             stores_tokens=True,
-            requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
-            settle=lambda: eventually(api.settled),
-            spoil_listing=lambda: api.faults.add(SetValue(path="/servers", times=0, at="*.id", value="the same")),
-            reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
             confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
             secret=CREDENTIAL.partition(":")[2],
-            faults=api.faults,
             calls="/servers**",
             places=Places(path="/servers", id="*.id", address="*.publicIpAddresses.0"),
         )

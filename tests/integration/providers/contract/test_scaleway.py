@@ -8,7 +8,6 @@ import pytest
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
-from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.providers.scaleway import ScalewayProvider, read_tag, tag_of
 from shepherd_core.settings.providers.scaleway import ScalewaySettings
 
@@ -18,12 +17,10 @@ from simulator.providers.kit.machines import Options
 from simulator.providers.scaleway.api import MONTHLY_OFFER, OFFER, OS, PROJECT, ZONE, ScalewayApi
 from tests.conftest import ManualClock
 from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import Places, ProviderContract, World
+from tests.support.providers.provider_contract import Places, ProviderContract, World, context
 from tests.support.providers.provider_faults import ProviderFaults
-from tests.support.waiting import eventually
 
 SECRET = "a-key-that-nobody-may-see"
-PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 SERVERS = f"/baremetal/v1/zones/{ZONE}/servers"
 OURS = UUID(int=5)
 
@@ -42,14 +39,7 @@ def provider(api: ScalewayApi, clock: ManualClock, **settings: Any) -> ScalewayP
         scaleway_api_url=api.url,
         **given,
     )
-    context = ProviderContext(
-        clock=clock,
-        read=lambda _: b"",
-        read_secret=lambda _: SECRET,
-        invalidate_secret=lambda _: None,
-        public_key=lambda: PUBLIC_KEY,
-    )
-    return ScalewayProvider(chosen, context)
+    return ScalewayProvider(chosen, context(clock, SECRET))
 
 
 class TestScaleway(ProviderContract, ProviderFaults):
@@ -70,18 +60,15 @@ class TestScaleway(ProviderContract, ProviderFaults):
     @pytest.fixture
     def world(self, clock: ManualClock, api: ScalewayApi) -> World:
         """Return that project."""
-        hardware = api.machines.hardware
-        return World(
+        return World.of(
+            api,
+            api.machines.hardware,
+            SetValue(path=SERVERS, times=0, at="total_count", value=99),
             provider=provider(api, clock),
             capacity_ids=frozenset(f"web/{number}" for number in range(1, 5)),
             stores_tokens=True,
-            requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
-            settle=lambda: eventually(api.settled),
-            spoil_listing=lambda: api.faults.add(SetValue(path=SERVERS, times=0, at="total_count", value=99)),
-            reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
             confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
             secret=SECRET,
-            faults=api.faults,
             places=Places(path=SERVERS, id="servers.*.id", address="servers.*.ips.*.address"),
         )
 

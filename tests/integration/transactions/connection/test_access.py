@@ -21,13 +21,13 @@ from shepherd_core.domain.errors.bmdb import BmdbUnavailable, BmdbUntrusted, Com
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring import adapters
 
+from simulator.environment.certificate import Authority
 from simulator.environment.postgres import Postgres
 from tests.conftest import ManualClock
 from tests.support.bmdb.tls_postgres import (
     ADDRESS,
     PASSWORD,
     USER,
-    Authority,
     Door,
     encrypting_postgres,
     make_user,
@@ -88,13 +88,13 @@ def socket_path(postgres: Postgres) -> Path:
 def server(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Server]:
     """Return a PostgreSQL with TLS: the tests' own, which was built without, behind a pooler, and an installed one."""
     if request.param == "behind a pooler":
-        with Door(request.getfixturevalue("socket_path"), authority.context()) as door:
+        with Door(request.getfixturevalue("socket_path"), authority.context(ADDRESS)) as door:
             yield Server(door.port, authority)
         return
     programs = encrypting_postgres()
     if programs is None:
         pytest.skip("no PostgreSQL that was built with TLS is installed")
-    with running(programs, authority.issue()) as port:
+    with running(programs, authority.issue(ADDRESS)) as port:
         yield Server(port, authority)
 
 
@@ -204,7 +204,10 @@ def test_a_ca_file_without_a_certificate_is_a_wrong_setting(
     """For an empty file, Python would use the CAs of the system, which was not asked for."""
     empty = tmp_path / "ca.pem"
     empty.write_bytes(content)
-    with Door(socket_path, authority.context()) as door, pytest.raises(ConfigError, match="SHEPHERD_BMDB_CA_SOURCE"):
+    with (
+        Door(socket_path, authority.context(ADDRESS)) as door,
+        pytest.raises(ConfigError, match="SHEPHERD_BMDB_CA_SOURCE"),
+    ):
         Server(door.port, authority).connection(clock, ca=empty).run("now")
 
 
@@ -214,7 +217,7 @@ def test_a_server_that_does_not_answer_fails_at_the_connect_timeout(
 ) -> None:
     """A server may accept the connection and hang; that must not use up the invocation's time."""
     address = ADDRESS if tls else "127.0.0.1"
-    with Door(None, authority.context() if tls else None, address) as door:
+    with Door(None, authority.context(ADDRESS) if tls else None, address) as door:
         connection = Server(door.port, authority).connection(
             clock,
             bmdb_host=address,
@@ -239,7 +242,7 @@ def test_a_statement_whose_answer_never_comes_fails(
     socket_path: Path, authority: Authority, clock: ManualClock
 ) -> None:
     """A server that is gone cannot cancel a statement; the client has to stop waiting."""
-    with Door(socket_path, authority.context()) as door:
+    with Door(socket_path, authority.context(ADDRESS)) as door:
         connection = Server(door.port, authority).connection(
             clock, bmdb_connect_timeout_seconds=1, bmdb_statement_timeout_seconds=0.2
         )
@@ -302,7 +305,7 @@ def tokens(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
                     client, _ = listener.accept()
                     client.recv(8, socket.MSG_WAITALL)
                     client.sendall(b"S")
-                    with authority.context().wrap_socket(client, server_side=True) as encrypted:
+                    with authority.context(ADDRESS).wrap_socket(client, server_side=True) as encrypted:
                         encrypted.read()  # the startup message
                         encrypted.sendall(b"R" + struct.pack("!ii", 8, 3))  # AuthenticationCleartextPassword
                         shown.append(encrypted.read()[5:-1])

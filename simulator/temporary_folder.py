@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 @contextmanager
-def scratch(prefix: str) -> Iterator[Path]:
+def temporary_folder(prefix: str) -> Iterator[Path]:
     """
     Return a new folder, whose name begins with *prefix*; at the end, remove it and kill the processes in it.
 

@@ -1,0 +1,137 @@
+"""The deployment of a simulated environment: what an operator stores in AWS before it, and its functions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.settings.functions.bmdb import ROLES
+
+from shepherdctl.interrupts import deferred
+from simulator.environment.aws import REGION
+from simulator.environment.machine_source import SSH_KEY_PARAMETER
+from simulator.lambda_.service import ROOT, FunctionConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from simulator.environment.aws import Aws
+    from simulator.environment.environment import Environment
+
+HEARTBEAT_INTERVAL = "SHEPHERD_HEARTBEAT_INTERVAL_SECONDS"
+"""The variable of the agent API with the real seconds between two heartbeats."""
+
+_BUCKET = "shepherd-agents"
+_CA = f"s3://{_BUCKET}/ca.pem"
+_BMDB_PASSWORD = "/simulated/bmdb-password"  # noqa: S105 - its name
+_INSTALLATION_KEY, _INSTALLATION_PUBLIC_KEY = "/shepherd/installation-key", "/shepherd/installation-key.pub"
+
+
+def store(aws: Aws, secrets: Mapping[str, str], bmdb_password: str | None, ca: Path, agent: Path) -> str:
+    """
+    Store what an operator stores before a deployment; build the agent at *agent*, and return its SHA-256.
+
+    *secrets* are those of the provider, by parameter; *bmdb_password* is that of every role, None: the BMDB asks for
+    none. *ca* is the file with the CA of all servers.
+    """
+    stored = dict(secrets)
+    if bmdb_password is not None:
+        stored |= dict.fromkeys([_BMDB_PASSWORD, *(f"{_BMDB_PASSWORD}-{role}" for role in ROLES)], bmdb_password)
+    stored[_INSTALLATION_KEY] = ssh_keys.generate()
+    stored[_INSTALLATION_PUBLIC_KEY] = ssh_keys.public_line(stored[_INSTALLATION_KEY])
+    ssm = aws.client("ssm")
+    for name, secret in stored.items():
+        ssm.put_parameter(Name=name, Value=secret, Type="SecureString")
+    with deferred():  # or it complains of being interrupted
+        build = [sys.executable, str(ROOT / "agent" / "build.py"), str(agent)]
+        agent_sha256 = subprocess.run(build, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    s3.upload_file(str(agent), _BUCKET, "agent")
+    s3.upload_file(str(ca), _BUCKET, "ca.pem")
+    return agent_sha256
+
+
+def functions(environment: Environment, aws: Mapping[str, str], agent_sha256: str) -> Mapping[str, FunctionConfig]:
+    """Return the functions of *environment* with the default settings, scaled to fleet time, and access to *aws*."""
+    bmdb, remote, scaled = environment.bmdb_settings, environment.settings.remote, environment.scaled
+    if remote is not None:
+        place = {"bmdb_host": remote, "bmdb_port": environment.proxy.port, "bmdb_ca_source": _CA}
+        bmdb = bmdb.model_copy(update=place)
+    common = {
+        **aws,
+        "TMPDIR": str(environment.folder),
+        **environment.machine_source.environment,
+        "SHEPHERD_BMDB_HOST": bmdb.bmdb_host,
+        "SHEPHERD_BMDB_PORT": str(bmdb.bmdb_port),
+        "SHEPHERD_BMDB_NAME": bmdb.bmdb_name,
+        "SHEPHERD_BMDB_USER": bmdb.bmdb_user,
+        "SHEPHERD_BMDB_ROLES": bmdb.bmdb_roles or "",
+        "SHEPHERD_BMDB_PASSWORD_PARAMETER": "" if remote is None else _BMDB_PASSWORD,
+        "SHEPHERD_BMDB_CA_SOURCE": bmdb.bmdb_ca_source or "",
+        "SHEPHERD_SSH_KEY_PARAMETER": SSH_KEY_PARAMETER,
+        "SHEPHERD_INSTALLATION_PUBLIC_KEY_PARAMETER": _INSTALLATION_PUBLIC_KEY,
+        "SHEPHERD_SESSION_SECONDS": "10",
+    }
+    return {
+        "migrator": FunctionConfig(common, timeout_seconds=60),
+        # High enough never to throttle: agents that are throttled wait longer, and become unhealthy in the end.
+        "agent_api": FunctionConfig(
+            {
+                **common,
+                "SHEPHERD_REPORT_SECONDS": str(scaled(5)),
+                HEARTBEAT_INTERVAL: str(environment.interval_seconds),
+                "SHEPHERD_RELAYS": ",".join(
+                    f"{environment.settings.provider}{location and '/'}{location}={relay.address}"
+                    for location, relay in environment.relays.items()
+                ),
+            },
+            timeout_seconds=10,
+            concurrency=8,
+        ),
+        "provisioner": FunctionConfig(
+            {
+                **common,
+                "SHEPHERD_MAX_MACHINES": "0",
+                "SHEPHERD_CREATION_SECONDS": str(scaled(5)),
+                "SHEPHERD_PENALTY_SECONDS": str(scaled(3600)),
+                "SHEPHERD_BOOT_SECONDS": str(scaled(300)),
+            },
+            timeout_seconds=90,
+        ),
+        "initializer": FunctionConfig(
+            {
+                **common,
+                "SHEPHERD_MACHINE_SECONDS": "20",
+                "SHEPHERD_AGENT_SOURCE": f"s3://{_BUCKET}/agent",
+                "SHEPHERD_AGENT_SHA256": agent_sha256,
+                "SHEPHERD_AGENT_ENDPOINT": environment.endpoint.url,
+                "SHEPHERD_AGENT_CA_SOURCE": _CA,
+                "SHEPHERD_SSH_PORT": str(environment.pool.port),
+                "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(scaled(300)),
+                "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(scaled(14_400)),
+            },
+            timeout_seconds=60,
+        ),
+        "updater": FunctionConfig({**common, "SHEPHERD_UPDATE_SECONDS": str(scaled(3600))}, timeout_seconds=60),
+        "recoverer": FunctionConfig(
+            {
+                **common,
+                "SHEPHERD_MACHINE_SECONDS": "20",
+                "SHEPHERD_SSH_PORT": str(environment.pool.port),
+                "SHEPHERD_LOOK_SECONDS": "5",
+                "SHEPHERD_STARTUP_TIMEOUT_SECONDS": str(scaled(1800)),
+                "SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": str(scaled(600)),
+                "SHEPHERD_BOOT_WAIT_SECONDS": str(scaled(120)),
+                "SHEPHERD_GRACE_SECONDS": str(scaled(1800)),
+                "SHEPHERD_COOLDOWN_SECONDS": str(scaled(600)),
+                "SHEPHERD_RESET_AFTER_SECONDS": str(scaled(3600)),
+                "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(scaled(60)),
+                "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(scaled(3600)),
+            },
+            timeout_seconds=60,
+        ),
+    }
