@@ -20,8 +20,8 @@ from shepherd_core.domain.errors.provider import NotSupported
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Capability
 from shepherd_core.operator.adopt_forget import OperatorAction, Outcome, Result
+from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import CancelRelease, Release
-from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.rules.drift import Comparison, DriftKind
 
 from shepherdctl.output.readable_log import ReadableLog
@@ -109,7 +109,7 @@ def unquarantine(connection: Connection, machine_id: UUID, *, owner: str, reason
     return ended
 
 
-def release(repair: TwoPhase, machine_ids: Sequence[UUID], order: RemovalRequest, *, cancel: bool) -> OperatorAction:
+def release(repair: DriftRepair, machine_ids: Sequence[UUID], order: RemovalRequest, *, cancel: bool) -> OperatorAction:
     """
     Return the action that releases machines, or cancels their release.
 
@@ -124,7 +124,7 @@ def release(repair: TwoPhase, machine_ids: Sequence[UUID], order: RemovalRequest
     return Release(tuple(machine_ids), order)
 
 
-def compare(repair: TwoPhase) -> Comparison:
+def compare(repair: DriftRepair) -> Comparison:
     """Return the first of the two comparisons that must agree before anything is repaired."""
     return repair.compare(Deadline(repair.clock, SECONDS))
 
@@ -137,13 +137,13 @@ def confirmation(outcomes: Sequence[Outcome], *, ask_for_one: bool) -> str | Non
     return str(ready[0].provider_id) if ready and ask_for_one else None
 
 
-def dry_run(repair: TwoPhase, action: OperatorAction, first: Comparison) -> list[Outcome]:
+def dry_run(repair: DriftRepair, action: OperatorAction, first: Comparison) -> list[Outcome]:
     """Compare again, and return for each machine whether *action* is allowed; change nothing."""
     deadline = Deadline(repair.clock, SECONDS + repair.interval_seconds)
     return action.evaluate(first, repair.compare_again(first, deadline))
 
 
-def carry_out(repair: TwoPhase, action: OperatorAction, first: Comparison) -> list[Outcome]:
+def carry_out(repair: DriftRepair, action: OperatorAction, first: Comparison) -> list[Outcome]:
     """Compare again, apply what both comparisons allow, and return the outcome for each machine. May run twice."""
     deadline = Deadline(repair.clock, SECONDS + repair.interval_seconds)
     with redirect_stdout(ReadableLog()):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.remediation import Step, Timeouts
 from shepherd_core.loops.recoverer import RecoveryRules
-from shepherd_core.rules.remediation import parse_policy
+from shepherd_core.rules.policy import parse_policy
 from shepherd_core.settings.functions.loops import RecovererSettings
 
 _RECOVERER = RecovererSettings.model_construct()

@@ -8,7 +8,7 @@ import typer
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import Adopt, Forget, OperatorAction, Outcome, Result
-from shepherd_core.operator.two_phase import TwoPhase
+from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 from shepherd_core.wiring import services
 
@@ -129,7 +129,7 @@ def release(
 
 
 def _carry_out(
-    repair: TwoPhase, action: OperatorAction, *, ask_for_one: bool, dry_run: bool, yes: bool
+    repair: DriftRepair, action: OperatorAction, *, ask_for_one: bool, dry_run: bool, yes: bool
 ) -> list[Outcome]:
     """Compare listing and BMDB, ask for confirmation, and carry out *action*."""
     first = actions.compare(repair)

@@ -9,8 +9,8 @@ from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.provider import Capability
 from shepherd_core.operator.adopt_forget import Forget, OperatorAction, Outcome, Result
+from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import Release
-from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.rules.drift import FRESH_SECONDS, Comparison, alive
 from shepherd_core.wiring import services
 
@@ -86,7 +86,7 @@ def retire(
 
 
 def _step(
-    repair: TwoPhase, machine_id: UUID, first: Comparison, order: RemovalRequest
+    repair: DriftRepair, machine_id: UUID, first: Comparison, order: RemovalRequest
 ) -> tuple[type[Release | Forget] | None, Outcome]:
     """Return the action that is next for a machine, None if an operator must act, and what is to be expected of it."""
     provided = first.machine(machine_id)
@@ -109,7 +109,7 @@ def _step(
     return action, outcome
 
 
-def _pause(repair: TwoPhase, steps: Sequence[Outcome], order: RemovalRequest) -> None:
+def _pause(repair: DriftRepair, steps: Sequence[Outcome], order: RemovalRequest) -> None:
     """Pause these machines until further notice, those that are not."""
     paused = {
         pause["machine_id"]
@@ -131,7 +131,7 @@ def _pause(repair: TwoPhase, steps: Sequence[Outcome], order: RemovalRequest) ->
 
 
 def _carried_out(
-    repair: TwoPhase,
+    repair: DriftRepair,
     kind: type[Release | Forget] | None,
     steps: Sequence[Outcome],
     first: Comparison,

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shepherd_core.operator.adopt_forget import OperatorAction, Outcome
-    from shepherd_core.operator.two_phase import TwoPhase
+    from shepherd_core.operator.drift_repair import DriftRepair
     from shepherd_core.rules.drift import Comparison
 
 
 def _repair(
-    asked: Asked, line: str, action: Callable[[TwoPhase], OperatorAction], *, ask_for_one: bool = False
+    asked: Asked, line: str, action: Callable[[DriftRepair], OperatorAction], *, ask_for_one: bool = False
 ) -> Plan:
     """Return the plan of what two comparisons must agree on; the dry run's first one counts for the change as well."""
     interval = forms.interval(asked.form)

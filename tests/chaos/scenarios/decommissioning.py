@@ -7,8 +7,8 @@ from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import Adopt, Forget
+from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import Release
-from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.providers.equinix.objects import token_tag
 from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 
@@ -52,7 +52,7 @@ class Decommissioning:
         """See ``Scenario``."""
         clock = points.clock
         connection = environment.connect()
-        two_phase = TwoPhase(Deleting(environment.api, clock), connection, clock, 0, SESSION_SECONDS, 0)
+        two_phase = DriftRepair(Deleting(environment.api, clock), connection, clock, 0, SESSION_SECONDS, 0)
         actions = (
             Adopt((self._adopted,), DriftKind.ADOPTABLE, 0, ORDER.owner),
             Forget((self._forgotten,), ORDER),

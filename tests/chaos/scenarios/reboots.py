@@ -3,8 +3,8 @@
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.domain.remediation import REBOOT
-from shepherd_core.operator.single_step import SingleStep
-from shepherd_core.rules.remediation import step_of
+from shepherd_core.operator.reboot import Reboot
+from shepherd_core.rules.policy import step_of
 
 from tests.chaos.crash_points import Points
 from tests.chaos.scenarios.loops import Recoveries, equinix
@@ -22,7 +22,7 @@ class Reboots(Recoveries):
         machine_id, connection = self._unhealthy[0], environment.connect()
         if any(line["event"] == "Attempted" for line in queries.history(connection, machine_id)):
             return super().tick(environment, points)
-        step = SingleStep(
+        step = Reboot(
             provider=equinix(environment, points),
             connection=connection,
             clock=points.clock,

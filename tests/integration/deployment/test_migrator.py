@@ -14,7 +14,8 @@ from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_versio
 from shepherd_core.domain.clock import ANSWER_SECONDS, Deadline
 from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid
 from shepherd_core.domain.errors.bmdb import RolesRefused, StatementFailed
-from shepherd_core.operator.migrator import _ANSWERED, RESOURCE_ID, SettingsCheck, handle
+from shepherd_core.operator.cloudformation import ANSWERED
+from shepherd_core.operator.migrator import RESOURCE_ID, SettingsCheck, handle
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from functions.migrator.app import lambda_handler
@@ -290,7 +291,7 @@ def test_answers_go_to_cloudformation_alone(url: object, bmdb: Connection, clock
 )
 def test_every_host_of_cloudformation_is_answered(region: str, clock: ManualClock) -> None:
     """Nothing here listens for it, so that the answer is tried and not delivered."""
-    assert _ANSWERED.fullmatch(
+    assert ANSWERED.fullmatch(
         f"https://cloudformation-custom-resource-response-euwest1{region}.amazonaws.com"
         f"{'.cn' if 'cn-' in region else ''}/arn%3Aaws%3Acloudformation?X-Amz-Algorithm=AWS4-HMAC-SHA256&{SIGNATURE}"
     )

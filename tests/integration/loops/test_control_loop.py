@@ -23,7 +23,7 @@ from shepherd_core.domain.errors.bmdb import BmdbUnavailable, SessionExpired
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops import messages, runner
+from shepherd_core.loops import runner, thread_messages
 from shepherd_core.loops.base import Admission, Closing, Loop
 from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits
@@ -815,7 +815,7 @@ def waiting_for_answers(wanted: int) -> bool:
     places = [
         frame.f_lasti
         for frame in sys._current_frames().values()
-        if frame.f_code.co_name == "ask" and frame.f_code.co_filename == messages.__file__
+        if frame.f_code.co_name == "ask" and frame.f_code.co_filename == thread_messages.__file__
     ]
     return len(places) == wanted and len(set(places)) == 1
 

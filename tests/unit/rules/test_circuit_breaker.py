@@ -116,19 +116,12 @@ def test_a_small_location_is_no_small_fleet() -> None:
 
 
 @pytest.mark.parametrize(("silent_share", "never_share"), list(product([0.2, 1], repeat=2)))
-def test_a_share_of_1_switches_the_limit_of_a_small_fleet_off(silent_share: float, never_share: float) -> None:
-    """For an operator who knows that they are really down."""
-    limits = replace(defaults.LIMITS, unhealthy=Limit(1_000, silent_share), never_reported=Limit(1_000, never_share))
-    assert bool(over_share({None: seen(1, silent=5)}, limits)) is (silent_share < 1)
-    assert bool(over_share({None: seen(1, never=5)}, limits)) is (never_share < 1)
-
-
-@pytest.mark.parametrize(("silent_share", "never_share"), list(product([0.2, 1], repeat=2)))
 def test_a_share_of_1_switches_the_limit_off(silent_share: float, never_share: float) -> None:
     """Machines that are really down, all of them, can be recovered when an operator says so."""
     limits = replace(defaults.LIMITS, unhealthy=Limit(1_000, silent_share), never_reported=Limit(1_000, never_share))
-    assert bool(over_share({None: seen(silent=50)}, limits)) is (silent_share < 1)
-    assert bool(over_share({None: seen(never=50)}, limits)) is (never_share < 1)
+    for reporting, others in ((0, 50), (1, 5)):  # in a small fleet, too
+        assert bool(over_share({None: seen(reporting, silent=others)}, limits)) is (silent_share < 1)
+        assert bool(over_share({None: seen(reporting, never=others)}, limits)) is (never_share < 1)
 
 
 def test_a_share_counts_exactly() -> None:

@@ -138,8 +138,8 @@ def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> No
 
 def test_a_mutant_outside_of_all_functions_is_tried_by_the_tests_of_its_module() -> None:
     """A constant is not reached by a particular test."""
-    own = Trial("tests/unit/rules/test_remediation.py::own", 1.0, frozenset())
-    reaches = Trial("tests/unit/domain/test_errors.py::reaches", 1.0, frozenset({"rules/remediation.py:possible"}))
+    own = Trial("tests/unit/rules/test_policy.py::own", 1.0, frozenset())
+    reaches = Trial("tests/unit/domain/test_errors.py::reaches", 1.0, frozenset({"rules/policy.py:possible"}))
     other = Trial("tests/unit/domain/test_errors.py::other", 1.0, frozenset({"domain/clock.py:Deadline.left"}))
-    mutant = next(mutant for mutant in mutants_of("rules/remediation.py") if not mutant.place)
+    mutant = next(mutant for mutant in mutants_of("rules/policy.py") if not mutant.place)
     assert reaching(mutant, [own, reaches, other]) == [own, reaches]

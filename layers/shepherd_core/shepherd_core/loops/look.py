@@ -16,7 +16,6 @@ from shepherd_core.domain.errors import Fault
 from shepherd_core.domain.errors.machine import MachineError, SshAuthenticationFailed
 from shepherd_core.domain.remediation import AWAIT_INSTALLATION, RESTART_AGENT, AgentState, Step
 from shepherd_core.loops.base import cause_of
-from shepherd_core.rules.remediation import LOOK_ENDED, LOOK_INSTALLS, LOOK_RUNS, MAX_RESTARTS, MAX_WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +24,17 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.remediation import LookTarget, NextStep
 
-_SEEN = {AgentState.RUNS: LOOK_RUNS, AgentState.INSTALLS: LOOK_INSTALLS, AgentState.ENDED: LOOK_ENDED}
+SEEN = {
+    AgentState.RUNS: "it answers over SSH and its agent runs: its reports get lost",
+    AgentState.ENDED: "it answers over SSH and its agent has ended",
+    AgentState.INSTALLS: "it answers over SSH and an installation goes on",
+}
+"""What the history says that a look saw."""
+
+_MAX_RESTARTS = 3
+"""How often in a day an agent that has ended is started anew, before the policy goes on."""
+_MAX_WAITS = 24
+"""How often in a day an installation is waited for, before the agent is started anew."""
 
 
 class Look:
@@ -59,10 +68,10 @@ class Look:
             if error.fault is Fault.OURS or isinstance(error, SshAuthenticationFailed):
                 raise
             return replace(decision, looked=cause_of(error))
-        kind, looked = RESTART_AGENT, _SEEN[state]
-        if state is AgentState.ENDED and target.restarts >= MAX_RESTARTS:
+        kind, looked = RESTART_AGENT, SEEN[state]
+        if state is AgentState.ENDED and target.restarts >= _MAX_RESTARTS:
             return replace(decision, looked=f"{looked}, as {target.restarts} times before in the last day")
-        if state is AgentState.INSTALLS and target.waits < MAX_WAITS:
+        if state is AgentState.INSTALLS and target.waits < _MAX_WAITS:
             kind = AWAIT_INSTALLATION
         elif state is AgentState.INSTALLS:
             looked = f"{looked}, as {target.waits} times before in the last day"

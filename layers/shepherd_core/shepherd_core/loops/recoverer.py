@@ -11,8 +11,8 @@ started anew (``loops.look``). A step that the provider certainly did not take i
 not an attempt. If the provider fails for several machines, it is not asked for the rest.
 
 Before claiming, the Recoverer checks whether so many machines are unhealthy
-that the fault is probably ours; ``rules.circuit_breaker`` has the rules. If so,
-it suspends recovery there and reboots no machine.
+that the fault is probably ours (``loops.circuit_breaker``). If so, it suspends
+recovery there and reboots no machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.recovery import overrides, remediation, suspension
+from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.work.work import finish_recovery
 from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.provider import (
@@ -32,32 +32,15 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnavailable,
     ProviderUnusable,
 )
-from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import QUARANTINE, LookTarget, NextStep
+from shepherd_core.domain.remediation import QUARANTINE, AgentState, LookTarget, NextStep
 from shepherd_core.loops.base import Admission, Loop, cause_of
+from shepherd_core.loops.circuit_breaker import CircuitBreaker
+from shepherd_core.loops.look import SEEN
 from shepherd_core.loops.provider_outage import ProviderOutage
-from shepherd_core.rules.circuit_breaker import (
-    WHOLE_PROVIDER,
-    BreakerLimits,
-    over_number,
-    over_share,
-    ssh_outages,
-    total,
-    where,
-)
-from shepherd_core.rules.remediation import (
-    LOOK_ENDED,
-    LOOK_INSTALLS,
-    all_attempts,
-    looks,
-    next_step,
-    possible,
-    standing,
-    unanswered_since,
-    uninterrupted,
-)
-from shepherd_core.telemetry import Metric
+from shepherd_core.rules.attempts import all_attempts, looks, standing, unanswered_since, uninterrupted
+from shepherd_core.rules.policy import possible
+from shepherd_core.rules.remediation import next_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -75,6 +58,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.remediation import Step
     from shepherd_core.loops.base import Task
     from shepherd_core.loops.look import Look
+    from shepherd_core.rules.circuit_breaker import BreakerLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,88 +87,17 @@ class Recoverer(Loop[NextStep]):
         self._rules = rules
         self.timeouts = rules.timeouts
         self._look = look
+        self._breaker = CircuitBreaker(provider.name, rules.limits)
         self._outage = ProviderOutage()
         self.guard = self
 
     def admit(self, session: Session) -> Admission:
-        """Suspend recovery where too many machines are unhealthy, and admit as many as are due elsewhere."""
-        provider = self._provider.name
-        suspended, snapshot = self._evaluate(session, suspension.take_health_snapshot(session, provider))
-        if snapshot.extended_timeout_seconds is not None:
-            # Else the machines that report last after an outage of the BMDB would be rebooted for it.
-            telemetry.info(
-                "heartbeat timeout extended: heartbeats may have been lost between health snapshots",
-                gaps=[{"seconds": round(gap.seconds), "ended_ago": round(gap.ended_ago)} for gap in snapshot.gaps],
-                timeout_seconds=round(snapshot.extended_timeout_seconds),
-            )
-        if suspended or snapshot.suspended:
-            for location in suspension.set_suspensions(session, provider, suspended):
-                telemetry.info("recovery resumed", where=where(location))
-        for location, reason in suspended.items():
-            telemetry.warning("recovery suspended", where=where(location), reason=reason)
-        outages = self._ssh_outages(session, snapshot)
-        unhealthy = total(snapshot.stats.values()).unhealthy
-        counts = {
-            Metric.RECOVERY_SUSPENDED: len(suspended) + len(outages),
-            Metric.UNHEALTHY: unhealthy[Unhealthy.STOPPED_REPORTING],
-            Metric.STARTUP_TIMEOUTS: unhealthy[Unhealthy.NEVER_REPORTED],
-            Metric.QUARANTINED: snapshot.quarantined,
-            Metric.NO_ACCESS: snapshot.no_access,
-        }
-        reasons = tuple(
-            f"{where(location)}: {reason}" for location, reason in sorted([*suspended.items(), *outages.items()])
-        )
-        limit = 0 if WHOLE_PROVIDER in suspended else snapshot.claimable
-        if (suspended or outages) and not snapshot.idle:
-            limit += self._overridden(session)
-        return Admission(limit, reasons, counts, idle=snapshot.idle)
+        """Admit as many machines as the circuit breaker allows."""
+        return self._breaker.admit(session)
 
     def ignore_suspensions(self, session: Session) -> None:
         """See ``Loop.ignore_suspensions``."""
         suspension.ignore_suspensions(session, self._provider.name)
-
-    def _overridden(self, session: Session) -> int:
-        """Return how many machines an operator's overrides admit although recovery is suspended there."""
-        taken = overrides.apply(session, self._provider.name)
-        for each in taken:
-            telemetry.warning(
-                "recovery override in use",
-                where=where(each.location),
-                owner=each.owner,
-                reason=each.reason,
-                machines=each.due,
-                new=each.new,
-                left=each.left,
-            )
-        return sum(each.due for each in taken)
-
-    def _ssh_outages(self, session: Session, snapshot: suspension.HealthSnapshot) -> dict[str, str]:
-        """Record where SSH has an outage; machines there that did not come back get no further step."""
-        outages = ssh_outages(snapshot.ssh)
-        if outages.keys() != snapshot.outages:
-            suspension.set_ssh_outages(session, self._provider.name, outages)
-        for location in snapshot.outages - outages.keys():
-            telemetry.info("SSH outage over", where=where(location))
-        for location, reason in outages.items():
-            telemetry.warning("SSH outage: recovery waits", where=where(location), reason=reason)
-        return outages
-
-    def _evaluate(
-        self, session: Session, snapshot: suspension.HealthSnapshot
-    ) -> tuple[dict[str, str], suspension.HealthSnapshot]:
-        """Return the locations to suspend, with their reasons, and a snapshot of what is due elsewhere."""
-        limits = self._rules.limits
-        suspended = over_share(snapshot.stats, limits)
-        while WHOLE_PROVIDER not in suspended:
-            if suspended:
-                snapshot = suspension.take_health_snapshot(
-                    session, self._provider.name, skipped_locations=suspended, before=snapshot
-                )
-            over = over_number(snapshot.stats, limits, suspended)
-            if not over:
-                break
-            suspended = over if WHOLE_PROVIDER in over else suspended | over
-        return suspended, snapshot
 
     def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
         """Log the steps that the provider cannot take, and give the provider another chance."""
@@ -232,8 +145,13 @@ class Recoverer(Loop[NextStep]):
             return None
         if past.started_at is None and not uninterrupted(past.history):
             return None
-        seen = partial(looks, past.history, past.now)
-        return LookTarget(past.address, work.host_key, restarts=seen(LOOK_ENDED), waits=seen(LOOK_INSTALLS))
+        before = partial(looks, past.history, past.now)
+        return LookTarget(
+            past.address,
+            work.host_key,
+            restarts=before(SEEN[AgentState.ENDED]),
+            waits=before(SEEN[AgentState.INSTALLS]),
+        )
 
     def work_on(self, task: Task) -> NextStep:
         """Take the step that was decided. The provider is asked at most once for a step that it accepts."""

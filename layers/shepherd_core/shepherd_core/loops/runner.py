@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work as bmdb_work
 from shepherd_core.domain.clock import MARGIN_SECONDS
 from shepherd_core.domain.errors import ConfigError, Fault, NoLongerDue, ShepherdError
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.loops.base import Admission, Closing, Task, cause_of, tick_head
-from shepherd_core.loops.messages import Messages, Question, Result
+from shepherd_core.loops.base import Closing, Task, cause_of, tick_head
+from shepherd_core.loops.claims import THREAD, Claims
+from shepherd_core.loops.thread_messages import Messages, Question, Result
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -47,15 +47,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 
-ADMISSION_SECONDS = 30.0
-"""For how long an admission holds."""
-
-SUSPECT_BATCHES = 10
-"""Up to twice as many suspects are claimed one at a time; of more, this fraction at a time."""
-DEATHS_ALONE = 2
-"""A machine is quarantined if its function died this many times in a row while it worked on this machine alone."""
-
-_THREAD = "work on a machine"
 _GUARDED = (Metric.NO_LONGER_DUE, Metric.NOT_TAKEN, Metric.FOUND_ALIVE)
 """Metrics of loops that interrupt machines."""
 
@@ -80,19 +71,11 @@ class _Run(Generic[F]):
     clock: Clock
     limits: RunLimits
     deadline: Deadline
-    counts: Counter[Metric] = field(default_factory=Counter)
+    claims: Claims
+    counts: Counter[Metric]
     running: dict[Work, Task] = field(default_factory=dict)
     messages: Messages[F] = field(default_factory=Messages)
     next_renewal: float = 0.0
-    admission: Admission | None = None
-    admitted_until: float = 0.0
-    allowed: int = 0
-    more: bool = True
-    """More machines that are no suspects may be due."""
-    suspects: int = 0
-    """Number of due suspects: machines that may have killed their function."""
-    suspected: bool = False
-    """Suspects were claimed last: nothing else is claimed while one of them is in hand."""
 
     def has_time(self) -> bool:
         """Return whether the time is enough to begin work on a machine."""
@@ -106,53 +89,6 @@ class _Run(Generic[F]):
             bmdb_work.cancel(self.session, works)
             raise
 
-    def claim(self, provider: str, limit: int, *, suspects: bool = False) -> Sequence[Work]:
-        """Claim up to *limit* machines, as far as the loop admits them, and note whether more may be due."""
-        used_up = self.admission is None or self.allowed <= 0 < self.admission.limit
-        if self.admission is None or used_up or self.clock.monotonic() >= self.admitted_until:
-            self.admission = self.loop.admit(self.session)
-            self.admitted_until = self.clock.monotonic() + ADMISSION_SECONDS
-            self.allowed = self.admission.limit
-            if self.admission.idle:
-                self.more, self.suspects = False, 0
-                return ()
-        limit = min(limit, self.allowed)
-        claim = bmdb_work.claim(
-            self.session,
-            self.loop.process,
-            provider,
-            limit,  # 0: the claim still reschedules rows that are not due
-            known=[work.machine_id for work in self.running],
-            suspects=suspects,
-            alone=suspects and limit == 1 and not any(thread.name == _THREAD for thread in threading.enumerate()),
-        )
-        self.allowed -= len(claim.work)
-        self.suspected = suspects
-        if suspects:
-            self.suspects = claim.suspects if claim.examined else 0
-        else:
-            self.more = claim.examined > len(claim.work) or 0 < limit == len(claim.work)
-            self.suspects = claim.suspects if self.allowed > 0 else 0
-        self.counts[Metric.CLAIMED] += len(claim.work)
-        return claim.work
-
-    def claim_suspects(self, provider: str) -> Sequence[Work]:
-        """
-        Claim one suspect, or a tenth of many; quarantine those that kill functions, and return the others.
-
-        Nothing else is in hand meanwhile: a suspect that kills this function takes no other machine with it. Its death
-        counts as one that it died alone only if no thread is left of work that was abandoned, here or in an earlier
-        invocation of the same process: that could have been the cause.
-        """
-        limit = min(max(1, self.suspects // SUSPECT_BATCHES), self.limits.concurrency)
-        works = self.claim(provider, limit, suspects=True)
-        killers = [work for work in works if work.deaths_alone >= DEATHS_ALONE]
-        gone = remediation.quarantine_killers(self.session, killers) if killers else set()
-        for machine_id in gone:
-            telemetry.warning("machine quarantined", machine_id=machine_id, cause="its function died with it alone")
-        self.counts[Metric.FINISHED] += len(gone)
-        return [work for work in works if work.machine_id not in gone]
-
     def begin(self, work: Work, decision: object) -> None:
         """Start the work on a machine in a thread of its own."""
         ask = partial(self.messages.ask, work) if self.loop.guard else None
@@ -160,7 +96,7 @@ class _Run(Generic[F]):
         task = Task(work, deadline, decision=decision)
         task.record = lambda decided: self.messages.ask(work, deadline, decided)
         self.running[work] = task
-        threading.Thread(target=self._work_on, name=_THREAD, args=(task,), daemon=True).start()
+        threading.Thread(target=self._work_on, name=THREAD, args=(task,), daemon=True).start()
 
     def _work_on(self, task: Task) -> None:
         try:
@@ -190,8 +126,8 @@ class _Run(Generic[F]):
             counted += _GUARDED
         return {
             **{metric: self.counts[metric] for metric in counted},
-            Metric.INCOMPLETE: int(self.more or self.suspects > 0 or self.counts[Metric.CANCELED] > 0),
-            **(self.admission.counts if self.admission else {}),
+            Metric.INCOMPLETE: int(self.claims.more or self.claims.suspects > 0 or self.counts[Metric.CANCELED] > 0),
+            **(self.claims.admission.counts if self.claims.admission else {}),
         }
 
     def commit_results(self) -> bool:
@@ -300,20 +236,24 @@ def run(
             [f"the invocation has {deadline.left():.0f} s left, but work on one machine may take {needed:.0f} s"]
         )
     session = opened(loop, provider, connection, clock, limits, runtime_info)
-    state = _Run(loop, session, clock, limits, deadline, next_renewal=clock.monotonic() + session.renew_interval)
+    counts: Counter[Metric] = Counter()
+    claims = Claims(loop, session, clock, provider, counts)
+    state = _Run(
+        loop, session, clock, limits, deadline, claims, counts, next_renewal=clock.monotonic() + session.renew_interval
+    )
     prepared, waited, half = False, False, (deadline.remaining() + needed) / 2
     with Closing(session, state.counted, loop.process, provider) as closed, closing(state.messages):
-        while state.more or state.running or state.suspects:
+        while claims.more or state.running or claims.suspects:
             free = min(limits.concurrency - len(state.running), bmdb_work.CLAIM_LIMIT)
             # A claim costs a round trip even if it finds nothing: it is made when half of the places are free, or when
             # no result has come for a second.
             enough = 1 if waited else max(1, min(limits.concurrency, bmdb_work.CLAIM_LIMIT) // 2)
             # The others come first, since a suspect may kill this function; if there are any, for half of the time.
-            others = state.more and (not state.suspects or deadline.remaining() > half)
-            ready = free >= enough and not (state.suspected and state.running) if others else not state.running
+            others = claims.more and (not claims.suspects or deadline.remaining() > half)
+            ready = free >= enough and not (claims.suspected and state.running) if others else not state.running
             if ready and state.has_time():
                 waited = False
-                works = state.claim(provider, free) if others else state.claim_suspects(provider)
+                works = claims.claim(free, state.running) if others else claims.claim_suspects(limits.concurrency)
                 if works and not prepared:
                     state.prepare(works)
                     prepared = True

@@ -1,27 +1,23 @@
 """
 The migrator: a CloudFormation custom resource that stands for the BMDB's schema.
 
-CloudFormation sends a request and waits up to an hour for an answer at the URL
-in the request. So every request is answered within the time of the invocation,
-whatever happens. The URL is a secret, since it allows answering: it appears in
-no message and no log.
+CloudFormation waits up to an hour for an answer to its request. So every request
+is answered within the time of the invocation, whatever happens.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import threading
+from concurrent import futures
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
-from shepherd_core.domain.clock import ANSWER_SECONDS, Deadline
-from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.clock import ANSWER_SECONDS, Deadline, in_background
+from shepherd_core.domain.errors import EventInvalid, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SchemaMismatch
 from shepherd_core.domain.events import event_object, field, shown
+from shepherd_core.operator import cloudformation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,22 +31,6 @@ RESOURCE_ID = "bmdb-schema"
 """Must never change: CloudFormation would replace the resource and delete the old one."""
 
 _VERSION = "SchemaVersion"
-_ATTEMPTS = 3
-_FIRST_PAUSE_SECONDS = 1.0
-_ANSWER_LIMITS = (3, 5)  # seconds to connect, and between two bytes
-_REASON_BYTES = 3_000  # CloudFormation takes 4,096 bytes in all
-_OK = 200
-_DIRECTION = "(north|south|east|west|central){1,2}"
-_ANSWERED = re.compile(
-    rf"https://cloudformation-custom-resource-response-[a-z]{{2}}(gov|iso[bef]?)?{_DIRECTION}[0-9]{{1,2}}"
-    rf"\.s3([.-](dualstack\.)?[a-z]{{2}}(-gov|-iso[bef]?)?-{_DIRECTION}-[0-9]{{1,2}})?\.amazonaws\.com(\.cn)?/[!-~]*"
-    r"|http://127\.0\.0\.1(:[0-9]+)?(/[!-~]*)?"
-)
-"""
-Where answers go: to CloudFormation's buckets, such as …-euwest1.s3.eu-west-1.amazonaws.com, or to a test here.
-
-A bucket that merely begins like that may be anybody's.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +73,16 @@ def handle(
 
     if not (isinstance(event, dict) and "ResponseURL" in event):
         return _carry_out(event, update, deadline, None)
-    url = event["ResponseURL"]
-    if not (isinstance(url, str) and _ANSWERED.fullmatch(url)):
-        host = shown(str(url).partition("://")[2].partition("/")[0])
-        raise EventInvalid(f"ResponseURL is at {host}; it must be at one of CloudFormation's own hosts")
+    url = cloudformation.answer_url(event)
     answer: dict[str, object]
     try:
         answer = {"Status": "SUCCESS", "Data": _carry_out(event, update, deadline, settings)}
     except Exception as error:  # noqa: BLE001 - CloudFormation waits for an answer in any case
         telemetry.error("deployment failed", exc=error)
-        answer = {"Status": "FAILED", "Reason": _reason(error)}
+        answer = {"Status": "FAILED", "Reason": cloudformation.failure_reason(error)}
     answer["PhysicalResourceId"] = RESOURCE_ID
     answer |= {name: event.get(name) for name in ("StackId", "RequestId", "LogicalResourceId")}
-    _deliver(url, json.dumps(answer).encode(), clock)
+    cloudformation.deliver(url, answer, clock)
     return answer
 
 
@@ -196,63 +173,9 @@ def _migrate(
 
 def _in_time(call: Callable[[], T], deadline: Deadline) -> T:
     """Return the result of *call*, run in a thread. At the deadline it is abandoned, and can commit no more."""
-    outcome: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
-
-    def target() -> None:
-        try:
-            outcome.put((call(), None))
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
-            outcome.put((None, error))
-
-    threading.Thread(target=target, daemon=True).start()
-    try:
-        result, error = outcome.get(timeout=max(0.0, deadline.remaining()))
-    except Empty:
-        message = "the migrations did not end within the time of this function; unfinished ones are rolled back"
-        raise TimeLimitExceeded(message) from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # there is no error, so there is a result
-
-
-def _reason(error: Exception) -> str:
-    """Return the reason for CloudFormation: of many faults as many as there is room for."""
-    if isinstance(error, ConfigError):
-        for count in range(len(error.faults), 0, -1):
-            more = len(error.faults) - count
-            rest = [f"and {more} more, in the log of the Migrator"] if more else []
-            reason = f"{type(error).__name__}: {ConfigError([*error.faults[:count], *rest])}"
-            if _fits(reason):
-                return reason
-    # The text of an error that is not ours may hold anything.
-    text = f": {error}" if isinstance(error, ShepherdError) else ": unexpected; see the log"
-    reason = f"{type(error).__name__}{text}"
-    while not _fits(reason):
-        reason = f"{reason[: len(reason) * 9 // 10 - 1]}…"
-    return reason
-
-
-def _fits(reason: str) -> bool:
-    return len(json.dumps(reason)) <= _REASON_BYTES
-
-
-def _deliver(url: str, answer: bytes, clock: Clock) -> None:
-    import requests  # noqa: PLC0415 - only for CloudFormation
-
-    outcome = ""
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            clock.sleep(_FIRST_PAUSE_SECONDS * attempt)
-        try:
-            # The URL is signed for an empty content type.
-            answered = requests.put(
-                url, answer, headers={"Content-Type": ""}, timeout=_ANSWER_LIMITS, allow_redirects=False
-            )
-        except requests.RequestException as error:
-            outcome = type(error).__name__  # its text holds the URL
-        else:
-            if answered.status_code == _OK:
-                return
-            outcome = f"status {answered.status_code}"
-        telemetry.warning("CloudFormation did not accept the answer", outcome=outcome)
-    raise AnswerUndelivered(f"CloudFormation did not accept the answer in {_ATTEMPTS} attempts: {outcome}")
+    outcome = in_background(call)
+    if not futures.wait([outcome], max(0.0, deadline.remaining())).done:
+        raise TimeLimitExceeded(
+            "the migrations did not end within the time of this function; unfinished ones are rolled back"
+        )
+    return outcome.result()

@@ -1,4 +1,4 @@
-"""Notices in words: pure."""
+"""The texts of notices: pure."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ProvisioningPlan:
     """The actions of one invocation, in this order; each is independent of the others."""
 
     decommissioned: tuple[Provided, ...] = ()
-    """Machines that were released and that the provider does not have any more: to be removed from the BMDB."""
+    """Machines that were released and that the provider does not have any more: to be decommissioned."""
     take_back: tuple[Provided, ...] = ()
     """Machines that were set aside and that the provider lists again."""
     set_aside: tuple[Provided, ...] = ()

@@ -134,7 +134,7 @@ def _recoverer() -> Function:
     from shepherd_core.domain.health import HealthTimeouts  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.loops.look import Look  # noqa: PLC0415
     from shepherd_core.loops.recoverer import Recoverer, RecoveryRules  # noqa: PLC0415
-    from shepherd_core.rules.remediation import possible  # noqa: PLC0415
+    from shepherd_core.rules.policy import possible  # noqa: PLC0415
 
     settings, provider = providers.load(RecovererSettings)
     first = settings.policy[0].kind

@@ -13,8 +13,8 @@ from shepherd_core.wiring import adapters, providers, settings
 if TYPE_CHECKING:
     from shepherd_core.agent.endpoint import AgentApi
     from shepherd_core.domain.remediation import StepKind
-    from shepherd_core.operator.single_step import SingleStep
-    from shepherd_core.operator.two_phase import TwoPhase
+    from shepherd_core.operator.drift_repair import DriftRepair
+    from shepherd_core.operator.reboot import Reboot
 
 
 @settings.per_document
@@ -43,7 +43,7 @@ def agent_api() -> AgentApi:
     return AgentApi(connection, limits, parse_relays(ours.relays), ours.new_agent_endpoint)
 
 
-def drift_repair(interval_seconds: float) -> TwoPhase:
+def drift_repair(interval_seconds: float) -> DriftRepair:
     """
     Return the operators' drift repair, with the settings of the Provisioner.
 
@@ -51,15 +51,15 @@ def drift_repair(interval_seconds: float) -> TwoPhase:
         ConfigError: the settings are wrong.
         SchemaMismatch, BmdbError: the BMDB cannot be used.
     """
-    from shepherd_core.operator.two_phase import TwoPhase  # noqa: PLC0415 - only operators need it
+    from shepherd_core.operator.drift_repair import DriftRepair  # noqa: PLC0415 - only operators need it
 
     ours, provider = providers.load(ProvisionerSettings)
     connection = adapters.bmdb(ours, role="operator")
     require(connection)  # a comparison opens no session, which would check the schema
-    return TwoPhase(provider, connection, adapters.CLOCK, ours.max_machines, ours.session_seconds, interval_seconds)
+    return DriftRepair(provider, connection, adapters.CLOCK, ours.max_machines, ours.session_seconds, interval_seconds)
 
 
-def single_step(kind: StepKind) -> SingleStep:
+def single_step(kind: StepKind) -> Reboot:
     """
     Return what takes a step of this *kind* for an operator, with the settings of the Recoverer.
 
@@ -68,13 +68,13 @@ def single_step(kind: StepKind) -> SingleStep:
         SchemaMismatch, BmdbError: the BMDB cannot be used.
         NotSupported: the provider cannot take the step.
     """
-    from shepherd_core.operator.single_step import SingleStep  # noqa: PLC0415 - only operators need it
-    from shepherd_core.rules.remediation import step_of  # noqa: PLC0415
+    from shepherd_core.operator.reboot import Reboot  # noqa: PLC0415 - only operators need it
+    from shepherd_core.rules.policy import step_of  # noqa: PLC0415
 
     ours, provider = providers.load(RecovererSettings)
     connection = adapters.bmdb(ours, role="operator")
     require(connection)
-    made = SingleStep(
+    made = Reboot(
         provider=provider,
         connection=connection,
         clock=adapters.CLOCK,

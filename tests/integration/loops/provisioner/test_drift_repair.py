@@ -23,8 +23,8 @@ from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.operator.adopt_forget import Adopt, Forget, OperatorAction, Outcome, Result
+from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import CancelRelease, Release
-from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.providers.equinix.objects import token_tag
 from shepherd_core.rules.drift import YOUNG_SECONDS, DriftKind
 from shepherd_core.rules.provisioning import PlanLimits
@@ -72,7 +72,7 @@ class Operator:
         self.fleet = fleet
         self.provider = provider
         self.clock = clock
-        self.resolution = TwoPhase(provider, fleet.connection, clock, 0, 60, interval)
+        self.resolution = DriftRepair(provider, fleet.connection, clock, 0, 60, interval)
 
     def resolve(self, remedy: OperatorAction, meanwhile: Callable[[], object] = lambda: None) -> list[Outcome]:
         """Look, let happen what happens *meanwhile*, and do it."""

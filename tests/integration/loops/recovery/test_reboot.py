@@ -16,8 +16,8 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
 from shepherd_core.operator.adopt_forget import Outcome, Result
-from shepherd_core.operator.single_step import SingleStep
-from shepherd_core.rules.remediation import step_of
+from shepherd_core.operator.reboot import Reboot
+from shepherd_core.rules.policy import step_of
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
@@ -52,7 +52,7 @@ class Desk(RecoveryEnvironment):
         """Take a step on a machine, as it is now or was seen."""
         assert isinstance(self.policy, str)
         policy, used = defaults.policy(self.policy), connection or self.fleet.connection
-        step = SingleStep(
+        step = Reboot(
             provider=self.provider,
             connection=used,
             clock=self.clock,

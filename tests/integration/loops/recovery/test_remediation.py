@@ -40,8 +40,8 @@ from shepherd_core.domain.remediation import (
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits
+from shepherd_core.rules.attempts import past_attempts
 from shepherd_core.rules.circuit_breaker import Limit
-from shepherd_core.rules.remediation import past_attempts
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.remediation import Timeouts
-from shepherd_core.rules.remediation import parse_policy, possible
+from shepherd_core.rules.policy import parse_policy, possible
 from shepherd_core.settings.checks.rule import Rule
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.remediation import Step, Timeouts
-from shepherd_core.rules.remediation import parse_policy
+from shepherd_core.rules.policy import parse_policy
 from shepherd_core.settings.base import Count, Seconds  # noqa: TC001 - pydantic looks them up
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.health import BreakerSettings, HealthSettings

@@ -24,7 +24,7 @@ from shepherd_core.domain.errors.provider import NotSupported, ProviderUnavailab
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.remediation import NextStep
 from shepherd_core.operator.adopt_forget import Outcome, Result
-from shepherd_core.rules.remediation import all_attempts, standing, unanswered_since
+from shepherd_core.rules.attempts import all_attempts, standing, unanswered_since
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SingleStep:
+class Reboot:
     """Takes one step on machines that an operator chose, one after the other."""
 
     provider: Provider

@@ -39,7 +39,7 @@ RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class TwoPhase:
+class DriftRepair:
     """Carries out operator actions on one provider's machines."""
 
     provider: Provider

@@ -1,0 +1,91 @@
+"""
+The remediation policy: steps in order, from gentle to violent, each with a number of attempts.
+
+The last step is quarantine. ``rules.remediation`` says which step comes next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shepherd_core.domain.remediation import QUARANTINE, STEPS, Step, Timeouts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from shepherd_core.domain.provider import Capability
+    from shepherd_core.domain.remediation import StepKind
+
+MAX_ATTEMPTS = 100
+"""Of all steps together: as many attempts as are read from the history."""
+_MAX_SECONDS = 86_400 * 7
+
+
+def parse_policy(text: str, timeouts: Timeouts) -> tuple[Step, ...]:
+    """
+    Return the policy that *text* describes, such as ``reboot:3,power-cycle:2,quarantine``.
+
+    A step is written as its name, the number of attempts, and the timeouts that
+    differ from *timeouts*, in seconds:
+    ``reinstall:1:boot-wait=900:grace=7200:cooldown=86400``.
+
+    Raises:
+        ValueError: *text* is not a policy; the message says what is wrong.
+    """
+    steps: list[Step] = []
+    for part in text.split(","):
+        name, *options = (word.strip() for word in part.split(":"))
+        if name not in STEPS:
+            message = f"{name!r} is not a step; use {', '.join(STEPS)}"
+            raise ValueError(message)
+        steps.append(_step(STEPS[name], options, timeouts))
+    names = [step.name for step in steps]
+    if len(set(names)) < len(names):
+        twice = max(names, key=names.count)
+        message = f"{twice} appears more than once; write {twice}:{names.count(twice)} for several attempts"
+        raise ValueError(message)
+    if names[-1] != QUARANTINE.name:
+        message = f"the policy must end with {QUARANTINE.name}, which may appear only once"
+        raise ValueError(message)
+    if len(names) == 1:
+        message = f"the policy must have a step before {QUARANTINE.name}"
+        raise ValueError(message)
+    if sum(step.attempts for step in steps) > MAX_ATTEMPTS:
+        message = f"the policy may have at most {MAX_ATTEMPTS} attempts in all"
+        raise ValueError(message)
+    return tuple(steps)
+
+
+def _step(kind: StepKind, options: Sequence[str], timeouts: Timeouts) -> Step:
+    attempts = 1
+    seconds = {"boot-wait": timeouts.boot_wait if kind.reboots else 0.0}
+    seconds |= {"grace": timeouts.grace, "cooldown": timeouts.cooldown}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if kind is QUARANTINE:
+            message = f"{kind.name} takes no options, but has {option!r}"
+            raise ValueError(message)
+        if not equals and key.isdecimal() and 1 <= int(key) <= MAX_ATTEMPTS:
+            attempts = int(key)
+        elif key in seconds and value.isdecimal() and int(value) <= _MAX_SECONDS:
+            seconds[key] = float(value)
+        else:
+            message = (
+                f"{option!r} of {kind.name} is neither a number of attempts, 1 to {MAX_ATTEMPTS}, nor boot-wait=, "
+                "grace= or cooldown= with whole seconds, at most a week"
+            )
+            raise ValueError(message)
+    own = Timeouts(boot_wait=seconds["boot-wait"], grace=seconds["grace"], cooldown=seconds["cooldown"])
+    return Step(kind, attempts, own)
+
+
+def possible(policy: Iterable[Step], capabilities: Collection[Capability]) -> tuple[StepKind, ...]:
+    """Return the steps of *policy* before quarantine that a provider with these *capabilities* can take."""
+    return tuple(
+        step.kind for step in policy if step.kind is not QUARANTINE and step.kind.needs in {None, *capabilities}
+    )
+
+
+def step_of(policy: Sequence[Step], kind: StepKind) -> Step:
+    """Return the step of this *kind*; if *policy* has none, one with the timeouts of its first step."""
+    return next((step for step in policy if step.kind is kind), Step(kind, 1, policy[0].timeouts))

@@ -1,0 +1,131 @@
+"""Remediation policies: how they are written, and what a provider can take of them."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.domain.errors.provider import NotSupported
+from shepherd_core.domain.machine import ProviderId
+from shepherd_core.domain.provider import Capability
+from shepherd_core.domain.remediation import (
+    QUARANTINE,
+    REBOOT,
+    REINSTALL,
+    RESTART_AGENT,
+    STEPS,
+    Step,
+    StepKind,
+    Timeouts,
+)
+from shepherd_core.providers.static import StaticProvider
+from shepherd_core.rules.policy import MAX_ATTEMPTS, parse_policy, possible
+from shepherd_core.settings.functions.loops import RecovererSettings
+from shepherd_core.settings.sources import load
+
+from tests.conftest import ManualClock
+from tests.support import defaults
+
+EVERYTHING = frozenset(Capability)
+
+
+def test_the_default_policy_starts_with_a_reboot_and_destroys_nothing() -> None:
+    """A default must not delete data."""
+    steps = defaults.policy()
+    assert [(step.name, step.attempts) for step in steps] == [("reboot", 3), ("power-cycle", 2), ("quarantine", 1)]
+
+
+def test_a_step_may_have_timeouts_of_its_own() -> None:
+    """A reinstall takes longer than a reboot; what a step does not set is as for all."""
+    first, second, last = parse_policy(
+        " restart-agent , reinstall:2:boot-wait=900:grace=7200, quarantine",
+        Timeouts(boot_wait=60, grace=600, cooldown=30),
+    )
+    assert first == Step(RESTART_AGENT, 1, Timeouts(boot_wait=0, grace=600, cooldown=30))
+    assert second == Step(REINSTALL, 2, Timeouts(boot_wait=900, grace=7200, cooldown=30))
+    assert last.kind is QUARANTINE
+
+
+@pytest.mark.parametrize("text", ["reboot:99,quarantine", "reboot:60,power-cycle:39,quarantine"])
+def test_a_policy_may_have_as_many_attempts_as_are_read(text: str) -> None:
+    """Quarantine is one of the hundred."""
+    assert sum(step.attempts for step in defaults.policy(text)) == MAX_ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", f"'' is not a step; use {', '.join(STEPS)}"),
+        ("kick:3,quarantine", "'kick' is not a step"),
+        ("Reboot,quarantine", "'Reboot' is not a step"),
+        ("reboot:3", "the policy must end with quarantine, which may appear only once"),
+        ("quarantine,reboot", "the policy must end with quarantine, which may appear only once"),
+        ("quarantine", "the policy must have a step before quarantine"),
+        ("reboot,power-cycle,reboot,quarantine", "reboot appears more than once; write reboot:2 for several attempts"),
+        ("reboot:0,quarantine", "'0' of reboot is neither a number of attempts"),
+        ("reboot:-1,quarantine", "'-1' of reboot is neither"),
+        ("reboot:many,quarantine", "'many' of reboot is neither"),
+        ("reboot:grace,quarantine", "'grace' of reboot is neither"),
+        ("reboot:grace=soon,quarantine", "'grace=soon' of reboot is neither"),
+        ("reboot:grace=1e9,quarantine", "'grace=1e9' of reboot is neither"),
+        ("reboot:grace=604801,quarantine", "at most a week"),
+        ("reboot:patience=3,quarantine", "'patience=3' of reboot is neither"),
+        ("reboot,quarantine:2", "quarantine takes no options, but has '2'"),
+        ("reboot:60,power-cycle:41,quarantine", "at most 100 attempts in all"),
+        ("reboot,,quarantine", "'' is not a step"),
+    ],
+)
+def test_an_invalid_policy_is_refused_with_the_reason(text: str, wanted: str) -> None:
+    """A policy that its author did not mean would power-cycle machines."""
+    with pytest.raises(ValueError, match=wanted.replace("(", r"\(")):
+        defaults.policy(text)
+
+
+@given(st.text(alphabet="reboot:,quarantine=123 x", max_size=40))
+def test_any_text_is_a_policy_or_refused(text: str) -> None:
+    """Nothing else may leave the parser."""
+    try:
+        steps: Any = defaults.policy(text)
+    except ValueError:
+        return
+    assert steps[-1].kind is QUARANTINE
+
+
+def test_the_policy_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its fault is reported with all others; the timeouts that it does not set are settings too."""
+    for name, value in {"BMDB_HOST": "db", "PROVIDER": "redfish", "REMEDIATION_POLICY": "reboot:2,quarantine"}.items():
+        monkeypatch.setenv(f"SHEPHERD_{name}", value)
+    monkeypatch.setenv("SHEPHERD_GRACE_SECONDS", "60")
+    (settings,) = load(RecovererSettings)
+    assert settings.policy[0] == Step(REBOOT, 2, Timeouts(boot_wait=120, grace=60, cooldown=600))
+    monkeypatch.setenv("SHEPHERD_REMEDIATION_POLICY", "kick")
+    with pytest.raises(ConfigError, match="SHEPHERD_REMEDIATION_POLICY is 'kick': 'kick' is not a step"):
+        load(RecovererSettings)
+
+
+@pytest.mark.parametrize(
+    ("policy", "can", "steps"),
+    [
+        ("reboot,quarantine", EVERYTHING, ["reboot"]),
+        ("reboot,quarantine", frozenset(), []),
+        ("restart-agent,reboot,quarantine", frozenset(), ["restart-agent"]),
+        ("reinstall,power-cycle,quarantine", frozenset({Capability.REINSTALL}), ["reinstall"]),
+    ],
+)
+def test_possible_lists_the_steps_that_the_provider_can_take(
+    policy: str, can: frozenset[Capability], steps: list[str]
+) -> None:
+    """A Recoverer that can do nothing but give up is refused."""
+    assert [kind.name for kind in possible(defaults.policy(policy), can)] == steps
+
+
+@pytest.mark.parametrize("kind", STEPS.values(), ids=STEPS)
+def test_a_step_asks_the_provider_for_the_capability_that_it_needs(kind: StepKind) -> None:
+    """Else a policy would be checked for one capability and use another."""
+    if kind.take is None:
+        assert kind.needs is None
+        return
+    with pytest.raises(NotSupported, match=f"the provider static cannot {kind.needs} machines"):
+        kind.take(StaticProvider(lambda: b"[]"), ProviderId("machine"), Deadline(ManualClock(), 1))
