@@ -64,7 +64,7 @@ _READY = {
 }
 _BUILD = {
     "migrator": "from shepherd_core.operator import migrator; adapters.bmdb()",
-    "agent_api": "services.agent_api()",
+    "agent_api": "agent_endpoint.build()",
 }
 
 
@@ -76,7 +76,7 @@ import os
 os.environ.update({environment!r})
 import functions.{function}.app
 from shepherd_core import handlers
-from shepherd_core.wiring import adapters, loops, services
+from shepherd_core.wiring import adapters, agent_endpoint, loops
 {_BUILD.get(function, f"loops.build({function!r})")}
 """
 

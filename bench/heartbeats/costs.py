@@ -91,7 +91,7 @@ def _function(driver: pg8000.native.Connection, fleet: Sequence[Machine], batch:
         check=True,
         text=True,
         cwd=_ROOT,
-        env={**os.environ, "SHEPHERD_REPORT_SECONDS": "0"},
+        env={**os.environ, "SHEPHERD_MIN_REPORT_SECONDS": "0"},
     )
     return {**json.loads(done.stdout.splitlines()[-1]), "wal_bytes": _position(driver) - begin}
 

@@ -21,7 +21,7 @@ from typing import Any
 import pg8000.native
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
-from shepherd_core.wiring import services
+from shepherd_core.wiring import agent_endpoint
 
 from bench.fleet import driver as open_driver
 from bench.heartbeats import costs, wire
@@ -91,7 +91,7 @@ class Bench:
     def first(self) -> float:
         """Return the heartbeats per second of a process that has just connected."""
         self._driver().close()
-        services.agent_api.cache_clear()
+        agent_endpoint.build.cache_clear()
         events = self._events()
         _call(events[0])
         return _rate(_call, events[1:])
@@ -116,7 +116,7 @@ class Bench:
         return self._signed_at
 
     def _driver(self) -> pg8000.native.Connection:
-        return services.agent_api().connection._connected()  # noqa: SLF001 - the same connection, without Shepherd's code
+        return agent_endpoint.build().connection._connected()  # noqa: SLF001 - the same connection, without Shepherd's code
 
 
 def _call(event: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ def measure(*, quick: bool) -> Result:
             SHEPHERD_BMDB_HOST=settings.bmdb_host,
             SHEPHERD_BMDB_NAME=settings.bmdb_name,
             SHEPHERD_BMDB_USER=settings.bmdb_user,
-            SHEPHERD_REPORT_SECONDS="0",
+            SHEPHERD_MIN_REPORT_SECONDS="0",
         )
         driver = open_driver(settings)
         plant = f"INSERT INTO machines SELECT FROM generate_series(1, {machines}) RETURNING machine_id"
@@ -156,7 +156,7 @@ def measure(*, quick: bool) -> Result:
         for way in ways.values():
             way()  # creates the rows and warms up
         figures = in_turn(repeats, ways)
-        services.agent_api().connection.close()
+        agent_endpoint.build().connection.close()
         by_size, answers = {}, {}
         for size in BATCHES:
             by_size[size], answers[size] = costs.measure(driver, fleet, min(size, machines))

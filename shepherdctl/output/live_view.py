@@ -38,7 +38,7 @@ _COUNTED = {
         "created": "creates {}",
         "intents_completed": "records {} of an interrupted creation",
         "intents_abandoned": "abandons the creation of {}",
-        "disputed": "finds drift at {}",
+        "drifted": "finds drift at {}",
     },
     "initializer": {
         "finished": "starts the agent on {}",

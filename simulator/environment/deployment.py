@@ -82,7 +82,7 @@ def functions(environment: Environment, aws: Mapping[str, str], agent_sha256: st
         "agent_api": FunctionConfig(
             {
                 **common,
-                "SHEPHERD_REPORT_SECONDS": str(scaled(5)),
+                "SHEPHERD_MIN_REPORT_SECONDS": str(scaled(5)),
                 HEARTBEAT_INTERVAL: str(environment.interval_seconds),
                 "SHEPHERD_RELAYS": ",".join(
                     f"{environment.settings.provider}{location and '/'}{location}={relay.address}"

@@ -21,7 +21,7 @@ from shepherd_core.domain.clock import CLOSING_SECONDS, Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded, EventInvalid, ShepherdError
 from shepherd_core.domain.events import event_object, field, shown, texts
 from shepherd_core.telemetry import Metric
-from shepherd_core.wiring import adapters, loops, services, settings
+from shepherd_core.wiring import adapters, agent_endpoint, loops, settings
 from shepherd_core.wiring.adapters import CLOCK
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) 
     try:
         counts = {**function.run(deadline, runtime_info), **settings.counts()}
     except DriftLimitExceeded as error:
-        counts = {Metric.DRIFT_LIMIT_EXCEEDED: 1, Metric.DISPUTED: len(error.drift), **settings.counts()}
+        counts = {Metric.DRIFT_LIMIT_EXCEEDED: 1, Metric.DRIFTED: len(error.drift), **settings.counts()}
         telemetry.emit(loop, function.provider, counts)
         raise
     telemetry.emit(loop, function.provider, counts)
@@ -133,7 +133,7 @@ def agent_api(event: Mapping[str, Any], context: LambdaContext) -> dict[str, obj
     telemetry.bind(request_id=context.aws_request_id, loop="agent_api")
     try:
         request = _request(event)
-        api = services.agent_api()
+        api = agent_endpoint.build()
         telemetry.bind(**settings.log_keys())
         answer = api.handle(request)
     except ShepherdError as error:

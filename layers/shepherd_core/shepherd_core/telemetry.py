@@ -89,7 +89,7 @@ class Metric(StrEnum):
     """Intents that were dropped because their machine was never created."""
     ASSIMILATED = "assimilated"
     """Unknown machines at the provider that were taken into the BMDB."""
-    DISPUTED = "disputed", _ALARM
+    DRIFTED = "drifted", _ALARM
     """Machines with drift that the Provisioner does not repair."""
     DRIFT_LIMIT_EXCEEDED = "drift_limit_exceeded", _ALARM
     """1 if more machines drifted than the limit allows, so that the invocation changed nothing, else 0."""

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.rules.drift import Comparison, Drift, DriftKind, agreed
-from shepherd_core.wiring import services
+from shepherd_core.wiring import operators
 
 from shepherdctl import actions
 from shepherdctl.database import explain_schema_mismatch
@@ -83,7 +83,7 @@ def find_drift(interval: float, between: Callable[[], None]) -> tuple[str, list[
     Raises:
         ShepherdError: the settings are wrong, or the provider or the BMDB cannot be read.
     """
-    with explain_schema_mismatch(), closing((sides := services.drift_repair(interval)).connection):
+    with explain_schema_mismatch(), closing((sides := operators.drift_repair(interval)).connection):
         deadline = Deadline(sides.clock, actions.SECONDS + interval)
         first = sides.compare(deadline)
         between()

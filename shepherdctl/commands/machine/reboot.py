@@ -9,7 +9,7 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
 from shepherd_core.domain.states import State
 from shepherd_core.operator.adopt_forget import Outcome, Result
-from shepherd_core.wiring import services
+from shepherd_core.wiring import operators
 
 from shepherdctl.commands.machine.repair import print_outcomes
 from shepherdctl.confirm import Yes, confirm, require_terminal
@@ -85,7 +85,7 @@ def _interrupt(
     yes: bool,
 ) -> None:
     selection = selection.to_confirm(names, yes=yes or dry_run)
-    with explain_schema_mismatch(), closing((step := services.single_step(kind)).connection):
+    with explain_schema_mismatch(), closing((step := operators.reboot(kind)).connection):
         observer = Observer(queries.now(step.connection), queries.pauses(step.connection))
         machines = selection.to_change(step.connection)
         outcomes = [step.evaluate(machine) for machine in machines]

@@ -10,7 +10,7 @@ from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import Adopt, Forget, OperatorAction, Outcome, Result
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
-from shepherd_core.wiring import services
+from shepherd_core.wiring import operators
 
 from shepherdctl import actions
 from shepherdctl.commands.fleet.reconcile import Interval
@@ -57,7 +57,7 @@ def adopt(
     """
     require_terminal(yes=yes or dry_run or len(machines) == 1)
     wanted = tuple(ProviderId(name) for name in dict.fromkeys(machines))
-    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
+    with explain_schema_mismatch(), closing((repair := operators.drift_repair(interval)).connection):
         action = Adopt(wanted, DriftKind(kind), repair.max_machines, current_user())
         outcomes = _carry_out(repair, action, ask_for_one=False, dry_run=dry_run, yes=yes)
     print_outcomes(outcomes, output, dry_run=dry_run)
@@ -87,7 +87,7 @@ def forget(
     """
     selection = selection.to_confirm(machines, yes=yes or dry_run)
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS)
-    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
+    with explain_schema_mismatch(), closing((repair := operators.drift_repair(interval)).connection):
         action = Forget(selection.ids(repair.connection), order)
         outcomes = _carry_out(repair, action, ask_for_one=False, dry_run=dry_run, yes=yes)
     print_outcomes(outcomes, output, dry_run=dry_run)
@@ -122,7 +122,7 @@ def release(
     require_terminal(yes=yes or dry_run)
     selection = selection.to_confirm(machines, yes=yes or dry_run)
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS, despite_heartbeat)
-    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
+    with explain_schema_mismatch(), closing((repair := operators.drift_repair(interval)).connection):
         action = actions.release(repair, selection.ids(repair.connection), order, cancel=cancel)
         outcomes = _carry_out(repair, action, ask_for_one=not cancel, dry_run=dry_run, yes=yes)
     print_outcomes(outcomes, output, dry_run=dry_run)

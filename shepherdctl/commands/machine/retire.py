@@ -12,7 +12,7 @@ from shepherd_core.operator.adopt_forget import Forget, OperatorAction, Outcome,
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import Release
 from shepherd_core.rules.drift import FRESH_SECONDS, Comparison, alive
-from shepherd_core.wiring import services
+from shepherd_core.wiring import operators
 
 from shepherdctl import actions
 from shepherdctl.commands.fleet.reconcile import Interval
@@ -59,7 +59,7 @@ def retire(
     require_terminal(yes=yes or dry_run)
     selection = selection.to_confirm(machines, yes=yes or dry_run)
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS, despite_heartbeat)
-    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
+    with explain_schema_mismatch(), closing((repair := operators.drift_repair(interval)).connection):
         first = actions.compare(repair)
         steps = [
             _step(repair, machine_id, first, order) for machine_id in selection.ids(repair.connection, none_ok=True)

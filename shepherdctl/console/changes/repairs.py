@@ -9,7 +9,7 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import Adopt, Forget, Result
 from shepherd_core.rules.drift import DriftKind
-from shepherd_core.wiring import services
+from shepherd_core.wiring import operators
 
 from shepherdctl import actions
 from shepherdctl.console import forms
@@ -33,7 +33,7 @@ def _repair(
     compared: list[Comparison] = []
 
     def run(dry_run: bool) -> Shown:
-        with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
+        with explain_schema_mismatch(), closing((repair := operators.drift_repair(interval)).connection):
             wanted = action(repair)
             if not dry_run:
                 outcomes = actions.carry_out(repair, wanted, compared[-1])

@@ -122,7 +122,7 @@ PROVIDER = (
         "two devices with one token",
         "provisioner",
         _one_token_for_two,
-        frozenset({"disputed"}),
+        frozenset({"drifted"}),
         breaks="no_machine_is_created_twice",
     ),
     *rows(

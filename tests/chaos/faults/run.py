@@ -14,7 +14,7 @@ from tests.chaos.faults.stage import Fault, Stage
 from tests.chaos.invariants import violations
 from tests.chaos.stage.environment import Environment
 
-_DISPUTED_ANYWAY = 1
+_DRIFTED_ANYWAY = 1
 """The vanished machine of the Provisioner's scenario."""
 
 
@@ -89,8 +89,8 @@ def _shown(scenario: FaultyScenario, environment: Environment) -> set[str]:
         shown |= {f"{how} {row[0]}" for row in environment.fleet.sql(causes.format(column, table))}
     if counts.get(Metric.INCOMPLETE):
         shown.add("incomplete")
-    if counts.get(Metric.DISPUTED, 0) > _DISPUTED_ANYWAY:
-        shown.add("disputed")
+    if counts.get(Metric.DRIFTED, 0) > _DRIFTED_ANYWAY:
+        shown.add("drifted")
     return shown
 
 

@@ -27,7 +27,7 @@ from shepherd_core.adapters.ssh import dialer
 from shepherd_core.agent import endpoint
 from shepherd_core.loops import initializer, provisioner, recoverer, updater
 from shepherd_core.providers.equinix import adapter
-from shepherd_core.wiring import loops, services
+from shepherd_core.wiring import agent_endpoint, loops
 
 from simulator.lambda_.environment import Context
 from tests.chaos.crash_points import Points
@@ -39,8 +39,8 @@ SECONDS = 300.0
 """Time limit of an invocation."""
 
 IMPORTED = (
-    endpoint, aws, aws_lambda_powertools.utilities.parameters, boto3, loops, services, adapter, initializer, documents,
-    provisioner, recoverer, handlers, secrets, dialer, ssh_keys, updater,
+    endpoint, aws, aws_lambda_powertools.utilities.parameters, boto3, loops, agent_endpoint, adapter, initializer,
+    documents, provisioner, recoverer, handlers, secrets, dialer, ssh_keys, updater,
 )  # fmt: skip
 """Modules that are imported before the fork, once for all processes."""
 

@@ -58,8 +58,8 @@ def _environment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setenv("SHEPHERD_BMDB_NAME", fleet.settings.bmdb_name)
     monkeypatch.setenv("SHEPHERD_BMDB_USER", fleet.settings.bmdb_user)
     monkeypatch.setenv("SHEPHERD_BMDB_ROLES", fleet.settings.bmdb_roles or "")
-    monkeypatch.setenv("SHEPHERD_REPORT_SECONDS", "0")
-    monkeypatch.setenv("SHEPHERD_HARDWARE_REPORT_SECONDS", "0")
+    monkeypatch.setenv("SHEPHERD_MIN_REPORT_SECONDS", "0")
+    monkeypatch.setenv("SHEPHERD_MIN_HARDWARE_REPORT_SECONDS", "0")
     yield
     function_process.end()
 

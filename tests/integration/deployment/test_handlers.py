@@ -397,7 +397,7 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
     with pytest.raises(DriftLimitExceeded):
         invoke("provisioner")
     (record,), lines = output(capsys)
-    assert measured(record) == {"drift_limit_exceeded": 1, "disputed": 4}
+    assert measured(record) == {"drift_limit_exceeded": 1, "drifted": 4}
     assert lines[-1]["message"] == "invocation failed"
     assert "machine-3" in lines[-1]["exception"]
     assert queries.pauses(fleet.connection) == []

@@ -12,7 +12,7 @@ from shepherd_core.domain.errors import ConfigError, ShepherdError, SourceMissin
 from shepherd_core.settings.document import LIMIT_BYTES
 from shepherd_core.settings.functions.loops import InitializerSettings
 from shepherd_core.telemetry import Metric
-from shepherd_core.wiring import loops, services, settings
+from shepherd_core.wiring import agent_endpoint, loops, settings
 from shepherd_core.wiring.settings import RELOAD_SECONDS, DocumentInForce, fetch
 
 from tests.conftest import ManualClock
@@ -270,9 +270,9 @@ def test_a_document_with_which_nothing_can_be_built_leaves_the_last_one_in_force
 def test_the_agent_api_reads_the_document_too(file: Path) -> None:
     """It is the one function that knows no provider."""
     append(file, "[agent_api]\nstale_seconds = 60\n")
-    first = services.agent_api()
+    first = agent_endpoint.build()
     append(file, "max_body_bytes = 2048\n")
-    second = services.agent_api()
+    second = agent_endpoint.build()
     assert (first._limits.stale_seconds, second._limits.stale_seconds, second._limits.body_bytes) == (60, 60, 2048)
     second.close()
 

@@ -1,4 +1,4 @@
-"""What operators are told in words, at the topic of the alarms."""
+"""Notices: what operators are told at the topic of the alarms."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.work import notices
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import Process
-from shepherd_core.wiring import notifications
+from shepherd_core.wiring.notices import publish as publish_notices
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.waiting import WAIT_SECONDS
@@ -45,7 +45,7 @@ def told(aws: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[
 
 def publish(fleet: Fleet, seconds: float = 60) -> None:
     """Do what each invocation does at its end."""
-    notifications.publish(fleet.connection, PROVIDER, Deadline(SystemClock(), seconds))
+    publish_notices(fleet.connection, PROVIDER, Deadline(SystemClock(), seconds))
 
 
 def suspend(fleet: Fleet, record: Callable[..., object] = suspension.set_suspensions, **reasons: str) -> None:
@@ -176,7 +176,7 @@ def test_no_message_is_begun_without_time_for_it(fleet: Fleet, told: Callable[[]
 
     quarantine(fleet, 1, "enough")
     suspend(fleet, fra="why")
-    notifications.publish(fleet.connection, PROVIDER, Deadline(Hasty(), 60))
+    publish_notices(fleet.connection, PROVIDER, Deadline(Hasty(), 60))
     assert [subject for subject, _ in told()] == ["Shepherd, static: 1 machine put into quarantine"]
     fleet.pass_time(LATER)
     publish(fleet)

@@ -216,12 +216,6 @@ def test_agent_must_answer_for_exactly_what_it_was_sent(
         take(Machine(success(theirs)), deadline)
 
 
-def test_refusal_of_the_agent_counts_more_than_its_exit_status(deadline: Deadline) -> None:
-    """Its own words say more than a number."""
-    with pytest.raises(AgentRefused, match="no disk"):
-        take(Machine(refusal("no disk"), exit_status=1, stderr=b"noise"), deadline)
-
-
 def test_last_words_of_an_agent_that_exits_are_in_the_message(deadline: Deadline) -> None:
     """Most often they are the reason: a library or an interpreter that the machine has not."""
     with pytest.raises(AgentExited, match="status 127: sh: not found") as caught:

@@ -58,13 +58,13 @@ case(
     {"HEARTBEAT_INTERVAL_SECONDS": 9},
     {"HEARTBEAT_INTERVAL_SECONDS": 10},
     INTERVAL,
-    "agent_api.report_seconds",
+    "agent_api.min_report_seconds",
 )
 case(
-    {"HEARTBEAT_INTERVAL_SECONDS": 3600, "REPORT_SECONDS": 1800.5},
-    {"HEARTBEAT_INTERVAL_SECONDS": 3600, "REPORT_SECONDS": 1800},
+    {"HEARTBEAT_INTERVAL_SECONDS": 3600, "MIN_REPORT_SECONDS": 1800.5},
+    {"HEARTBEAT_INTERVAL_SECONDS": 3600, "MIN_REPORT_SECONDS": 1800},
     INTERVAL,
-    "agent_api.report_seconds",
+    "agent_api.min_report_seconds",
 )
 case(
     {"SSH_CONNECT_TIMEOUT_SECONDS": 60},

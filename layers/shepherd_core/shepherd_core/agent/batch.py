@@ -19,7 +19,7 @@ from shepherd_core.domain.pb.callback_pb2 import HeartbeatAnswer, HeartbeatBatch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from shepherd_core.agent.judgement import Answer
+    from shepherd_core.agent.received_request import Answer
 
 MOST_ENTRIES = 500
 """Heartbeats in a batch: as many as one statement records."""

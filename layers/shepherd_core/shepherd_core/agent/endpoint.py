@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.agent import batch
 from shepherd_core.agent.heartbeats import Refused, SignedBody
-from shepherd_core.agent.judgement import Call, Judgement
+from shepherd_core.agent.judgement import Judgement
 from shepherd_core.agent.new_endpoint import NewEndpoint
+from shepherd_core.agent.received_request import ReceivedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,24 +98,24 @@ class AgentApi:
         """
         relayed = request.path.endswith(_BATCH)
         told = partial(self._new_endpoint.told, request=request, relayed=relayed)
-        call = Call(request.received_at, request.address, told, relayed=relayed)
+        received = ReceivedRequest(request.received_at, request.address, told, relayed=relayed)
         try:
             self._check(request)
             if relayed:
-                return self._answer_batch(request, call)
-            answer = self._judgement.judge([_signed(request)], call)[0]
+                return self._answer_batch(request, received)
+            answer = self._judgement.judge([_signed(request)], received)[0]
         except Refused as refusal:
-            answer = call.refuse(refusal)
+            answer = received.refuse(refusal)
         finally:
-            call.close()
+            received.close()
         return AgentResponse(answer.status, answer.time, answer.body)
 
-    def _answer_batch(self, request: AgentRequest, call: Call) -> AgentResponse:
+    def _answer_batch(self, request: AgentRequest, received: ReceivedRequest) -> AgentResponse:
         path = request.path.removesuffix(_BATCH) + _HEARTBEAT
         entries = batch.decode(request.body, path, self._limits.body_bytes)
-        judged = iter(self._judgement.judge([each for each in entries if isinstance(each, SignedBody)], call))
+        judged = iter(self._judgement.judge([each for each in entries if isinstance(each, SignedBody)], received))
         answers = [
-            (each.signature, next(judged)) if isinstance(each, SignedBody) else (b"", call.refuse(each))
+            (each.signature, next(judged)) if isinstance(each, SignedBody) else (b"", received.refuse(each))
             for each in entries
         ]
         # Of a batch with nothing that was taken, AWS counts a refusal or a failure, as of a single heartbeat.

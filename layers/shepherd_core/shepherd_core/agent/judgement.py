@@ -21,24 +21,22 @@ from nacl.signing import SigningKey
 
 from shepherd_core import telemetry
 from shepherd_core.agent.heartbeats import Refused
+from shepherd_core.agent.received_request import Answer
 from shepherd_core.bmdb.agents import reports
 from shepherd_core.domain.errors.bmdb import BmdbError
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.agent.heartbeats import SignedBody
+    from shepherd_core.agent.received_request import ReceivedRequest
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.settings.relays import Relays
 
-_LATER = HTTPStatus.SERVICE_UNAVAILABLE
 _CACHED_KEYS = 100_000
 """Machines whose key is cached; about 30 MB."""
-_LONGEST_ADDRESS = 64
-_MOST_NAMED = 10
-"""Refusals of one request that its line in the log names; it counts all."""
 MOST_OF_A_MACHINE = 3
 """Heartbeats of one machine in one request that are judged; more are refused."""
 
@@ -60,18 +58,6 @@ class Limits:
     """The seconds between two heartbeats, as agents are told; 0: they are told nothing."""
     path_prefix: str | None = None
     """What paths must begin with; None: anything."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a heartbeat: a HeartbeatResponse if the status is 200, else a line of text."""
-
-    status: HTTPStatus
-    time: int
-    """Milliseconds since the Unix epoch, by the database's clock if it was asked."""
-    body: bytes
-    response_key: bytes | None = None
-    """That of the agent that signed the heartbeat; None: it has none, or no known agent signed it."""
 
 
 @dataclass(slots=True)
@@ -96,41 +82,6 @@ class _Entry:
     response_key: bytes | None = None
 
 
-class Call:
-    """One request with heartbeats: what holds for all of them, and one line in the log for those that are refused."""
-
-    def __init__(self, received_at: int, address: str, told: Callable[[UUID], str], *, relayed: bool) -> None:
-        """
-        Begin one that arrived at *received_at*, in milliseconds since the Unix epoch, from *address*.
-
-        *told* returns the endpoint that an agent is told to report to; empty: none. *relayed*: a relay sent it.
-        """
-        self.received_at = received_at
-        self.told = told
-        self.relayed = relayed
-        self._address = address[:_LONGEST_ADDRESS]
-        self._refused: list[dict[str, object]] = []
-        self._count = 0
-
-    def unavailable(self) -> Answer:
-        """Return the answer to what cannot be recorded now."""
-        return Answer(_LATER, self.received_at, b"try again later\n")
-
-    def refuse(self, refusal: Refused, machine_id: UUID | None = None) -> Answer:
-        """Return the answer to what is refused."""
-        self._count += 1
-        if self._count <= _MOST_NAMED:
-            self._refused.append({"status": refusal.status, "machine_id": machine_id, "why": refusal.why})
-        return Answer(refusal.status, refusal.time or self.received_at, f"{refusal.text}\n".encode())
-
-    def close(self) -> None:
-        """Log what was refused: one line, because a sender can cause any number of refusals."""
-        if self._refused:
-            first, *others = self._refused
-            more: dict[str, object] = {"others": others} if others else {}
-            telemetry.warning("request refused", **first, address=self._address, count=self._count, **more)
-
-
 class Judgement:
     """Judges heartbeats. Belongs to the thread that owns *connection*: one call at a time."""
 
@@ -142,7 +93,7 @@ class Judgement:
         # Used if a machine has no key, so that the work is the same. Its private half is discarded.
         self._dummy_key = SigningKey.generate().verify_key.encode()
 
-    def judge(self, bodies: Sequence[SignedBody], call: Call) -> list[Answer]:
+    def judge(self, bodies: Sequence[SignedBody], received: ReceivedRequest) -> list[Answer]:
         """
         Record the heartbeats in *bodies* and return the answer to each, also if the BMDB is down.
 
@@ -161,10 +112,10 @@ class Judgement:
                 machine_id = entry.signed.machine_id()
                 _next_round(rounds, machine_id)[machine_id] = entry
             except Refused as refusal:
-                entry.answer = call.refuse(refusal, machine_id)
+                entry.answer = received.refuse(refusal, machine_id)
         try:
             for each in filter(None, rounds):
-                self._judge_once(each, call)
+                self._judge_once(each, received)
         except BmdbError as error:
             open_entries = [each for judged in rounds for each, entry in judged.items() if entry.answer is None]
             telemetry.error(
@@ -173,15 +124,19 @@ class Judgement:
                 machines=len(open_entries),
                 cause=error,
             )
-        locked = [entry.signed.machine for entry in entries if entry.answer and entry.answer.status == _LATER]
+        locked = [
+            entry.signed.machine
+            for entry in entries
+            if entry.answer and entry.answer.status == HTTPStatus.SERVICE_UNAVAILABLE
+        ]
         if locked:
             telemetry.warning("heartbeats not recorded: rows are locked", machines=len(locked), machine_id=locked[0])
-        return [replace(entry.answer or call.unavailable(), response_key=entry.response_key) for entry in entries]
+        return [replace(entry.answer or received.unavailable(), response_key=entry.response_key) for entry in entries]
 
-    def _judge_once(self, entries: Mapping[UUID, _Entry], call: Call) -> None:
+    def _judge_once(self, entries: Mapping[UUID, _Entry], received: ReceivedRequest) -> None:
         """Judge one heartbeat of each machine."""
         tried = self._with_cached_keys(entries)
-        self._accept(entries, tried, call)
+        self._accept(entries, tried, received)
         left = {machine_id: entry for machine_id, entry in entries.items() if entry.answer is None}
         if not left:
             return
@@ -197,12 +152,12 @@ class Judgement:
                     new[machine_id] = _Known(key, entry.response_key, self._relay(agents[machine_id]))
             else:
                 why = "the signature is not by its agent" if key else "it has no agent"
-                entry.answer = call.refuse(_unauthorized(why, agents[machine_id]), machine_id)
-        self._accept(left, new, call)
+                entry.answer = received.refuse(_unauthorized(why, agents[machine_id]), machine_id)
+        self._accept(left, new, received)
         for machine_id, entry in left.items():
             if entry.answer is None and entry.heartbeat is not None:
                 why = self._why_not_accepted(entry.heartbeat, agents[machine_id])
-                entry.answer = call.refuse(_unauthorized(why, agents[machine_id]), machine_id)
+                entry.answer = received.refuse(_unauthorized(why, agents[machine_id]), machine_id)
             elif machine_id in new and new[machine_id].reported_at:
                 if len(self._known) >= _CACHED_KEYS:
                     self._known.clear()
@@ -218,9 +173,9 @@ class Judgement:
                 entry.response_key = known.response_key
         return fitting
 
-    def _accept(self, entries: Mapping[UUID, _Entry], agents: Mapping[UUID, _Known], call: Call) -> None:
+    def _accept(self, entries: Mapping[UUID, _Entry], agents: Mapping[UUID, _Known], received: ReceivedRequest) -> None:
         """Record the heartbeats of *agents*, whose keys fit; answer those that are recorded or are not valid."""
-        now, interval = call.received_at, self._limits.interval_seconds
+        now, interval = received.received_at, self._limits.interval_seconds
         heartbeats = []
         for machine_id, agent in agents.items():
             entry = entries[machine_id]
@@ -229,7 +184,7 @@ class Judgement:
                 self._check_pace(agent, heartbeat, now)
                 heartbeats.append(heartbeat)
             except Refused as refusal:
-                entry.answer = call.refuse(refusal, machine_id)
+                entry.answer = received.refuse(refusal, machine_id)
         if not heartbeats:
             return
         replies = reports.accept_heartbeats(self._connection, heartbeats, self._limits.stale_seconds)
@@ -239,17 +194,17 @@ class Judgement:
                 continue
             agent, entry = agents[heartbeat.machine_id], entries[heartbeat.machine_id]
             if reply.locked:
-                entry.answer = call.unavailable()
+                entry.answer = received.unavailable()
                 continue
             agent.reported_at = now
             agent.hardware_at = now if heartbeat.hardware is not None else agent.hardware_at
             if reply.refused:
                 text = "the generation of the installation report goes backwards, or was never asked for"
                 backwards = Refused(HTTPStatus.BAD_REQUEST, text, time=reply.time)
-                entry.answer = call.refuse(backwards, heartbeat.machine_id)
+                entry.answer = received.refuse(backwards, heartbeat.machine_id)
             else:
-                endpoint = call.told(heartbeat.machine_id)
-                response = _response(reply, endpoint, interval, agent.relay, relayed=call.relayed)
+                endpoint = received.told(heartbeat.machine_id)
+                response = _response(reply, endpoint, interval, agent.relay, relayed=received.relayed)
                 entry.answer = Answer(HTTPStatus.OK, reply.time, response)
 
     def _relay(self, agent: reports.Agent) -> str:

@@ -122,7 +122,7 @@ class Provisioner:
             self._create_machines(plan, session, deadline, past.idle_seconds)
             self._penalize_forbidden(session)
         counted = (
-            Metric.CREATED, Metric.INTENTS_COMPLETED, Metric.INTENTS_ABANDONED, Metric.ASSIMILATED, Metric.DISPUTED,
+            Metric.CREATED, Metric.INTENTS_COMPLETED, Metric.INTENTS_ABANDONED, Metric.ASSIMILATED, Metric.DRIFTED,
             Metric.CAPACITY_PENALIZED, Metric.MACHINES_TOTAL, Metric.WAITING_FOR_LIMIT, Metric.DRIFT_LIMIT_EXCEEDED,
             Metric.INCOMPLETE,
         )  # fmt: skip
@@ -141,7 +141,7 @@ class Provisioner:
 
     def _apply(self, plan: ProvisioningPlan, session: Session) -> None:
         self._counts[Metric.MACHINES_TOTAL] = plan.managed
-        self._counts[Metric.DISPUTED] = len(plan.drift)
+        self._counts[Metric.DRIFTED] = len(plan.drift)
         for each in plan.drift:
             telemetry.warning("drift: machine set aside", drift=each)
         session.renew()  # not every statement below checks that the session has not expired

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     The settings of each function by its name, with those of ``bmdb`` and of the ``provider``.
 
     Those of a function also have ``loop_minutes`` (for a loop; 0: off) and ``function_seconds``, and those of the
-    ``deployment`` its own. Facts are ``abilities`` of the ``provider``, what it can do at least with some machines, and
-    ``enabled`` of the ``deployment``, the loops that can work with that. A loop that cannot has no settings here.
+    ``deployment`` its own. Facts are ``capabilities`` of the ``provider``, what it can do at least with some machines,
+    and ``enabled`` of the ``deployment``, the loops that can work with that. A loop that cannot has no settings here.
     """
 
 RULES = (*recovery.RULES, *timing.RULES, *permissions.RULES)

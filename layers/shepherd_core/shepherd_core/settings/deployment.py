@@ -91,7 +91,7 @@ class DeploymentSettings(Settings):
     alarm_topic: str | None = Field(
         None,
         pattern="^arn:",
-        description="ARN of the SNS topic at which the loops tell operators in words what needs them; unset: nowhere.",
+        description="ARN of the SNS topic at which the loops publish notices to operators; unset: nowhere.",
     )
     loop_concurrency: Count | None = Field(
         None,

@@ -95,7 +95,7 @@ def effective(document: Document | None) -> Effective:
     return Effective(provider, values, found + check(_for_rules(values, provider)))
 
 
-def _abilities(provider: str | None) -> frozenset[Capability]:
+def _capabilities(provider: str | None) -> frozenset[Capability]:
     """Return what the provider can do at least with some machines; of an unknown one, that is everything."""
     return next((spec.always.union(spec.sometimes) for spec in SPECS if spec.name == provider), frozenset(Capability))
 
@@ -171,11 +171,11 @@ def _for_rules(values: Mapping[str, Mapping[str, Value]], provider: str | None) 
         own["function_seconds"] = deployment.function_seconds(own["function_seconds"])
         for function, seconds in own["function_seconds"].items():
             plain[function]["function_seconds"] = seconds
-    abilities = _abilities(provider)
-    plain.setdefault(_PROVIDER, {})["abilities"] = abilities
+    capabilities = _capabilities(provider)
+    plain.setdefault(_PROVIDER, {})["capabilities"] = capabilities
     own["enabled"] = set(deployment.LOOPS)
     policy = plain[_RECOVERER].get("remediation_policy")
-    if policy is not None and not can_recover(policy, abilities):
+    if policy is not None and not can_recover(policy, capabilities):
         own["enabled"].remove(_RECOVERER)  # it refuses to work, and a deployment does not schedule it
         plain[_RECOVERER] = {}
     return plain

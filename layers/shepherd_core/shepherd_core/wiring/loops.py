@@ -24,7 +24,7 @@ from shepherd_core.settings.functions.loops import (
     RecovererSettings,
     UpdaterSettings,
 )
-from shepherd_core.wiring import adapters, notifications, providers
+from shepherd_core.wiring import adapters, notices, providers
 from shepherd_core.wiring.adapters import CLOCK
 from shepherd_core.wiring.settings import bucket_owner, per_document
 
@@ -228,7 +228,7 @@ def _function(provider: Provider, connection: Connection, run: _Run, plan: _Plan
 
     def run_and_notify(deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
         counts = run(deadline, runtime_info)
-        notifications.publish(connection, provider.name, deadline)
+        notices.publish(connection, provider.name, deadline)
         return counts
 
     return Function(provider.name, run_and_notify, plan, connection.close)

@@ -23,7 +23,7 @@ ROOTS = {
     "initializer": [f"{_LOOPS}_initializer"],
     "recoverer": [f"{_LOOPS}_recoverer"],
     "updater": [f"{_LOOPS}_updater"],
-    "agent-api": ["shepherd_core.wiring.services.agent_api"],
+    "agent-api": ["shepherd_core.wiring.agent_endpoint.build"],
     "operator": sorted(definitions("shepherdctl") - _AS_OWNER),
 }
 

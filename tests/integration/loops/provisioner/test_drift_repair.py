@@ -211,7 +211,7 @@ def test_an_adopted_machine_is_one_of_ours(fleet: Fleet, operator: Operator, api
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [verdict.machine_id]
     assert operator.adopt(made.id)[0] == replace(verdict, text="is in the BMDB")
     assert intents(fleet) == []
-    assert operator.provision(drift_limit=0, max_machines=1)[Metric.DISPUTED] == 0
+    assert operator.provision(drift_limit=0, max_machines=1)[Metric.DRIFTED] == 0
 
 
 def test_a_machine_that_was_begun_keeps_its_id(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
@@ -506,18 +506,18 @@ def test_a_released_machine_counts_until_the_provider_has_it_no_more(
     assert verdict.result is Result.BEGUN
     for _ in range(2):
         counts = lister.provision(drift_limit=0)
-        assert (counts[Metric.MACHINES_TOTAL], counts[Metric.DISPUTED]) == (1, 0)
+        assert (counts[Metric.MACHINES_TOTAL], counts[Metric.DRIFTED]) == (1, 0)
     assert asked(fleet) == [[machine_id, True]]
     assert [pause["owner"] for pause in queries.pauses(fleet.connection)] == ["release"]
 
     del listed.machines[name]
     counts = lister.provision(drift_limit=0)
-    assert (counts[Metric.MACHINES_TOTAL], counts[Metric.DISPUTED]) == (0, 0)
+    assert (counts[Metric.MACHINES_TOTAL], counts[Metric.DRIFTED]) == (0, 0)
     assert tombstones(fleet) == [[machine_id, "Released", "me", "it is slow"]]
 
     listed.put(name)  # listings lag behind; and a token is not needed to know it again
     counts = lister.provision(assimilate=True)
-    assert (counts[Metric.ASSIMILATED], counts[Metric.DISPUTED]) == (0, 1)
+    assert (counts[Metric.ASSIMILATED], counts[Metric.DRIFTED]) == (0, 1)
     assert results(lister.adopt(name)) == [Result.REFUSED]
     assert results(lister.adopt(name, kind=DriftKind.DISPUTED)) == [Result.DONE]
 

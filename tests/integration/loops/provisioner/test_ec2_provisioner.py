@@ -101,7 +101,7 @@ def test_instances_that_were_terminated_are_vanished_machines_and_are_replaced(
     for instance_id in gone:
         api.set_state(instance_id, "terminated", "Client.UserInitiatedShutdown")
     counts = run()
-    assert (counts[Metric.CREATED], counts[Metric.DISPUTED], counts[Metric.DRIFT_LIMIT_EXCEEDED]) == (ended, ended, 0)
+    assert (counts[Metric.CREATED], counts[Metric.DRIFTED], counts[Metric.DRIFT_LIMIT_EXCEEDED]) == (ended, ended, 0)
     known = provided(fleet)
     assert {pause["machine_id"] for pause in queries.pauses(fleet.connection)} == {known[each] for each in gone}
     works = claimed(fleet.open_session(), Process.AGENT_START, provider="ec2")
@@ -109,7 +109,7 @@ def test_instances_that_were_terminated_are_vanished_machines_and_are_replaced(
 
     api._hidden, api.shows_new = set(gone), False
     counts = run()
-    assert (counts[Metric.CREATED], counts[Metric.DISPUTED]) == (0, ended)
+    assert (counts[Metric.CREATED], counts[Metric.DRIFTED]) == (0, ended)
 
 
 def test_instances_that_merely_are_not_listed_stop_the_invocation(

@@ -366,7 +366,7 @@ def test_an_invocation_killed_anywhere_is_completed_by_the_next(
         run(used)
     with pytest.raises(Killed):
         run(used)
-    assert run(used, drift_limit=0)[Metric.DISPUTED] == 0
+    assert run(used, drift_limit=0)[Metric.DRIFTED] == 0
     if kind == "equinix":
         assert_settled(fleet, api, 3)
     else:
@@ -412,7 +412,7 @@ def test_a_machine_whose_creation_got_no_answer_is_adopted(fleet: Fleet, api: Eq
     first = run(edge)
     assert (first[Metric.CREATED], first[Metric.CAPACITY_PENALIZED], first[Metric.INCOMPLETE]) == (0, 1, 1)
     second = run(edge, drift_limit=0)
-    assert (second[Metric.INTENTS_COMPLETED], second[Metric.CREATED], second[Metric.DISPUTED]) == (1, 2, 0)
+    assert (second[Metric.INTENTS_COMPLETED], second[Metric.CREATED], second[Metric.DRIFTED]) == (1, 2, 0)
     assert_settled(fleet, api, 3)
     assert penalties(fleet) == {}
 
@@ -708,7 +708,7 @@ def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run
     names[:] = ["b", "c"]
     for _ in range(2):
         counts = run(edge)
-        assert counts[Metric.DISPUTED] == 1
+        assert counts[Metric.DRIFTED] == 1
         (pause,) = queries.pauses(fleet.connection)
         assert (pause["machine_id"], pause["owner"]) == (machines["a"], "provisioner")
     assert set(provided(fleet)) == {"a", "b", "c"}
@@ -718,7 +718,7 @@ def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run
     assert machines["a"] not in taken
 
     names.append("a")
-    assert run(edge)[Metric.DISPUTED] == 0
+    assert run(edge)[Metric.DRIFTED] == 0
     assert queries.pauses(fleet.connection) == []
     assert ids(claimed(session, Process.AGENT_START)) == [machines["a"]]
 
@@ -780,9 +780,9 @@ def test_assimilation_takes_unknown_machines_in(fleet: Fleet, api: EquinixApi, e
     """How a fleet that exists already comes under Shepherd's care: each becomes a machine that needs its agent."""
     device = api.add_active_device(f"{PREFIX}by-hand")
     other = api.add_active_device("somebody-elses")
-    assert run(edge, chunk=1)[Metric.DISPUTED] == 1
+    assert run(edge, chunk=1)[Metric.DRIFTED] == 1
     counts = run(edge, assimilate=True)
-    assert (counts[Metric.ASSIMILATED], counts[Metric.CREATED], counts[Metric.DISPUTED]) == (1, 2, 0)
+    assert (counts[Metric.ASSIMILATED], counts[Metric.CREATED], counts[Metric.DRIFTED]) == (1, 2, 0)
     assert device.id in provided(fleet)
     assert other.id not in provided(fleet)
     assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == 4

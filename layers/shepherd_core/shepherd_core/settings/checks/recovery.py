@@ -30,7 +30,7 @@ _LONGEST_MINUTES = 30
 _TIMEOUTS = 3
 """How many heartbeat timeouts may pass between two runs of the Recoverer."""
 _DAY = 86_400
-_ABILITIES = ("provider.abilities",)
+_CAPABILITIES = ("provider.capabilities",)
 _INTERVAL = "agent_api.heartbeat_interval_seconds"
 _POLICY = (
     "recoverer.remediation_policy",
@@ -40,16 +40,16 @@ _POLICY = (
 )
 
 
-def can_recover(policy: str, abilities: Collection[Capability]) -> bool:
-    """Return whether a provider with these *abilities* can take any step of the policy, so that the Recoverer works."""
-    return bool(possible(parse_policy(policy, Timeouts(boot_wait=0, grace=0, cooldown=0)), abilities))
+def can_recover(policy: str, capabilities: Collection[Capability]) -> bool:
+    """Return whether a provider with these *capabilities* can take any step of the policy: then the Recoverer works."""
+    return bool(possible(parse_policy(policy, Timeouts(boot_wait=0, grace=0, cooldown=0)), capabilities))
 
 
-def _taken(policy: Sequence[Any], abilities: Collection[Capability]) -> list[Step]:
+def _taken(policy: Sequence[Any], capabilities: Collection[Capability]) -> list[Step]:
     """Return the steps before quarantine that are ever taken; *policy* has the values of ``_POLICY``."""
     text, boot_wait, grace, cooldown = policy
     steps = parse_policy(text, Timeouts(boot_wait=boot_wait, grace=grace, cooldown=cooldown))
-    kinds = possible(steps, abilities)
+    kinds = possible(steps, capabilities)
     return [step for step in steps if step.kind in kinds]
 
 
@@ -79,17 +79,17 @@ def _too_often(interval: int, report: float) -> str | None:
     if interval >= shortest:
         return None
     return (
-        f"agents report every {_SHORTEST_INTERVAL} seconds at most, and what comes sooner than report_seconds is "
+        f"agents report every {_SHORTEST_INTERVAL} seconds at most, and what comes sooner than min_report_seconds is "
         f"refused: set heartbeat_interval_seconds to {shortest} or more"
     )
 
 
 def _steps(*values: Any) -> str | None:
-    *policy, backoff, minutes, abilities = values
+    *policy, backoff, minutes, capabilities = values
     again = max(backoff, 60 * minutes)
     short = [
         f"{step.name} has boot-wait {step.timeouts.boot_wait:g} and grace {step.timeouts.grace:g}"
-        for step in _taken(policy, abilities)
+        for step in _taken(policy, capabilities)
         if step.timeouts.boot_wait + again >= step.timeouts.grace
     ]
     if not short:
@@ -110,11 +110,11 @@ def _reset(reset: float, timeout: float) -> str | None:
 
 
 def _history(days: int, *values: Any) -> str | None:
-    *policy, reset, timeout, interval, abilities = values
+    *policy, reset, timeout, interval, capabilities = values
     longest = max(timeout, _INTERVALS * interval)
     way = sum(
         step.attempts * (max(step.timeouts.grace, step.timeouts.cooldown) + reset + longest)
-        for step in _taken(policy, abilities)
+        for step in _taken(policy, capabilities)
     )
     if not days or days * _DAY >= way:
         return None
@@ -128,8 +128,8 @@ RULES = (
     Rule(("recoverer.loop_minutes", "recoverer.heartbeat_timeout_seconds"), _rarely),
     Rule((_INTERVAL, "recoverer.heartbeat_timeout_seconds"), _lost_requests),
     Rule((_INTERVAL, "recoverer.startup_timeout_seconds"), _lost_requests),
-    Rule((_INTERVAL, "agent_api.report_seconds"), _too_often),
-    Rule((*_POLICY, "initializer.backoff_initial_seconds", "initializer.loop_minutes"), _steps, _ABILITIES),
+    Rule((_INTERVAL, "agent_api.min_report_seconds"), _too_often),
+    Rule((*_POLICY, "initializer.backoff_initial_seconds", "initializer.loop_minutes"), _steps, _CAPABILITIES),
     Rule(("recoverer.reset_after_seconds", "recoverer.heartbeat_timeout_seconds"), _reset),
     *(
         Rule(
@@ -141,7 +141,7 @@ RULES = (
                 _INTERVAL,
             ),
             _history,
-            _ABILITIES,
+            _CAPABILITIES,
         )
         for loop in ("initializer", "recoverer")
     ),

@@ -54,14 +54,14 @@ class AgentApiSettings(BmdbSettings, EndpointSettings):
         description="Relays that agents report through, as PROVIDER=HOST:PORT or PROVIDER/LOCATION=HOST:PORT, "
         "separated by commas; docs/relays.md says when that pays.",
     )
-    report_seconds: float = Field(
+    min_report_seconds: float = Field(
         5,
         ge=0,
         le=3_600,
         description="Minimum seconds between two reports of an agent to one process of the function; those that come "
         "sooner are refused.",
     )
-    hardware_report_seconds: float = Field(
+    min_hardware_report_seconds: float = Field(
         60, ge=0, le=86_400, description="Minimum seconds between two hardware reports of an agent, in the same way."
     )
     stale_seconds: Seconds = Field(

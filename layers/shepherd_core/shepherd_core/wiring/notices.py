@@ -1,4 +1,4 @@
-"""Tells operators, in words and at the topic of the alarms, what needs them."""
+"""Publishes notices to operators, at the topic of the alarms."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def publish(connection: Connection, provider: str, deadline: Deadline) -> None:
             if cause is None:
                 notices.sent(connection, message.notice_ids)
             else:
-                telemetry.warning("notification not sent", subject=message.subject, cause=cause)
+                telemetry.warning("notice not sent", subject=message.subject, cause=cause)
     except ShepherdError as error:
-        telemetry.warning("notifications not sent", cause=error)
+        telemetry.warning("notices not sent", cause=error)

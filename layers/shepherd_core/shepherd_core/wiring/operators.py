@@ -1,4 +1,4 @@
-"""The agent API and what operators do through the provider, built from the settings."""
+"""What operators do through the provider, built from the settings."""
 
 from __future__ import annotations
 
@@ -6,41 +6,12 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.schema.migrate import require
 from shepherd_core.settings.functions.loops import ProvisionerSettings, RecovererSettings
-from shepherd_core.settings.functions.services import AgentApiSettings
-from shepherd_core.settings.relays import parse_relays
-from shepherd_core.wiring import adapters, providers, settings
+from shepherd_core.wiring import adapters, providers
 
 if TYPE_CHECKING:
-    from shepherd_core.agent.endpoint import AgentApi
     from shepherd_core.domain.remediation import StepKind
     from shepherd_core.operator.drift_repair import DriftRepair
     from shepherd_core.operator.reboot import Reboot
-
-
-@settings.per_document
-def agent_api() -> AgentApi:
-    """
-    Return the agent API as the settings configure it; the same object as long as they do. Connects to nothing yet.
-
-    Raises:
-        ConfigError: the settings are wrong.
-    """
-    from shepherd_core.agent.endpoint import AgentApi  # noqa: PLC0415 - only this function needs it
-    from shepherd_core.agent.judgement import Limits  # noqa: PLC0415
-
-    (ours,) = settings.load(AgentApiSettings)
-    # Agents retry. A row that stays locked must not take the time of the other heartbeats of a batch.
-    connection = adapters.bmdb(ours, attempts=2, lock_seconds=ours.bmdb_statement_timeout_seconds / 5)
-    limits = Limits(
-        body_bytes=ours.max_body_bytes,
-        stale_seconds=ours.stale_seconds,
-        report_seconds=ours.report_seconds,
-        hardware_seconds=ours.hardware_report_seconds,
-        batch_bytes=ours.max_batch_bytes,
-        interval_seconds=ours.heartbeat_interval_seconds,
-        path_prefix=ours.path_prefix,
-    )
-    return AgentApi(connection, limits, parse_relays(ours.relays), ours.new_agent_endpoint)
 
 
 def drift_repair(interval_seconds: float) -> DriftRepair:
@@ -59,7 +30,7 @@ def drift_repair(interval_seconds: float) -> DriftRepair:
     return DriftRepair(provider, connection, adapters.CLOCK, ours.max_machines, ours.session_seconds, interval_seconds)
 
 
-def single_step(kind: StepKind) -> Reboot:
+def reboot(kind: StepKind) -> Reboot:
     """
     Return what takes a step of this *kind* for an operator, with the settings of the Recoverer.
 

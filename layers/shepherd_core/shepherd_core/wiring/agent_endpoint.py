@@ -1,0 +1,38 @@
+"""The agent API, built from the settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shepherd_core.settings.functions.services import AgentApiSettings
+from shepherd_core.settings.relays import parse_relays
+from shepherd_core.wiring import adapters, settings
+
+if TYPE_CHECKING:
+    from shepherd_core.agent.endpoint import AgentApi
+
+
+@settings.per_document
+def build() -> AgentApi:
+    """
+    Return the agent API as the settings configure it; the same object as long as they do. Connects to nothing yet.
+
+    Raises:
+        ConfigError: the settings are wrong.
+    """
+    from shepherd_core.agent.endpoint import AgentApi  # noqa: PLC0415 - only this function needs it
+    from shepherd_core.agent.judgement import Limits  # noqa: PLC0415
+
+    (ours,) = settings.load(AgentApiSettings)
+    # Agents retry. A row that stays locked must not take the time of the other heartbeats of a batch.
+    connection = adapters.bmdb(ours, attempts=2, lock_seconds=ours.bmdb_statement_timeout_seconds / 5)
+    limits = Limits(
+        body_bytes=ours.max_body_bytes,
+        stale_seconds=ours.stale_seconds,
+        report_seconds=ours.min_report_seconds,
+        hardware_seconds=ours.min_hardware_report_seconds,
+        batch_bytes=ours.max_batch_bytes,
+        interval_seconds=ours.heartbeat_interval_seconds,
+        path_prefix=ours.path_prefix,
+    )
+    return AgentApi(connection, limits, parse_relays(ours.relays), ours.new_agent_endpoint)
