@@ -12,8 +12,9 @@ from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.provider import NotSupported
@@ -56,7 +57,7 @@ def pause(
             {
                 "pause_id": None
                 if dry_run
-                else queries.pause(
+                else pauses.pause(
                     connection,
                     owner=owner,
                     reason=reason,
@@ -83,10 +84,10 @@ def retry(
     """End the machine's backoffs, of one process or of all; return them: ``process``, ``until``, ``cause``."""
     if not dry_run:
         return remediation.retry(connection, machine_id, reason=f"{owner}: {reason}", process=process)
-    now = queries.now(connection)
+    now = server.now(connection)
     return [
         {name: backoff[name] for name in ("process", "until", "cause")}
-        for backoff in queries.show_machine(connection, machine_id)["backoffs"]
+        for backoff in lookup.show_machine(connection, machine_id)["backoffs"]
         if (backoff["until"] > now or backoff["deaths"]) and process in (None, backoff["process"])
     ]
 
@@ -99,7 +100,7 @@ def unquarantine(connection: Connection, machine_id: UUID, *, owner: str, reason
         NothingToDo: there is none.
     """
     if dry_run:
-        shown = queries.show_machine(connection, machine_id)
+        shown = lookup.show_machine(connection, machine_id)
         ended = {"quarantined_at": shown["quarantined_at"], "cause": shown["quarantine_cause"]}
     else:
         ended = remediation.unquarantine(connection, machine_id, reason=f"{owner}: {reason}")

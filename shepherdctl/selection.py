@@ -13,8 +13,9 @@ from uuid import UUID
 
 import typer
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.machines.search import MOST_IDS, Search, matching
+from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.states import State
 
@@ -167,7 +168,7 @@ class Selection:
         if len(self.names) > MOST_IDS:
             message = f"{len(self.names)} machines are named, and {MOST_IDS} may be: use filters"
             raise ShepherdError(message)
-        named = dict.fromkeys(queries.find_machine(connection, name) for name in self.names)
+        named = dict.fromkeys(lookup.find_machine(connection, name) for name in self.names)
         return replace(self.filters, machine_ids=tuple(named))
 
     def of_state(self, state: State) -> Self:
@@ -221,7 +222,7 @@ class Selection:
         """
         if not self.asks:
             return
-        observer = Observer(queries.now(connection), queries.pauses(connection))
+        observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
         for machine in machines[:_MOST_SHOWN]:
             note(f"{machine['provider_id'] or machine['machine_id']}: {observer.describe(machine)}")
         if len(machines) > _MOST_SHOWN:

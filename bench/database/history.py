@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable
 
-from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work import history, work
 from shepherd_core.domain.machine import Process
 
 from bench.fleet import PROVIDER, BenchFleet
@@ -77,7 +76,7 @@ class _Subject:
             "claim and finish of 10": self._work,
             "opening a session": self._open,
             "the last 2 rows of a machine's history": lambda: timed(
-                lambda: queries.history(connection, self._machine_id, 2)
+                lambda: history.read_history(connection, self._machine_id, 2)
             ),
         }
 
@@ -98,5 +97,5 @@ class _Subject:
 def _forgetting(fleet: BenchFleet) -> list[float]:
     """Return the seconds of each bounded deletion from the old end of a long history."""
     connection = fleet.connect()
-    queries.delete_old_history(connection, 36_500)
-    return [timed(lambda: queries.delete_old_history(connection, 3)) for _ in range(20)]
+    history.delete_old_history(connection, 36_500)
+    return [timed(lambda: history.delete_old_history(connection, 3)) for _ in range(20)]

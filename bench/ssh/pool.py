@@ -14,7 +14,8 @@ from typing import Any
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.providers.static import StaticProvider
 
-from simulator.machines.pool import MachinePool, MachineState
+from simulator.machines.pool import MachinePool
+from simulator.machines.server import MachineState
 
 _CONTEXT = multiprocessing.get_context("fork")
 

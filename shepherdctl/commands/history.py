@@ -10,7 +10,9 @@ from uuid import UUID
 import typer
 from rich.text import Text
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.wire import server
+from shepherd_core.bmdb.work.history import read_history
 from shepherd_core.domain.machine import WorkEvent
 
 from shepherdctl.database import bmdb
@@ -66,7 +68,7 @@ def history(
     """
     with bmdb() as connection:
         events = _events(connection, machine, limit + 1)
-        now = queries.now(connection)
+        now = server.now(connection)
     shown = events[:limit][::-1]
     if output is Form.JSON:
         document(shown)
@@ -133,6 +135,6 @@ def _print(shown: Sequence[Repeated], now: datetime) -> None:
 def _events(connection: Connection, name: str, limit: int) -> list[dict[str, Any]]:
     """Return the events, newest first; a machine that is gone is found by its whole id."""
     with suppress(ValueError):
-        if events := queries.history(connection, UUID(name), limit):
+        if events := read_history(connection, UUID(name), limit):
             return events
-    return queries.history(connection, queries.find_machine(connection, name), limit)
+    return read_history(connection, lookup.find_machine(connection, name), limit)

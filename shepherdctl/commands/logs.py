@@ -7,7 +7,8 @@ from uuid import UUID
 
 import typer
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.settings.deployment import OperatorSettings
 from shepherd_core.wiring.settings import load
@@ -61,7 +62,7 @@ def logs(
     source = load(OperatorSettings)[0].logs
     with bmdb() as connection:
         machine_id = _machine_id(connection, machine)
-        now = queries.now(connection)
+        now = server.now(connection)
     shown: deque[Line] = deque(maxlen=limit)
     total = 0
     for line in lines(source, str(machine_id), now - timedelta(seconds=seconds), functions or FUNCTIONS):
@@ -86,7 +87,7 @@ def logs(
 def _machine_id(connection: Connection, name: str) -> UUID:
     """Return the machine called *name*, or the id that it is: the machine may be gone."""
     try:
-        return queries.find_machine(connection, name)
+        return lookup.find_machine(connection, name)
     except MachineUnknown:
         try:
             return UUID(name)

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines.pauses import pauses_in_force
+from shepherd_core.bmdb.machines.pauses import resume as end_pause
 from shepherd_core.bmdb.machines.search import Search
+from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
 
 from shepherdctl import actions
@@ -43,10 +45,10 @@ def pause(
     Pause machines, a loop, a provider, any combination of them, or everything.
 
     The loops claim no new work that a pause covers; work that has begun
-    continues. --provider alone also covers the machines that come later; it and
-    --all also stop the creation of machines. With --machine or another filter,
-    each machine that matches now gets its own pause; if one cannot be paused,
-    none is. Several machines are paused after a confirmation.
+    continues. --provider alone also covers the machines that come later.
+    --provider alone and --all also stop creations. With --machine or another
+    filter, each machine that matches now gets its own pause; if one cannot be
+    paused, none is. Several machines are paused after a confirmation.
 
     Examples:
       shepherdctl pause --machine 3f2a --reason "mainboard is being replaced"
@@ -102,8 +104,8 @@ def pauses(output: Output = Form.TABLE) -> None:
       shepherdctl pauses -o json | jq -r '.[].owner'
     """
     with bmdb() as connection:
-        found = queries.pauses(connection)
-        now = queries.now(connection)
+        found = pauses_in_force(connection)
+        now = server.now(connection)
     if output is Form.JSON:
         document(found)
         return
@@ -172,9 +174,9 @@ def resume(
         if machines and not (yes or dry_run):
             selection.confirm(connection, machines)
         covered = {machine["machine_id"] for machine in machines}
-        found = [one for one in queries.pauses(connection) if not covered or one["machine_id"] in covered]
+        found = [one for one in pauses_in_force(connection) if not covered or one["machine_id"] in covered]
         chosen = [_named(found, pause)] if pause else [one for one in found if one["owner"] not in SYSTEM_OWNERS]
-        ended = chosen if dry_run else [one for one in chosen if queries.resume(connection, one["pause_id"], owner)]
+        ended = chosen if dry_run else [one for one in chosen if end_pause(connection, one["pause_id"], owner)]
     if output is Form.JSON:
         document(ended)
     else:

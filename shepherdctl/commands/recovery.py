@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import typer
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.agents import hardware
 from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, where
@@ -79,7 +79,7 @@ def override(
     """
     owner = owner or current_user()
     with bmdb() as connection:
-        _check_location(queries.inventory(connection, provider=provider), provider, location)
+        _check_location(hardware.read_inventory(connection, provider=provider), provider, location)
         created = overrides.override(
             connection,
             provider=provider,

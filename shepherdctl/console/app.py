@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup
 from shepherd_core.domain.errors import ConfigError, ShepherdError
 from shepherd_core.domain.errors.bmdb import BmdbError, MachineUnknown, SchemaMismatch
 from starlette.applications import Starlette
@@ -134,7 +134,7 @@ class Console:
         if days is not None and days not in machine.DAYS:
             message = f"days must be one of {', '.join(machine.DAYS)}, not {days!r}"
             raise FilterInvalid(message)
-        machine_id = self._bmdb.read(lambda connection: queries.find_machine(connection, name))
+        machine_id = self._bmdb.read(lambda connection: lookup.find_machine(connection, name))
         if name != str(machine_id):
             return RedirectResponse(f"/machines/{machine_id}", 303)
         return self._page(

@@ -7,7 +7,9 @@ from typing import Any
 
 from rich.text import Text
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.machines.pauses import pauses_in_force
+from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.states import MachineFacts, State, state_of
 
 from shepherdctl.output.formats import relative, span
@@ -28,10 +30,10 @@ class Observer:
     now: datetime
     """At the database."""
     pauses: Sequence[Mapping[str, Any]]
-    """Those in force, as ``queries.pauses`` returns them."""
+    """Those in force, as ``pauses_in_force`` returns them."""
 
     def state(self, machine: Mapping[str, Any]) -> State:
-        """Return the state of a record of ``search.matching`` or ``queries.show_machine``."""
+        """Return the state of a record of ``search.matching`` or ``lookup.show_machine``."""
         return state_of(_facts(machine), self.now)
 
     def pauses_of(self, machine: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -72,8 +74,8 @@ def observe_machine(connection: Connection, name: str) -> tuple[dict[str, Any], 
     Raises:
         MachineUnknown: no machine is called so, or more than one.
     """
-    machine = queries.show_machine(connection, queries.find_machine(connection, name))
-    observer = Observer(queries.now(connection), queries.pauses(connection))
+    machine = lookup.show_machine(connection, lookup.find_machine(connection, name))
+    observer = Observer(server.now(connection), pauses_in_force(connection))
     machine["being_worked_on"] = bool(machine["work"])
     machine["backing_off"] = machine["backoff_until"] is not None and machine["backoff_until"] > observer.now
     return machine, observer

@@ -18,9 +18,9 @@ from typing import Any
 from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.work import open_work
+from shepherd_core.bmdb.work.history import read_history
 from shepherd_core.domain.clock import SystemClock
 
 from simulator.closeable import Assembled
@@ -119,7 +119,7 @@ class Environment(Assembled):
     def history(self, machine_id: UUID) -> list[dict[str, Any]]:
         """Return the history of one machine, newest first."""
         with self._lock:
-            return queries.history(self._bmdb, machine_id)
+            return read_history(self._bmdb, machine_id)
 
     def inject_fault(self, provider_id: str, what: str) -> None:
         """Inject the fault *what*, a method of ``MachinePool``, into a machine, and record it."""

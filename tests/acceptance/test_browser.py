@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from playwright.sync_api import sync_playwright
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
+from shepherdctl.console.guard import Access
+from simulator.environment.postgres import Postgres
+from tests.conftest import ManualClock
+from tests.support.bmdb.fleet import Fleet
 from tests.support.console import plant_hostile_text, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from uuid import UUID
-
     from playwright.sync_api import Browser, Page
-
-    from shepherdctl.console.guard import Access
-    from tests.support.bmdb.fleet import Fleet
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = (Path(__file__).parents[1] / "support" / "axe" / "axe.min.js").read_text(encoding="utf-8")
@@ -40,6 +42,20 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[BmdbSettings]:
+    """Return how to reach a migrated, empty database."""
+    with Postgres() as postgres:
+        yield postgres.new_database()
+
+
+@pytest.fixture
+def fleet(database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
+    """Return a BMDB that is empty again afterwards."""
+    with closing(Fleet(database, clock)) as fleet:
+        yield fleet
 
 
 @pytest.fixture
@@ -127,7 +143,7 @@ def test_a_change_is_shown_confirmed_and_done(
     page.get_by_label("Reason").fill(HOSTILE)
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="What it would do").wait_for()
-    assert len(queries.pauses(fleet.connection)) == 1
+    assert len(pauses.pauses_in_force(fleet.connection)) == 1
     if scripts:
         assert_accessible(page, 360)
     page.get_by_role("button", name="Pause", exact=True).click()
@@ -137,7 +153,7 @@ def test_a_change_is_shown_confirmed_and_done(
         assert_accessible(page, 360)
     page.get_by_role("link", name="Back").click()
     page.get_by_role("heading", name="Next commands").wait_for()
-    _, made = queries.pauses(fleet.connection)
+    _, made = pauses.pauses_in_force(fleet.connection)
     assert (made["owner"], made["reason"]) == ("ana", HOSTILE)
 
 
@@ -148,7 +164,7 @@ def test_a_page_updates_itself_and_keeps_what_its_reader_does(
     page = visit(f"machines/{machine_id}")
     page.get_by_text("Times (UTC)").first.click()
     page.locator("#timeline a").nth(1).focus()
-    queries.pause(fleet.connection, owner="carl", reason="a new pause", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="carl", reason="a new pause", machine_id=machine_id)
     page.get_by_text("a new pause").first.wait_for()
     assert page.evaluate("document.activeElement.textContent") == "30 days"
     assert page.locator("#times").evaluate("each => each.open")

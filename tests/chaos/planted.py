@@ -95,7 +95,7 @@ class PlantedBug:
     promise: str
     """The name in the failure: of an invariant, or of the test itself."""
     quick: bool = False
-    """Planted by `make test` too, one bug for each kind of check."""
+    """Planted by `make acceptance` too, one bug for each kind of check."""
 
     @property
     def row(self) -> str:
@@ -111,7 +111,7 @@ _ANY_GAP = "recovery_gaps_until_now x ON true"
 _NOT_WAITED = Edit("bmdb/session.py", "            if self._unanswered is None:\n", "            if True:\n")
 
 _UNLOCKED_RESUME = Edit(
-    "bmdb/machines/queries.py",
+    "bmdb/machines/pauses.py",
     "        return due.change(connection, rows[0][0], unit)\n",
     "        unit()\n        connection.run('reschedule', machine_ids=[rows[0][0]])\n        return True\n",
 )
@@ -257,7 +257,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a look starts the agent anew during an installation",
-        (Edit("loops/look.py", "target.waits < MAX_WAITS", "False"),),
+        (Edit("loops/look.py", "target.waits < _MAX_WAITS", "False"),),
         INSTALLATIONS,
         "test_an_installation_is_waited_for[False]",
     ),
@@ -282,7 +282,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a step that the provider did not accept counts as an attempt",
-        (Edit("rules/remediation.py", "refused=True, counts=refused)", "refused=True)"),),
+        (Edit("rules/attempts.py", "refused=True, counts=refused)", "refused=True)"),),
         f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, provider outage]",
         "no_machine_is_quarantined_untried",
     ),

@@ -1,15 +1,19 @@
 """The web console of a database, as a server of this process, and those who ask it."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import requests
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from shepherdctl.console.guard import Access
 from shepherdctl.console.server import background
 from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.warm import server_processes
 
 _SECONDS = 30
 
@@ -78,7 +82,7 @@ def plant_hostile_text(fleet: Fleet, text: str) -> UUID:
     )
     fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', :t, now(), NULL, :t)", t=text)
     fleet.sql("INSERT INTO capacity_penalties VALUES ('static', :t, now() + interval '1 hour', :c)", t=text, c=text)
-    queries.pause(fleet.connection, owner=text, reason=text, machine_id=machine_id)
+    pauses.pause(fleet.connection, owner=text, reason=text, machine_id=machine_id)
     return machine_id
 
 
@@ -87,4 +91,8 @@ def said(page: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", page).replace("&#8239;", "").split())
 
 
-serving = background
+@contextmanager
+def serving(settings: BmdbSettings, operator: str | None = None) -> Iterator[Access]:
+    """Return what opens a console in this process, in which *operator* may change something; None: nobody."""
+    with server_processes(), background(settings, operator) as access:
+        yield access

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import ViewportSize, sync_playwright
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import overview, queries
+from shepherd_core.bmdb.machines import overview, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.domain.clock import SystemClock
 
@@ -39,7 +39,7 @@ def main() -> None:
             environment.inject_fault(name, "stop_agents")
         with closing(Connection(environment.bmdb_settings, None, SystemClock())) as bmdb:
             machine = next(matching(bmdb))
-            queries.pause(bmdb, owner="ana", reason="its mainboard is being replaced", machine_id=machine["machine_id"])
+            pauses.pause(bmdb, owner="ana", reason="its mainboard is being replaced", machine_id=machine["machine_id"])
             _wait(lambda: any(one["kind"] == "suspension" for one in overview.fleet_notices(bmdb)))
         with background(environment.bmdb_settings) as access, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

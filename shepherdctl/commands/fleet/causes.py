@@ -1,7 +1,7 @@
 """The command that shows what fails across the fleet."""
 
-from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.machines.failures import failures
+from shepherd_core.bmdb.machines import overview
+from shepherd_core.bmdb.wire import server
 
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.cures import CURES, cures
@@ -26,8 +26,8 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
       shepherdctl causes -o json | jq '.[] | select(.kind == "SshTimedOut").count'
     """
     with bmdb() as connection:
-        found = failures(connection, provider=provider, location=location)
-        now = queries.now(connection)
+        found = overview.failures(connection, provider=provider, location=location)
+        now = server.now(connection)
     if output is Form.JSON:
         document([{**one, "loop": loop_name(one["loop"]).lower(), "cure": CURES.get(one["kind"])} for one in found])
         return

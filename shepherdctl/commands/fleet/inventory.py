@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from rich.text import Text
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.agents.hardware import read_inventory
 
 from shepherdctl.database import bmdb
 from shepherdctl.options import LocationOption, ProviderOption
@@ -44,7 +44,7 @@ def inventory(
       shepherdctl inventory -o json | jq .total.memory_bytes
     """
     with bmdb() as connection:
-        found = queries.inventory(connection, provider=provider, location=location)
+        found = read_inventory(connection, provider=provider, location=location)
     total = {name: sum(record[name] for record in found) for name in _COUNTS}
     if output is _Form.JSON:
         document({"locations": found, "total": total})

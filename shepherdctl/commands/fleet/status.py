@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import overview, pauses
 from shepherd_core.bmdb.recovery import overrides, suspension
+from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import ticks
 from shepherd_core.domain.states import State
 from shepherd_core.rules.circuit_breaker import where
@@ -70,7 +71,8 @@ def status(
     SHEPHERD_LOOP_MINUTES says how often the loops run, if it is not each minute.
 
     With --timings: the median (P50) and the 99th percentile (P99) of the last 30
-    days, from at most 20,000 rows of the history, and which settings are shorter.
+    days, from at most 20,000 rows of the history, and the settings that are
+    shorter than that.
 
     Examples:
       shepherdctl status
@@ -88,18 +90,18 @@ def status(
         if timings:
             show(connection, Form(output))
             return
-        user, sees_transactions = queries.sees_transactions(connection)
+        user, sees_transactions = server.sees_transactions(connection)
         found = {
-            "machines": queries.count_machines(connection),
+            "machines": overview.count_machines(connection),
             "suspensions": suspension.suspensions(connection),
             "overrides": overrides.overrides(connection),
             "waiting": provisioning.waiting(connection),
-            "pauses": len(queries.pauses(connection)),
-            "oldest_transaction": queries.oldest_transaction(connection, OLD_TRANSACTION_SECONDS),
+            "pauses": len(pauses.pauses_in_force(connection)),
+            "oldest_transaction": server.oldest_transaction(connection, OLD_TRANSACTION_SECONDS),
             "sees_all_transactions": sees_transactions,
             "ticks": ticks.last_ticks(connection),
         }
-        now = queries.now(connection)
+        now = server.now(connection)
     needed = list(attention(found, loop_minutes(deployment.loop_minutes), now))
     if output is StatusForm.JSON:
         document({**found, "attention": needed})

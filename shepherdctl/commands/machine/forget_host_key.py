@@ -1,6 +1,7 @@
 """The command that unpins the SSH host key of a machine."""
 
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.agents import host_keys
+from shepherd_core.bmdb.machines import lookup
 
 from shepherdctl.database import bmdb
 from shepherdctl.options import MachineArgument, OptionalReason, OwnerOption, current_user
@@ -29,10 +30,10 @@ def forget_host_key(
     """
     owner = owner or current_user()
     with bmdb() as connection:
-        machine_id = queries.find_machine(connection, machine)
-        host_key = queries.show_machine(connection, machine_id)["host_key"]
+        machine_id = lookup.find_machine(connection, machine)
+        host_key = lookup.show_machine(connection, machine_id)["host_key"]
         why = f"{owner}: {fingerprint(host_key) if host_key else ''}" + (f": {reason}" if reason else "")
-        forgotten = queries.forget_host_key(connection, machine_id, why)
+        forgotten = host_keys.forget_host_key(connection, machine_id, why)
     if output is Form.JSON:
         document({"machine_id": machine_id, "forgotten": forgotten, "host_key": host_key if forgotten else None})
     elif forgotten and host_key:

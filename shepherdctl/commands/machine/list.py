@@ -10,8 +10,9 @@ from uuid import UUID
 import typer
 from rich.console import Console
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.machines.search import Search, matching
+from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.states import State
 from shepherd_core.settings.functions.bmdb import BmdbSettings
@@ -128,7 +129,7 @@ def _read(
     connection: Connection, search: Search, sort: str | None, after: UUID | None, limit: int
 ) -> tuple[list[dict[str, Any]], Observer, str]:
     """Return the machines to show, the observer that knows their states, and a note if there are more."""
-    observer = Observer(queries.now(connection), queries.pauses(connection))
+    observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
     if sort is None or sort in _PAGED:
         newest_first = sort == _NEWEST_FIRST
         found = list(islice(matching(connection, search, after, page=limit + 1, newest_first=newest_first), limit + 1))

@@ -3,7 +3,8 @@
 from typing import Annotated
 
 import typer
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.agents import host_keys
+from shepherd_core.bmdb.machines import lookup
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.providers.kit import fields
 
@@ -46,14 +47,14 @@ def pin_host_key(
         message = "the KEY is no SSH host key: give a line such as ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI…"
         raise typer.BadParameter(message)
     with bmdb() as connection:
-        machine_id = queries.find_machine(connection, machine)
+        machine_id = lookup.find_machine(connection, machine)
         if dry_run:
-            shown = queries.show_machine(connection, machine_id)
+            shown = lookup.show_machine(connection, machine_id)
             before, provided = shown["host_key"], shown["provider_id"] is not None
             pinned = provided and (replace or before in {None, host_key})
         else:
             why = f"{owner}: {fingerprint(host_key)}" + (f": {reason}" if reason else "")
-            found = queries.pin_host_key(connection, machine_id, host_key, reason=why, replace=replace)
+            found = host_keys.pin_host_key(connection, machine_id, host_key, reason=why, replace=replace)
             provided = found is not None
             before, pinned = found or (None, False)
     if not provided:

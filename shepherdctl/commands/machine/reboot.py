@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, redirect_stdout
 from typing import Any
 
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
+from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
 from shepherd_core.domain.states import State
 from shepherd_core.operator.adopt_forget import Outcome, Result
@@ -86,7 +87,7 @@ def _interrupt(
 ) -> None:
     selection = selection.to_confirm(names, yes=yes or dry_run)
     with explain_schema_mismatch(), closing((step := operators.reboot(kind)).connection):
-        observer = Observer(queries.now(step.connection), queries.pauses(step.connection))
+        observer = Observer(server.now(step.connection), pauses.pauses_in_force(step.connection))
         machines = selection.to_change(step.connection)
         outcomes = [step.evaluate(machine) for machine in machines]
         ready = [each for each, outcome in zip(machines, outcomes, strict=True) if outcome.result is Result.READY]

@@ -112,7 +112,7 @@ def release(
     Always asks for confirmation. A machine is refused if a loop works on it, or,
     without --despite-heartbeat, if its agent reports. Run it again after an
     interruption. A machine counts as managed until the provider no longer lists
-    it; then it is removed from the BMDB, as by forget.
+    it; then it is decommissioned, as by forget.
 
     Examples:
       shepherdctl machine release i-0abc --reason "slow" --dry-run

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import typer
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.provider import Capability
 from shepherd_core.operator.adopt_forget import Forget, OperatorAction, Outcome, Result
 from shepherd_core.operator.drift_repair import DriftRepair
@@ -113,7 +113,7 @@ def _pause(repair: DriftRepair, steps: Sequence[Outcome], order: RemovalRequest)
     """Pause these machines until further notice, those that are not."""
     paused = {
         pause["machine_id"]
-        for pause in queries.pauses(repair.connection)
+        for pause in pauses.pauses_in_force(repair.connection)
         if pause["process"] is None and pause["expires_at"] is None
     }
     new = [step.machine_id for step in steps if step.machine_id is not None and step.machine_id not in paused]

@@ -1,6 +1,6 @@
 """The command that ends the backoffs of machines."""
 
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.wire import server
 
 from shepherdctl import actions
 from shepherdctl.confirm import Yes
@@ -39,7 +39,7 @@ def retry(
     owner = owner or current_user()
     with bmdb() as connection:
         found = selection.to_change(connection)
-        now = queries.now(connection)
+        now = server.now(connection)
         if not (yes or dry_run):
             selection.confirm(connection, found)
         rows = [

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shepherd_core.bmdb.agents import installation
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.agents.hardware import hardware_report
 from shepherd_core.domain.machine import HostKeyOrigin
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
@@ -38,7 +38,7 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
         found, observer = observe_machine(connection, machine)
-        report = queries.hardware_report(connection, found["machine_id"])
+        report = hardware_report(connection, found["machine_id"])
         requested = installation.load(connection, found["machine_id"])
     found["installation"] = installations.plain(requested)
     evidence = found.pop("quarantine_evidence")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.states import State
 
@@ -46,7 +46,7 @@ def unquarantine(
     others: list[str] = []
     with bmdb() as connection:
         found = selection.to_change(connection)
-        now = queries.now(connection)
+        now = server.now(connection)
         if not (yes or dry_run):
             selection.confirm(connection, found)
         for machine_id in (machine["machine_id"] for machine in found):

@@ -1,8 +1,9 @@
-"""The command that explains which loop would take a machine on."""
+"""The command that explains which loop would claim a machine."""
 
 from rich.text import Text
-from shepherd_core.bmdb.machines import explain, queries
-from shepherd_core.bmdb.machines.explain import Block, Verdict
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.recovery import explain
+from shepherd_core.bmdb.recovery.explain import Block, Verdict
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
@@ -15,7 +16,7 @@ from shepherdctl.output.printing import Column, Form, Output, document, note, ta
 
 def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     """
-    Show for each loop whether it would take the machine on now and, if not, why.
+    Show for each loop whether it would claim the machine now and, if not, why.
 
     REASON is the first thing that blocks it, ENDS when that ends, CHECKED AGAIN
     when the loop considers the machine next if nothing else happens. The loops
@@ -27,7 +28,7 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     """
     (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
-        machine_id = queries.find_machine(connection, machine)
+        machine_id = lookup.find_machine(connection, machine)
         verdicts, now = explain.why(connection, machine_id)
     if output is Form.JSON:
         document({"machine_id": machine_id, "processes": [_plain(verdict) for verdict in verdicts]})

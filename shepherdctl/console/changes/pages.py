@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.wire import server
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse
 from starlette.routing import Route
@@ -99,7 +99,7 @@ class ChangePages:
         return self._page(
             "change.html",
             active="",
-            now=self._bmdb.read(queries.now),
+            now=self._bmdb.read(server.now),
             kind=kind,
             subject=subject,
             token=self._access.form_token,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.rules.drift import FRESH_SECONDS
 
 from shepherdctl import actions
@@ -104,7 +104,7 @@ def pause(asked: Asked) -> Plan:
 
     def run(dry_run: bool) -> Shown:
         with bmdb(asked.settings) as connection:
-            machine_ids = [] if machine_id is None else [queries.find_machine(connection, str(machine_id))]
+            machine_ids = [] if machine_id is None else [lookup.find_machine(connection, str(machine_id))]
             if not dry_run:
                 actions.pause(
                     connection,
@@ -128,8 +128,8 @@ def resume(asked: Asked) -> Plan:
 
     def run(dry_run: bool) -> Shown:
         with bmdb(asked.settings) as connection:
-            found = [one for one in queries.pauses(connection) if one["pause_id"] == pause_id]
-            ended = found if dry_run else [one for one in found if queries.resume(connection, pause_id, asked.operator)]
+            found = [one for one in pauses.pauses_in_force(connection) if one["pause_id"] == pause_id]
+            ended = found if dry_run else [one for one in found if pauses.resume(connection, pause_id, asked.operator)]
         note = "" if ended else "This pause is not in force any more."
         if any(one["owner"] in SYSTEM_OWNERS for one in ended):
             note = "This pause ends by itself: the machine was set aside, or is being released."

@@ -105,7 +105,7 @@ _LEAST_WIDTH = 3
 def timeline(
     machine: Mapping[str, Any], history: Sequence[Mapping[str, Any]], since: datetime, now: datetime
 ) -> Timeline:
-    """Return the picture of *history*, oldest first; *machine* is a record of ``queries.show_machine``."""
+    """Return the picture of *history*, oldest first; *machine* is a record of ``lookup.show_machine``."""
     seconds = max((now - since).total_seconds(), 1.0)
 
     def place(moment: datetime) -> float:

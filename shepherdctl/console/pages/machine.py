@@ -7,8 +7,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.agents import installation
-from shepherd_core.bmdb.machines import explain, queries
-from shepherd_core.bmdb.machines.explain import Block
+from shepherd_core.bmdb.agents.hardware import hardware_report
+from shepherd_core.bmdb.recovery import explain
+from shepherd_core.bmdb.recovery.explain import Block
+from shepherd_core.bmdb.work.history import read_history
 from shepherd_core.domain.states import State
 
 from shepherdctl.commands.history import fold
@@ -41,9 +43,9 @@ def machine(connection: Connection, name: str, days: str | None) -> dict[str, An
     found, observer = observe_machine(connection, name)
     machine_id = found["machine_id"]
     verdicts, now = explain.why(connection, machine_id)
-    report = queries.hardware_report(connection, machine_id)
+    report = hardware_report(connection, machine_id)
     requested = installation.load(connection, machine_id)
-    history = queries.history(connection, machine_id, EVENTS)[::-1]
+    history = read_history(connection, machine_id, EVENTS)[::-1]
     found["installation"] = installations.plain(requested)
     evidence = found.pop("quarantine_evidence")
     found["quarantine_evidence"] = None if evidence is None else evidence.splitlines()

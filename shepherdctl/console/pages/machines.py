@@ -11,8 +11,9 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 import typer
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.machines.search import Search, search
+from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.states import State
 
@@ -140,7 +141,7 @@ class Query:
 
 def page(connection: Connection, query: Query) -> dict[str, Any]:
     """Return what one page shows."""
-    observer = Observer(queries.now(connection), queries.pauses(connection))
+    observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
     found: list[dict[str, Any]] = []
     after, ends = query.after, time.monotonic() + _SECONDS
     while True:
@@ -187,7 +188,7 @@ def json_lines(bmdb: BmdbReader, query: Query) -> Iterator[str]:
 
 def file_name(connection: Connection, kind: str) -> str:
     """Return the name of a download."""
-    return f"machines-{iso(queries.now(connection))[:19].replace(':', '')}Z.{kind}"
+    return f"machines-{iso(server.now(connection))[:19].replace(':', '')}Z.{kind}"
 
 
 def _all(bmdb: BmdbReader, query: Query) -> Iterator[list[dict[str, Any]]]:
@@ -196,7 +197,7 @@ def _all(bmdb: BmdbReader, query: Query) -> Iterator[list[dict[str, Any]]]:
     while True:
 
         def part(connection: Connection, after: UUID | None = after) -> tuple[list[dict[str, Any]], UUID | None]:
-            observer = Observer(queries.now(connection), queries.pauses(connection))
+            observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
             found = query.run(connection, after, _DOWNLOAD_PAGE)
             return [with_state(machine, observer) for machine in found.machines], found.after
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines.pauses import pauses_in_force
 from shepherd_core.bmdb.recovery import overrides, suspension
+from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import open_work
 from shepherd_core.rules.circuit_breaker import where
 
@@ -21,10 +22,10 @@ LIMIT = 200
 
 def work(connection: Connection) -> dict[str, Any]:
     """Return what the page shows."""
-    pauses = queries.pauses(connection)
-    oldest = queries.oldest_transaction(connection, OLD_TRANSACTION_SECONDS)
+    pauses = pauses_in_force(connection)
+    oldest = server.oldest_transaction(connection, OLD_TRANSACTION_SECONDS)
     return {
-        "now": queries.now(connection),
+        "now": server.now(connection),
         "limit": LIMIT,
         "sessions": open_work.open_sessions(connection, LIMIT),
         "creations": open_work.open_creations(connection, LIMIT),

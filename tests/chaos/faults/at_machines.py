@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
 
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.agents import host_keys
 
 from tests.chaos.faults.stage import MachineFault, Stage
 from tests.chaos.scenarios import loops
@@ -78,7 +78,7 @@ def _other_host_key(stage: Stage, _: str, machine_id: UUID) -> None:
     stage.environment.fleet.sql(
         "INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=loops.PUBLIC_KEY
     )
-    stage.undo.callback(queries.forget_host_key, stage.environment.fleet.connection, machine_id, "the test")
+    stage.undo.callback(host_keys.forget_host_key, stage.environment.fleet.connection, machine_id, "the test")
 
 
 MACHINES = (

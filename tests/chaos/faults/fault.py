@@ -17,7 +17,7 @@ from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import AgentBinary
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Clock, Deadline, SystemClock
 from shepherd_core.loops import runner
@@ -172,7 +172,7 @@ class Recoveries(loops.Recoveries):
         paused = fleet.unhealthy_machine()
         for machine_id in (*environment.healthy, paused):
             environment.machine_at_provider(machine_id)
-        queries.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=paused)
+        pauses.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=paused)
         return environment
 
     def tick(self, environment: Environment, points: Steps) -> Mapping[Metric, float]:

@@ -12,7 +12,7 @@ from uuid import UUID
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.agent.takeover import AgentBinary, RunResult
 from shepherd_core.bmdb.agents import installation
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
@@ -232,7 +232,7 @@ class FleetOperation:
         return endpoint(environment.connect()).handle(request)
 
     def _pause(self, environment: Environment) -> object:
-        return queries.pause(environment.connect(), owner="somebody", reason="new memory", machine_id=self._paused)
+        return pauses.pause(environment.connect(), owner="somebody", reason="new memory", machine_id=self._paused)
 
     def _install(self, environment: Environment) -> object:
         assert self._fresh is not None

@@ -2,7 +2,8 @@
 
 from uuid import UUID
 
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.work import history
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.remediation import AgentState
@@ -81,7 +82,9 @@ class Looks(Recoveries):
         """See ``Scenario``."""
         connection = environment.fleet.connection
         taken = {
-            address: {each["step"] for each in queries.history(connection, machine_id) if each["event"] == "Looked"}
+            address: {
+                each["step"] for each in history.read_history(connection, machine_id) if each["event"] == "Looked"
+            }
             for address, machine_id in self._alive.items()
         }
         wanted = {_RUNS: {"restart-agent"}, _INSTALLS: {"await-installation"}}
@@ -90,7 +93,7 @@ class Looks(Recoveries):
             for address in wanted
             if taken[address] != wanted[address]
         ]
-        shown = queries.show_machine(connection, self._alive[_INSTALLS])
+        shown = lookup.show_machine(connection, self._alive[_INSTALLS])
         if shown["agent_started_at"] is None:
             found.append("the agent in an installation counts as ended")
         return super().missing(environment) + found

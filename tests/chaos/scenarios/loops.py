@@ -14,7 +14,7 @@ from uuid import UUID
 
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.recovery import overrides
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
@@ -217,7 +217,7 @@ class AgentStarts:
         found = []
         for name, machine_id in self._ids.items():
             file = self._pool.disk(name) / "root/last-key"
-            key = queries.show_machine(environment.fleet.connection, machine_id)["agent_public_key"]
+            key = lookup.show_machine(environment.fleet.connection, machine_id)["agent_public_key"]
             if key is None or not file.exists() or key != file.read_text():
                 found.append(f"{name} is known by the key {key}, and not by that of its agent")
         return found
@@ -273,7 +273,7 @@ class Recoveries:
         paused = fleet.unhealthy_machine()
         for machine_id in (*environment.healthy, paused):
             environment.machine_at_provider(machine_id)
-        queries.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=paused)
+        pauses.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=paused)
         return environment
 
     def tick(self, environment: Environment, points: Points) -> object:
@@ -315,7 +315,7 @@ class Recoveries:
         found = []
         rebooted = {device.id for device in environment.api.devices() if "reboot" in device.actions_taken}
         for machine_id in self._unhealthy:
-            shown = queries.show_machine(environment.fleet.connection, machine_id)
+            shown = lookup.show_machine(environment.fleet.connection, machine_id)
             if shown["provider_id"] not in rebooted and not environment.counts_as_rebooted(machine_id):
                 found.append(f"{machine_id} was not rebooted")
             if shown["agent_started_at"] is not None:
@@ -344,13 +344,13 @@ class Quarantining(Recoveries):
                     hours=len(steps) - number,
                 )
         environment.may_be_rebooted.discard(
-            queries.show_machine(self._fleet.connection, self._all_steps_taken)["provider_id"]
+            lookup.show_machine(self._fleet.connection, self._all_steps_taken)["provider_id"]
         )
         return environment
 
     def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
-        shown = queries.show_machine(environment.fleet.connection, self._all_steps_taken)
+        shown = lookup.show_machine(environment.fleet.connection, self._all_steps_taken)
         return super().missing(environment) + ([] if shown["quarantined_at"] else ["the machine is not quarantined"])
 
 
@@ -371,7 +371,7 @@ class ProviderOutage(Recoveries):
         quarantined = [
             machine_id
             for machine_id in self._unhealthy
-            if queries.show_machine(environment.fleet.connection, machine_id)["quarantined_at"]
+            if lookup.show_machine(environment.fleet.connection, machine_id)["quarantined_at"]
         ]
         return [
             each for each in super().missing(environment) if not any(str(machine) in each for machine in quarantined)

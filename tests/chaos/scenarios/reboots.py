@@ -1,7 +1,8 @@
 """Scenario: an operator reboots an unhealthy machine and is killed; the Recoverer goes on."""
 
-from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import Search, matching
+from shepherd_core.bmdb.wire import server
+from shepherd_core.bmdb.work import history
 from shepherd_core.domain.remediation import REBOOT
 from shepherd_core.operator.reboot import Reboot
 from shepherd_core.rules.policy import step_of
@@ -20,7 +21,7 @@ class Reboots(Recoveries):
     def tick(self, environment: Environment, points: Points) -> object:
         """See ``Scenario``."""
         machine_id, connection = self._unhealthy[0], environment.connect()
-        if any(line["event"] == "Attempted" for line in queries.history(connection, machine_id)):
+        if any(line["event"] == "Attempted" for line in history.read_history(connection, machine_id)):
             return super().tick(environment, points)
         step = Reboot(
             provider=equinix(environment, points),
@@ -34,4 +35,4 @@ class Reboots(Recoveries):
             session_seconds=SESSION_SECONDS,
         )
         machines = list(matching(connection, Search(machine_ids=(machine_id,))))
-        return list(step.carry_out(machines, queries.now(connection), "an operator: chaos", "chaos"))
+        return list(step.carry_out(machines, server.now(connection), "an operator: chaos", "chaos"))

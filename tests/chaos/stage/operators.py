@@ -5,7 +5,7 @@ from uuid import UUID
 
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.listings import decommissioning, provisioning
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.pb.agent_pb2 import Node
@@ -47,7 +47,7 @@ class Operators:
             "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', now() + interval '1 minute', 'test', 60)",
             id=machine_id,
         )
-        self._pause = queries.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=machine_id)
+        self._pause = pauses.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=machine_id)
         self._vanished = SignedAgent(fleet)
         environment.api.forget(environment.machine_at_provider(self._vanished.machine_id))
 
@@ -71,7 +71,7 @@ class Operators:
             "unquarantine": lambda: remediation.unquarantine(
                 environment.connect(), self._quarantined, reason="somebody: repaired"
             ),
-            "resume": lambda: queries.resume(environment.connect(), self._pause),
+            "resume": lambda: pauses.resume(environment.connect(), self._pause),
             "retry": lambda: remediation.retry(environment.connect(), self._quarantined, reason="somebody: repaired"),
             "install": lambda: self._install(environment),
             "forget": lambda: self._forget(environment, points),

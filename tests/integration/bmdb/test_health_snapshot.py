@@ -6,7 +6,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.recovery.suspension import HealthSnapshot
 from shepherd_core.bmdb.session import Session
@@ -18,6 +18,7 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, RESTART_AGENT, StepKind
 
 from tests.support import defaults
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import KEY
 
@@ -179,7 +180,7 @@ def test_machines_that_left_the_sample_for_their_recovery_are_known(fleet: Fleet
     works = claimed(session, START)
     work.finish_agent_start(session, {each: AgentStarted(KEY, None) for each in works if each.machine_id == back})
     session.close()
-    queries.record_heartbeat(fleet.connection, back)
+    record_heartbeat(fleet.connection, back)
     stats = snapshot(fleet).stats[HERE]
     assert (stats.reporting, stats.recovered[STOPPED], stats.unsampled[STOPPED]) == (1, 2, 1)
 
@@ -206,7 +207,7 @@ def test_a_paused_machine_is_not_due(fleet: Fleet, due_machine: Callable[..., UU
     """No claim takes it; counted, it could suspend the recovery of the others."""
     machine_id = due_machine(fleet)
     assert snapshot(fleet).claimable == 1
-    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
     found = snapshot(fleet)
     assert (found.claimable, found.stats[HERE].unhealthy) == (0, {})
 

@@ -27,7 +27,7 @@ from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
@@ -39,6 +39,7 @@ from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 
 from tests.conftest import ManualClock
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.reference.model import (
@@ -519,7 +520,7 @@ class Bmdb(RuleBasedStateMachine):
     def heartbeat(self, machine: int, interval: int | None = None) -> None:
         """Record a heartbeat, if there is an agent, which is told an *interval*; None: as before."""
         machine %= len(self.machines)
-        queries.record_heartbeat(self.fleet.connection, self.machines[machine])
+        record_heartbeat(self.fleet.connection, self.machines[machine])
         if interval is not None:
             self.fleet.tell_interval(self.machines[machine], interval)
         self.model.heartbeat(machine, interval)
@@ -534,7 +535,7 @@ class Bmdb(RuleBasedStateMachine):
         seconds = None if units is None else units * UNIT
         if machine is not None:
             machine %= len(self.machines)
-        pause_id = queries.pause(
+        pause_id = pauses.pause(
             self.fleet.connection,
             owner="me",
             reason="?",
@@ -552,7 +553,7 @@ class Bmdb(RuleBasedStateMachine):
         """End the pauses."""
         while self.pauses:
             pause_id, pause = self.pauses.pop()
-            assert queries.resume(self.fleet.connection, pause_id) == self.model.resume(pause)
+            assert pauses.resume(self.fleet.connection, pause_id) == self.model.resume(pause)
 
     @rule(
         machine=st.integers(0, MACHINES - 1),
@@ -610,12 +611,12 @@ class Bmdb(RuleBasedStateMachine):
             return False
 
         done: dict[Deed, Callable[[], object]] = {
-            "resume": lambda: mine and queries.resume(connection, mine[0]),
+            "resume": lambda: mine and pauses.resume(connection, mine[0]),
             "unquarantine": lambda: remediation.unquarantine(connection, machine_id, reason="?"),
             "retry": lambda: remediation.retry(connection, machine_id, reason="?"),
             "install": lambda: self._install(connection, machine_id),
             "forget": forget,
-            "heartbeat": lambda: queries.record_heartbeat(connection, machine_id),
+            "heartbeat": lambda: record_heartbeat(connection, machine_id),
         }
         return bool(done[deed]())
 

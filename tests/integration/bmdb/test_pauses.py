@@ -6,9 +6,10 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.machines import explain, queries
-from shepherd_core.bmdb.machines.explain import Block
+from shepherd_core.bmdb.machines import lookup, overview, pauses
 from shepherd_core.bmdb.machines.search import matching
+from shepherd_core.bmdb.recovery import explain
+from shepherd_core.bmdb.recovery.explain import Block
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
@@ -52,7 +53,7 @@ def scoped(fleet: Fleet, scope: str) -> tuple[dict[str, UUID], dict[str, Any], s
 def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -> None:
     """An operator who pauses one machine must not stop the fleet, and vice versa."""
     machines, chosen, held_up = scoped(fleet, scope)
-    paused = queries.pause(fleet.connection, owner="me", reason="maintenance", **chosen)
+    paused = pauses.pause(fleet.connection, owner="me", reason="maintenance", **chosen)
     session = fleet.open_session()
 
     def handed_out() -> set[str]:
@@ -66,7 +67,7 @@ def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -
     }
     assert {name for name, machine_id in machines.items() if machine_id in plain} == set(machines) - held_up
     assert handed_out() == set(machines) - held_up
-    assert queries.resume(fleet.connection, paused)
+    assert pauses.resume(fleet.connection, paused)
     assert handed_out() == held_up
 
 
@@ -74,13 +75,13 @@ def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[s
     """Return the machines that each query for operators shows as paused; for counts, as many names."""
     names = {machine_id: name for name, machine_id in machines.items()}
     listed = {names[each["machine_id"]] for each in matching(connection) if each["pause_ids"]}
-    shown = {name for name, each in machines.items() if queries.show_machine(connection, each)["pause_ids"]}
+    shown = {name for name, each in machines.items() if lookup.show_machine(connection, each)["pause_ids"]}
     why = {
         name
         for name, each in machines.items()
         if any(verdict.blocked_by is Block.PAUSED for verdict in explain.why(connection, each)[0])
     }
-    counted = sum(count["paused"] for count in queries.count_machines(connection))
+    counted = sum(count["paused"] for count in overview.count_machines(connection))
     return [listed, shown, why, set(sorted(listed)[:counted])]
 
 
@@ -89,10 +90,10 @@ def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[s
 def test_queries_show_a_pause_at_the_machines_that_claims_skip(fleet: Fleet, scope: str, seconds: float | None) -> None:
     """The counts, the list, and the details of a machine must not contradict each other."""
     machines, chosen, held_up = scoped(fleet, scope)
-    pause_id = queries.pause(fleet.connection, owner="me", reason="maintenance", seconds=seconds, **chosen)
+    pause_id = pauses.pause(fleet.connection, owner="me", reason="maintenance", seconds=seconds, **chosen)
     wanted = held_up if seconds != -1 else set()
     assert told_paused(fleet.connection, machines) == [wanted] * 4
-    assert queries.resume(fleet.connection, pause_id)
+    assert pauses.resume(fleet.connection, pause_id)
     assert told_paused(fleet.connection, machines) == [set()] * 4
 
 
@@ -116,7 +117,7 @@ def test_a_pause_is_shown_at_machines_that_need_nothing_too(
     }
     fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=machines["intended"])
     fleet.change(machines["awaited"], f"INSERT INTO machine_grace VALUES ('{machines['awaited']}', now(), now())")
-    queries.pause(fleet.connection, owner="me", reason="maintenance", **chosen)
+    pauses.pause(fleet.connection, owner="me", reason="maintenance", **chosen)
     listed, shown, _, counted = told_paused(fleet.connection, machines)
     assert listed == shown == counted == covered
 
@@ -125,23 +126,23 @@ def test_all_pauses_of_a_machine_are_shown_oldest_first(fleet: Fleet) -> None:
     """Ending only one of them is not enough."""
     machine_id = fleet.provided_machine()
     made = [
-        queries.pause(fleet.connection, owner="me", reason="?", **chosen)
+        pauses.pause(fleet.connection, owner="me", reason="?", **chosen)
         for chosen in ({"machine_id": machine_id}, {}, {"provider": PROVIDER}, {"process": START})
     ]
     (listed,) = matching(fleet.connection)
-    assert listed["pause_ids"] == queries.show_machine(fleet.connection, machine_id)["pause_ids"] == made
+    assert listed["pause_ids"] == lookup.show_machine(fleet.connection, machine_id)["pause_ids"] == made
 
 
 def test_a_pause_ends_by_itself(fleet: Fleet) -> None:
     """A forgotten pause must not keep machines from recovery."""
     machine_id = fleet.provided_machine()
-    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id, seconds=300)
+    pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id, seconds=300)
     session = fleet.open_session(seconds=DAY)
     assert claimed(session, START) == []
     fleet.pass_time(295)
     assert claimed(session, START) == []
     fleet.pass_time(5)
-    assert queries.pauses(fleet.connection) == []
+    assert pauses.pauses_in_force(fleet.connection) == []
     assert ids(claimed(session, START)) == [machine_id]
 
 
@@ -149,10 +150,10 @@ def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:
     """Each operator has a reason; ending one pause does not end the other."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session(seconds=DAY)
-    forever = queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
-    queries.pause(fleet.connection, owner="you", reason="?", machine_id=machine_id, seconds=600)
+    forever = pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="you", reason="?", machine_id=machine_id, seconds=600)
     assert claimed(session, START) == []
-    assert queries.resume(fleet.connection, forever)
+    assert pauses.resume(fleet.connection, forever)
     assert claimed(session, START) == []
     fleet.pass_time(600)
     assert ids(claimed(session, START)) == [machine_id]
@@ -162,10 +163,10 @@ def test_a_resumed_machine_can_be_claimed_at_once(fleet: Fleet) -> None:
     """A paused machine is examined every ten minutes; after a resume it must not wait for that."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
-    paused = queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    paused = pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
     assert claimed(session, START) == []
     assert work.claim(session, START, PROVIDER, 1).examined == 0, "it should be put off, or this proves nothing"
-    assert queries.resume(fleet.connection, paused)
+    assert pauses.resume(fleet.connection, paused)
     assert ids(claimed(session, START)) == [machine_id]
 
 
@@ -173,7 +174,7 @@ def test_a_pause_deleted_with_sql_takes_effect_in_ten_minutes(fleet: Fleet) -> N
     """An operator may delete the row with SQL."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session(seconds=DAY)
-    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
     assert claimed(session, START) == []
     fleet.sql("DELETE FROM pauses")
     fleet.pass_time(600)
@@ -202,7 +203,7 @@ def test_work_in_progress_continues_during_a_pause(fleet: Fleet) -> None:
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     held = claimed(session, START)
-    queries.pause(fleet.connection, owner="me", reason="?")
+    pauses.pause(fleet.connection, owner="me", reason="?")
     assert work.finish(session, held) == {machine_id}
     assert claimed(session, START) == []
 
@@ -210,9 +211,9 @@ def test_work_in_progress_continues_during_a_pause(fleet: Fleet) -> None:
 def test_pauses_in_force_are_shown_with_their_reason(connection: Connection, fleet: Fleet) -> None:
     """An operator who finds the fleet standing still needs to know why, and whom to ask."""
     machine_id = fleet.provided_machine()
-    queries.pause(connection, owner="me", reason="firmware", machine_id=machine_id, process=START, seconds=60)
-    last = queries.pause(connection, owner="you", reason="fire", provider=PROVIDER)
-    first, second = queries.pauses(connection)
+    pauses.pause(connection, owner="me", reason="firmware", machine_id=machine_id, process=START, seconds=60)
+    last = pauses.pause(connection, owner="you", reason="fire", provider=PROVIDER)
+    first, second = pauses.pauses_in_force(connection)
     assert (first["owner"], first["reason"], first["machine_id"], first["process"]) == (
         "me",
         "firmware",
@@ -221,9 +222,9 @@ def test_pauses_in_force_are_shown_with_their_reason(connection: Connection, fle
     )
     assert first["expires_at"] > first["created_at"]
     assert (second["pause_id"], second["provider"], second["expires_at"]) == (last, PROVIDER, None)
-    assert queries.resume(connection, last)
-    assert not queries.resume(connection, last)
-    assert [pause["owner"] for pause in queries.pauses(connection)] == ["me"]
+    assert pauses.resume(connection, last)
+    assert not pauses.resume(connection, last)
+    assert [pause["owner"] for pause in pauses.pauses_in_force(connection)] == ["me"]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_a_pause_of_everything_or_of_its_provider_stops_the_provisioner(
     connection: Connection, chosen: dict[str, Any], creation: str | None
 ) -> None:
     """The Provisioner does not claim machines, so the claim cannot stop it."""
-    queries.pause(connection, owner="me", reason="fire", **chosen)
+    pauses.pause(connection, owner="me", reason="fire", **chosen)
     assert provisioning.paused(connection, PROVIDER) == creation
 
 
@@ -251,13 +252,13 @@ def test_a_machine_that_the_provider_lost_is_set_aside_until_it_is_back(fleet: F
     session = fleet.open_session()
     for _ in range(2):
         provisioning.set_aside(session, machine_id, "not listed")
-    assert len(queries.pauses(fleet.connection)) == 1
+    assert len(pauses.pauses_in_force(fleet.connection)) == 1
     assert claimed(session, START) == []
     assert provisioning.ledger(fleet.connection, PROVIDER).provided[0].set_aside
     for _ in range(2):
         provisioning.take_back(session, machine_id)
     assert ids(claimed(session, START)) == [machine_id]
 
-    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
     provisioning.take_back(session, machine_id)
-    assert len(queries.pauses(fleet.connection)) == 1
+    assert len(pauses.pauses_in_force(fleet.connection)) == 1

@@ -3,14 +3,17 @@
 from uuid import UUID, uuid4
 
 import pytest
+from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.machines.search import Search, matching, search
-from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.wire import server
+from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.machine import Process
 
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import Fleet, claimed
 
 START = Process.AGENT_START
@@ -19,10 +22,10 @@ START = Process.AGENT_START
 def test_a_heartbeat_is_recorded_for_a_started_agent_alone(fleet: Fleet, connection: Connection) -> None:
     """A heartbeat of an agent that was never started would keep the Initializer away."""
     started, provided = fleet.started_machine(), fleet.provided_machine()
-    assert queries.record_heartbeat(connection, started)
-    assert queries.record_heartbeat(connection, started)
-    assert not queries.record_heartbeat(connection, provided)
-    assert not queries.record_heartbeat(connection, uuid4())
+    assert record_heartbeat(connection, started)
+    assert record_heartbeat(connection, started)
+    assert not record_heartbeat(connection, provided)
+    assert not record_heartbeat(connection, uuid4())
     assert fleet.sql("SELECT machine_id FROM machine_agent_heartbeat") == [[started]]
 
 
@@ -31,7 +34,7 @@ def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Conne
     machine_id = fleet.unhealthy_machine()
     before = fleet.sql("SELECT * FROM machine_due")
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
-    assert queries.record_heartbeat(fleet.connect(), machine_id)
+    assert record_heartbeat(fleet.connect(), machine_id)
     fleet.connection.roll_back()
     assert fleet.sql("SELECT * FROM machine_due") == before
     assert fleet.sql("SELECT clock_timestamp() - agent_heartbeat_at < interval '1 minute' FROM machine_agent_heartbeat")
@@ -63,8 +66,8 @@ def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet,
         "paused": fleet.provided_machine(),
         "in work": fleet.provided_machine(),
     }
-    pause_id = queries.pause(connection, owner="me", reason="?", machine_id=machines["paused"])
-    queries.pause(connection, owner="me", reason="?", machine_id=machines["silent"], seconds=-1)
+    pause_id = pauses.pause(connection, owner="me", reason="?", machine_id=machines["paused"])
+    pauses.pause(connection, owner="me", reason="?", machine_id=machines["silent"], seconds=-1)
     work.start_work(session, Process.ACCESS, machines["in work"])
     rows = {machine["machine_id"]: machine for machine in matching(connection)}
     columns = ("provider", "needs", "backing_off", "being_worked_on", "pause_ids")
@@ -86,7 +89,7 @@ def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connecti
     work.fail(session, {held: Failure("no luck", 60)})
     fleet.pass_time(60)
     claimed(session, START)
-    shown = queries.show_machine(connection, machine_id)
+    shown = lookup.show_machine(connection, machine_id)
     assert (shown["needs"], shown["provider_id"], shown["host_key"]) == (START, "machine-1", "host key")
     assert [(backoff["cause"], backoff["last_interval_seconds"]) for backoff in shown["backoffs"]] == [("no luck", 60)]
     assert [(each["process"], each["component_name"]) for each in shown["work"]] == [(START, "test")]
@@ -95,7 +98,7 @@ def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connecti
 def test_an_unknown_machine_is_reported_as_unknown(connection: Connection) -> None:
     """Operators mistype ids."""
     with pytest.raises(MachineUnknown):
-        queries.show_machine(connection, uuid4())
+        lookup.show_machine(connection, uuid4())
 
 
 def test_history_is_shown_newest_first(fleet: Fleet, connection: Connection) -> None:
@@ -104,10 +107,10 @@ def test_history_is_shown_newest_first(fleet: Fleet, connection: Connection) -> 
     session = fleet.open_session()
     (held,) = claimed(session, START)
     work.fail(session, {held: Failure("no luck", 60)})
-    events = queries.history(connection, machine_id)
+    events = history.read_history(connection, machine_id)
     assert [(event["event"], event["failed_cause"]) for event in events] == [("Failed", "no luck"), ("Started", None)]
     assert {event["session_id"] for event in events} == {session.session_id}
-    assert queries.history(connection, machine_id, limit=1) == events[:1]
+    assert history.read_history(connection, machine_id, limit=1) == events[:1]
 
 
 def test_a_machine_is_found_by_the_start_of_its_id_or_its_provider_id(fleet: Fleet, connection: Connection) -> None:
@@ -115,7 +118,7 @@ def test_a_machine_is_found_by_the_start_of_its_id_or_its_provider_id(fleet: Fle
     machine_id = fleet.provided_machine()
     fleet.provided_machine()
     for name in (str(machine_id), str(machine_id).upper(), str(machine_id)[:18], "machine-1"):
-        assert queries.find_machine(connection, name) == machine_id
+        assert lookup.find_machine(connection, name) == machine_id
 
 
 @pytest.mark.parametrize("name", ["", "machine-", "no such machine", "%", "_", "\\", "________-"])
@@ -123,7 +126,7 @@ def test_a_name_that_matches_no_machine_is_refused(fleet: Fleet, connection: Con
     """Acting on the wrong machine is worse than asking again; patterns are not expanded."""
     fleet.provided_machine()
     with pytest.raises(MachineUnknown, match="no machine is called"):
-        queries.find_machine(connection, name)
+        lookup.find_machine(connection, name)
 
 
 def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> None:
@@ -131,16 +134,16 @@ def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> N
     for last in (1, 2):
         fleet.sql(f"INSERT INTO machines VALUES ('00000000-0000-4000-8000-00000000000{last}')")
     with pytest.raises(MachineUnknown, match="more than one machine is called '0000'"):
-        queries.find_machine(connection, "0000")
+        lookup.find_machine(connection, "0000")
 
 
 def test_a_forgotten_host_key_is_gone(fleet: Fleet, connection: Connection) -> None:
     """After a reinstall, the next contact is a first contact."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
-    assert queries.forget_host_key(connection, machine_id, "alice")
-    assert not queries.forget_host_key(connection, machine_id, "bob")
-    assert [(line["event"], line["failed_cause"]) for line in queries.history(connection, machine_id)] == [
+    assert host_keys.forget_host_key(connection, machine_id, "alice")
+    assert not host_keys.forget_host_key(connection, machine_id, "bob")
+    assert [(line["event"], line["failed_cause"]) for line in history.read_history(connection, machine_id)] == [
         ("HostKeyForgotten", "alice")
     ]
     assert claimed(fleet.open_session(), START)[0].host_key is None
@@ -148,7 +151,7 @@ def test_a_forgotten_host_key_is_gone(fleet: Fleet, connection: Connection) -> N
 
 def test_the_time_of_day_is_the_databases(fleet: Fleet, connection: Connection) -> None:
     """All times in the BMDB are compared with it."""
-    before, after = fleet.sql("SELECT clock_timestamp()")[0][0], queries.now(connection)
+    before, after = fleet.sql("SELECT clock_timestamp()")[0][0], server.now(connection)
     assert before < after < fleet.sql("SELECT clock_timestamp()")[0][0]
 
 
@@ -167,18 +170,18 @@ def test_history_is_deleted_by_its_age_only(fleet: Fleet, connection: Connection
     """Younger rows are the audit trail that was promised."""
     plant_history(fleet, days=31)
     young = plant_history(fleet, days=29)
-    assert queries.delete_old_history(connection, days=30) == 1
+    assert history.delete_old_history(connection, days=30) == 1
     assert fleet.sql("SELECT machine_id FROM work_history") == [[young]]
-    assert queries.delete_old_history(connection, days=30) == 0
+    assert history.delete_old_history(connection, days=30) == 0
 
 
 def test_a_long_history_is_deleted_in_parts_oldest_first(fleet: Fleet, connection: Connection) -> None:
     """A retention that is set after years must not delay an invocation."""
     plant_history(fleet, days=40, rows=1100)
     newer = plant_history(fleet, days=35)
-    assert queries.delete_old_history(connection, days=30) == 1000
+    assert history.delete_old_history(connection, days=30) == 1000
     assert fleet.sql("SELECT 1 FROM work_history WHERE machine_id = :id", id=newer)
-    assert queries.delete_old_history(connection, days=30) == 101
+    assert history.delete_old_history(connection, days=30) == 101
 
 
 def test_concurrent_runs_that_delete_history_do_not_wait_for_each_other(fleet: Fleet, connection: Connection) -> None:
@@ -186,8 +189,8 @@ def test_concurrent_runs_that_delete_history_do_not_wait_for_each_other(fleet: F
     plant_history(fleet, days=40, rows=1100)
 
     def unit() -> None:
-        assert queries.delete_old_history(connection, days=30) == 1000
-        assert queries.delete_old_history(fleet.connect(), days=30) == 100
+        assert history.delete_old_history(connection, days=30) == 1000
+        assert history.delete_old_history(fleet.connect(), days=30) == 100
 
     connection.transact(unit)
     assert fleet.sql("SELECT count(*) FROM work_history") == [[0]]

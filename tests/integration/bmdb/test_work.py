@@ -4,7 +4,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Claim, Failure
@@ -83,7 +83,7 @@ def test_an_agent_on_a_machine_with_another_host_key_is_not_recorded(fleet: Flee
     """An operator named the right key while Shepherd talked to somebody else; the next contact is compared with it."""
     machine_id, other = fleet.provided_machine(), fleet.provided_machine()
     works = {held: AgentStarted(KEY, "another host key") for held in work.claim(session, START, PROVIDER, 2).work}
-    queries.pin_host_key(fleet.connection, machine_id, "pinned", reason="?")
+    host_keys.pin_host_key(fleet.connection, machine_id, "pinned", reason="?")
     assert work.finish_agent_start(session, works) == {other}
     assert fleet.sql("SELECT machine_id FROM machine_agent_started") == [[other]]
     assert fleet.sql("SELECT host_key FROM machine_host_key WHERE machine_id = :id", id=machine_id) == [["pinned"]]

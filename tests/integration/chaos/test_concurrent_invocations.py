@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup
 from shepherd_core.domain.clock import SystemClock
 
 from tests.chaos.concurrent_runs import Action, Scheduler, Stop, normal
@@ -141,7 +141,7 @@ def test_a_broken_promise_is_reported_at_the_step_that_breaks_it(real_time: Flee
         scheduler = Scheduler(environment, Chance(Random(1)))
         ran = scheduler.run({"careless": careless}, Points(scheduler))
         assert {each.split(":")[0] for each in ran.broken} >= {"no_machine_waits_without_end"}
-        assert queries.show_machine(real_time.connection, machine_id)["needs"] == "ShepherdAgentStart"
+        assert lookup.show_machine(real_time.connection, machine_id)["needs"] == "ShepherdAgentStart"
     finally:
         environment.close()
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import boto3
 import pytest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.wire import server
 
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
@@ -26,7 +26,7 @@ def shepherdctl(
     request: pytest.FixtureRequest, aws: None, fleet: Fleet, machine_id: UUID, tmp_path: Path
 ) -> CommandLine:
     """Return the command line of a fleet whose functions have logged."""
-    now = queries.now(fleet.connection)
+    now = server.now(fleet.connection)
 
     def line(
         minutes: int, function: str, message: str, about: object = machine_id, **facts: str

@@ -4,7 +4,7 @@ import getpass
 from datetime import datetime
 
 import pytest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import Fleet, claimed, ids
@@ -159,7 +159,7 @@ def test_resuming_all_leaves_what_the_provisioner_set_aside(fleet: Fleet) -> Non
     """Those machines are not at the provider; no operator paused them, and the Provisioner takes them back itself."""
     shepherdctl = CommandLine(fleet.settings)
     machine_id = fleet.provided_machine()
-    queries.pause(fleet.connection, owner="provisioner", reason="not listed", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="provisioner", reason="not listed", machine_id=machine_id)
     shepherdctl.read("pause", "--all", *REASON)
     shepherdctl.read("pause", "--machine", str(machine_id), *REASON)
     result = shepherdctl("resume", "--all")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
@@ -40,7 +40,7 @@ def machines(fleet: Fleet) -> dict[UUID, str]:
         fleet.locate(fleet.unhealthy_machine(60), "ams"),
         fleet.locate(fleet.unhealthy_machine(), "ams"),
     )
-    queries.pause(fleet.connection, owner="alice", reason="?", machine_id=running)
+    pauses.pause(fleet.connection, owner="alice", reason="?", machine_id=running)
     return {failed: "failed", quarantined: "quarantined", running: "running", unhealthy: "unhealthy"}
 
 

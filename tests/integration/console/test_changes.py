@@ -8,7 +8,8 @@ from uuid import UUID, uuid4
 
 import pytest
 import requests
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
+from shepherd_core.bmdb.work.history import read_history
 
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
@@ -41,12 +42,12 @@ def quarantine(fleet: Fleet, machine_id: UUID, cause: str) -> None:
 
 def history(fleet: Fleet, machine_id: UUID) -> list[tuple[str, str]]:
     """Return the events of a machine with their causes, newest first."""
-    return [(each["event"], each["failed_cause"]) for each in queries.history(fleet.connection, machine_id)]
+    return [(each["event"], each["failed_cause"]) for each in read_history(fleet.connection, machine_id)]
 
 
 def test_a_console_that_only_reads_has_no_page_that_changes_something(fleet: Fleet, quarantined: UUID) -> None:
     """Without --allow-changes there is nothing that a mistake in another check could open."""
-    queries.pause(fleet.connection, owner="bob", reason="maintenance", machine_id=quarantined)
+    pauses.pause(fleet.connection, owner="bob", reason="maintenance", machine_id=quarantined)
     with serving(fleet.settings) as access:
         reader = Visitor(access)
         for path in ("/change", "/change/x"):
@@ -121,10 +122,10 @@ def test_a_pause_is_made_and_ended(
         fields = {**fields, "machine": str(quarantined)}
     planned = visitor.plan(kind, reason="a new mainboard", **fields)
     assert scope.format(id=quarantined) in said(planned.text)
-    assert queries.pauses(fleet.connection) == []
+    assert pauses.pauses_in_force(fleet.connection) == []
     for _ in range(2):
         assert "Done by ana" in said(visitor.confirm(planned).text)
-    (pause,) = queries.pauses(fleet.connection)
+    (pause,) = pauses.pauses_in_force(fleet.connection)
     assert (pause["owner"], pause["reason"]) == ("ana", "a new mainboard")
     assert (pause["machine_id"] or "", pause["provider"] or "") == (
         quarantined if kind == "pause" else "",
@@ -135,7 +136,7 @@ def test_a_pause_is_made_and_ended(
     resumed = visitor.plan("resume", pause=str(pause["pause_id"]))
     assert "ana" in said(resumed.text)
     assert "Done by ana" in said(visitor.confirm(resumed).text)
-    assert queries.pauses(fleet.connection) == []
+    assert pauses.pauses_in_force(fleet.connection) == []
     ended = [("Resumed", "ana: paused by ana: a new mainboard")]
     assert history(fleet, quarantined) == (ended if kind == "pause" else [])
 
@@ -181,7 +182,7 @@ def test_only_the_consoles_own_pages_change_something(visitor: Visitor, fleet: F
         stranger = Visitor(visitor.access, enters=False)
         assert stranger.post(address, form_token=token, **given).status_code == 401
     assert visitor.get("/change?kind=pause-fleet&reason=theirs").text.count("theirs") == 0
-    assert queries.pauses(fleet.connection) == []
+    assert pauses.pauses_in_force(fleet.connection) == []
 
 
 def test_a_change_of_a_console_that_ended_is_not_known(visitor: Visitor) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import overview, pauses
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.domain.clock import SystemClock
@@ -92,7 +93,7 @@ def test_the_fleet_is_counted_as_status_does(fleet: Fleet, exceptions: int) -> N
     fleet.quarantine(fleet.unhealthy_machine(60))
     counts = fleet.connection.records("fleet_counts", ages=[HOUR, 60.0], exceptions=exceptions)
     counted: Counter[tuple[str, str]] = Counter()
-    for one in queries.count_machines(fleet.connection):
+    for one in overview.count_machines(fleet.connection):
         counted[one["provider"], one["state"]] += one["machines"]
     found: Counter[tuple[str, str]] = Counter()
     for one in counts:
@@ -137,8 +138,8 @@ def test_everything_that_holds_machines_back_is_on_the_fleet_page(
         "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) "
         "VALUES ('static', 12, 50, now())"
     )
-    queries.pause(fleet.connection, owner="ana", reason="new mainboard", machine_id=mixed[State.RUNNING])
-    queries.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
+    pauses.pause(fleet.connection, owner="ana", reason="new mainboard", machine_id=mixed[State.RUNNING])
+    pauses.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
     text = visitor.text("/")
     for expected in (
         "Recovery is suspended static, location ams 0 s ago 8 of 10 stopped reporting",
@@ -159,7 +160,7 @@ def test_no_number_of_pauses_hides_what_is_worse(visitor: Visitor, fleet: Fleet)
         "SELECT :id, 'ana', 'ticket ' || n FROM generate_series(1, 300) AS n",
         id=fleet.provided_machine(),
     )
-    queries.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
+    pauses.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
     fleet.sql("INSERT INTO recovery_suspensions VALUES ('ec2', '', now(), NULL, '8 of 10 are unhealthy')")
     text = visitor.text("/")
     assert [part for part in ("8 of 10 are unhealthy", "maintenance", "ticket 7") if part not in text] == []
@@ -253,7 +254,7 @@ def test_downloads_have_all_that_match(visitor: Visitor, fleet: Fleet, mixed: di
 def test_the_machine_page_says_why_as_the_command_does(visitor: Visitor, fleet: Fleet) -> None:
     """From the same predicates."""
     machine_id = fleet.unhealthy_machine()
-    queries.pause(fleet.connection, owner="ana", reason="new mainboard", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="ana", reason="new mainboard", machine_id=machine_id)
     fleet.sql(
         "INSERT INTO work_history VALUES (:id, 'ShepherdRecovery', 'Started', now(), NULL), "
         "(:id, 'ShepherdRecovery', 'Failed', now(), 'ProviderUnavailable: it rains')",
@@ -285,7 +286,7 @@ def test_the_work_page_shows_what_is_under_way(visitor: Visitor, fleet: Fleet, m
     )
     fleet.sql("INSERT INTO capacity_penalties VALUES ('static', 'rack-9', now() + interval '1 hour', 'it is sold out')")
     fleet.sql("INSERT INTO machine_release VALUES (:id, now(), 'ana', 'too slow')", id=mixed[State.RUNNING])
-    queries.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
+    pauses.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
     text = visitor.text("/work")
     for expected in (
         str(session.session_id)[:8],
@@ -307,6 +308,7 @@ def test_differences_are_those_of_reconcile(
     listed.write_text('[{"ID": "machine-1", "Addr": "192.0.2.1"}]')
     monkeypatch.setenv("SHEPHERD_PROVIDER", "static")
     monkeypatch.setenv("SHEPHERD_STATIC_LIST", str(listed))
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # between two listings
     for name, value in CommandLine(fleet.settings).environment.items():
         monkeypatch.setenv(name, value)
     fleet.provided_machine()

@@ -1,12 +1,14 @@
 """What the console changes at the provider: as the commands, two comparisons must agree."""
 
 import re
+import time
 from collections.abc import Iterator
 from html import unescape
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.work import history
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.bmdb.capacity import provided
@@ -33,6 +35,7 @@ def settings(api: Ec2Api, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Ec2S
     named = CommandLine(fleet.settings, {**environment(settings), "AWS_ENDPOINT_URL_EC2": api.server.url}).environment
     for name, value in named.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # between two listings
     return settings
 
 
@@ -42,7 +45,7 @@ def machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
     return three_machines(fleet, settings)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def operator() -> str:
     """Return who may change something."""
     return "ana"
@@ -62,7 +65,7 @@ def test_a_release_needs_the_name_of_the_machine(
         assert "done released" in said(visitor.confirm(planned, typed=name).text)
     assert name not in living(api)
     assert api.calls["TerminateInstances"] == 1
-    shown = queries.show_machine(fleet.connection, machine_id)
+    shown = lookup.show_machine(fleet.connection, machine_id)
     assert (shown["decommissioned_by"], shown["decommissioned_reason"]) == ("ana", "it is sold")
 
 
@@ -107,9 +110,9 @@ def test_differences_lead_to_the_change_that_ends_them(
     planned = visitor.plan("adopt", provider_id=foreign, interval="1", **{"class": "foreign"})
     assert "done adopted" in said(visitor.confirm(planned).text)
     assert provided(fleet).keys() == {*machines, foreign} - {gone}
-    (event,) = queries.history(fleet.connection, provided(fleet)[foreign])
+    (event,) = history.read_history(fleet.connection, provided(fleet)[foreign])
     assert (event["event"], event["failed_cause"]) == ("Adopted", "ana")
-    assert queries.show_machine(fleet.connection, machines[gone])["decommissioned_by"] == "ana"
+    assert lookup.show_machine(fleet.connection, machines[gone])["decommissioned_by"] == "ana"
 
 
 def test_a_release_that_was_interrupted_is_canceled_or_completed(
@@ -128,7 +131,7 @@ def test_a_release_that_was_interrupted_is_canceled_or_completed(
     planned = visitor.plan("cancel-release", machine=str(kept), **WHY)
     assert "done kept" in said(visitor.confirm(planned).text)
     assert fleet.sql("SELECT machine_id FROM machine_release") == [[released]]
-    (event,) = queries.history(fleet.connection, kept)
+    (event,) = history.read_history(fleet.connection, kept)
     assert (event["event"], event["failed_cause"]) == ("ReleaseCanceled", "ana: it is sold")
     planned = visitor.plan("release", machine=str(released), **WHY)
     assert "done released" in said(visitor.confirm(planned, typed=second).text)

@@ -11,7 +11,7 @@ import boto3
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring.loops import LOOPS
@@ -400,7 +400,7 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
     assert measured(record) == {"drift_limit_exceeded": 1, "drifted": 4}
     assert lines[-1]["message"] == "invocation failed"
     assert "machine-3" in lines[-1]["exception"]
-    assert queries.pauses(fleet.connection) == []
+    assert pauses.pauses_in_force(fleet.connection) == []
 
 
 def test_an_invocation_without_drift_logs_a_zero(

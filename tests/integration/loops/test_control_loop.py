@@ -5,46 +5,40 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from shepherd_core import telemetry
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.recovery.remediation import Unneeded
-from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.ticks import last_ticks
-from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
+from shepherd_core.bmdb.work.work import AgentStarted, Work, finish_agent_start
 from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.clock import MARGIN_SECONDS, Deadline, SystemClock
+from shepherd_core.domain.clock import MARGIN_SECONDS, Clock, Deadline, SystemClock
 from shepherd_core.domain.errors import ConfigError, NoLongerDue, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import BmdbUnavailable, SessionExpired
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner, thread_messages
-from shepherd_core.loops.base import Admission, Closing, Loop
+from shepherd_core.loops.base import Admission, Closing, Loop, Task
 from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.telemetry import Metric
 
+from tests.conftest import ManualClock
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet
 from tests.support.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from uuid import UUID
-
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Work
-    from shepherd_core.domain.clock import Clock
-    from shepherd_core.loops.base import Task
-
-    from tests.conftest import ManualClock
-
     Counts = dict[Metric, float]
 
 HOST_KEY = "ssh-ed25519 AAAA"
@@ -355,7 +349,7 @@ def test_a_failure_is_kept_with_its_cause(fleet: Fleet, run: Runner, capsys: pyt
     """The history is what people read who look for the reason."""
     machine = fleet.provided_machine()
     run(Errands(raises(SshRefused("nobody at home"))))
-    assert queries.history(fleet.connection, machine)[0]["failed_cause"] == "SshRefused: nobody at home"
+    assert history.read_history(fleet.connection, machine)[0]["failed_cause"] == "SshRefused: nobody at home"
     (line,) = lines(capsys)
     assert (line["level"], line["machine_id"], line["retry_in_seconds"]) == ("WARNING", str(machine), 60)
 
@@ -364,7 +358,7 @@ def test_an_unexpected_error_fails_the_work(fleet: Fleet, run: Runner, capsys: p
     """A bug that one machine provokes must neither stop the others nor go unseen."""
     machine = fleet.provided_machine()
     assert run(Errands(raises(ValueError("a bug"))))[Metric.FAILED] == 1
-    assert queries.history(fleet.connection, machine)[0]["failed_cause"] == "ValueError: a bug"
+    assert history.read_history(fleet.connection, machine)[0]["failed_cause"] == "ValueError: a bug"
     (line,) = lines(capsys)
     assert line["level"] == "ERROR"
     assert "in errand" in line["exception"]
@@ -380,7 +374,7 @@ def test_a_cause_that_the_database_cannot_hold_is_still_recorded(fleet: Fleet, r
 
     counts = run(Errands(errand))
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
-    assert queries.history(fleet.connection, odd)[0]["failed_cause"] == "ShepherdError: it said ? and ?"
+    assert history.read_history(fleet.connection, odd)[0]["failed_cause"] == "ShepherdError: it said ? and ?"
     assert fleet.tags(sound) == {"agent_started"}
 
 
@@ -388,7 +382,7 @@ def test_a_long_cause_is_cut(fleet: Fleet, run: Runner) -> None:
     """A history is no place for a megabyte of somebody's web page."""
     machine = fleet.provided_machine()
     run(Errands(raises(ShepherdError("x" * 1_000_000))))
-    assert len(queries.history(fleet.connection, machine)[0]["failed_cause"]) == 1000
+    assert len(history.read_history(fleet.connection, machine)[0]["failed_cause"]) == 1000
 
 
 def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
@@ -401,7 +395,7 @@ def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
         assert run(loop)[Metric.CLAIMED] == 0
         fleet.pass_time(WAIT_SECONDS)
     assert run(Errands())[Metric.FINISHED] == 1
-    assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -418,7 +412,7 @@ def test_a_host_key_that_still_holds_is_pinned_again_when_the_work_fails(
         raise SshRefused
 
     run(Errands(errand))
-    assert queries.show_machine(fleet.connection, machine)["host_key"] == (HOST_KEY if keeps else None)
+    assert lookup.show_machine(fleet.connection, machine)["host_key"] == (HOST_KEY if keeps else None)
 
 
 # --- time ---
@@ -437,7 +431,7 @@ def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
 
     counts = run(Errands(errand), concurrency=1)
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
-    cause = queries.history(fleet.connection, stuck)[0]["failed_cause"]
+    cause = history.read_history(fleet.connection, stuck)[0]["failed_cause"]
     assert cause == "ShepherdError: did not end within its 60 seconds"
     assert fleet.tags(other) == {"agent_started"}
 
@@ -508,7 +502,7 @@ def test_work_without_time_left_is_canceled_and_as_due_as_before(
     assert [counts[metric] for metric in ENDED] == [0, 0, 1]
     assert (counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 1)
     assert fleet.events(machine) == ["Started", "Canceled"]
-    assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
     assert run.due() == due
     with pytest.raises((TimeLimitExceeded, SessionExpired)):
         loop.tasks[0].deadline.check()
@@ -540,7 +534,7 @@ def test_a_failed_preparation_fails_the_invocation_and_no_machine(fleet: Fleet, 
     with pytest.raises(type(error), match=str(error)):
         run(Errands(prepare=lambda _: raises(error)(None)))  # type: ignore[arg-type]  # the errand does not look at it
     assert fleet.events(machine) == ["Started", "Canceled"]
-    assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
     assert run.due() == due
     assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
 
@@ -616,7 +610,7 @@ def test_nothing_is_committed_when_the_session_was_lost(
         run(Errands(errand), concurrency=concurrency)
     assert not {"Finished", "Failed"} & set(fleet.events(machine))
     assert fleet.tags(machine) == set()
-    assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
 
 
 def test_a_worker_whose_session_expired_changes_nothing(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
@@ -714,7 +708,7 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
     dead = fleet.open_session()
     (held,) = work.claim(dead, Errands.process, PROVIDER, 1).work
     run(Errands(raises(SshRefused())))
-    queries.pause(fleet.connection, owner="me", reason="a test", machine_id=fleet.provided_machine())
+    pauses.pause(fleet.connection, owner="me", reason="a test", machine_id=fleet.provided_machine())
     fleet.expire(dead)
     fleet.open_session()
     fleet.pass_time(61)
@@ -733,7 +727,7 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
 def test_a_dry_run_with_nothing_to_do_ends(fleet: Fleet, clock: ManualClock) -> None:
     """Also when there are machines to look at that need nothing."""
     paused = fleet.provided_machine()
-    queries.pause(fleet.connection, owner="me", reason="a test", machine_id=paused)
+    pauses.pause(fleet.connection, owner="me", reason="a test", machine_id=paused)
     before = dump(fleet)
     assert dry_run(Errands(), PROVIDER, fleet.connection, clock, RunLimits(10, 60, 60)).work == []
     assert dump(fleet) == before

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.work import history
 from shepherd_core.domain.clock import SystemClock
 
 from agent.build import build
@@ -26,7 +26,7 @@ from tests.support.bmdb.fleet import Fleet
 FUNCTION, FORK_SERVER = "tests.chaos.stage.child", "shepherd_core.adapters.ssh.fork_server"
 MIB = 1 << 20
 HEALTHY = 3
-MACHINE_SECONDS = 20
+MACHINE_SECONDS = 10
 FUNCTION_BYTES = 200 * MIB
 """What the function and the fork server use without any machine, rounded up."""
 PROCESS_BYTES = 8 * MIB
@@ -113,7 +113,7 @@ def settings(environment: Environment) -> dict[str, str]:
 
 def cause(environment: Environment, machine_id: UUID) -> str:
     """Return why the last work on the machine failed, or what became of it instead."""
-    last = queries.history(environment.fleet.connection, machine_id)[0]
+    last = history.read_history(environment.fleet.connection, machine_id)[0]
     return str(last["failed_cause"] or last["event"])
 
 

@@ -18,7 +18,9 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import MachineConnection, RunResult
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.agents import host_keys
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.work import history
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import ShepherdError, SourceMissing
@@ -43,7 +45,7 @@ from tests.support.waiting import eventually
 PATH = "/root/agent"
 
 ANSWER = """\
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -I -S
 import sys
 
 def field(number, content):
@@ -52,6 +54,9 @@ def field(number, content):
 init = sys.stdin.buffer.read()
 """
 """The beginning of an agent that answers by hand: fields of its answer are no longer than a byte can tell."""
+
+SOUND = ANSWER + "sys.stdout.buffer.write(field(1, field(1, init) + field(2, bytes(32))))\n"
+"""An agent that answers and ends; it starts in a tenth of the real one's time."""
 
 
 class Ear:
@@ -98,6 +103,9 @@ class World:
     heard: set[str]
     """The machine ids that agents reported for."""
     agent: Path
+    """The real one."""
+    sound: Path
+    """One that only answers."""
     entries: list[dict[str, str]] = field(default_factory=list)
     ca_certificate: bytes = b""
 
@@ -124,13 +132,13 @@ class World:
         keys: Sequence[bytes] = (),
         require_known_host_key: bool = False,
     ) -> dict[Metric, float]:
-        """Run one invocation; *agent* is the executable instead of the real one, *keys* those for installations."""
+        """Run one invocation; *agent* is the executable, unless it need only answer, *keys* those for installations."""
         edge = Edge(StaticProvider(lambda: json.dumps(self.entries).encode()))
         edge.before["list_machines"] = _nobody_may_list
         loop = Initializer(
             provider or edge,
             self.dialer,
-            lambda: (AgentCache(Path("unused")).fetch(str(agent or self.agent)), self.ca_certificate),
+            lambda: (AgentCache(Path("unused")).fetch(str(agent or self.sound)), self.ca_certificate),
             StartOptions(
                 path=PATH,
                 endpoint=self.endpoint.url,
@@ -160,12 +168,12 @@ class World:
 
     def cause(self, machine_id: UUID) -> str:
         """Return why the last work on the machine failed, or what became of it instead."""
-        last = queries.history(self.fleet.connection, machine_id)[0]
+        last = history.read_history(self.fleet.connection, machine_id)[0]
         return str(last["failed_cause"] or last["event"])
 
     def show(self, machine_id: UUID) -> dict[str, Any]:
         """Return what the BMDB knows of the machine."""
-        return queries.show_machine(self.fleet.connection, machine_id)
+        return lookup.show_machine(self.fleet.connection, machine_id)
 
     def lose_agent(self, machine_id: UUID) -> None:
         """Let the machine need an agent again, as after a recovery that is long over."""
@@ -198,7 +206,9 @@ def world(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[World]:
         client.authorized_key = ssh_keys.public_line(private_key)
         dialer = Ear(SshDialer(private_key, "root", pool.port, connect_timeout=60))
         key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
-        yield World(fleet, client, key, dialer, endpoint, heard, agent)
+        sound = tmp_path / "sound"
+        sound.write_text(SOUND)
+        yield World(fleet, client, key, dialer, endpoint, heard, agent, sound)
         assert not dialer.open
 
 
@@ -220,7 +230,7 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 def test_an_agent_is_started_and_its_key_recorded(world: World) -> None:
     """This is the takeover: the agent runs, reports for this machine, and is known by the key that it answered."""
     machine_id, name = world.machine()
-    assert world.run()[Metric.FINISHED] == 1
+    assert world.run(agent=world.agent)[Metric.FINISHED] == 1
     (answer,) = world.dialer.answers
     shown = world.show(machine_id)
     success = TakeoverResponse.FromString(answer).success
@@ -238,7 +248,7 @@ def test_an_agent_learns_the_keys_for_installations_and_the_time(world: World) -
     """Over SSH, from us: neither its endpoint nor its machine's clock is to be believed."""
     world.machine()
     before = time.time_ns() // 1_000_000
-    world.run(keys=[PUBLIC])
+    world.run(agent=world.agent, keys=[PUBLIC])
     (answer,) = world.dialer.answers
     learnt = TakeoverResponse.FromString(answer).success.init_message
     assert list(learnt.installation_key) == [PUBLIC]
@@ -248,7 +258,7 @@ def test_an_agent_learns_the_keys_for_installations_and_the_time(world: World) -
 def test_many_machines_get_their_agents_at_once(world: World) -> None:
     """Each gets one of its own, with a key of its own."""
     machines = [world.machine() for _ in range(4)]
-    assert world.run()[Metric.FINISHED] == 4
+    assert world.run(agent=world.agent)[Metric.FINISHED] == 4
     assert len({world.show(machine_id)["agent_public_key"] for machine_id, _ in machines}) == 4
     answers = [TakeoverResponse.FromString(answer).success for answer in world.dialer.answers]
     assert {answer.init_message.machine_id: answer.key.hex() for answer in answers} == {
@@ -259,10 +269,10 @@ def test_many_machines_get_their_agents_at_once(world: World) -> None:
 def test_an_agent_that_is_there_already_is_not_uploaded_again(world: World) -> None:
     """It may be a hundred megabytes. The new agent replaces the old one, and its key the old key."""
     machine_id, name = world.machine()
-    world.run()
+    world.run(agent=world.agent)
     first_key, file = world.show(machine_id)["agent_public_key"], (world.pool.disk(name) / "root/agent").stat()
     world.lose_agent(machine_id)
-    assert world.run()[Metric.FINISHED] == 1
+    assert world.run(agent=world.agent)[Metric.FINISHED] == 1
     assert (world.pool.disk(name) / "root/agent").stat() == file
     assert world.show(machine_id)["agent_public_key"] not in {None, first_key}
     assert len(world.pool.agents(name)) == 1
@@ -273,7 +283,7 @@ def test_another_agent_is_uploaded(world: World, script: Callable[[str], Path]) 
     _, name = world.machine()
     world.run(agent=script("#!/bin/sh\nexit 3\n"))
     world.fleet.pass_time(HOUR)
-    assert world.run()[Metric.FINISHED] == 1
+    assert world.run(agent=world.agent)[Metric.FINISHED] == 1
     assert (world.pool.disk(name) / "root/agent").read_bytes() == world.agent.read_bytes()
 
 
@@ -281,7 +291,7 @@ def test_warnings_of_the_agent_are_logged(world: World, capsys: pytest.CaptureFi
     """An operator should not have to log in to the machine for it."""
     machine_id, _ = world.machine()
     world.ca_certificate = b"of no use over plain HTTP"
-    world.run()
+    world.run(agent=world.agent)
     (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (line["level"], line["machine_id"]) == ("WARNING", str(machine_id))
     assert line["warnings"] == ["the ca_certificate is not used, because the endpoint is plain HTTP"]
@@ -309,7 +319,7 @@ def test_a_changed_host_key_fails_until_an_operator_clears_it(world: World) -> N
     assert world.pool.runs(name) == runs
     assert world.show(machine_id)["host_key"] == pinned
 
-    assert queries.forget_host_key(world.fleet.connection, machine_id, "reinstalled")
+    assert host_keys.forget_host_key(world.fleet.connection, machine_id, "reinstalled")
     world.fleet.pass_time(HOUR)
     assert world.run()[Metric.FINISHED] == 1
     assert world.show(machine_id)["host_key"] not in {None, pinned}
@@ -320,7 +330,7 @@ def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(world
     machine_id, name = world.machine()
     world.run()
     known = world.show(machine_id)["host_key"]
-    assert queries.forget_host_key(world.fleet.connection, machine_id, "reinstalled")
+    assert host_keys.forget_host_key(world.fleet.connection, machine_id, "reinstalled")
     world.lose_agent(machine_id)
     provider = _Knowing(StaticProvider(lambda: json.dumps(world.entries).encode()), known)
     world.pool.change_host_key(name)
@@ -338,7 +348,7 @@ def test_a_machine_whose_host_key_must_be_known_is_not_contacted_before(world: W
     assert world.pool.runs(name) == 0
     assert world.fleet.sql("SELECT fault FROM work_backoff") == [["access"]]  # which no reboot mends
     key = world.host_key(name)
-    queries.pin_host_key(world.fleet.connection, machine_id, key, reason="read on its console")
+    host_keys.pin_host_key(world.fleet.connection, machine_id, key, reason="read on its console")
     world.fleet.pass_time(HOUR)
     assert world.run(require_known_host_key=True)[Metric.FINISHED] == 1
     assert (world.show(machine_id)["host_key"], world.show(machine_id)["host_key_origin"]) == (key, "Operator")

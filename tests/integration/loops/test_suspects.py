@@ -5,8 +5,8 @@ from collections.abc import Collection
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.machines import explain, queries
-from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.recovery import explain, remediation
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.bmdb import SessionExpired
@@ -52,7 +52,7 @@ class Functions:
                 loop, PROVIDER, self.fleet.connection, self.clock, limits, deadline=deadline, runtime_info="a test"
             )
         except SessionExpired:
-            assert self._dead.is_set()
+            assert self._dead.wait(WAIT_SECONDS)  # set just after the sessions were ended
         return loop
 
     def _errand(self, task: Task) -> None:
@@ -263,4 +263,4 @@ def test_an_operator_may_end_the_suspicion(functions: Functions, seconds: float)
     assert remediation.retry(fleet.connection, machine, reason="me: mended")
     claim = work.claim(fleet.open_session(), START, PROVIDER, 10)
     assert ids(claim.work) == [machine]
-    assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings.provider_facts import CHUNK
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable
@@ -394,11 +394,11 @@ def test_a_pause_of_everything_or_of_the_provider_holds_it(
 ) -> None:
     """A paused provider must not be called; the facts can wait."""
     plant(fleet, listed, 1)
-    pause = queries.pause(fleet.connection, owner="me", reason="maintenance", provider=provider)
+    pause = pauses.pause(fleet.connection, owner="me", reason="maintenance", provider=provider)
     assert run(listed) == {Metric.REPAIRED: 0}
     assert make(listed).plan(Deadline(SystemClock(), 60)) == {"changes": [], "repairs": []}
     assert listed.asked == 0
-    queries.resume(fleet.connection, pause)
+    pauses.resume(fleet.connection, pause)
     assert run(listed)[Metric.UPDATED] == 1
 
 
@@ -407,9 +407,9 @@ def test_pauses_of_processes_machines_and_other_providers_do_not_hold_it(
 ) -> None:
     """It works on no machine."""
     (machine_id,) = plant(fleet, listed, 1)
-    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
-    queries.pause(fleet.connection, owner="me", reason="?", process=Process.RECOVERY)
-    queries.pause(fleet.connection, owner="me", reason="?", provider="equinix")
+    pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="me", reason="?", process=Process.RECOVERY)
+    pauses.pause(fleet.connection, owner="me", reason="?", provider="equinix")
     assert run(listed)[Metric.UPDATED] == 1
 
 

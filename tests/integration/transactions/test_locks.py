@@ -16,7 +16,7 @@ from shepherd_core.bmdb.agents import installation, reports
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
@@ -29,7 +29,7 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from simulator.environment.postgres import Postgres
 from tests.chaos.sample import SEED, drawn
 from tests.conftest import ManualClock
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Backends, Fleet, claimed
 from tests.support.bmdb.work_ends import KEY
 from tests.support.waiting import WAIT_SECONDS, eventually
 
@@ -92,17 +92,20 @@ JOIN (
 
 
 @pytest.fixture(scope="module")
-def hanging_database(postgres: Postgres) -> Iterator[BmdbSettings]:
-    """Return a database in which commits may hang."""
+def hanging_database(postgres: Postgres) -> Iterator[tuple[BmdbSettings, Backends]]:
+    """Return a database in which commits may hang, and its server processes."""
     settings = postgres.new_database()
-    yield settings
+    backends = Backends(settings)
+    yield settings, backends
+    backends.close()
     postgres.drop(settings)
 
 
 @pytest.fixture
-def hanging(hanging_database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
+def hanging(hanging_database: tuple[BmdbSettings, Backends], clock: ManualClock) -> Iterator[Fleet]:
     """Return an empty BMDB in it."""
-    fleet = Fleet(hanging_database, clock)
+    settings, backends = hanging_database
+    fleet = Fleet(settings, clock, backends)
     if not fleet.sql("SELECT 1 FROM pg_proc WHERE proname = 'hang'"):
         fleet.sql(HANGING)
     yield fleet
@@ -135,7 +138,7 @@ class Case:
     def _hold_up(self) -> None:
         """Let everything delay it that a writer may end."""
         connection = self.fleet.connection
-        self.pause = queries.pause(connection, owner="me", reason="?", machine_id=self.machine_id)
+        self.pause = pauses.pause(connection, owner="me", reason="?", machine_id=self.machine_id)
         provisioning.set_aside(self._lock, self.machine_id, "not listed")
         self.fleet.sql(
             "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', clock_timestamp() + '1 hour', '?', 3600)",
@@ -210,7 +213,7 @@ def _release(case: Case, connection: Connection) -> None:
 ORDER = RemovalRequest("me", "?", HOUR)
 WANTED = MetropolisInstallation(image_url="https://images.example.com/x", image_sha256=bytes(32))
 DEEDS: dict[str, Callable[[Case, Connection], object]] = {
-    "resume": lambda case, over: queries.resume(over, case.pause),
+    "resume": lambda case, over: pauses.resume(over, case.pause),
     "take_back": lambda case, over: provisioning.take_back(case.locking(over), case.machine_id),
     "unquarantine": lambda case, over: remediation.unquarantine(over, case.machine_id, reason="?"),
     "retry": lambda case, over: remediation.retry(over, case.machine_id, reason="?"),

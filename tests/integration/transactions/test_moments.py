@@ -7,8 +7,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import overrides, remediation, suspension
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
@@ -104,7 +105,7 @@ def test_a_host_key_that_is_pinned_during_the_wait_is_compared(fleet: Fleet, ses
     done = {held: work.AgentStarted(bytes(32), "another host key")}
 
     def pin() -> None:
-        queries.pin_host_key(fleet.connection, machine_id, "pinned", reason="?")
+        host_keys.pin_host_key(fleet.connection, machine_id, "pinned", reason="?")
 
     delayed(fleet, lambda: work.finish_agent_start(session, done), meanwhile=pin)
     assert fleet.sql("SELECT 1 FROM machine_agent_started") == []
@@ -269,7 +270,7 @@ def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
     machine_id = overdue_machine(fleet)
     before = due(fleet, machine_id)
     if held_up == "paused":
-        queries.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
+        pauses.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
     else:
         suspension.set_suspensions(session, PROVIDER, {"": "many are silent"})
     assert work.claim(session, RECOVER, PROVIDER, 10) == Claim((), 0)

@@ -1,7 +1,7 @@
 """A transaction that somebody leaves open, which keeps PostgreSQL from removing dead rows."""
 
 import pytest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.wire import server
 
 from shepherdctl.descriptions.attention import old_transaction
 from tests.support.bmdb.fleet import Fleet, administrator
@@ -18,7 +18,7 @@ def test_an_open_transaction_is_found_by_its_pid(fleet: Fleet, begin: str) -> No
         for statement in begin.split("; "):
             somebody.run(statement)
         (pid,) = somebody.run("SELECT pg_backend_pid()")[0]
-        found = queries.oldest_transaction(fleet.connection, 0)
+        found = server.oldest_transaction(fleet.connection, 0)
         assert found is not None
         assert found["seconds"] > 0
         del found["seconds"]
@@ -29,16 +29,16 @@ def test_an_open_transaction_is_found_by_its_pid(fleet: Fleet, begin: str) -> No
             "application": "",
             "state": "idle in transaction",
         }
-        assert queries.oldest_transaction(fleet.connection, MINUTE) is None
+        assert server.oldest_transaction(fleet.connection, MINUTE) is None
         somebody.run("ROLLBACK")
-    assert queries.oldest_transaction(fleet.connection, 0) is None
+    assert server.oldest_transaction(fleet.connection, 0) is None
 
 
 def test_an_idle_connection_is_no_old_transaction(fleet: Fleet) -> None:
     """It keeps nothing."""
     with administrator(fleet.settings) as somebody:
         somebody.run("SELECT 1")
-        assert queries.oldest_transaction(fleet.connection, 0) is None
+        assert server.oldest_transaction(fleet.connection, 0) is None
 
 
 def test_status_has_no_line_without_an_old_transaction(fleet: Fleet) -> None:

@@ -1,49 +1,34 @@
 """
-A connection to the BMDB: the only module that imports pg8000.
+A connection to the BMDB: statements, transactions and their retries.
 
-Connects when it is first needed, keeps the connection between invocations,
-drops it as soon as it looks broken, and turns every error of the driver into
-one of ours. Not thread-safe: one thread uses the database.
+Connects when it is first needed, keeps the connection between invocations, and
+drops it as soon as it looks broken. Not thread-safe: one thread uses the
+database.
 """
 
 from __future__ import annotations
 
 import random
 from contextlib import suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pg8000.native
-from pg8000.converters import array_out
-from pg8000.exceptions import DatabaseError, InterfaceError
-
-from shepherd_core.bmdb import transport
 from shepherd_core.bmdb.statements import statements
-from shepherd_core.domain.errors.bmdb import (
-    BmdbError,
-    BmdbUnavailable,
-    CommitUnknown,
-    SerializationConflict,
-    StatementFailed,
-)
+from shepherd_core.bmdb.wire import driver
+from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, CommitUnknown, SerializationConflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shepherd_core.bmdb.wire.driver import Driver, Prepared
     from shepherd_core.domain.clock import Clock
     from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 T = TypeVar("T")
 
 ATTEMPTS = 5
-"""
-Number of tries of a transaction. Each pause is jittered, and may last twice as long as the one before.
-"""
+"""Number of tries of a transaction. Each pause is jittered, and may last twice as long as the one before."""
 
 _FIRST_PAUSE_SECONDS = 0.05
-_CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock
-_TIMESTAMPTZ = 1184  # the number of the type in every PostgreSQL
-_UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections, disk full), shutdown
 
 
 def sanitize_for_db(text: str) -> str:
@@ -77,8 +62,8 @@ class Connection:
         self._clock = clock
         self._attempts = attempts
         self._lock_seconds = lock_seconds
-        self._driver: pg8000.native.Connection | None = None
-        self._prepared: dict[str, pg8000.native.PreparedStatement] = {}
+        self._driver: Driver | None = None
+        self._prepared: dict[str, Prepared] = {}
         self._in_transaction = False
 
     def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
@@ -104,8 +89,8 @@ class Connection:
             try:
                 return self._send(name, parameters)
             except BmdbUnavailable as error:
-                if isinstance(error.__cause__, DatabaseError):
-                    raise  # the server said that it did not carry it out
+                if driver.is_refusal(error):
+                    raise
                 message = f"the connection to the BMDB broke while {name} was running"
                 raise CommitUnknown(message) from error
 
@@ -137,7 +122,7 @@ class Connection:
             try:
                 self._simple("COMMIT")
             except BmdbUnavailable as error:
-                if isinstance(error.__cause__, DatabaseError):
+                if driver.is_refusal(error):
                     raise
                 raise CommitUnknown from error
             return result
@@ -171,10 +156,10 @@ class Connection:
 
     def close(self) -> None:
         """Drop the connection; the next use opens a new one."""
-        driver, self._driver, self._prepared = self._driver, None, {}
-        if driver is not None:
-            with suppress(InterfaceError, DatabaseError, OSError):
-                driver.close()
+        old, self._driver, self._prepared = self._driver, None, {}
+        if old is not None:
+            with suppress(*driver.FAULTS):
+                old.close()
 
     def _persist(self, once: Callable[[], T]) -> T:
         """Call *once* until it succeeds, fails for good, or has been tried often enough."""
@@ -192,103 +177,27 @@ class Connection:
             if prepared is None:
                 prepared = self._prepared[name] = self._connected().prepare(statements()[name])
             return prepared.run(**parameters) or []
-        except (InterfaceError, DatabaseError, OSError) as error:
-            raise self._translated(error, name) from error
+        except driver.FAULTS as error:
+            raise self._failed(error, name) from error
 
     def _simple(self, text: str) -> None:
         try:
             self._connected().run(text)
-        except (InterfaceError, DatabaseError, OSError) as error:
-            raise self._translated(error, text.split(maxsplit=1)[0]) from error
+        except driver.FAULTS as error:
+            raise self._failed(error, text.split(maxsplit=1)[0]) from error
 
-    def _translated(self, error: Exception, what: str) -> BmdbError:
-        """Return our error for the driver's, and drop the connection unless the server answered over it."""
-        if not isinstance(error, DatabaseError):
+    def _failed(self, error: Exception, what: str) -> BmdbError:
+        """Return our error for the driver's, and drop the connection unless it still works."""
+        meaning = driver.meaning(error, what)
+        if isinstance(meaning, BmdbUnavailable):
             self.close()
-            return BmdbUnavailable(f"the connection to the BMDB broke ({what}: {error})")
-        facts = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
-        sqlstate, message = str(facts.get("C", "")), str(facts.get("M", "no reason given"))
-        if sqlstate in _CONFLICTS:
-            return SerializationConflict(f"{what}: {message}")
-        # The schema changed under a warm connection, or the server became a replica: a new connection works again.
-        stale = sqlstate == "25006" or (sqlstate == "0A000" and "cached plan" in message)
-        if stale or sqlstate.startswith(_UNAVAILABLE_CLASSES):
-            self.close()
-            return BmdbUnavailable(f"{what}: {message} ({sqlstate})")
-        return StatementFailed(f"{what}: {message} ({sqlstate})", sqlstate)
+        return meaning
 
-    def _connected(self) -> pg8000.native.Connection:
+    def _connected(self) -> Driver:
         if self._driver is None:
             self._driver = self._open()
         return self._driver
 
-    def _open(self) -> pg8000.native.Connection:
-        settings = self._settings
-        where = f"{settings.bmdb_host}:{settings.bmdb_port}"
-        longest = settings.bmdb_statement_timeout_seconds + settings.bmdb_connect_timeout_seconds
-        password = "" if self._password is None else self._password()  # None breaks the driver if the server asks
-        try:
-            sock = transport.dial(settings, self._authorities)
-        except OSError as error:
-            message = f"cannot connect to the BMDB at {where}: {error}"
-            raise BmdbUnavailable(message) from error
-        try:
-            driver = pg8000.native.Connection(
-                settings.bmdb_user,
-                database=settings.bmdb_name,
-                password=password,
-                sock=sock,
-                ssl_context=False,  # transport.dial has encrypted the socket if needed
-                application_name="shepherd",
-                startup_params={
-                    # Not a schema of the user's name, which comes first by default: the Migrator makes the tables here.
-                    "search_path": "public",
-                    "DateStyle": "ISO",  # the only style that ``_moment`` can read
-                    "statement_timeout": _milliseconds(settings.bmdb_statement_timeout_seconds),
-                    "lock_timeout": _milliseconds(self._lock_seconds),
-                    # If a client is cut off inside a transaction, the server would keep its locks for hours. After this
-                    # time the client has stopped waiting, too.
-                    "idle_in_transaction_session_timeout": _milliseconds(longest),
-                    # Our statements read few rows for any parameters, so a new plan for each execution gains nothing.
-                    "plan_cache_mode": "force_generic_plan",
-                },
-            )
-        except Exception as error:  # on a malformed answer the driver raises errors of many kinds
-            sock.close()
-            refusal = _refusal(error)
-            if refusal is not None:
-                raise self._translated(refusal, f"connecting to {where}") from error
-            message = f"cannot connect to the BMDB at {where}: {type(error).__name__}: {error}"
-            raise BmdbUnavailable(message) from error
-        # The server cancels statements that take too long. This limit is for a server or network that cannot.
-        sock.settimeout(longest)
-        driver.register_in_adapter(_TIMESTAMPTZ, _moment)
-        driver.register_out_adapter(list, _array)
-        return driver
-
-
-def _moment(text: str) -> datetime | str:
-    """Return a timestamp as datetime, or infinity as text. The driver's own conversion takes ten times as long."""
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return text
-
-
-def _array(values: list[Any]) -> str:
-    """Return an array literal for PostgreSQL. The driver's own conversion reads each character of a text four times."""
-    if not values or not all(isinstance(value, str) for value in values):
-        literal: str = array_out(values)
-        return literal
-    return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
-
-
-def _milliseconds(seconds: float) -> str:
-    return str(int(seconds * 1000))
-
-
-def _refusal(error: BaseException | None) -> DatabaseError | None:
-    """Return the server's error, which the driver hides if it fails to close the connection after a refusal."""
-    while error is not None and not isinstance(error, DatabaseError):
-        error = error.__context__
-    return error
+    def _open(self) -> Driver:
+        password = None if self._password is None else self._password()
+        return driver.connect(self._settings, password, self._authorities, self._lock_seconds)

@@ -13,15 +13,14 @@ statement and fences it off: from then on it has committed, or never will.
 
 from __future__ import annotations
 
-import threading
+from concurrent import futures
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
-from shepherd_core.domain.clock import RENEWALS
+from shepherd_core.domain.clock import RENEWALS, in_background
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, StatementFailed
 
 if TYPE_CHECKING:
@@ -228,26 +227,13 @@ class Session:
         Raises:
             SessionExpired: the session was lost; *call* is abandoned.
         """
-        outcome: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
-
-        def target() -> None:
-            try:
-                outcome.put((call(), None))
-            except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
-                outcome.put((None, error))
+        outcome = in_background(call)
 
         def wait() -> T:
-            while True:
-                try:
-                    result, error = outcome.get(timeout=self.renew_interval)
-                except Empty:
-                    self.renew()
-                    continue
-                if error is not None:
-                    raise error
-                return result  # type: ignore[return-value]  # no error, so there is a result
+            while not futures.wait([outcome], self.renew_interval).done:
+                self.renew()
+            return outcome.result()
 
-        threading.Thread(target=target, daemon=True).start()
         return wait
 
     def run_renewing(self, call: Callable[[], T]) -> T:

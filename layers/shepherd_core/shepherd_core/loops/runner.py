@@ -24,9 +24,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import history
 from shepherd_core.bmdb.work import work as bmdb_work
 from shepherd_core.domain.clock import MARGIN_SECONDS
 from shepherd_core.domain.errors import ConfigError, Fault, NoLongerDue, ShepherdError
@@ -269,7 +269,7 @@ def run(
                 break
         state.cancel(list(state.running))
     if limits.history_days:
-        queries.delete_old_history(connection, limits.history_days)
+        history.delete_old_history(connection, limits.history_days)
     return {
         **state.counted(),
         Metric.BACKLOG: closed.backlog.count,

@@ -10,6 +10,7 @@ from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.machine import Process
 
 from tests.support import defaults
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
 
@@ -200,7 +201,7 @@ def test_a_machine_that_was_examined_too_early_is_claimed_in_time(fleet: Fleet) 
     machine_id = fleet.started_machine()
     session = fleet.open_session(24 * 3600)
     assert claimed(session, RECOVER) == []
-    assert fleet.connection.run("record_heartbeat", machine_id=machine_id)
+    assert record_heartbeat(fleet.connection, machine_id)
     fleet.pass_time(595)
     assert claimed(session, RECOVER) == []
     fleet.pass_time(5)
@@ -213,7 +214,7 @@ def test_heartbeats_keep_the_recoverer_away(fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session(24 * 3600)
     for _ in range(3):
-        assert fleet.connection.run("record_heartbeat", machine_id=machine_id)
+        assert record_heartbeat(fleet.connection, machine_id)
         assert claimed(session, RECOVER) == []
         fleet.pass_time(599)
     fleet.pass_time(1)
@@ -272,7 +273,7 @@ def test_a_shorter_interval_counts_from_the_heartbeat_that_brings_it(fleet: Flee
     session = fleet.open_session(24 * 3600)
     fleet.pass_time(5 * 60)
     assert claimed(session, RECOVER) == []
-    assert fleet.connection.run("record_heartbeat", machine_id=machine_id)
+    assert record_heartbeat(fleet.connection, machine_id)
     fleet.tell_interval(machine_id, 60)
     fleet.pass_time(10 * 60 - 20)
     assert claimed(session, RECOVER) == []

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shepherd_core.bmdb.machines import explain, queries
-from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.machines import pauses
+from shepherd_core.bmdb.recovery import explain, remediation, suspension
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
@@ -25,6 +25,7 @@ from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.support import defaults
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
 
@@ -142,7 +143,7 @@ class History:
 
     def heartbeat(self, machine: int) -> None:
         """Record a heartbeat, if an agent was started."""
-        queries.record_heartbeat(self.fleet.connection, self.machines[machine])
+        record_heartbeat(self.fleet.connection, self.machines[machine])
 
     def agent(self, machine: int, minutes: int) -> None:
         """Start the agent with SQL, this long ago."""
@@ -206,7 +207,7 @@ class History:
         """Pause some scope."""
         machine_id = None if machine is None else self.machines[machine]
         self.pauses.append(
-            queries.pause(
+            pauses.pause(
                 self.fleet.connection,
                 owner="me",
                 reason="?",
@@ -220,7 +221,7 @@ class History:
     def resume(self, which: int) -> None:
         """End one of the pauses."""
         if self.pauses:
-            queries.resume(self.fleet.connection, self.pauses.pop(which % len(self.pauses)))
+            pauses.resume(self.fleet.connection, self.pauses.pop(which % len(self.pauses)))
 
     def time(self, minutes: int) -> None:
         """Let time pass; sessions that are not renewed expire."""
@@ -317,7 +318,10 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=settings().max_examples // 6,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(steps, min_size=8, max_size=40))
 def test_claims_match_the_facts_after_any_history(fleet: Fleet, history: list[tuple[Any, ...]]) -> None:
     """See above. If it fails, the steps that it prints are the shortest failing history that was found."""

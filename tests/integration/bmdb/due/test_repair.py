@@ -12,7 +12,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.machines import due, queries
+from shepherd_core.bmdb.machines import due, pauses
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.machine import Process
@@ -22,6 +22,7 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.support import defaults
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
 from tests.support.waiting import WAIT_SECONDS
@@ -236,7 +237,7 @@ def _in_backoff(fleet: Fleet) -> None:
 
 def _passed_over(fleet: Fleet) -> None:
     machine_id = fleet.provided_machine()
-    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
     assert claimed(fleet.open_session(), START) == []
 
 
@@ -254,7 +255,7 @@ def _settles(fleet: Fleet) -> None:
 
 def _reports(fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
-    assert queries.record_heartbeat(fleet.connection, machine_id)
+    assert record_heartbeat(fleet.connection, machine_id)
     silence = replace(defaults.HEALTH, heartbeat_timeout_seconds=DAY - 1)
     assert claimed(fleet.open_session(), RECOVER, timeouts=silence) == []
 

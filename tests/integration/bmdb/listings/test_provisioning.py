@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
-from shepherd_core.bmdb.machines.explain import Block, why
 from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.recovery.explain import Block, why
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain import records
 from shepherd_core.domain.errors.bmdb import SessionExpired, StatementFailed

@@ -27,7 +27,7 @@ ROOTS = {
     "operator": sorted(definitions("shepherdctl") - _AS_OWNER),
 }
 
-# What no function runs: the Migrator does, or tests.
+# What no function runs: the Migrator does.
 OF_NO_FUNCTION = {
     "create_schema_migrations",
     "create_schema_lock",
@@ -36,7 +36,6 @@ OF_NO_FUNCTION = {
     "granted_tables",
     "record_migration",
     "finish",
-    "record_heartbeat",
 }
 
 GRANTED = """

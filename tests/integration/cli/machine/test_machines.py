@@ -6,8 +6,8 @@ from datetime import datetime
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.machines import lookup, pauses
+from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.machine import Process
 
@@ -41,7 +41,7 @@ def worked_on(fleet: Fleet) -> UUID:
 def paused(fleet: Fleet) -> UUID:
     """Return a paused machine."""
     machine_id = fleet.unhealthy_machine()
-    queries.pause(fleet.connection, owner="alice", reason="because", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="alice", reason="because", machine_id=machine_id)
     return machine_id
 
 
@@ -109,7 +109,7 @@ def test_a_wide_pause_is_seen_on_the_machines_that_it_covers(
 ) -> None:
     """Whoever wonders why nothing happens to a machine looks at the machine."""
     fleet.unhealthy_machine()
-    queries.pause(fleet.connection, owner="bob", reason="because", process=process, provider=provider)
+    pauses.pause(fleet.connection, owner="bob", reason="because", process=process, provider=provider)
     (machine,) = CommandLine(fleet.settings).load("machine", "list")
     assert machine["paused"] is expected
     assert [pause["reason"] for pause in machine["pauses"]] == ["because"] * expected
@@ -244,7 +244,7 @@ def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, arguments:
 def test_show_has_failures_work_and_pauses(fleet: Fleet) -> None:
     """One command must answer why a machine is as it is."""
     machine_id = failed(fleet, "AgentExited: status 1")
-    queries.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=HOST_KEY)
     session = fleet.open_session()
     work.start_work(session, Process.ACCESS, machine_id)
@@ -286,7 +286,7 @@ def test_an_operator_pins_a_host_key(fleet: Fleet) -> None:
     assert "host_key" not in fleet.tags(machine_id)
     assert f"ssh-ed25519 {FINGERPRINT}\n" in shepherdctl.read(*command, "--reason", "seen on its console")
     assert f"ssh-ed25519 {FINGERPRINT}, pinned by an operator" in shepherdctl.read("machine", "show", str(machine_id))
-    (line,) = queries.history(fleet.connection, machine_id)
+    (line,) = history.read_history(fleet.connection, machine_id)
     assert line["event"] == "HostKeyPinned"
     assert line["failed_cause"] == f"alice: ssh-ed25519 {FINGERPRINT}: seen on its console"
     document = shepherdctl.load(*command)  # again: it is so already
@@ -311,11 +311,11 @@ def test_a_pinned_host_key_is_replaced_only_on_request(fleet: Fleet) -> None:
         refused = shepherdctl(*command, *more)
         assert refused.exit_code == 1
         assert f"has the host key ssh-ed25519 {FINGERPRINT}: use --replace" in refused.stderr
-    assert queries.history(fleet.connection, machine_id) == []
+    assert history.read_history(fleet.connection, machine_id) == []
     shepherdctl.read(*command, "--replace", "--dry-run")
-    assert queries.show_machine(fleet.connection, machine_id)["host_key"] == HOST_KEY
+    assert lookup.show_machine(fleet.connection, machine_id)["host_key"] == HOST_KEY
     assert f"ssh-ed25519 {FINGERPRINT}" in shepherdctl.read(*command, "--replace")
-    shown = queries.show_machine(fleet.connection, machine_id)
+    shown = lookup.show_machine(fleet.connection, machine_id)
     assert (shown["host_key"], shown["host_key_origin"]) == (OTHER_HOST_KEY, "Operator")
 
 

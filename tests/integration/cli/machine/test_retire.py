@@ -2,11 +2,12 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 
 from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.command_line import CommandLine
@@ -26,8 +27,11 @@ def listed(tmp_path: Path) -> Callable[..., dict[str, str]]:
     return listed
 
 
-def test_machines_are_retired_step_by_step(fleet: Fleet, listed: Callable[..., dict[str, str]]) -> None:
+def test_machines_are_retired_step_by_step(
+    fleet: Fleet, listed: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each run does what can be done and says what is next, so that an interruption loses nothing."""
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # between two listings
     gone, there = fleet.provided_machine(), fleet.provided_machine()
     shepherdctl = CommandLine(fleet.settings, listed("machine-1", "machine-2"))
     fleet.pass_time(HOUR)
@@ -40,7 +44,7 @@ def test_machines_are_retired_step_by_step(fleet: Fleet, listed: Callable[..., d
     next_step = ("begun", "take its entry out of static_list, end its agent, and run this again")
     assert run() == (2, {})
     assert run("--dry-run") == (0, {str(gone): next_step, str(there): next_step})
-    assert queries.pauses(fleet.connection) == []
+    assert pauses.pauses_in_force(fleet.connection) == []
 
     assert run("--yes") == (3, {str(gone): next_step, str(there): next_step})
     listed("machine-2")
@@ -50,7 +54,7 @@ def test_machines_are_retired_step_by_step(fleet: Fleet, listed: Callable[..., d
     assert re.match(r"its agent reported \d+ s ago: end it, and run this again, in 2 h ", found[str(gone)][1])
     fleet.pass_time(3 * HOUR)
     assert run("--yes") == (3, {str(gone): ("done", "forgotten"), str(there): next_step})
-    assert [(pause["machine_id"], pause["reason"]) for pause in queries.pauses(fleet.connection)] == [
+    assert [(pause["machine_id"], pause["reason"]) for pause in pauses.pauses_in_force(fleet.connection)] == [
         (there, "retire: rack 7 was sold")
     ]
     again = shepherdctl("machine", "retire", str(gone), *RETIRE, "--yes")
@@ -67,4 +71,4 @@ def test_retiring_needs_the_name_of_the_machine(
     fleet.provided_machine()
     shepherdctl = CommandLine(fleet.settings, listed("machine-1"))
     shepherdctl.on_terminal(80, "machine", "retire", "machine-1", *RETIRE, typed=typed, status=3 if paused else 1)
-    assert len(queries.pauses(fleet.connection)) == paused
+    assert len(pauses.pauses_in_force(fleet.connection)) == paused

@@ -8,9 +8,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.wire import server
+from shepherd_core.bmdb.work import history, work
 from shepherd_core.domain.machine import Process
 
 from shepherdctl.descriptions.cures import CURES
@@ -58,7 +59,7 @@ def locked(fleet: Fleet) -> UUID:
 def paused(fleet: Fleet) -> UUID:
     """Create a machine whose provider is paused."""
     machine_id = fleet.provided_machine()
-    queries.pause(fleet.connection, owner="alice", reason="moving racks", provider="static", seconds=HOUR)
+    pauses.pause(fleet.connection, owner="alice", reason="moving racks", provider="static", seconds=HOUR)
     return machine_id
 
 
@@ -206,7 +207,7 @@ def test_the_end_of_the_block_and_the_next_try_are_shown(
     machine_id = CASES[case][0](fleet)
     told = CommandLine(fleet.settings).load("machine", "why", str(machine_id))
     (found,) = (each for each in told["processes"] if each["process"] == process)
-    now = queries.now(fleet.connection)
+    now = server.now(fleet.connection)
     assert (ends(found, "until", now), ends(found, "next_at", now)) == (until, next_at)
 
 
@@ -241,9 +242,9 @@ def test_a_healthy_machine_is_checked_again_and_nothing_about_it_ends(fleet: Fle
 def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet) -> None:
     """The first block is shown; a later one may last longer."""
     machine_id = failed(fleet, interval=2 * HOUR)
-    queries.pause(fleet.connection, owner="alice", reason="moving racks", machine_id=machine_id, seconds=HOUR)
+    pauses.pause(fleet.connection, owner="alice", reason="moving racks", machine_id=machine_id, seconds=HOUR)
     told = CommandLine(fleet.settings).load("machine", "why", str(machine_id))
-    now = queries.now(fleet.connection)
+    now = server.now(fleet.connection)
     assert (ends(told["processes"][0], "until", now), ends(told["processes"][0], "next_at", now)) == (60, 120)
 
 
@@ -265,7 +266,7 @@ def test_retry_ends_the_backoffs_and_leaves_a_line_in_the_history(fleet: Fleet) 
     assert fleet.events(machine_id) == ["Started", "Failed"]
     shown = shepherdctl.read("machine", "retry", str(machine_id), *REASON)
     assert "SshRefused: nothing listens" in shown
-    (line,) = (line for line in queries.history(fleet.connection, machine_id) if line["event"] == "Retried")
+    (line,) = (line for line in history.read_history(fleet.connection, machine_id) if line["event"] == "Retried")
     assert (line["process"], line["failed_cause"]) == (START, f"{getpass.getuser()}: cable replaced")
     assert "cable replaced" in shepherdctl.read("history", str(machine_id))
     (held,) = claimed(fleet.open_session(), START)

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.listings import decommissioning, provisioning
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
@@ -34,6 +34,7 @@ from simulator.environment.faults import Drop, EmptyPage, FakeAnswer
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, Edge, intents, provided
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
@@ -140,7 +141,7 @@ def results(verdicts: list[Outcome]) -> list[Result]:
 
 def known_as(fleet: Fleet, machine_id: UUID) -> str:
     """Return what the provider calls a machine."""
-    found: str = queries.show_machine(fleet.connection, machine_id)["provider_id"]
+    found: str = lookup.show_machine(fleet.connection, machine_id)["provider_id"]
     return found
 
 
@@ -258,7 +259,7 @@ def test_drift_that_the_comparisons_disagree_about_is_left_alone(
 
 def test_machines_are_adopted_while_creations_are_on_hold(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
     """An operator who repairs drift has often paused the Provisioner."""
-    queries.pause(fleet.connection, owner="me", reason="what a mess")
+    pauses.pause(fleet.connection, owner="me", reason="what a mess")
     made = api.add_active_device(f"{PREFIX}x")
     assert results(operator.adopt(made.id)) == [Result.DONE]
     assert set(provided(fleet)) == {made.id}
@@ -319,17 +320,17 @@ def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: 
     claimed(session, Process.RECOVERY, provider="equinix")
     session.close()
     fleet.request_installation(machine_id, 1)
-    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
     assert operator.provision(max_machines=1)[Metric.CREATED] == 0
 
     (verdict,) = operator.forget(machine_id)
     assert (verdict.result, verdict.machine_id, verdict.provider_id) == (Result.DONE, machine_id, name)
     assert tombstones(fleet) == [[machine_id, "Forgotten", "me", "it is slow"]]
-    shown = queries.show_machine(fleet.connection, machine_id)
+    shown = lookup.show_machine(fleet.connection, machine_id)
     assert (shown["decommissioned_provider_id"], shown["provider"], shown["agent_public_key"]) == (name, None, None)
     assert fleet.events(machine_id) == ["Started", "Canceled"]
     assert list(matching(fleet.connection)) == []
-    assert queries.pauses(fleet.connection) == []
+    assert pauses.pauses_in_force(fleet.connection) == []
     assert installation.load(fleet.connection, machine_id).request is None
     assert operator.provision(max_machines=1)[Metric.CREATED] == 1
     assert operator.forget(machine_id)[0] == replace(verdict, text="forgotten")
@@ -362,9 +363,9 @@ def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet
     """The machine still runs, although its agent is refused from then on; it may hold the work of its users."""
     machine_id = old(fleet, fleet.unhealthy_machine())
     fleet.quarantine(machine_id)
-    assert queries.record_heartbeat(fleet.connection, machine_id)
+    assert record_heartbeat(fleet.connection, machine_id)
     assert remediation.unquarantine(fleet.connection, machine_id, reason="?")
-    assert not queries.record_heartbeat(fleet.connection, machine_id)
+    assert not record_heartbeat(fleet.connection, machine_id)
     (verdict,) = operator.forget(machine_id)
     assert verdict.result is Result.REFUSED
     assert "its agent reported 0 s ago" in verdict.text
@@ -384,7 +385,7 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
     with ThreadPoolExecutor(1) as pool:
 
         def beat() -> None:
-            queries.record_heartbeat(twin, machine_id)
+            record_heartbeat(twin, machine_id)
             late = pool.submit(leave, session, edge.name, machine_id, ORDER)
             fleet.wait_until_blocked()
             pending.append(late)
@@ -393,7 +394,7 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
         twin.transact(beat)
         with pytest.raises(WorkConflict, match="reported 0 s ago"):
             pending[0].result(WAIT_SECONDS)
-    assert (tombstones(fleet), asked(fleet), queries.pauses(fleet.connection)) == ([], [], [])
+    assert (tombstones(fleet), asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [], [])
 
 
 def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> None:
@@ -466,7 +467,7 @@ def test_a_release_is_on_record_before_the_provider_hears_of_it(
     assert verdict.result is Result.DONE
     assert (api.devices(), provided(fleet), asked(fleet)) == ([], {}, [])
     assert tombstones(fleet) == [[machine_id, "Released", "me", "it is slow"]]
-    assert queries.pauses(fleet.connection) == []
+    assert pauses.pauses_in_force(fleet.connection) == []
     assert operator.release(machine_id)[0].text == "released"
 
 
@@ -508,7 +509,7 @@ def test_a_released_machine_counts_until_the_provider_has_it_no_more(
         counts = lister.provision(drift_limit=0)
         assert (counts[Metric.MACHINES_TOTAL], counts[Metric.DRIFTED]) == (1, 0)
     assert asked(fleet) == [[machine_id, True]]
-    assert [pause["owner"] for pause in queries.pauses(fleet.connection)] == ["release"]
+    assert [pause["owner"] for pause in pauses.pauses_in_force(fleet.connection)] == ["release"]
 
     del listed.machines[name]
     counts = lister.provision(drift_limit=0)
@@ -563,7 +564,7 @@ def test_a_release_that_the_provider_refuses_leaves_the_machine_as_it_was(
     api.faults.add(FakeAnswer(method="DELETE", path=DEVICE, status=403))
     (verdict,) = operator.release(machine_id)
     assert (verdict.result, verdict.text) == (Result.REFUSED, "ProviderRefused: 403")
-    assert (asked(fleet), queries.pauses(fleet.connection)) == ([], [])
+    assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [machine_id]
 
 
@@ -580,7 +581,7 @@ def test_a_release_of_unknown_outcome_is_kept_until_an_operator_decides(
     assert results(operator.keep(machine_id)) == [Result.REFUSED]  # too early
     fleet.pass_time(YOUNG_SECONDS)
     assert results(operator.keep(machine_id)) == [Result.DONE]
-    assert (asked(fleet), queries.pauses(fleet.connection)) == ([], [])
+    assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
     assert results(operator.keep(machine_id)) == [Result.DONE]
 
 
@@ -652,7 +653,11 @@ def test_a_session_without_the_lock_writes_nothing(fleet: Fleet, write: str, los
         fleet.sql("UPDATE provisioner_lock SET session_id = :id", id=heir.session_id)
     with pytest.raises(SessionExpired):
         writes(session, machine_id)[write]()
-    assert (asked(fleet), len(provided(fleet)), queries.pauses(fleet.connection)) == ([[machine_id, False]], 1, [])
+    assert (asked(fleet), len(provided(fleet)), pauses.pauses_in_force(fleet.connection)) == (
+        [[machine_id, False]],
+        1,
+        [],
+    )
 
 
 LOSSES = {
@@ -686,7 +691,11 @@ def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet
         fleet.connection.script("COMMIT")
         with pytest.raises(SessionExpired):
             written.result(WAIT_SECONDS)
-    assert (asked(fleet), len(provided(fleet)), queries.pauses(fleet.connection)) == ([[machine_id, False]], 1, [])
+    assert (asked(fleet), len(provided(fleet)), pauses.pauses_in_force(fleet.connection)) == (
+        [[machine_id, False]],
+        1,
+        [],
+    )
 
 
 def test_a_running_provisioner_is_waited_for_with_a_limit(fleet: Fleet, operator: Operator) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded, SecretMissing
 from shepherd_core.domain.errors.bmdb import SessionExpired
@@ -209,7 +209,7 @@ def test_provider_facts_of_a_new_machine_are_recorded(fleet: Fleet, api: Equinix
     """People look for a machine by it."""
     run(edge, max_machines=1)
     (device,) = api.devices()
-    machine = queries.show_machine(fleet.connection, queries.find_machine(fleet.connection, device.id))
+    machine = lookup.show_machine(fleet.connection, lookup.find_machine(fleet.connection, device.id))
     assert (machine["provider"], machine["provider_id"]) == ("equinix", device.id)
     assert machine["provider_reservation_id"] == device.reservation_id
     assert machine["provider_location"] == "da"
@@ -660,7 +660,7 @@ def test_a_creation_that_is_forbidden_keeps_the_intent_of_an_earlier_invocation(
 
 def test_a_pause_stops_a_running_invocation(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
     """A pause must stop the next creation, not only those of the next minute."""
-    edge.after["create_machine"] = lambda: queries.pause(fleet.connect(), owner="me", reason="stop")
+    edge.after["create_machine"] = lambda: pauses.pause(fleet.connect(), owner="me", reason="stop")
     assert run(edge)[Metric.CREATED] == 1
     assert_settled(fleet, api, 1)
 
@@ -672,13 +672,13 @@ def test_a_pause_of_a_machine_that_never_was_does_not_stop_the_invocation(
     api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=503))
     run(edge)
     (machine_id,) = intents(fleet)
-    queries.pause(fleet.connection, owner="me", reason="what is this?", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="me", reason="what is this?", machine_id=machine_id)
     api.faults.clear()
     fleet.pass_time(HOUR)  # the penalty is over, and the intent too old
     for reservation in api.reservations():
         api.occupy(reservation.id)
     assert run(edge, drift_limit=10)[Metric.INTENTS_ABANDONED] == 1
-    assert queries.pauses(fleet.connection) == []
+    assert pauses.pauses_in_force(fleet.connection) == []
 
 
 def test_an_intent_for_capacity_taken_by_others_is_dropped(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
@@ -709,7 +709,7 @@ def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run
     for _ in range(2):
         counts = run(edge)
         assert counts[Metric.DRIFTED] == 1
-        (pause,) = queries.pauses(fleet.connection)
+        (pause,) = pauses.pauses_in_force(fleet.connection)
         assert (pause["machine_id"], pause["owner"]) == (machines["a"], "provisioner")
     assert set(provided(fleet)) == {"a", "b", "c"}
     session = fleet.open_session()
@@ -719,7 +719,7 @@ def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run
 
     names.append("a")
     assert run(edge)[Metric.DRIFTED] == 0
-    assert queries.pauses(fleet.connection) == []
+    assert pauses.pauses_in_force(fleet.connection) == []
     assert ids(claimed(session, Process.AGENT_START)) == [machines["a"]]
 
 
@@ -728,12 +728,12 @@ def test_a_pause_of_an_operator_is_never_lifted(fleet: Fleet, run: Run) -> None:
     names = ["a"]
     edge = static(names)
     run(edge)
-    pause = queries.pause(fleet.connection, owner="me", reason="memory test", machine_id=provided(fleet)["a"])
+    pause = pauses.pause(fleet.connection, owner="me", reason="memory test", machine_id=provided(fleet)["a"])
     names.clear()
     run(edge)
     names.append("a")
     run(edge)
-    assert [each["pause_id"] for each in queries.pauses(fleet.connection)] == [pause]
+    assert [each["pause_id"] for each in pauses.pauses_in_force(fleet.connection)] == [pause]
 
 
 def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
@@ -797,7 +797,7 @@ def test_nothing_is_provisioned_while_that_is_paused(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, on_hold: dict[str, Any]
 ) -> None:
     """Operators stop the world with one command; it says why, and ends by itself if it was made so."""
-    queries.pause(fleet.connection, owner="me", reason="migration", seconds=100, **on_hold)
+    pauses.pause(fleet.connection, owner="me", reason="migration", seconds=100, **on_hold)
     assert run(edge) == {}
     assert api.calls.total() == 0
     fleet.pass_time(100)
@@ -809,8 +809,8 @@ def test_a_pause_of_something_else_does_not_stop_it(
     fleet: Fleet, edge: Edge, run: Run, on_hold: dict[str, Any]
 ) -> None:
     """Otherwise a pause of one machine would stop the fleet from growing."""
-    queries.pause(fleet.connection, owner="me", reason="migration", **on_hold)
-    queries.pause(fleet.connection, owner="me", reason="migration", machine_id=fleet.provided_machine())
+    pauses.pause(fleet.connection, owner="me", reason="migration", **on_hold)
+    pauses.pause(fleet.connection, owner="me", reason="migration", machine_id=fleet.provided_machine())
     assert run(edge)[Metric.CREATED] == 3
 
 

@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shepherd_core.bmdb.machines import explain, queries
-from shepherd_core.bmdb.machines.explain import Block
-from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.recovery import explain, suspension
+from shepherd_core.bmdb.recovery.explain import Block
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 from shepherd_core.telemetry import Metric
@@ -68,7 +68,7 @@ class Schedule(World):
 
     def rebooted(self, machine: UUID) -> bool:
         """Return whether the provider was asked to reboot it."""
-        return queries.show_machine(self.fleet.connection, machine)["provider_id"] in self.provider.reboots
+        return lookup.show_machine(self.fleet.connection, machine)["provider_id"] in self.provider.reboots
 
     def looks_until_rebooted(self, machine: UUID, gaps: Iterable[float]) -> int:
         """Return the number of the invocation that rebooted it, or 0."""
@@ -142,7 +142,7 @@ def test_an_outage_of_the_bmdb_reboots_no_machine_however_late_it_reports(world:
         world.begin_anew()
 
 
-@settings(max_examples=settings().max_examples // 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples // 15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     gaps=st.lists(st.floats(45, 2000), min_size=2, max_size=6),
     began=st.floats(1, 2 * HOUR),

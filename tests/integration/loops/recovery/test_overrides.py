@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import explain, queries
-from shepherd_core.bmdb.machines.explain import Block
-from shepherd_core.bmdb.recovery import overrides, suspension
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.recovery import explain, overrides, suspension
+from shepherd_core.bmdb.recovery.explain import Block
+from shepherd_core.bmdb.work import history
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.dry_run import dry_run
@@ -17,6 +18,7 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.integration.loops.recovery.test_suspension import LIMITS, World
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS
@@ -87,14 +89,14 @@ def test_the_longest_unhealthy_machines_come_first(world: Dark) -> None:
     )
     world.override(1)
     world.run()
-    assert set(world.provider.reboots) == {queries.show_machine(world.fleet.connection, longest)["provider_id"]}
+    assert set(world.provider.reboots) == {lookup.show_machine(world.fleet.connection, longest)["provider_id"]}
 
 
 def test_a_machine_that_reports_is_not_taken_however_it_is_overridden(world: Dark) -> None:
     """An override says that it is not our fault, and not that machines are down that are not."""
     world.override(DARK)
     for machine in world.down[:2]:
-        queries.record_heartbeat(world.fleet.connection, machine)
+        record_heartbeat(world.fleet.connection, machine)
     # No step is over before all were checked: with fewer unhealthy machines, the suspension might end, see below.
     together = threading.Barrier(DARK - 2)
     world.provider.then = lambda _: together.wait(WAIT_SECONDS)
@@ -108,7 +110,7 @@ def test_machines_of_an_override_wait_for_their_timeout_if_the_suspension_ends(w
     world.override(DARK)
     reporting = world.down[:4]
     for machine in reporting:
-        queries.record_heartbeat(world.fleet.connection, machine)
+        record_heartbeat(world.fleet.connection, machine)
     first, unhealthy = 6, len(world.down) - len(reporting)
     numbers = itertools.count()
     ended = threading.Event()
@@ -132,7 +134,7 @@ def test_an_override_for_a_location_lets_nothing_through_elsewhere(world: Dark) 
     world.override(DARK, "fra")
     world.run()
     assert set(world.provider.reboots) == {
-        queries.show_machine(world.fleet.connection, machine)["provider_id"] for machine in world.down[:4]
+        lookup.show_machine(world.fleet.connection, machine)["provider_id"] for machine in world.down[:4]
     }
 
 
@@ -292,7 +294,7 @@ def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) ->
     (_, verdict), _ = explain.why(world.fleet.connection, world.down[0])
     assert verdict.eligible
     assert set(ids(claimed(session, Process.RECOVERY, timeouts=TIMEOUTS))) == set(world.down)
-    (started,) = queries.history(world.fleet.connection, world.down[0])
+    (started,) = history.read_history(world.fleet.connection, world.down[0])
     assert started["failed_cause"] == "although recovery is suspended, by ana: no power"
     overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE_PROVIDER)
     session.close()

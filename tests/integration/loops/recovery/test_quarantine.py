@@ -4,10 +4,10 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings import provider_facts, provisioning
-from shepherd_core.bmdb.machines import explain, queries
-from shepherd_core.bmdb.machines.explain import Block
-from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.machines import lookup, pauses
+from shepherd_core.bmdb.recovery import explain, remediation
+from shepherd_core.bmdb.recovery.explain import Block
+from shepherd_core.bmdb.work import history, work
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.provisioning import make_plan
@@ -68,7 +68,7 @@ def test_a_machine_in_quarantine_costs_a_claim_nothing(fleet: Fleet) -> None:
 
 def listed(fleet: Fleet, machine_id: UUID) -> Machine:
     """Return the machine as its provider lists it."""
-    provider_id = ProviderId(queries.show_machine(fleet.connection, machine_id)["provider_id"])
+    provider_id = ProviderId(lookup.show_machine(fleet.connection, machine_id)["provider_id"])
     return Machine(provider_id=provider_id, availability=Availability.KNOWN_USED, status=ProviderStatus.RUNNING)
 
 
@@ -83,7 +83,7 @@ def test_the_provisioner_counts_a_quarantined_machine_and_leaves_it(fleet: Fleet
         assert (plan.managed, plan.set_aside, plan.take_back, plan.create) == (3, (), (), ())
     session = fleet.open_session()
     provisioning.set_aside(session, machines[0], "a plan from before")
-    assert queries.pauses(fleet.connection) == []
+    assert pauses.pauses_in_force(fleet.connection) == []
 
 
 def test_a_machine_set_aside_before_is_taken_back_after_its_quarantine(fleet: Fleet) -> None:
@@ -123,9 +123,9 @@ def test_a_machine_given_back_gets_a_new_agent_first_and_time_for_it(fleet: Flee
     assert claimed(session, RECOVER) == []
     fleet.pass_time(5)
     assert ids(claimed(session, RECOVER)) == [machine_id]
-    first, second = queries.history(fleet.connection, machine_id)[::-1][1:3]
+    first, second = history.read_history(fleet.connection, machine_id)[::-1][1:3]
     assert (first["event"], first["failed_cause"]) == ("Quarantined", "enough")
-    last = [line for line in queries.history(fleet.connection, machine_id) if line["event"] == "Unquarantined"]
+    last = [line for line in history.read_history(fleet.connection, machine_id) if line["event"] == "Unquarantined"]
     assert [line["failed_cause"] for line in last] == ["me: mended"]
     assert second["event"] == "Finished"
 
@@ -154,7 +154,7 @@ def test_the_evidence_is_what_went_wrong_last(fleet: Fleet) -> None:
     )
     (held,) = claimed(session, RECOVER)
     remediation.quarantine(session, {held: "enough"})
-    lines = queries.show_machine(fleet.connection, machine_id)["quarantine_evidence"].splitlines()
+    lines = lookup.show_machine(fleet.connection, machine_id)["quarantine_evidence"].splitlines()
     assert [line.split(": ", 1)[1] for line in lines] == [
         f"SshTimedOut: step {number} and more" for number in range(5, 25)
     ]

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.machines.search import Search, search
-from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.wire import server
+from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors import Fault
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
@@ -22,6 +22,7 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.support import defaults
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
 from tests.support.providers.fake_provider import FakeSteps, refuse
@@ -65,7 +66,7 @@ class Desk(RecoveryEnvironment):
         )
         step.require()
         seen = machine if isinstance(machine, dict) else self.seen(machine)
-        seen_at = seen.get("seen_at") or queries.now(used)
+        seen_at = seen.get("seen_at") or server.now(used)
         (outcome,) = step.carry_out([seen], seen_at, REMARK, "a test")
         return outcome
 
@@ -73,7 +74,7 @@ class Desk(RecoveryEnvironment):
         """Let time pass; the healthy machine reports, and the Recoverer runs."""
         for _ in range(0, minutes, 4):
             self.fleet.pass_time(4 * MINUTE)
-            queries.record_heartbeat(self.fleet.connection, self.healthy)
+            record_heartbeat(self.fleet.connection, self.healthy)
             self.run()
 
     def fail_agent_start(self) -> None:
@@ -108,7 +109,7 @@ def test_an_attempt_of_an_operator_counts_as_one_of_the_recoverers(desk: Desk) -
     """It waits for the machine to come back, and goes on in the policy where the operator left it."""
     assert desk.take(desk.unhealthy, POWER_CYCLE).result is Result.DONE
     assert desk.told(desk.unhealthy) == ["Started", "power-cycle", "Finished"]
-    (started, *_) = reversed(queries.history(desk.fleet.connection, desk.unhealthy))
+    (started, *_) = reversed(history.read_history(desk.fleet.connection, desk.unhealthy))
     assert started["failed_cause"] == REMARK
     assert desk.fleet.tags(desk.unhealthy) == {"rebooted"}
     desk.watch(4)
@@ -172,7 +173,7 @@ def test_a_command_that_ends_beside_its_effect_is_neither_repeated_nor_lost(
 
 def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
     """One has it while the other asks, and what the second had seen is over afterwards; no loop takes it meanwhile."""
-    seen = {**desk.seen(desk.unhealthy), "seen_at": queries.now(desk.fleet.connection)}
+    seen = {**desk.seen(desk.unhealthy), "seen_at": server.now(desk.fleet.connection)}
     found: list[object] = []
 
     def twin(_: str) -> None:
@@ -196,7 +197,7 @@ def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
 def test_a_machine_that_reports_again_is_not_interrupted(desk: Desk) -> None:
     """The operator confirmed the reboot of an unhealthy machine; nothing is on record but that it was given back."""
     seen = desk.seen(desk.unhealthy)
-    queries.record_heartbeat(desk.fleet.connection, desk.unhealthy)
+    record_heartbeat(desk.fleet.connection, desk.unhealthy)
     assert "was unhealthy and is running now" in desk.take(seen).text
     assert desk.told(desk.unhealthy) == ["Started", "Canceled"]
     assert desk.provider.asked == []

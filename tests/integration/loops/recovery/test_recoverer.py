@@ -8,8 +8,9 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import history
 from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
@@ -29,6 +30,7 @@ from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
 from tests.support import defaults
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix_settings
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.waiting import WAIT_SECONDS
@@ -90,7 +92,7 @@ class World:
 
     def provider_id(self, machine_id: UUID) -> str:
         """Return what the provider calls the machine."""
-        return str(queries.show_machine(self.fleet.connection, machine_id)["provider_id"])
+        return str(lookup.show_machine(self.fleet.connection, machine_id)["provider_id"])
 
     def reboots(self, machine_id: UUID) -> int:
         """Return how often the provider was made to reboot the machine."""
@@ -115,7 +117,7 @@ def test_an_unhealthy_machine_is_rebooted_once_and_needs_its_agent_again(world: 
     assert world.reboots(machine) == 1
     assert world.fleet.tags(machine) == {"rebooted", "host_key"}
     assert world.fleet.events(machine) == ["Started", "Attempted", "Finished"]
-    assert queries.show_machine(world.fleet.connection, machine)["needs"] == Process.AGENT_START
+    assert lookup.show_machine(world.fleet.connection, machine)["needs"] == Process.AGENT_START
     world.fleet.pass_time(MINUTE)
     assert world.run()[Metric.CLAIMED] == 0
     assert world.reboots(machine) == 1
@@ -157,7 +159,7 @@ def test_only_an_unhealthy_machine_is_rebooted(
 def test_a_heartbeat_at_the_last_moment_saves_the_machine(world: World) -> None:
     """A machine that was due, and reports before it is claimed, is not rebooted."""
     machine = world.given(world.fleet.unhealthy_machine())
-    assert queries.record_heartbeat(world.fleet.connection, machine)
+    assert record_heartbeat(world.fleet.connection, machine)
     assert world.run()[Metric.CLAIMED] == 0
     assert world.reboots(machine) == 0
     world.watch(4 * MINUTE)
@@ -174,14 +176,14 @@ def test_a_reboot_that_fails_is_tried_again_later(world: World, status: int, cau
     for interval in (60, 72):
         assert world.run()[Metric.FAILED] == 1
         assert world.fleet.tags(machine) == {"agent_started", "agent_heartbeat"}
-        shown = queries.show_machine(world.fleet.connection, machine)
+        shown = lookup.show_machine(world.fleet.connection, machine)
         assert [backoff["last_interval_seconds"] for backoff in shown["backoffs"]] == [interval]
-        assert queries.history(world.fleet.connection, machine)[0]["failed_cause"].startswith(f"{cause}: ")
+        assert history.read_history(world.fleet.connection, machine)[0]["failed_cause"].startswith(f"{cause}: ")
         assert world.run()[Metric.CLAIMED] == 0
         world.fleet.pass_time(interval)
     assert world.run()[Metric.FINISHED] == 1
     assert world.reboots(machine) == 1
-    (backoff,) = queries.show_machine(world.fleet.connection, machine)["backoffs"]
+    (backoff,) = lookup.show_machine(world.fleet.connection, machine)["backoffs"]
     assert backoff["last_interval_seconds"] is None, "what failed before must be forgotten"
 
 
@@ -209,7 +211,7 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
     def report() -> None:
         with once:
             for machine in machines:
-                assert queries.record_heartbeat(reporting, machine)
+                assert record_heartbeat(reporting, machine)
 
     provider.happening = report
     anybody = replace(defaults.LIMITS, unhealthy=Limit(1000, 1))
@@ -224,11 +226,15 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
 
 def test_a_provider_outage_of_hours_uses_no_remediation_step(world: World) -> None:
     """Otherwise an unhealthy machine reaches quarantine without any step having been taken."""
-    world.given(world.fleet.unhealthy_machine(silent_for=0))
+    witness = world.given(world.fleet.unhealthy_machine(silent_for=0))
     machine = world.given(world.fleet.unhealthy_machine())
     world.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=0, status=503))
-    world.watch(10 * HOUR)
-    shown = queries.show_machine(world.fleet.connection, machine)
+    world.run()
+    for _ in range(6 * HOUR // (4 * MINUTE)):
+        world.fleet.pass_time(4 * MINUTE)
+        record_heartbeat(world.fleet.connection, witness)
+        world.run()
+    shown = lookup.show_machine(world.fleet.connection, machine)
     assert shown["quarantined_at"] is None
     attempted = world.fleet.sql("SELECT DISTINCT step FROM work_history WHERE step IS NOT NULL")
     assert attempted == [["reboot"]]
@@ -242,7 +248,7 @@ def test_a_machine_unknown_to_the_provider_is_recorded_as_such(world: World) -> 
     world.api.forget(world.provider_id(gone))
     counts = world.run()
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
-    assert queries.history(world.fleet.connection, gone)[0]["failed_cause"].startswith("MachineNotFound: ")
+    assert history.read_history(world.fleet.connection, gone)[0]["failed_cause"].startswith("MachineNotFound: ")
     assert world.fleet.tags(gone) == {"agent_started", "agent_heartbeat"}
     assert world.reboots(sound) == 1
 

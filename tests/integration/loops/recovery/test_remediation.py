@@ -8,10 +8,10 @@ from typing import Any, get_args
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.machines import explain, queries
-from shepherd_core.bmdb.recovery import overrides, remediation, suspension
+from shepherd_core.bmdb.machines import lookup, pauses
+from shepherd_core.bmdb.recovery import explain, overrides, remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Unneeded
-from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import NoLongerDue, ShepherdError, TimeLimitExceeded
@@ -46,6 +46,7 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.support import defaults
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
@@ -70,7 +71,7 @@ class World(RecoveryEnvironment):
         """Let time pass; the other machine reports and the Recoverer runs on its schedule. It ends with a run."""
         while minutes > 0:
             self.fleet.pass_time(min(minutes, LOOK) * MINUTE)
-            queries.record_heartbeat(self.fleet.connection, self.witness)
+            record_heartbeat(self.fleet.connection, self.witness)
             self.run()
             minutes -= LOOK
 
@@ -91,7 +92,7 @@ class World(RecoveryEnvironment):
         for _ in range(0, minutes, LOOK):
             self.fleet.pass_time(LOOK * MINUTE)
             for machine in (self.machine, self.witness):
-                assert queries.record_heartbeat(self.fleet.connection, machine)
+                assert record_heartbeat(self.fleet.connection, machine)
             self.run()
 
     def pin(self) -> None:
@@ -141,7 +142,7 @@ def test_a_machine_that_never_comes_back_gets_every_step_then_quarantine(world: 
         world.watch(2)
     assert world.provider.asked == ["reboot"] * 3 + ["power-cycle"] * 2
     assert world.told == [*world.provider.asked, "quarantine", "Quarantined"]
-    shown = queries.show_machine(world.fleet.connection, world.machine)
+    shown = lookup.show_machine(world.fleet.connection, world.machine)
     assert shown["quarantine_cause"] == "still unhealthy after reboot 3 times, power-cycle 2 times"
     assert shown["quarantine_evidence"].count("ShepherdAgentStart Failed: SshTimedOut: no answer") == 5
     assert shown["quarantine_evidence"].count("Attempted power-cycle") == 2
@@ -277,7 +278,9 @@ def test_a_step_that_the_provider_lacks_is_skipped_and_the_history_says_so(world
     world.watch(30)
     assert world.provider.asked == ["reboot", "reinstall"]
     assert world.told == ["reboot", "Skipped power-cycle", "reinstall"]
-    skipped = [line for line in queries.history(world.fleet.connection, world.machine) if line["event"] == "Skipped"]
+    skipped = [
+        line for line in history.read_history(world.fleet.connection, world.machine) if line["event"] == "Skipped"
+    ]
     assert [line["failed_cause"] for line in skipped] == ["the provider static cannot power-cycle machines"]
 
 
@@ -302,7 +305,7 @@ def test_a_provider_that_refuses_this_machine_uses_up_the_rung_in_time(world: Wo
     world.watch(30 * 7)
     assert world.quarantined
     assert "power-cycle" in world.provider.asked
-    cause = queries.show_machine(world.fleet.connection, world.machine)["quarantine_cause"]
+    cause = lookup.show_machine(world.fleet.connection, world.machine)["quarantine_cause"]
     assert cause.startswith("the provider refused reboot ")
     assert "silent after" not in cause, "no step was taken, after which it could have been silent"
     asked = len(world.provider.asked)
@@ -336,7 +339,7 @@ def test_an_answer_that_was_lost_counts(world: World) -> None:
         assert len(world.provider.asked) == number, "a second request would break what the first began"
         world.watch(2)
     assert world.told == [*["reboot"] * 3, *["power-cycle"] * 2, "quarantine", "Quarantined"]
-    causes = [line["failed_cause"] for line in queries.history(world.fleet.connection, world.machine)]
+    causes = [line["failed_cause"] for line in history.read_history(world.fleet.connection, world.machine)]
     assert causes.count("ProviderUnavailable: 504") == 5
 
 
@@ -403,7 +406,7 @@ def test_machines_about_which_the_provider_never_answers_end_in_quarantine(world
     outlast(world, 3 * 60)
     assert world.quarantined
     assert len(world.provider.asked) == 5 * (1 + others)
-    cause = queries.show_machine(world.fleet.connection, world.machine)["quarantine_cause"]
+    cause = lookup.show_machine(world.fleet.connection, world.machine)["quarantine_cause"]
     assert cause == "the provider did not answer reboot 3 times, power-cycle 2 times"
 
 
@@ -666,7 +669,7 @@ def test_concurrent_runs_take_each_step_once(world: World) -> None:
         world.watch(2)
         world.start_agent(fails=True)
         world.fleet.pass_time(29 * MINUTE)  # as if the schedule had gone on, and not taken the next step
-        queries.record_heartbeat(world.fleet.connection, world.witness)
+        record_heartbeat(world.fleet.connection, world.witness)
         world.fleet.sql("UPDATE recovery_snapshots SET taken_at = now()")
     assert world.provider.asked == ["reboot", "power-cycle"]
     assert world.told == ["reboot", "power-cycle", "quarantine", "Quarantined"]
@@ -680,7 +683,7 @@ def spared(world: World, happening: Callable[[], object]) -> dict[Metric, float]
 
 def test_a_machine_that_reports_just_before_the_step_is_left_alone(world: World) -> None:
     """A reboot of a healthy machine is the worst that recovery can do; and what was not done does not count."""
-    counts = spared(world, lambda: queries.record_heartbeat(world.fleet.connect(), world.machine))
+    counts = spared(world, lambda: record_heartbeat(world.fleet.connect(), world.machine))
     assert (counts[Metric.NO_LONGER_DUE], counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 0, 0)
     assert world.provider.asked == []
     assert world.told == ["reboot", "NotTaken reboot", "Recovered"]
@@ -739,7 +742,7 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: W
     session = world.fleet.open_session()
     (held,) = claimed(session, RECOVER)
     decision = world.loop.decide(session, [held])[held]
-    queries.record_heartbeat(world.fleet.connection, world.machine)
+    record_heartbeat(world.fleet.connection, world.machine)
     (reason,) = world.loop.no_longer_due(session, [held]).values()
     assert (str(reason), reason.recovered) == ("its agent reports again", True)
     assert decision.step.kind in {RESTART_AGENT, QUARANTINE}
@@ -759,7 +762,7 @@ def test_machines_that_are_about_to_be_struck_are_looked_at_together(world: Worl
     session = world.fleet.open_session()
     others = [world.fleet.unhealthy_machine() for _ in range(3)]
     works = claimed(session, RECOVER)
-    queries.record_heartbeat(world.fleet.connection, others[0])
+    record_heartbeat(world.fleet.connection, others[0])
     found = world.loop.no_longer_due(session, works)
     assert len(works) == 4
     assert [held.machine_id for held in found] == [others[0]]
@@ -797,7 +800,7 @@ def test_a_reinstall_that_is_not_needed_any_more_keeps_the_host_key(world: World
     """It was forgotten when the step was put on record; the machine is the one that we know."""
     world.policy = "reinstall:1,quarantine"
     world.pin()
-    spared(world, lambda: queries.record_heartbeat(world.fleet.connect(), world.machine))
+    spared(world, lambda: record_heartbeat(world.fleet.connect(), world.machine))
     assert "host_key" in world.fleet.tags(world.machine)
     assert world.provider.asked == []
 
@@ -818,7 +821,7 @@ def waiting(world: World, count: int, location: str = "ams") -> list[UUID]:
 
 def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(world: World) -> None:
     """The fault is the network, a firewall or the key: no running machine is power-cycled or quarantined for it."""
-    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    pauses.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
     few = waiting(world, 2, "fra")
     many = waiting(world, 3)
     counts = world.run()
@@ -863,7 +866,7 @@ def test_an_ssh_outage_has_its_own_beginning_each_time(world: World) -> None:
 def test_an_override_lets_machines_through_an_ssh_outage(world: World) -> None:
     """An operator who has seen that they are dead must be able to end their wait."""
     world.limits = replace(defaults.LIMITS, unhealthy=Limit(20, 1))  # else most of so small a fleet would be suspended
-    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    pauses.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
     many = waiting(world, 6)
     unreachable(world, 60)
     assert world.provider.asked == []
@@ -899,7 +902,7 @@ def test_an_ssh_outage_ends_when_its_evidence_is_six_hours_old(world: World) -> 
     """Three machines that are really dead would else hold up their own recovery without end."""
     world.limits = replace(defaults.LIMITS, unhealthy=Limit(20, 1))  # else most of so small a fleet would be suspended
     world.policy = "reboot:1,quarantine"
-    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    pauses.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
     many = waiting(world, 3)
     unreachable(world, 5 * 60 + 52)
     assert world.provider.asked == []
@@ -911,7 +914,7 @@ def test_an_ssh_outage_ends_when_its_evidence_is_six_hours_old(world: World) -> 
 
 def test_a_dry_run_lists_the_machines_that_an_ssh_outage_holds(world: World) -> None:
     """The operator decides about an override by this list."""
-    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    pauses.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
     many = waiting(world, 3)
     unreachable(world, 12)
     found = dry_run(world.loop, PROVIDER, world.fleet.connection, world.clock, RunLimits(10, 60, 60))
@@ -922,7 +925,7 @@ def test_a_dry_run_lists_the_machines_that_an_ssh_outage_holds(world: World) -> 
 
 def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(world: World) -> None:
     """What failed during the outage tells nothing of them."""
-    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    pauses.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
     machines = waiting(world, 3)
     world.run()
     world.watch(1)

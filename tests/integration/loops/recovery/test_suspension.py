@@ -5,7 +5,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import ProviderUnavailable
@@ -18,6 +18,7 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.support import defaults
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS, RecoveryEnvironment
@@ -38,7 +39,7 @@ class World(RecoveryEnvironment):
         """Let a minute pass in which those that report do, and run one invocation."""
         self.fleet.pass_time(MINUTE)
         for machine in self.reporting:
-            queries.record_heartbeat(self.fleet.connection, machine)
+            record_heartbeat(self.fleet.connection, machine)
         return self.run()
 
     def wait(self, minutes: int) -> None:
@@ -87,7 +88,7 @@ def test_our_own_outage_reboots_no_machine_and_timeouts_start_at_its_end(world: 
     assert not world.provider.reboots
     for _ in range(int(TIMEOUTS.heartbeat_timeout_seconds) // MINUTE):
         world.tick()
-    shown = queries.show_machine(world.fleet.connection, gone)
+    shown = lookup.show_machine(world.fleet.connection, gone)
     assert world.provider.reboots == {shown["provider_id"]: 1}
 
 
@@ -135,7 +136,7 @@ def test_a_location_that_is_dark_does_not_keep_others_from_being_recovered(world
     world.tick()
     assert world.held() == {}
     assert world.provider.reboots == {
-        queries.show_machine(world.fleet.connection, machine)["provider_id"]: 1 for machine in lost
+        lookup.show_machine(world.fleet.connection, machine)["provider_id"]: 1 for machine in lost
     }
 
 

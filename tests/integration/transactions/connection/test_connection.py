@@ -8,8 +8,9 @@ from threading import Barrier
 from uuid import UUID, uuid4
 
 import pytest
+from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
-from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.errors import SecretUnavailable
 from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, SerializationConflict, StatementFailed
 from shepherd_core.settings.functions.bmdb import BmdbSettings
@@ -135,10 +136,10 @@ def test_a_dry_run_returns_its_result_and_rolls_back(fleet: Fleet, connection: C
 def test_a_refused_statement_names_itself_and_the_reason(connection: Connection) -> None:
     """The log line is the only trace of it; and the connection stays usable."""
     with pytest.raises(StatementFailed, match=r"pause: .*violates foreign key constraint.*23503") as caught:
-        queries.pause(connection, owner="me", reason="?", machine_id=uuid4())
+        pauses.pause(connection, owner="me", reason="?", machine_id=uuid4())
     assert caught.value.sqlstate == "23503"
     assert not caught.value.retryable
-    assert queries.pauses(connection) == []
+    assert pauses.pauses_in_force(connection) == []
 
 
 @pytest.mark.parametrize("in_transaction", [True, False])
@@ -170,10 +171,10 @@ def test_a_warm_connection_survives_a_new_schema(own_fleet: Fleet) -> None:
     machine_id = own_fleet.provided_machine()
     pin = "INSERT INTO machine_host_key SELECT machine_id, 'pinned', now() FROM machines"
     own_fleet.sql(pin)
-    assert queries.forget_host_key(own_fleet.connection, machine_id, "?")
+    assert host_keys.forget_host_key(own_fleet.connection, machine_id, "?")
     own_fleet.sql("ALTER TABLE machine_host_key ALTER COLUMN host_key TYPE varchar(1000)")
     own_fleet.sql(pin)
-    assert queries.forget_host_key(own_fleet.connection, machine_id, "?")
+    assert host_keys.forget_host_key(own_fleet.connection, machine_id, "?")
 
 
 def unreachable(settings: BmdbSettings, tmp_path: Path) -> BmdbSettings:

@@ -3,9 +3,9 @@
 from typing import get_args
 
 import pytest
+from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
-from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors.bmdb import BmdbUnavailable, CommitUnknown
@@ -196,13 +196,13 @@ def test_a_single_statement_whose_outcome_is_unknown_says_so(
     fleet: Fleet, breaking: BreakingConnection, lost: Lost
 ) -> None:
     """A statement that may have been carried out is never repeated without the caller's knowledge."""
-    machine_id = fleet.started_machine()
+    machine_id = fleet.provided_machine()
     connection = fleet.connect(breaking.settings)
     breaking.lose(lost)
-    with pytest.raises(CommitUnknown, match="record_heartbeat"):
-        queries.record_heartbeat(connection, machine_id)
-    assert ("agent_heartbeat" in fleet.tags(machine_id)) is (lost == "answer")
-    assert queries.record_heartbeat(connection, machine_id)
+    with pytest.raises(CommitUnknown, match="pin_host_key"):
+        host_keys.pin_host_key(connection, machine_id, "pinned", reason="?")
+    assert ("host_key" in fleet.tags(machine_id)) is (lost == "answer")
+    assert host_keys.pin_host_key(connection, machine_id, "pinned", reason="?")
 
 
 @either

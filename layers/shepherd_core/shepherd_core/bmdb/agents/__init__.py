@@ -1,1 +1,1 @@
-"""Agents' reports, and installation requests."""
+"""What agents report, installation requests, and the SSH host keys by which machines are known."""

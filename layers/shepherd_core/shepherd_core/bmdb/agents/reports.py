@@ -221,17 +221,16 @@ def _accept_reports(
     connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float, *, skip_locked: bool
 ) -> dict[UUID, HeartbeatReply]:
     installing = [each.machine_id for each in heartbeats if each.installation is not None]
-    locked: dict[UUID, HeartbeatReply] = {}
+    replies: dict[UUID, HeartbeatReply] = {}
     if installing and skip_locked:
         rows = connection.run("machines_with_locked_due_rows", machine_ids=installing)
-        locked = {machine_id: HeartbeatReply(0, locked=True) for (machine_id,) in rows}
-        heartbeats = [each for each in heartbeats if each.machine_id not in locked]
+        replies = {machine_id: HeartbeatReply(0, locked=True) for (machine_id,) in rows}
+        heartbeats = [each for each in heartbeats if each.machine_id not in replies]
     elif installing:
         connection.run("lock_due_rows", machine_ids=installing)
-    answered = _accept(connection, heartbeats, stale_seconds, skip_locked=skip_locked)
-    locked |= {machine_id: reply for machine_id, reply in answered.items() if reply.locked}
-    replies = {machine_id: reply for machine_id, reply in answered.items() if not reply.locked}
-    hardware = {each.machine_id: each.hardware for each in heartbeats if each.hardware and each.machine_id in replies}
+    replies |= _accept(connection, heartbeats, stale_seconds, skip_locked=skip_locked)
+    accepted = [each for each in heartbeats if each.machine_id in replies and not replies[each.machine_id].locked]
+    hardware = {each.machine_id: each.hardware for each in accepted if each.hardware}
     if hardware:
         connection.run(
             "write_hardware_reports",
@@ -239,9 +238,7 @@ def _accept_reports(
             raws=[report.raw.hex() for report in hardware.values()],
             **{name: [getattr(report, name) for report in hardware.values()] for name in _SUMS},
         )
-    installed = {
-        each.machine_id: each.installation for each in heartbeats if each.installation and each.machine_id in replies
-    }
+    installed = {each.machine_id: each.installation for each in accepted if each.installation}
     if installed:
         rows = connection.run(
             "write_installation_reports",
@@ -258,7 +255,7 @@ def _accept_reports(
         reply = replies[machine_id]
         if reply.request is not None and reply.request[0] == report.generation:
             replies[machine_id] = HeartbeatReply(reply.time)
-    return replies | locked
+    return replies
 
 
 def _in_this_schema(connection: Connection, unit: Callable[[], T]) -> T:

@@ -1,1 +1,1 @@
-"""Facts about machines, the due index, pauses, and operators' queries."""
+"""Machines as a whole: the due index, pauses, and what operators look up, search and count."""

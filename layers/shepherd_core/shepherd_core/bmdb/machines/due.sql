@@ -30,7 +30,7 @@
 --   work of expired sessions, backoff                         open_session                           none (3)
 --   suspensions of recovery                                   set_suspensions                        none (5)
 --   backoff of a step that was begun                          record_attempts                        none (3)
---   heartbeat                                                 accept_heartbeats, record_heartbeat    none (6)
+--   heartbeat                                                 accept_heartbeats                      none (6)
 --   due row that contradicts the facts                        due.repair                             lock_due_rows, evaluated again
 --   floor of the due rows                                     close_session, cancel                  none (7)
 --

@@ -1,8 +1,10 @@
-"""The fleet at a glance: counts, what holds machines back, and what the loops did. For operators."""
+"""The whole fleet, for operators: counts, what holds machines back, what fails, and what the loops did."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from shepherd_core.bmdb.work.ticks import last_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +28,17 @@ def fleet_counts(connection: Connection, ages: Sequence[float]) -> list[dict[str
     return connection.records("fleet_counts", ages=list(ages), exceptions=_EXCEPTIONS)
 
 
+def count_machines(connection: Connection) -> list[dict[str, Any]]:
+    """
+    Return how many machines there are, one record for each provider and state that has any. Reads all machines.
+
+    Each has ``provider``, ``state`` (a value of ``domain.states.State``), ``machines``,
+    and of these the number ``being_worked_on``, ``backing_off`` and ``paused`` (to
+    which a pause applies, their own or a wider one).
+    """
+    return connection.records("count_machines")
+
+
 def fleet_notices(connection: Connection) -> list[dict[str, Any]]:
     """
     Return what holds machines back, at most 200 records; one of them has the ``kind`` now, and in ``since`` the time.
@@ -34,6 +47,33 @@ def fleet_notices(connection: Connection) -> list[dict[str, Any]]:
     more it lets through), limit (``reason`` is the limit), pause and quarantine.
     """
     return connection.records("fleet_notices", limit=_NOTICES)
+
+
+def failures(
+    connection: Connection, *, provider: str | None = None, location: str | None = None
+) -> list[dict[str, Any]]:
+    """
+    Return what fails now, by ``loop`` and ``kind``: the name with which a cause begins, or all of one without a name.
+
+    ``loop`` is a process (machines whose work failed), quarantine (machines), or the
+    name of a loop: provisioner for capacity under a penalty, and each loop whose last
+    tick failed or expired, unless only a *location* is wanted. Each record has the
+    ``count``, up to three ``examples`` (ids of machines or of capacity; of a tick, its
+    provider), the newest ``cause``, and in ``failed_at`` its time, None if unknown.
+    """
+    found = connection.records("failures", provider=provider, location=location)
+    return found + [
+        {
+            "loop": tick["loop"],
+            "kind": (tick["cause"] or tick["outcome"]).partition(":")[0],
+            "count": 1,
+            "examples": [tick["provider"]],
+            "cause": tick["cause"] or tick["outcome"],
+            "failed_at": tick["ended_at"],
+        }
+        for tick in last_ticks(connection)
+        if tick["outcome"] != "Succeeded" and location is None and provider in (None, tick["provider"])
+    ]
 
 
 def tick_totals(connection: Connection) -> list[dict[str, Any]]:

@@ -1,5 +1,4 @@
--- The fleet at a glance, for operators. Each page of it has to stay cheap in a large fleet, because it is read again and
--- again.
+-- The whole fleet, for operators. All but the failures is read again and again, so it has to stay cheap in a large fleet.
 
 -- name: fleet_counts
 -- The machines by provider, location and state; and in rows without a state, those that report by the age of the last
@@ -143,3 +142,63 @@ FROM ticks
 WHERE began_at > statement_timestamp() - interval '1 day'
 GROUP BY 1, 2
 ORDER BY 2, 1;
+
+-- name: failures
+-- What fails now, by loop and kind of cause (the name with which a cause begins), the most frequent first: machines whose
+-- last work failed and whose agent has not reported since, machines in quarantine, capacity under a penalty. Reads all
+-- machines that fail.
+WITH failures AS (
+    SELECT
+        b.process AS loop,
+        p.provider,
+        p.provider_location AS location,
+        b.cause,
+        b.machine_id::text AS example,
+        {failed_at} AS failed_at
+    FROM work_backoff b
+    JOIN machine_provided p ON p.machine_id = b.machine_id
+    LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
+    WHERE {fails}
+    UNION ALL
+    SELECT 'quarantine', p.provider, p.provider_location, z.cause, z.machine_id::text, z.quarantined_at
+    FROM machine_quarantine z
+    JOIN machine_provided p ON p.machine_id = z.machine_id
+    UNION ALL
+    SELECT 'provisioner', provider, NULL, cause, capacity_id, NULL
+    FROM capacity_penalties
+    WHERE until > statement_timestamp()
+),
+ranked AS (
+    SELECT *, row_number() OVER (PARTITION BY loop, kind ORDER BY failed_at DESC NULLS LAST, example) AS rank
+    FROM (SELECT *, left(split_part(cause, ':', 1), 100) AS kind FROM failures) AS named
+    WHERE (:provider::text IS NULL OR provider = :provider) AND (:location::text IS NULL OR location = :location)
+)
+SELECT
+    loop,
+    kind,
+    count(*) AS count,
+    array_agg(example ORDER BY rank) FILTER (WHERE rank <= 3) AS examples,
+    min(cause) FILTER (WHERE rank = 1) AS cause,
+    max(failed_at) AS failed_at
+FROM ranked
+GROUP BY loop, kind
+ORDER BY 3 DESC, loop, kind;
+
+-- name: count_machines
+-- The number of machines in each state, and how many of them are being worked on, backing off or paused. Reads all
+-- machines. A machine that is not provided yet counts for the provider that is to create it.
+WITH machine_states AS (
+    SELECT machine_id, provider, state, locked_until, backoff_until FROM machine_eligibility WHERE NOT overdue
+    UNION ALL
+    SELECT machine_id, provider, 'creating', NULL, NULL FROM machine_creation_intent
+)
+SELECT
+    provider,
+    state,
+    count(*) AS machines,
+    count(locked_until) AS being_worked_on,
+    count(*) FILTER (WHERE backoff_until > statement_timestamp()) AS backing_off,
+    count(*) FILTER (WHERE machine_id IN (SELECT machine_id FROM machine_pauses WHERE NOT overdue)) AS paused
+FROM machine_states
+GROUP BY provider, state
+ORDER BY provider, state;

@@ -1,1 +1,1 @@
-"""Claims on machines, and the ways to end them."""
+"""Claims on machines, the ways to end them, and the history of both."""

@@ -1,5 +1,5 @@
 """
-Notices: what operators are told in words, at least once and seldom twice.
+Notices: what operators are told, at least once and seldom twice.
 
 The statement that records a fact writes its notice. A loop claims the notices of
 its provider at its end, publishes them, and records that. If it dies in between,

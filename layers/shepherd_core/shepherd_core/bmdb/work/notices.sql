@@ -1,4 +1,4 @@
--- Notices: what operators are told in words. The statements that record a fact write its notice.
+-- Notices: what operators are told. The statements that record a fact write its notice.
 
 -- name: claim_notices
 -- Claim the unsent notices of the provider, at most 50 of all kinds. A kind of which one was claimed in the last ten

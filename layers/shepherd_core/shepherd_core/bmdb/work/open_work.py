@@ -1,4 +1,4 @@
-"""What is under way: sessions and what they hold, creations, penalties and departures. For operators."""
+"""What is under way: sessions and what they hold, creations, penalties and releases. For operators."""
 
 from __future__ import annotations
 

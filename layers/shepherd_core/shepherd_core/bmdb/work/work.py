@@ -97,12 +97,7 @@ def claim(
 
     def take() -> Claim:
         rows = session.run_once(
-            "claim",
-            process=process,
-            provider=provider,
-            limit=limit,
-            suspects=suspects,
-            alone=alone,
+            "claim", process=process, provider=provider, limit=limit, suspects=suspects, alone=alone
         )
         if not rows[0][0]:
             raise SessionExpired
@@ -254,13 +249,7 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
 
 def cancel(session: Session, undone: Sequence[Work]) -> set[UUID]:
     """Cancel the work and restore the due time; return the machines whose work this ended. All of one process."""
-    return end(
-        session,
-        "cancel",
-        WorkEvent.CANCELED,
-        undone,
-        not_befores=[work.due_at for work in undone],
-    )
+    return end(session, "cancel", WorkEvent.CANCELED, undone, not_befores=[work.due_at for work in undone])
 
 
 def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work], **parameters: Any) -> set[UUID]:

@@ -1,0 +1,82 @@
+-- One machine, for operators: which one a name stands for, and everything that is known about it.
+
+-- name: find_machines
+-- The machines whose id begins with a text, or whose provider id is that text. Two rows are enough to see that it is
+-- ambiguous.
+SELECT m.machine_id
+FROM machines m
+LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
+WHERE left(m.machine_id::text, length(:name::text)) = :name OR p.provider_id = :provider_id
+ORDER BY m.machine_id
+LIMIT 2;
+
+-- name: show_machine
+-- Everything that the BMDB knows about one machine.
+SELECT
+    m.machine_id,
+    m.machine_created_at,
+    p.provider,
+    p.provider_id,
+    p.provider_reservation_id,
+    p.provider_ip_address,
+    p.provider_location,
+    p.provider_status,
+    a.agent_started_at,
+    encode(a.agent_public_key, 'hex') AS agent_public_key,
+    h.agent_heartbeat_at,
+    k.host_key,
+    k.origin AS host_key_origin,
+    k.pinned_at AS host_key_pinned_at,
+    b.rebooted_at,
+    b.boot_wait_until,
+    i.intended_at,
+    r.asked_at AS release_asked_at,
+    r.asked_by AS release_asked_by,
+    r.reason AS release_reason,
+    r.accepted_at AS release_accepted_at,
+    d.how AS decommissioned_how,
+    d.decommissioned_at,
+    d.decommissioned_by,
+    d.reason AS decommissioned_reason,
+    d.provider AS decommissioned_provider,
+    d.provider_id AS decommissioned_provider_id,
+    n.process AS needs,
+    n.since,
+    n.unhealthy_at,
+    n.backoff_until,
+    n.locked_until,
+    ARRAY(
+        SELECT x.pause_id
+        FROM machine_pauses x
+        WHERE x.machine_id = m.machine_id AND NOT x.overdue
+        ORDER BY x.created_at, x.pause_id
+    ) AS pause_ids,
+    w.grace_until,
+    z.quarantined_at,
+    z.cause AS quarantine_cause,
+    z.evidence AS quarantine_evidence
+FROM machines m
+LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
+LEFT JOIN machine_agent_started a ON a.machine_id = m.machine_id
+LEFT JOIN machine_agent_heartbeat h ON h.machine_id = m.machine_id
+LEFT JOIN machine_host_key k ON k.machine_id = m.machine_id
+LEFT JOIN machine_rebooted b ON b.machine_id = m.machine_id
+LEFT JOIN machine_creation_intent i ON i.machine_id = m.machine_id
+LEFT JOIN machine_eligibility n ON n.machine_id = m.machine_id AND NOT n.overdue
+LEFT JOIN machine_grace w ON w.machine_id = m.machine_id
+LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
+LEFT JOIN machine_release r ON r.machine_id = m.machine_id
+LEFT JOIN machine_tombstone d ON d.machine_id = m.machine_id
+WHERE m.machine_id = :machine_id;
+
+-- name: backoffs
+-- The backoffs of one machine, for each process: until when, the cause, and how often in a row its function died.
+SELECT process, until, cause, last_interval_seconds, deaths FROM work_backoff WHERE machine_id = :machine_id ORDER BY process;
+
+-- name: work_on_machine
+-- The work in progress on one machine, and until when its session is alive.
+SELECT w.process, s.component_name, s.runtime_info, s.deadline
+FROM work w
+JOIN sessions s ON s.session_id = w.session_id
+WHERE w.machine_id = :machine_id
+ORDER BY w.process;

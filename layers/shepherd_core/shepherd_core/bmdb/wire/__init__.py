@@ -1,0 +1,1 @@
+"""The way to the PostgreSQL server, and the state of the server itself."""

@@ -1,0 +1,132 @@
+"""
+The driver: a connection to the server, the values that it reads and writes, and what its errors mean.
+
+The only module that imports pg8000.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pg8000.native
+from pg8000.converters import array_out
+from pg8000.exceptions import DatabaseError, InterfaceError
+
+from shepherd_core.bmdb.wire import transport
+from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, SerializationConflict, StatementFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.settings.functions.bmdb import BmdbSettings
+
+Driver: TypeAlias = pg8000.native.Connection
+Prepared: TypeAlias = pg8000.native.PreparedStatement
+
+FAULTS = (InterfaceError, DatabaseError, OSError)
+"""What the driver raises."""
+
+_CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock
+_TIMESTAMPTZ = 1184  # the number of the type in every PostgreSQL
+_UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections, disk full), shutdown
+
+
+def connect(
+    settings: BmdbSettings, password: str | None, authorities: Callable[[], bytes] | None, lock_seconds: float
+) -> Driver:
+    """
+    Return a new connection; *password* None: the server asks for none. For the others see ``Connection``.
+
+    Raises:
+        BmdbUnavailable: the database cannot be reached, or is not available now.
+        StatementFailed: the server refused, for example the password.
+        BmdbUntrusted, ConfigError: see ``transport.dial``.
+    """
+    where = f"{settings.bmdb_host}:{settings.bmdb_port}"
+    longest = settings.bmdb_statement_timeout_seconds + settings.bmdb_connect_timeout_seconds
+    try:
+        sock = transport.dial(settings, authorities)
+    except OSError as error:
+        message = f"cannot connect to the BMDB at {where}: {error}"
+        raise BmdbUnavailable(message) from error
+    try:
+        driver = pg8000.native.Connection(
+            settings.bmdb_user,
+            database=settings.bmdb_name,
+            password=password or "",  # None breaks the driver if the server asks
+            sock=sock,
+            ssl_context=False,  # transport.dial has encrypted the socket if needed
+            application_name="shepherd",
+            startup_params={
+                # Not a schema of the user's name, which comes first by default: the Migrator makes the tables here.
+                "search_path": "public",
+                "DateStyle": "ISO",  # the only style that ``_moment`` can read
+                "statement_timeout": _milliseconds(settings.bmdb_statement_timeout_seconds),
+                "lock_timeout": _milliseconds(lock_seconds),
+                # If a client is cut off inside a transaction, the server would keep its locks for hours. After this
+                # time the client has stopped waiting, too.
+                "idle_in_transaction_session_timeout": _milliseconds(longest),
+                # Our statements read few rows for any parameters, so a new plan for each execution gains nothing.
+                "plan_cache_mode": "force_generic_plan",
+            },
+        )
+    except Exception as error:  # on a malformed answer the driver raises errors of many kinds
+        sock.close()
+        refusal = _refusal(error)
+        if refusal is not None:
+            raise meaning(refusal, f"connecting to {where}") from error
+        message = f"cannot connect to the BMDB at {where}: {type(error).__name__}: {error}"
+        raise BmdbUnavailable(message) from error
+    # The server cancels statements that take too long. This limit is for a server or network that cannot.
+    sock.settimeout(longest)
+    driver.register_in_adapter(_TIMESTAMPTZ, _moment)
+    driver.register_out_adapter(list, _array)
+    return driver
+
+
+def meaning(error: Exception, what: str) -> BmdbError:
+    """Return our error for one of the driver's; BmdbUnavailable: the connection must not be used any more."""
+    if not isinstance(error, DatabaseError):
+        return BmdbUnavailable(f"the connection to the BMDB broke ({what}: {error})")
+    facts = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+    sqlstate, message = str(facts.get("C", "")), str(facts.get("M", "no reason given"))
+    if sqlstate in _CONFLICTS:
+        return SerializationConflict(f"{what}: {message}")
+    # The schema changed under a warm connection, or the server became a replica: a new connection works again.
+    stale = sqlstate == "25006" or (sqlstate == "0A000" and "cached plan" in message)
+    if stale or sqlstate.startswith(_UNAVAILABLE_CLASSES):
+        return BmdbUnavailable(f"{what}: {message} ({sqlstate})")
+    return StatementFailed(f"{what}: {message} ({sqlstate})", sqlstate)
+
+
+def is_refusal(error: BmdbError) -> bool:
+    """Return whether the server said *error* itself, so that it did not carry out what it was sent."""
+    return isinstance(error.__cause__, DatabaseError)
+
+
+def _moment(text: str) -> datetime | str:
+    """Return a timestamp as datetime, or infinity as text. The driver's own conversion takes ten times as long."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
+
+
+def _array(values: list[Any]) -> str:
+    """Return an array literal for PostgreSQL. The driver's own conversion reads each character of a text four times."""
+    if not values or not all(isinstance(value, str) for value in values):
+        literal: str = array_out(values)
+        return literal
+    return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))
+
+
+def _refusal(error: BaseException | None) -> DatabaseError | None:
+    """Return the server's error, which the driver hides if it fails to close the connection after a refusal."""
+    while error is not None and not isinstance(error, DatabaseError):
+        error = error.__context__
+    return error

@@ -1,0 +1,35 @@
+-- The database server: its time, and the transactions that keep its dead rows.
+
+-- name: now
+-- The database's time, for output such as "5 minutes ago".
+SELECT clock_timestamp();
+
+-- name: find_oldest_transaction
+-- The oldest transaction that keeps the dead rows of this database, if it is older than :seconds: an open one or a prepared
+-- one. PostgreSQL tells the age of open ones to their own user, and to members of pg_read_all_stats.
+SELECT kind, pid, owner, application, state, seconds
+FROM (
+    SELECT
+        'open' AS kind,
+        pid,
+        usename::text AS owner,
+        application_name AS application,
+        state,
+        extract(epoch FROM clock_timestamp() - xact_start)::float8 AS seconds
+    FROM pg_stat_activity
+    WHERE datname = current_database()
+        AND pid <> pg_backend_pid()
+        AND backend_type = 'client backend'
+        AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+    UNION ALL
+    SELECT 'prepared', NULL, owner::text, gid, NULL, extract(epoch FROM clock_timestamp() - prepared)::float8
+    FROM pg_prepared_xacts
+    WHERE database = current_database()
+) AS transactions
+WHERE seconds > :seconds
+ORDER BY seconds DESC
+LIMIT 1;
+
+-- name: sees_transactions
+-- Who asks, and whether find_oldest_transaction shows the transactions of other users to it.
+SELECT current_user::text, pg_has_role('pg_read_all_stats', 'USAGE');

@@ -1,0 +1,21 @@
+"""Heartbeats without a signature, for tests of what follows from a heartbeat."""
+
+from uuid import UUID
+
+from shepherd_core.bmdb.connection import Connection
+
+_NAME = "record_heartbeat"
+_STATEMENT = """
+INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at)
+SELECT a.machine_id, clock_timestamp() FROM machine_agent_started a WHERE a.machine_id = :machine_id FOR SHARE OF a
+ON CONFLICT (machine_id) DO UPDATE SET agent_heartbeat_at = excluded.agent_heartbeat_at
+RETURNING machine_id
+"""
+
+
+def record_heartbeat(connection: Connection, machine_id: UUID) -> bool:
+    """Record a heartbeat now; False: the machine has no started agent. The *connection* must work."""
+    driver = connection._connected()
+    if _NAME not in connection._prepared:
+        connection._prepared[_NAME] = driver.prepare(_STATEMENT)
+    return bool(connection.run(_NAME, machine_id=machine_id))
