@@ -65,6 +65,7 @@ class BenchFleet:
         self.settings: BmdbSettings = postgres.new_database()
         self.admin = driver(self.settings)
         self.admin.run(_PLANT.format(machines=machines, due=self.due + SPARE))
+        self.admin.run("VACUUM")  # as a fleet that exists for more than some minutes
         self.admin.run("CHECKPOINT")
 
     def make_due(self, spare: int = 0) -> None:

@@ -108,7 +108,11 @@ sample_figures AS (
         n.failed_attempts > 0 AS lost
     FROM sample s
     CROSS JOIN LATERAL (
-        SELECT * FROM machine_eligibility WHERE machine_id = s.machine_id AND process = 'ShepherdRecovery' LIMIT 1
+        SELECT
+            machine_id, location, reported, last_heartbeat_at, timeout, failed, paused_until, since, failed_attempts, overdue
+        FROM machine_eligibility
+        WHERE machine_id = s.machine_id AND process = 'ShepherdRecovery'
+        LIMIT 1
     ) AS n
     WHERE NOT n.overdue
 ),
@@ -179,7 +183,10 @@ evaluated AS (
         n.recheck_at
     FROM candidates l
     CROSS JOIN LATERAL (
-        SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND process = 'ShepherdRecovery' LIMIT 1
+        SELECT location, reported, failed, overdue, locked_until, paused_until, ready_at, due_at, suspended, recheck_at
+        FROM machine_eligibility
+        WHERE machine_id = l.machine_id AND process = 'ShepherdRecovery'
+        LIMIT 1
     ) AS n
 ),
 ssh_unreached AS (

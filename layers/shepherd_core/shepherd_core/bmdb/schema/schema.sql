@@ -40,7 +40,7 @@ CREATE TABLE machine_provided (
     provider_ip_address varchar(128),
     provider_location varchar(128),
     provider_status text,
-    CONSTRAINT machine_provided_pkey PRIMARY KEY (machine_id),
+    CONSTRAINT machine_provided_pkey PRIMARY KEY (machine_id) INCLUDE (provider, provider_location),
     CONSTRAINT machine_provided_once UNIQUE (provider, provider_id),
     CONSTRAINT machine_provided_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id),
     CONSTRAINT machine_provided_provider CHECK (((length(provider) >= 1) AND (length(provider) <= 64))),
@@ -89,7 +89,7 @@ CREATE TABLE machine_agent_started (
     agent_started_at timestamptz NOT NULL,
     agent_public_key bytea NOT NULL,
     agent_response_key bytea,
-    CONSTRAINT machine_agent_started_pkey PRIMARY KEY (machine_id),
+    CONSTRAINT machine_agent_started_pkey PRIMARY KEY (machine_id) INCLUDE (agent_started_at),
     CONSTRAINT machine_agent_started_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id),
     CONSTRAINT machine_agent_started_key CHECK ((octet_length(agent_public_key) = 32)),
     CONSTRAINT machine_agent_started_response_key CHECK ((octet_length(agent_response_key) = 32))
@@ -262,7 +262,7 @@ CREATE TABLE machine_due (
     CONSTRAINT machine_due_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id),
     CONSTRAINT machine_due_process CHECK ((process = ANY (ARRAY['ShepherdAgentStart'::text, 'ShepherdRecovery'::text])))
 );
-CREATE INDEX machine_due_by_time ON machine_due USING btree (process, provider, not_before) WHERE (not_before IS NOT NULL);
+CREATE INDEX machine_due_by_time ON machine_due USING btree (process, provider, not_before, machine_id) WHERE (not_before IS NOT NULL);
 CREATE INDEX machine_due_for_recovery ON machine_due USING btree (provider, machine_id) WHERE ((process = 'ShepherdRecovery'::text) AND (not_before IS NOT NULL));
 
 CREATE TABLE due_floors (
@@ -415,7 +415,11 @@ CREATE VIEW machine_need AS
             ELSE 'ShepherdRecovery'::text
         END AS process,
         CASE
-            WHEN a.machine_id IS NULL THEN COALESCE(b.boot_wait_until, m.machine_created_at)
+            WHEN a.machine_id IS NULL THEN COALESCE(( SELECT b.boot_wait_until
+               FROM machine_rebooted b
+              WHERE b.machine_id = p.machine_id), ( SELECT m.machine_created_at
+               FROM machines m
+              WHERE m.machine_id = p.machine_id))
             ELSE GREATEST(COALESCE(h.agent_heartbeat_at, a.agent_started_at), ( SELECT max(x.ended_at) AS max
                FROM recovery_suspensions x
               WHERE x.provider = p.provider AND (x.location = ANY (ARRAY[''::text, p.provider_location::text]))))
@@ -437,12 +441,10 @@ CREATE VIEW machine_need AS
             ELSE 'running'::text
         END AS state
    FROM machine_provided p
-     LEFT JOIN machines m ON m.machine_id = p.machine_id
      LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
      LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
      LEFT JOIN machine_os_installation_request q ON q.machine_id = p.machine_id
      LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
-     LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id
      LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id
      LEFT JOIN recovery_policy y ON y.provider = p.provider
      CROSS JOIN LATERAL ( SELECT y.heartbeat_timeout_seconds * '00:00:01'::interval AS heartbeat_timeout,
@@ -461,32 +463,10 @@ CREATE VIEW recovery_exempt_machines AS
   WHERE o.expires_at > clock_timestamp();
 
 CREATE VIEW machine_process_needs AS
- SELECT machine_need.machine_id,
-    machine_need.provider,
-    machine_need.process,
-    machine_need.since,
-    machine_need.reported,
-    machine_need.last_heartbeat_at,
-    machine_need.location,
-    machine_need.quarantined,
-    machine_need.report_interval_seconds,
-    machine_need.failed_attempts,
-    machine_need.heartbeat_timeout,
-    machine_need.timeout,
-    machine_need.state,
-    false AS overdue,
-    false AS in_outage
-   FROM machine_need
-UNION ALL
  SELECT n.machine_id,
     n.provider,
-    'ShepherdRecovery'::text AS process,
-        CASE
-            WHEN s.fault = ANY (ARRAY['machine'::text, 'unreached'::text]) THEN GREATEST(w.grace_until, (( SELECT max(x.ended_at) AS max
-               FROM recovery_suspensions x
-              WHERE x.provider = n.provider AND (x.location = ANY (ARRAY[''::text, n.location])) AND x.ended_at > w.grace_began_at)) + (w.grace_until - w.grace_began_at))
-            ELSE 'infinity'::timestamp with time zone
-        END AS since,
+    x.process,
+    x.since,
     n.reported,
     n.last_heartbeat_at,
     n.location,
@@ -494,16 +474,32 @@ UNION ALL
     n.report_interval_seconds,
     n.failed_attempts,
     n.heartbeat_timeout,
-    '00:00:00'::interval AS timeout,
+    x.timeout,
     n.state,
-    true AS overdue,
-    COALESCE(s.fault = 'unreached'::text, false) AND (EXISTS ( SELECT 1
-           FROM ssh_outages o
-          WHERE o.provider = n.provider AND (o.location = ANY (ARRAY[''::text, n.location])) AND COALESCE(o.ended_at >= (s.until - s.last_interval_seconds::double precision * '00:00:01'::interval), true))) AS in_outage
-   FROM machine_grace w
-     JOIN machine_need n ON n.machine_id = w.machine_id
-     LEFT JOIN work_backoff s ON s.machine_id = w.machine_id AND s.process = 'ShepherdAgentStart'::text AND s.last_interval_seconds IS NOT NULL
-  WHERE n.process = 'ShepherdAgentStart'::text;
+    x.overdue,
+    x.in_outage
+   FROM machine_need n
+     CROSS JOIN LATERAL ( SELECT n.process,
+            n.since,
+            n.timeout,
+            false AS overdue,
+            false AS in_outage
+        UNION ALL
+         SELECT 'ShepherdRecovery'::text,
+                CASE
+                    WHEN s.fault = ANY (ARRAY['machine'::text, 'unreached'::text]) THEN GREATEST(w.grace_until, (( SELECT max(v.ended_at) AS max
+                       FROM recovery_suspensions v
+                      WHERE v.provider = n.provider AND (v.location = ANY (ARRAY[''::text, n.location])) AND v.ended_at > w.grace_began_at)) + (w.grace_until - w.grace_began_at))
+                    ELSE 'infinity'::timestamp with time zone
+                END AS "case",
+            '00:00:00'::interval AS "interval",
+            true,
+            COALESCE(s.fault = 'unreached'::text, false) AND (EXISTS ( SELECT 1
+                   FROM ssh_outages o
+                  WHERE o.provider = n.provider AND (o.location = ANY (ARRAY[''::text, n.location])) AND COALESCE(o.ended_at >= (s.until - s.last_interval_seconds::double precision * '00:00:01'::interval), true)))
+           FROM machine_grace w
+             LEFT JOIN work_backoff s ON s.machine_id = w.machine_id AND s.process = 'ShepherdAgentStart'::text AND s.last_interval_seconds IS NOT NULL
+          WHERE w.machine_id = n.machine_id AND n.process = 'ShepherdAgentStart'::text) x;
 
 CREATE VIEW recovery_gaps_until_now AS
  SELECT recovery_gaps.provider,

@@ -92,42 +92,55 @@ evaluated AS (
     JOIN machine_due d ON d.machine_id = c.machine_id AND d.process = :process AND d.revision = c.revision
     JOIN machine_due s ON s.machine_id = c.machine_id AND s.process = 'ShepherdAgentStart' AND s.revision = c.start_revision
     LEFT JOIN LATERAL (
-        SELECT * FROM machine_eligibility WHERE machine_id = c.machine_id AND process = :process LIMIT 1
+        SELECT ready_at, recheck_at, last_interval_seconds, deaths_alone
+        FROM machine_eligibility
+        WHERE machine_id = c.machine_id AND process = :process
+        LIMIT 1
     ) AS n ON true
 ),
 work_rows AS (
     INSERT INTO work (machine_id, process, session_id, alone)
     SELECT e.machine_id, :process, s.session_id, :alone
-    FROM (SELECT machine_id FROM evaluated WHERE ready ORDER BY not_before, machine_id LIMIT :limit) AS e
-    CROSS JOIN (
+    FROM (
         SELECT session_id FROM sessions WHERE {live_session} AND EXISTS (SELECT 1 FROM evaluated WHERE ready) FOR UPDATE
     ) AS s
+    -- LATERAL, so that the session is locked once and not for each machine.
+    CROSS JOIN LATERAL (
+        SELECT machine_id FROM evaluated WHERE ready AND s.session_id IS NOT NULL ORDER BY not_before, machine_id LIMIT :limit
+    ) AS e
     RETURNING machine_id, session_id
 ),
 rescheduled AS (
     UPDATE machine_due d
     SET
         not_before = CASE
-            WHEN d.process <> :process THEN d.not_before WHEN w.machine_id IS NULL THEN e.recheck_at ELSE s.deadline
+            WHEN d.process <> :process THEN d.not_before
+            WHEN e.machine_id IN (SELECT machine_id FROM work_rows)
+                THEN (SELECT deadline FROM sessions WHERE session_id = :session_id)
+            ELSE e.recheck_at
         END,
         revision = d.revision + 1
     FROM evaluated e
-    LEFT JOIN work_rows w ON w.machine_id = e.machine_id
-    LEFT JOIN sessions s ON s.session_id = w.session_id
     WHERE d.machine_id = e.machine_id
-        AND d.process IN (:process, 'ShepherdAgentStart')
-        AND (w.machine_id IS NOT NULL OR d.process = :process AND NOT e.ready)
-    RETURNING d.machine_id
+        AND CASE
+            WHEN e.machine_id IN (SELECT machine_id FROM work_rows) THEN d.process IN (:process, 'ShepherdAgentStart')
+            ELSE d.process = :process AND NOT e.ready
+        END
+    RETURNING d.process
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
-    SELECT w.machine_id, :process, 'Started', max(x.remark), w.session_id
-    FROM work_rows w LEFT JOIN exempt x ON x.machine_id = w.machine_id
-    GROUP BY w.machine_id, w.session_id
+    SELECT
+        w.machine_id,
+        :process,
+        'Started',
+        (SELECT max(x.remark) FROM exempt x WHERE x.machine_id = w.machine_id),
+        w.session_id
+    FROM work_rows w
 )
 SELECT
     (SELECT count(*) FROM session) AS sessions,
-    (SELECT count(DISTINCT machine_id) FROM rescheduled) AS examined,
+    (SELECT count(*) FROM rescheduled WHERE process = :process) AS examined,
     ({due_suspects}) AS suspects,
     w.machine_id,
     p.provider_id,

@@ -28,9 +28,10 @@ CREATE TABLE machine_creation_intent (
 CREATE INDEX machine_creation_intent_by_provider ON machine_creation_intent (provider);
 
 -- The provider has the machine, and what it lists about it. Written by the Provisioner, kept up to date by the
--- Updater; goes when the machine is forgotten or released.
+-- Updater; goes when the machine is forgotten or released. The index of the primary key has what the view machine_need
+-- reads: the health snapshot looks up 1,000 machines by random ids, each in a page of its own.
 CREATE TABLE machine_provided (
-    machine_id uuid PRIMARY KEY CONSTRAINT machine_provided_machine REFERENCES machines,
+    machine_id uuid CONSTRAINT machine_provided_machine REFERENCES machines,
     provider text NOT NULL CONSTRAINT machine_provided_provider CHECK (length(provider) BETWEEN 1 AND 64),
     provider_id varchar(128) NOT NULL,
     provider_reservation_id varchar(128),
@@ -38,6 +39,7 @@ CREATE TABLE machine_provided (
     provider_location varchar(128),
     provider_status text CONSTRAINT machine_provided_status CHECK (provider_status IN
         ('Missing', 'Provisioning', 'ProvisioningFailedPermanent', 'Running', 'Stopped', 'Unknown')),
+    PRIMARY KEY (machine_id) INCLUDE (provider, provider_location),
     CONSTRAINT machine_provided_once UNIQUE (provider, provider_id)
 );
 
@@ -89,13 +91,14 @@ CREATE INDEX machine_tombstone_by_provider ON machine_tombstone (provider);
 
 -- An agent was started on the machine, with this Ed25519 key. By agent_response_key it recognizes the answers that a
 -- relay brings; null: it believes no relay. Written by the Initializer; goes when the Recoverer takes a step, when a
--- quarantine ends, and when the machine is decommissioned.
+-- quarantine ends, and when the machine is decommissioned. About the index of the primary key see machine_provided.
 CREATE TABLE machine_agent_started (
-    machine_id uuid PRIMARY KEY CONSTRAINT machine_agent_started_machine REFERENCES machines,
+    machine_id uuid CONSTRAINT machine_agent_started_machine REFERENCES machines,
     agent_started_at timestamptz NOT NULL,
     agent_public_key bytea NOT NULL CONSTRAINT machine_agent_started_key CHECK (octet_length(agent_public_key) = 32),
     agent_response_key bytea
-        CONSTRAINT machine_agent_started_response_key CHECK (octet_length(agent_response_key) = 32)
+        CONSTRAINT machine_agent_started_response_key CHECK (octet_length(agent_response_key) = 32),
+    PRIMARY KEY (machine_id) INCLUDE (agent_started_at)
 );
 
 -- Recently started agents show whether SSH works.
@@ -198,7 +201,7 @@ CREATE TABLE ticks (
 CREATE INDEX ticks_by_loop ON ticks (loop, provider, began_at);
 CREATE INDEX ticks_by_time ON ticks (began_at);
 
--- Something that operators are told in words: a machine in quarantine, recovery suspended at began_at (and resumed at
+-- Notices, which are texts to operators: a machine in quarantine, recovery suspended at began_at (and resumed at
 -- ended_at), an SSH outage, or the limit of machines reached. Written by the statement that records the fact, claimed and
 -- marked as sent by a loop; goes after a day, sent or not, when a session is opened. No foreign key: it outlives its
 -- machine.
@@ -255,7 +258,7 @@ CREATE INDEX work_backoff_for_access ON work_backoff (machine_id) WHERE fault = 
 CREATE INDEX work_backoff_of_suspects ON work_backoff (process) WHERE deaths > 0;
 
 -- The audit trail: work that started, how it ended, and the steps of remediation (see WorkEvent in domain/machine.py).
--- Written by the statements that begin and end work; goes after the retention, by the Updater. No foreign keys,
+-- Written by the statements that begin and end work; goes after the retention, by Initializer and Recoverer. No foreign keys,
 -- because it outlives machines and sessions.
 CREATE TABLE work_history (
     machine_id uuid NOT NULL,
@@ -304,7 +307,7 @@ CREATE TABLE machine_due (
     PRIMARY KEY (machine_id, process)
 );
 
-CREATE INDEX machine_due_by_time ON machine_due (process, provider, not_before) WHERE not_before IS NOT NULL;
+CREATE INDEX machine_due_by_time ON machine_due (process, provider, not_before, machine_id) WHERE not_before IS NOT NULL;
 
 -- No due row of the process at the provider is earlier than floor: claims and snapshots begin to read machine_due_by_time
 -- there. Each move of a due row leaves a dead entry in that index, which an open transaction keeps; nearly all of them are
@@ -483,7 +486,8 @@ WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 -- heartbeat is due in the first half of the timeout, and the circuit breaker may count a machine without one as late.
 -- Without a policy, no agent is unhealthy.
 --
--- What is not read is not looked up: all joins are LEFT, and by a primary key.
+-- What is not read is not looked up: all joins are LEFT, and by a primary key. Few machines have no agent, so what
+-- only those need is no join.
 CREATE VIEW machine_need AS
 SELECT
     p.machine_id,
@@ -495,7 +499,10 @@ SELECT
         ELSE 'ShepherdRecovery'
     END AS process,
     CASE
-        WHEN a.machine_id IS NULL THEN coalesce(b.boot_wait_until, m.machine_created_at)
+        WHEN a.machine_id IS NULL THEN coalesce(
+            (SELECT b.boot_wait_until FROM machine_rebooted b WHERE b.machine_id = p.machine_id),
+            (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id)
+        )
         ELSE greatest(
             coalesce(h.agent_heartbeat_at, a.agent_started_at),
             (
@@ -522,13 +529,11 @@ SELECT
         ELSE 'running'
     END AS state
 FROM machine_provided p
-LEFT JOIN machines m ON m.machine_id = p.machine_id
 LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
 LEFT JOIN machine_agent_heartbeat h
     ON h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
 LEFT JOIN machine_os_installation_request q ON q.machine_id = p.machine_id
 LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
-LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id
 LEFT JOIN recovery_policy y ON y.provider = p.provider
 CROSS JOIN LATERAL (
@@ -556,27 +561,10 @@ WHERE o.expires_at > clock_timestamp();
 -- it is unreached, and SSH has an outage at its location, or had one when the agent start began. It has no timeout.
 CREATE VIEW machine_process_needs AS
 SELECT
-    machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined,
-    report_interval_seconds, failed_attempts, heartbeat_timeout, timeout, state,
-    false AS overdue,
-    false AS in_outage
-FROM machine_need
-UNION ALL
-SELECT
     n.machine_id,
     n.provider,
-    'ShepherdRecovery',
-    CASE
-        WHEN s.fault IN ('machine', 'unreached') THEN greatest(
-            w.grace_until,
-            (
-                SELECT max(x.ended_at)
-                FROM recovery_suspensions x
-                WHERE x.provider = n.provider AND x.location IN ('', n.location) AND x.ended_at > w.grace_began_at
-            ) + (w.grace_until - w.grace_began_at)
-        )
-        ELSE 'infinity'
-    END,
+    x.process,
+    x.since,
     n.reported,
     n.last_heartbeat_at,
     n.location,
@@ -584,21 +572,41 @@ SELECT
     n.report_interval_seconds,
     n.failed_attempts,
     n.heartbeat_timeout,
-    interval '0 seconds',
+    x.timeout,
     n.state,
-    true,
-    coalesce(s.fault = 'unreached', false) AND EXISTS (
-        SELECT 1
-        FROM ssh_outages o
-        WHERE o.provider = n.provider
-            AND o.location IN ('', n.location)
-            AND coalesce(o.ended_at >= s.until - s.last_interval_seconds * interval '1 second', true)
-    )
-FROM machine_grace w
-JOIN machine_need n ON n.machine_id = w.machine_id
-LEFT JOIN work_backoff s
-    ON s.machine_id = w.machine_id AND s.process = 'ShepherdAgentStart' AND s.last_interval_seconds IS NOT NULL
-WHERE n.process = 'ShepherdAgentStart';
+    x.overdue,
+    x.in_outage
+FROM machine_need n
+CROSS JOIN LATERAL (
+    SELECT n.process, n.since, n.timeout, false AS overdue, false AS in_outage
+    UNION ALL
+    SELECT
+        'ShepherdRecovery',
+        CASE
+            WHEN s.fault IN ('machine', 'unreached') THEN greatest(
+                w.grace_until,
+                (
+                    SELECT max(v.ended_at)
+                    FROM recovery_suspensions v
+                    WHERE v.provider = n.provider AND v.location IN ('', n.location) AND v.ended_at > w.grace_began_at
+                ) + (w.grace_until - w.grace_began_at)
+            )
+            ELSE 'infinity'
+        END,
+        interval '0 seconds',
+        true,
+        coalesce(s.fault = 'unreached', false) AND EXISTS (
+            SELECT 1
+            FROM ssh_outages o
+            WHERE o.provider = n.provider
+                AND o.location IN ('', n.location)
+                AND coalesce(o.ended_at >= s.until - s.last_interval_seconds * interval '1 second', true)
+        )
+    FROM machine_grace w
+    LEFT JOIN work_backoff s
+        ON s.machine_id = w.machine_id AND s.process = 'ShepherdAgentStart' AND s.last_interval_seconds IS NOT NULL
+    WHERE w.machine_id = n.machine_id AND n.process = 'ShepherdAgentStart'
+) AS x;
 
 -- The gaps between health snapshots, and the time from the last snapshot until now.
 CREATE VIEW recovery_gaps_until_now AS

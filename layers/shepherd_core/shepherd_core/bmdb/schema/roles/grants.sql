@@ -1,8 +1,8 @@
 -- What each function may do in the database: what its statements need, and nothing else.
 --
--- tests/integration/bmdb/schema/test_roles.py compares the two in both directions. A statement that touches a new table, or
--- updates another column, needs a line or a word here; where nothing needs a grant any more, it must go. Every run of the
--- Migrator takes all grants back and makes them again, in one transaction.
+-- tests/integration/bmdb/schema/test_roles.py compares the two in both directions. A statement that touches a new table,
+-- or updates another column, needs a line or a word here; where nothing needs a grant any more, it must go. Every run of
+-- the Migrator takes all grants back and makes them again, in one transaction.
 --
 -- INSERT, SELECT and DELETE are granted on tables, UPDATE on columns. FOR UPDATE and FOR SHARE ask for UPDATE on any
 -- column: where a statement only locks, it is granted on the column with which the least harm can be done, marked *lock*.
