@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -34,7 +35,7 @@ os.environ.update(_FAKE_AWS)
 pytest.register_assert_rewrite("tests.support.providers.provider_contract")
 
 # A check that fails now and then is none: where others wait for it, the examples are always the same.
-settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile("default", deadline=None, print_blob=True, max_examples=50)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 # For a long search (--hypothesis-profile=long --hypothesis-seed=N), and for bugs that were planted and need no
 # shortest example.
@@ -88,12 +89,29 @@ def deadline() -> Deadline:
 
 @cache
 def read_models_once() -> None:
-    """Let all sessions of boto3 in this process share AWS's models of its services: each is megabytes of JSON."""
-    from botocore.loaders import JSONFileLoader, Loader  # noqa: PLC0415 - as moto, below
+    """Let all clients of boto3 in this process share what is made of AWS's models, and moto its lists of methods."""
+    from botocore.client import ClientCreator  # noqa: PLC0415 - as moto, below
+    from botocore.loaders import Loader  # noqa: PLC0415 - the same
+    from moto.core import responses  # noqa: PLC0415 - the same
 
-    shared = JSONFileLoader()
-    shared.load_file = cache(shared.load_file)
-    Loader.FILE_LOADER_CLASS = staticmethod(lambda: shared)
+    loaded: dict[Any, Any] = {}
+    models: dict[str, Any] = {}
+    methods: dict[Any, dict[str, Any]] = {}
+    load, create = ClientCreator._load_service_model, ClientCreator._create_methods
+
+    def model(self: Any, service_name: str, api_version: str | None = None) -> Any:
+        if service_name not in models:
+            models[service_name] = load(self, service_name, api_version)
+        return models[service_name]
+
+    def methods_of(self: Any, service_model: Any) -> dict[str, Any]:
+        if service_model not in methods:
+            methods[service_model] = create(self, service_model)
+        return dict(methods[service_model])  # what a session adds is its own
+
+    Loader._cache = property(lambda _: loaded, lambda *_: None)
+    ClientCreator._load_service_model, ClientCreator._create_methods = model, methods_of
+    responses.method_names_from_class = cache(responses.method_names_from_class)  # type: ignore[attr-defined]
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ WHERE datname = current_database() AND application_name = 'shepherd' AND state <
 """
 _WAITS = {
     ("session.py", "wait"),
-    ("messages.py", "collect"),
-    ("messages.py", "ask"),
+    ("thread_messages.py", "collect"),
+    ("thread_messages.py", "ask"),
     ("thread.py", "_worker"),
 }
 """Files and functions in which one thread waits for another."""

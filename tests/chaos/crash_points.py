@@ -81,7 +81,8 @@ class KillAt:
         with self._lock:
             if self.killed:
                 raise Killed
-            counted = name.startswith(self._counted)
+            # Others cannot see what is in brackets: a kill there is a kill before the next effect.
+            counted = name.startswith(self._counted) and "(" not in name
             self.names += [name] * counted
             fatal = counted and len(self.names) == self._at
             if fatal and not self._after:
@@ -170,8 +171,9 @@ class Points:
 
         def inside() -> T:
             result = call()
-            with self._watching:
-                self._watch()
+            if "(" not in method:
+                with self._watching:
+                    self._watch()
             return result
 
         return self._guard.effect(f"{kind} {method}", functools.partial(self.aside, inside))

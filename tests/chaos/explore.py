@@ -45,19 +45,32 @@ class Explored:
 def explore(
     scenario: Scenario,
     *,
-    stride: int = 1,
-    first: int = 1,
     gap: float = OUTAGE_SECONDS,
-    told: Callable[[str], None] = lambda _: None,
+    enough: Callable[[Explored], bool] = lambda _: False,
 ) -> Explored:
-    """Kill *scenario* before and after every *stride*-th effect, from the *first*; return the results."""
+    """Kill *scenario* before and after every effect, until that is *enough*; return the results."""
     explored = Explored()
     for after in (False, True):
-        for number in itertools.count(first, stride):
-            died = _explore_one(scenario, explored, gap, KillAt(number, after=after))
-            if not died:
+        for number in itertools.count(1):
+            if enough(explored) or not _explore_one(scenario, explored, gap, KillAt(number, after=after)):
                 break
-            told(f"{scenario.name}: {'after' if after else 'before'} effect {number}")
+    return explored
+
+
+def explore_sample(scenario: Scenario, chance: Random, *, gap: float = OUTAGE_SECONDS) -> Explored:
+    """Kill *scenario* before one effect and after one, as *chance* chooses them."""
+    explored = undisturbed(scenario)
+    for after in (False, True):
+        # The first invocation in a process may have more effects than the others.
+        while not _explore_one(scenario, explored, gap, KillAt(chance.randint(1, explored.effects), after=after)):
+            continue
+    return explored
+
+
+def undisturbed(scenario: Scenario) -> Explored:
+    """Let *scenario* run without a kill."""
+    explored = Explored()
+    _explore_one(scenario, explored, OUTAGE_SECONDS, KillAt())
     return explored
 
 

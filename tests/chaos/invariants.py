@@ -378,8 +378,13 @@ WITH device AS (
 )
 """
 _ALL = _DEVICES + "\nUNION ALL\n".join(
-    f"SELECT '{each.name}' AS name, format AS fault FROM ({each.broken}) AS broken" for each in INVARIANTS
+    [
+        "SELECT NULL AS name, pg_current_snapshot()::text AS fault",
+        *(f"SELECT '{each.name}', format FROM ({each.broken}) AS broken" for each in INVARIANTS),
+    ]
 )
+_SNAPSHOT = "SELECT pg_current_snapshot()::text"
+"""Another one after each transaction that changed anything."""
 
 
 def violations(environment: Environment, *, watched: bool = False) -> list[str]:
@@ -388,33 +393,40 @@ def violations(environment: Environment, *, watched: bool = False) -> list[str]:
 
     *watched*: this is called after every effect, so that sessions that were deleted since can be judged too.
     """
-    if watched:
-        environment.ask(_SEE)
     devices = _devices(environment, watched=watched)
-    rows = environment.ask(
-        _ALL,
-        devices=json.dumps(devices),
-        to_release=json.dumps(environment.to_release, default=str),
-        limit=environment.limit,
-        margin=environment.margin_seconds,
-    )
+    parameters: dict[str, Any] = {
+        "devices": json.dumps(devices),
+        "to_release": json.dumps(environment.to_release, default=str),
+        "limit": environment.limit,
+        "margin": environment.margin_seconds,
+    }
+    if watched:
+        # Most effects read, or are inside a transaction: they change nothing that the invariants see.
+        now = (environment.fleet.ask(_SNAPSHOT)[0][0], parameters)
+        if environment.examined is not None and environment.examined[:2] == now:
+            return environment.examined[2]
+        environment.fleet.ask(_SEE)
+    (_, snapshot), *rows = environment.fleet.ask(_ALL, **parameters)
+    found = [f"{name}: {fault}" for name, fault in rows]
     environment.actions_seen = {device["id"]: device["actions"] for device in devices} if watched else None
-    return [f"{name}: {fault}" for name, fault in rows]
+    environment.examined = (snapshot, parameters, found) if watched else None
+    return found
 
 
 def _devices(environment: Environment, *, watched: bool) -> list[dict[str, Any]]:
     seen = environment.actions_seen if watched else None
-    return [
-        {
-            "id": device.id,
-            "active": device.state == "active",
-            "ours": device.hostname.startswith(PREFIX),
-            "tokens": [tag.removeprefix(TOKEN_TAG) for tag in device.tags if tag.startswith(TOKEN_TAG)],
-            "actions": len(device.actions_taken),
-            "may_act": device.id in environment.may_be_rebooted,
-            "made_now": seen is not None and device.id not in seen,
-            "acted_now": seen is not None and len(device.actions_taken) > seen.get(device.id, 0),
-            "decided_at": environment.decided.get(device.id),
-        }
-        for device in environment.api.devices()
-    ]
+    with environment.api.machines.lock:  # a copy of all devices takes longer than the rest of a check
+        return [
+            {
+                "id": device.id,
+                "active": device.state == "active",
+                "ours": device.hostname.startswith(PREFIX),
+                "tokens": [tag.removeprefix(TOKEN_TAG) for tag in device.tags if tag.startswith(TOKEN_TAG)],
+                "actions": len(device.actions_taken),
+                "may_act": device.id in environment.may_be_rebooted,
+                "made_now": seen is not None and device.id not in seen,
+                "acted_now": seen is not None and len(device.actions_taken) > seen.get(device.id, 0),
+                "decided_at": environment.decided.get(device.id),
+            }
+            for device in environment.api.machines.all.values()
+        ]

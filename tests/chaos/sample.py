@@ -1,5 +1,5 @@
 """
-The sample of the long form that ``make test`` runs.
+The sample of the long form that ``make test`` and ``make acceptance`` run.
 
 A random seed draws it, so that each run tries other places; a failure prints the
 seed, and ``CHAOS_SEED=N`` draws the same sample again. In CI the seed is always
@@ -18,12 +18,12 @@ WHOLE = "CHAOS_WHOLE" in os.environ
 """Set by `make chaos`: ``drawn`` returns every case."""
 
 
-def first(stride: int) -> int:
-    """Return the first number to try, 1 to *stride*, if every *stride*-th is tried."""
-    return 1 + SEED % stride
+def chance(key: object) -> Random:
+    """Return what chooses for the test *key*."""
+    return Random(f"{SEED} {key}")
 
 
 def drawn(things: Iterable[T], key: object) -> list[T]:
     """Return one of *things*, chosen by the seed and *key*; all of them if ``WHOLE``."""
     found = list(things)
-    return found if WHOLE else [Random(f"{SEED} {key}").choice(found)]
+    return found if WHOLE else [chance(key).choice(found)]

@@ -12,12 +12,15 @@ import multiprocessing
 import os
 import pty
 import re
+import select
+import signal
 import struct
 import subprocess
 import sys
 import termios
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from tempfile import TemporaryFile
@@ -30,6 +33,7 @@ from typer.testing import Result
 
 from shepherdctl.main import app, main
 from tests.support.agents import installation_key
+from tests.support.bmdb.warm import server_processes
 
 _SECONDS = 60
 _FORKING = multiprocessing.get_context("forkserver")
@@ -60,7 +64,8 @@ class CommandLine:
 
     def __call__(self, *arguments: str) -> Result:
         """Run it in this process, piped."""
-        return typer.testing.CliRunner().invoke(app, arguments, env={**_PLAIN, **self.environment})
+        with server_processes():
+            return typer.testing.CliRunner().invoke(app, arguments, env={**_PLAIN, **self.environment})
 
     def read(self, *arguments: str, status: int = 0) -> str:
         """Return what it prints when it ends with the exit status that is due."""
@@ -83,22 +88,45 @@ class CommandLine:
 
     def on_terminal(self, width: int, *arguments: str, typed: str = "", status: int = 0) -> str:
         """Return what a terminal of *width* columns shows of standard output, and of what is *typed* there."""
+        process, ours = self._start_on_terminal(width, arguments)
+        os.write(ours, typed.encode())
+        return _rest(process, ours, status).decode()
+
+    @contextmanager
+    def interrupted(self, width: int, *arguments: str) -> Iterator[Callable[[bytes], bytes]]:
+        """
+        Run it on a terminal of *width* columns, and interrupt it at the end of the block.
+
+        The block gets a function that waits for a text, and returns what was shown since it was called last.
+        """
+        process, ours = self._start_on_terminal(width, arguments, everything=True)
+        shown = b""
+
+        def until(text: bytes) -> bytes:
+            nonlocal shown
+            while text not in shown:
+                assert select.select([ours], [], [], _SECONDS)[0], f"it shows {shown!r}"
+                shown += os.read(ours, 65_536)
+            before, _, shown = shown.partition(text)
+            return before
+
+        try:
+            yield until
+        finally:
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGINT)
+            _rest(process, ours, 128 + signal.SIGINT)
+
+    def _start_on_terminal(
+        self, width: int, arguments: tuple[str, ...], *, everything: bool = False
+    ) -> tuple[ForkServerProcess, int]:
+        """Return the process, and the other end of its terminal, which shows its errors too if *everything* is."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-        process = self._start({**_PLAIN, "COLUMNS": None}, arguments, inputs=theirs, output=theirs)
+        errors = theirs if everything else None
+        process = self._start({**_PLAIN, "COLUMNS": None}, arguments, inputs=theirs, output=theirs, errors=errors)
         os.close(theirs)
-        os.write(ours, typed.encode())
-        received = b""
-        try:
-            while chunk := os.read(ours, 65_536):
-                received += chunk
-        except OSError as error:
-            if error.errno != errno.EIO:  # how Linux says that nobody writes to a terminal any more
-                raise
-        finally:
-            os.close(ours)
-            assert _ended(process) == status
-        return received.decode()
+        return process, ours
 
     def _start(
         self,
@@ -136,6 +164,21 @@ def _command(arguments: tuple[str, ...], environment: Mapping[str, str], streams
     except Exception:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
         sys.exit(1)
+
+
+def _rest(process: ForkServerProcess, terminal: int, status: int) -> bytes:
+    """Return what a terminal shows until the end of its process, which ends with the exit status that is due."""
+    received = b""
+    try:
+        while chunk := os.read(terminal, 65_536):
+            received += chunk
+    except OSError as error:
+        if error.errno != errno.EIO:  # how Linux says that nobody writes to a terminal any more
+            raise
+    finally:
+        os.close(terminal)
+        assert _ended(process) == status
+    return received
 
 
 def _ended(process: ForkServerProcess) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -34,8 +35,6 @@ PATIENT_SECONDS = 30.0
 MACHINE_SECONDS = 2.0
 """Time for a machine where an answer may never come."""
 DELAY_SECONDS = 0.003
-LATE_PER_STRIDE = 4
-"""There are few commits; they are sampled so many times as densely as other exchanges."""
 _FAR = "127.43.0.1"
 """The address of the proxy to a machine's SSH."""
 
@@ -62,17 +61,15 @@ def explore(
     scenario: FaultyScenario,
     link: Link,
     *,
-    stride: int = 1,
-    seed: int = 0,
+    sample: Random | None = None,
     stalls: bool = True,
-    commits: bool = True,
-    told: Callable[[str], None] = lambda _: None,
+    enough: Callable[[Broken], bool] = lambda _: False,
 ) -> Broken:
     """
-    Break *link* at every *stride*-th place, the first chosen by *seed*; return the results.
+    Break *link* at each place of every exchange, and in all ways at every COMMIT, until that is *enough*.
 
-    *stalls*: also keep connections open without an answer. *commits*: also break
-    at every COMMIT in all ways, in a sample only at the first COMMIT.
+    With *sample*, break it once at each place and once at a COMMIT, as it chooses.
+    *stalls*: also keep connections open without an answer.
     """
     explored = Broken()
     environment = scenario.arrange()
@@ -81,26 +78,43 @@ def explore(
         explored.names = list(proxy.names)
         connections = proxy.connections
     kinds = HOW if stalls else HOW[:-1]
-    places = [*_breaks(explored.names, connections, stride, seed, kinds), *_late(explored.names, stride, seed)]
-    places += _commits(explored.names, stride, kinds) if commits else []
-    for place in dict.fromkeys(places):
-        where = f"{scenario.name}, {link}, {place}"
-        told(where)
-        environment = scenario.arrange()
-        with _between(scenario, link, environment) as proxy:
-            proxy.arm(place)
-            explored.broken += [f"{where}: {wrong}" for wrong in _tick(scenario, environment, explored, proxy)]
-            if not proxy.struck:
-                continue
-            explored.breaks.append(place)
-            # The network works again, but stalled connections stay stalled: the server does not learn of their end.
-            scenario.access = Access()
-            try:
-                wrong = violations(environment) + converge(scenario, environment, explored)
-            except ShepherdError as error:
-                wrong = [f"with a working network, an invocation ended with {error!r}"]
-            explored.broken += [f"{where}: {each}" for each in wrong]
+    groups = [_late(explored.names), _commits(explored.names, kinds)]
+    ways = itertools.cycle(sample.sample(kinds, len(kinds)) if sample else kinds)
+    for where in WHERE:
+        numbers = range(1, (connections if where == "connect" else len(explored.names)) + 1)
+        how = next(ways)
+        groups.append([Break(number, where, how if sample else next(ways)) for number in numbers])
+    if sample:
+        groups = [sample.sample(group, len(group)) for group in groups]
+    else:
+        groups = [[place] for place in dict.fromkeys(itertools.chain(*groups))]
+    for group in groups:
+        if enough(explored):
+            break
+        for place in group:  # an invocation may have fewer exchanges than the first one
+            if _broken(scenario, link, explored, place):
+                break
     return explored
+
+
+def _broken(scenario: FaultyScenario, link: Link, explored: Broken, place: Break) -> bool:
+    """Break *link* in a new environment at *place*, if it comes to that, then let the schedules continue."""
+    where = f"{scenario.name}, {link}, {place}"
+    environment = scenario.arrange()
+    with _between(scenario, link, environment) as proxy:
+        proxy.arm(place)
+        explored.broken += [f"{where}: {wrong}" for wrong in _tick(scenario, environment, explored, proxy)]
+        if not proxy.struck:
+            return False
+        explored.breaks.append(place)
+        # The network works again, but stalled connections stay stalled: the server does not learn of their end.
+        scenario.access = Access()
+        try:
+            wrong = violations(environment) + converge(scenario, environment, explored)
+        except ShepherdError as error:
+            wrong = [f"with a working network, an invocation ended with {error!r}"]
+        explored.broken += [f"{where}: {each}" for each in wrong]
+    return True
 
 
 def slowly(scenario: FaultyScenario, link: Link, *, trickling: bool) -> list[str]:
@@ -154,25 +168,13 @@ def _guessed(environment: Environment, counts: Mapping[Metric, float]) -> list[s
     ]
 
 
-def _breaks(names: list[str], connections: int, stride: int, seed: int, kinds: Sequence[How]) -> Iterator[Break]:
-    """Return the places to break, every *stride*-th of each kind, with the ways of breaking in turn."""
-    turns = itertools.count()
-    for where in WHERE:
-        numbers = range(1, (connections if where == "connect" else len(names)) + 1)
-        for number in numbers[seed % min(stride, len(numbers)) :: stride]:
-            yield Break(number, where, kinds[next(turns) % len(kinds)])
-
-
-def _commits(names: list[str], stride: int, kinds: Sequence[How]) -> Iterator[Break]:
-    """Return all ways of breaking at each COMMIT; in a sample, only at the first."""
+def _commits(names: list[str], kinds: Sequence[How]) -> list[Break]:
+    """Return all ways of breaking at each COMMIT."""
     numbers = [number for number, name in enumerate(names, 1) if name == "COMMIT"]
-    for number in numbers if stride == 1 else numbers[:1]:
-        for where in WHERE:
-            if where != "connect":
-                yield from (Break(number, where, how) for how in kinds)
+    return [Break(number, where, how) for number in numbers for where in WHERE[1:] for how in kinds]
 
 
-def _late(names: list[str], stride: int, seed: int) -> list[Break]:
+def _late(names: list[str]) -> list[Break]:
     """Return the commits that may come late, those of transactions and of single statements."""
     found: list[Break] = []
     in_transaction = False
@@ -180,8 +182,7 @@ def _late(names: list[str], stride: int, seed: int) -> list[Break]:
         if name == "COMMIT" or (name == "statement" and not in_transaction):
             found.append(Break(number, "commit", "cut"))
         in_transaction = name == "BEGIN" or (in_transaction and name not in ("COMMIT", "ROLLBACK"))
-    every = max(1, stride // LATE_PER_STRIDE)
-    return found[seed % min(every, max(1, len(found))) :: every]
+    return found
 
 
 @contextmanager

@@ -4,7 +4,7 @@ A fault of provider, AWS, database or machine: its cause, the loop that meets it
 How it shows is complete: the error of the invocation (``fails X``, which Lambda
 counts and the log names), the failure causes in the machines' history
 (``cause X``), the cause of a penalty (``penalty X``), a part that was left for
-later (``incomplete``), and machines with drift (``disputed``). An empty set: the
+later (``incomplete``), and machines with drift (``drifted``). An empty set: the
 loop handled the fault without a trace.
 """
 

@@ -47,6 +47,8 @@ class Environment:
     """By how much a clock may be read out of the order of commits; 0 if one invocation runs at a time."""
     actions_seen: dict[str, int] | None = None
     """Number of actions on each machine when the invariants were last checked; None: unknown."""
+    examined: tuple[str, dict[str, Any], list[str]] | None = None
+    """The last check of the invariants: the database's snapshot, the parameters, and the violations."""
     decided: dict[str, str] = field(default_factory=dict)
     """When a worker stopped before an action on a machine, by the database's clock."""
     hardware: NoHardware = field(default_factory=NoHardware)
@@ -55,18 +57,13 @@ class Environment:
 
     def __post_init__(self) -> None:
         """Open the provider's API."""
-        self._prepared: dict[str, Any] = {}
         self.fleet.sql(SEEN)
-        # Each environment prepares the invariants again; PostgreSQL would plan them five times before it keeps a plan.
-        self.fleet.sql("SET plan_cache_mode = force_generic_plan")
         self.api = EquinixApi(self.hardware, project_id=PROJECT, api_key=API_KEY, reservations=self.reservations)
         self.api.start()
 
     def close(self) -> None:
         """Close everything, and empty the database."""
-        for prepared in self._prepared.values():
-            prepared.close()
-        self.fleet.sql("DROP TABLE session_seen")
+        self.fleet.sql("DELETE FROM session_seen")
         self.api.close()
         self.fleet.disconnect()
         self.fleet.empty()
@@ -99,19 +96,10 @@ class Environment:
     def inconsistencies(self) -> list[str]:
         """Return the due rows that the repair would change now; there must never be any."""
         providers = [row[0] for row in self.fleet.sql("SELECT DISTINCT provider FROM machine_due")]
-        connection = self.fleet.connect()
-        try:
-            found = [fault for provider in providers for fault in due.inconsistencies(connection, provider).items()]
-        finally:
-            connection.close()
+        found = [
+            fault for provider in providers for fault in due.inconsistencies(self.fleet.connection, provider).items()
+        ]
         return [f"no_due_row_needs_repair: {machine_id}: {what}" for machine_id, what in found]
-
-    def ask(self, text: str, **parameters: Any) -> list[list[Any]]:
-        """Do the same as ``Fleet.sql``, with a prepared statement."""
-        if text not in self._prepared:
-            self._prepared[text] = self.fleet._admin.prepare(text)
-        found: list[list[Any]] = self._prepared[text].run(**parameters) or []
-        return found
 
     def machine_at_provider(self, machine_id: UUID) -> str:
         """Create a device for a machine that stands in the BMDB, and return its provider id."""

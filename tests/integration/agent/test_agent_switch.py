@@ -133,11 +133,11 @@ def test_trials_become_rarer(setting: Setting) -> None:
     setting.second.treatments = [Reply(status=503)]
     setting.send()
     tried = []
-    for _ in range(3 * 144):
-        tried.append(setting.send()[1])
-        setting.now += 600
-    assert sum(tried[:144]) == 8
-    assert sum(tried[144:]) == 2
+    for pause in [600] * 32 + [3600] * 66:
+        tried.append((setting.now, setting.send()[1]))
+        setting.now += pause
+    assert sum(trials for at, trials in tried if at < DAY) == 8
+    assert sum(trials for at, trials in tried if at >= DAY) == 2  # in two days
     setting.first.treatments = [STAY]
     setting.send()
     setting.now += 2 * DAY

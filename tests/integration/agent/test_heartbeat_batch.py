@@ -296,10 +296,10 @@ def test_a_batch_takes_one_round_trip_for_any_number_of_machines(
 
 def test_five_hundred_heartbeats_are_one_statement(fleet: Fleet, counting: BreakingConnection) -> None:
     """As many as a batch may have."""
-    agents = [SignedAgent(fleet) for _ in range(500)]
-    api = endpoint(fleet.connect(counting.settings))
-    assert statuses(api, *(agent.request() for agent in agents)) == [OK] * 500
-    assert trips(counting, api, passed_on(*(agent.request() for agent in agents))) == (OK, 1)
+    agents = [SignedAgent(fleet, machine_id) for machine_id in fleet.machines(500, started_ago=0)]
+    api, now = endpoint(fleet.connect(counting.settings)), database_time(fleet)
+    assert statuses(api, *(agent.request(at=now) for agent in agents)) == [OK] * 500
+    assert trips(counting, api, passed_on(*(agent.request(at=now + 1) for agent in agents))) == (OK, 1)
     assert fleet.sql("SELECT count(*) FROM machine_agent_heartbeat") == [[500]]
 
 

@@ -629,12 +629,12 @@ class Bmdb(RuleBasedStateMachine):
             if installation.load(connection, machine_id) == seen:
                 return False  # there was no other request meanwhile
 
-    def _modelled(self, deed: Deed, machine: int, pauses: list[tuple[UUID, Pause]]) -> bool:
+    def _modelled(self, deed: Deed, machine: int, known: list[tuple[UUID, Pause]]) -> bool:
         found = self.model.machines[machine]
         match deed:
             case "resume":
                 # Both writers resume the pause that was the machine's first before either of them.
-                mine = [each for each in pauses if each[1].machine == machine][:1]
+                mine = [each for each in known if each[1].machine == machine][:1]
                 left = [each for each in mine if each in self.pauses]
                 self.pauses = [each for each in self.pauses if each not in left]
                 return bool(left) and self.model.resume(left[0][1])
@@ -668,7 +668,7 @@ class Bmdb(RuleBasedStateMachine):
     def nothing_is_lost_doubled_or_stuck(self) -> None:
         """Check everything after every step."""
         self._compare_histories()
-        assert self.fleet.sql(_LATE) == [], "no_machine_waits_without_end"
+        assert self.fleet.ask(_LATE) == [], "no_machine_waits_without_end"
         self._compare_claims()
 
     def _compare_histories(self) -> None:
@@ -678,7 +678,7 @@ class Bmdb(RuleBasedStateMachine):
         Started work that has not ended must be held by its session.
         """
         # Events by operators, and Quarantined, have no session.
-        rows = self.fleet.sql(
+        rows = self.fleet.ask(
             "SELECT machine_id, process, event, session_id FROM work_history "
             "WHERE session_id IS NOT NULL ORDER BY timestamp"
         )
@@ -688,7 +688,7 @@ class Bmdb(RuleBasedStateMachine):
             assert seen == wanted, self._promise(seen, wanted)
         held = {
             (self.machines.index(row[0]), Process(row[1])): self.numbers[row[2]]
-            for row in self.fleet.sql("SELECT machine_id, process, session_id FROM work")
+            for row in self.fleet.ask("SELECT machine_id, process, session_id FROM work")
         }
         assert held == self.model.work, "every_started_work_ends_once"
 

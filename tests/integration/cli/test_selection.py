@@ -1,10 +1,5 @@
 """The filters by which commands select machines."""
 
-import os
-import pty
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -231,17 +226,8 @@ def test_a_change_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: 
 def test_a_list_is_shown_again_until_it_is_interrupted(fleet: Fleet) -> None:
     """Whoever waits for machines sees them come up, and ends it with Ctrl-C."""
     fleet.provided_machine()
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, **CommandLine(fleet.settings).environment, "COLUMNS": "100", "LINES": "24"}
-    command = [sys.executable, "-m", "shepherdctl", "machine", "list", "--watch", "1s"]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        shown = b""
-        while shown.count(b"again every 1 s") < 2:
-            shown += os.read(ours, 65_536)
-            fleet.sql("UPDATE machine_provided SET provider_location = 'fra'")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 128 + signal.SIGINT
-    os.close(ours)
-    first, second, *_ = shown.split(b"again every 1 s")
-    assert (b"machine-1" in first, b"fra" in first, b"fra" in second) == (True, False, True)
+    with CommandLine(fleet.settings).interrupted(100, "machine", "list", "--watch", "1s") as until:
+        first = until(b"again every 1 s")
+        assert (b"machine-1" in first, b"fra" in first) == (True, False)
+        fleet.sql("UPDATE machine_provided SET provider_location = 'fra'")
+        until(b"fra")

@@ -3,23 +3,30 @@
 from collections.abc import Iterator
 
 import pytest
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from shepherdctl.console.guard import Access
 from tests.support.bmdb.fleet import Fleet
 from tests.support.console import Visitor, serving
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def operator() -> str | None:
     """Return who may change something there; None: nobody."""
     return None
 
 
-@pytest.fixture
-def access(fleet: Fleet, operator: str | None) -> Iterator[Access]:
-    """Return what opens a console of the fleet."""
-    with serving(fleet.settings, operator) as access:
+@pytest.fixture(scope="module")
+def console(shared_database: BmdbSettings, operator: str | None) -> Iterator[Access]:
+    """Return what opens a console that all tests of a file visit: a new one takes longer than most of them."""
+    with serving(shared_database, operator) as access:
         yield access
+
+
+@pytest.fixture
+def access(console: Access, fleet: Fleet) -> Access:
+    """Return what opens a console of the fleet."""
+    return console
 
 
 @pytest.fixture

@@ -1,9 +1,5 @@
 """What the console changes, with ``--allow-changes`` and without."""
 
-import os
-import signal
-import subprocess
-import sys
 from uuid import UUID, uuid4
 
 import pytest
@@ -16,7 +12,7 @@ from tests.support.command_line import CommandLine
 from tests.support.console import Visitor, said, serving
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def operator() -> str:
     """Return who may change something."""
     return "ana"
@@ -197,17 +193,9 @@ def test_a_change_of_a_console_that_ended_is_not_known(visitor: Visitor) -> None
 )
 def test_the_command_allows_changes_only_when_asked(fleet: Fleet, options: tuple[str, ...], said_to_be: str) -> None:
     """It serves until it is interrupted."""
-    command = [sys.executable, "-m", "shepherdctl", "console", "--no-browser", *options]
-    environment = {**os.environ, **CommandLine(fleet.settings).environment}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            address = process.stderr.readline().split()[-1]
-            browser = requests.Session()
-            browser.trust_env = False
-            browser.get(address, timeout=60)
-            assert said_to_be in browser.get(address.partition("?")[0], timeout=60).text
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 128 + signal.SIGINT
-        finally:
-            process.kill()
+    shepherdctl = CommandLine(fleet.settings)
+    with shepherdctl.interrupted(200, "console", "--no-browser", *options) as until, requests.Session() as browser:
+        browser.trust_env = False
+        address = until(b"\n").decode().split()[-1]
+        browser.get(address, timeout=60)
+        assert said_to_be in browser.get(address.partition("?")[0], timeout=60).text

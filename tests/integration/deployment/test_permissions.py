@@ -8,7 +8,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from uuid import UUID
 
 import boto3
 import pytest
+from moto import mock_aws
+from moto.ec2.models import ec2_backends
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.schema.make_roles import Login, make
 from shepherd_core.domain.clock import Deadline
@@ -23,7 +25,7 @@ from shepherd_core.domain.errors.provider import ProviderError
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.latitude import name_of
-from shepherd_core.settings.functions.bmdb import ROLES
+from shepherd_core.settings.functions.bmdb import ROLES, BmdbSettings
 from shepherd_core.settings.functions.loops import RecovererSettings
 from shepherd_core.wiring import providers
 from shepherd_core.wiring.adapters import CLOCK
@@ -37,6 +39,7 @@ from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import FakeMachine
 from simulator.providers.latitude.api import LatitudeApi
+from tests.conftest import read_models_once
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.tls_postgres import ADDRESS, Door
 from tests.support.deployment import function_process
@@ -380,15 +383,47 @@ def ironic_nodes() -> FakeIronic:
     return ironic
 
 
-@pytest.fixture
-def deployed(
-    fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[Case], dict[str, str]]]:
-    """Return what puts a function's environment in place, as deployed; everything that it may read is there."""
-    assert fleet.settings.bmdb_user == OWNER
-    authority = Authority(tmp_path)
+def latitude_servers() -> LatitudeApi:
+    """Return a server of ours."""
+    cloud = LatitudeApi(NoHardware(), secret="a-token")
+    ours = FakeMachine(id=SERVER, name=name_of(UUID(int=1), "1"), address="192.0.2.1", fields={"project": "ours-"})
+    cloud.machines.add_active(ours)
+    return cloud
+
+
+APIS: dict[str, Callable[[], Any]] = {
+    "equinix": lambda: EquinixApi(
+        NoHardware(), project_id=REQUIRED["equinix"]["equinix_project_id"], api_key="a-key", reservations=1
+    ),
+    "hetzner": lambda: HetznerRobot(
+        NoHardware(), user="a-user", password="a-password", servers=[RobotServer(number=1, name="ours-1")]
+    ),
+    "ironic": ironic_nodes,
+    "latitude": latitude_servers,
+}
+"""By provider, what makes its API, to be entered."""
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[None]:
+    """Let every boto3 call of this module end in one AWS account: all cases read the same from it."""
+    read_models_once()
+    with mock_aws():
+        yield
+
+
+@pytest.fixture(scope="module")
+def others(aws: None) -> Any:
+    """Return a session of boto3 whose calls nobody notes."""
+    return boto3.Session()
+
+
+@pytest.fixture(scope="module")
+def bmdb_port(shared_database: BmdbSettings, others: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Return the port of a database that speaks TLS and has its roles; all else that a function may read is there."""
+    assert shared_database.bmdb_user == OWNER
+    authority = Authority(tmp_path_factory.mktemp("authority"))
     ca = authority.path.read_text()
-    others = boto3.Session()  # whose calls nobody notes
     ssm, s3 = others.client("ssm"), others.client("s3")
     private_key = ssh_keys.generate()
     secrets = {
@@ -403,64 +438,66 @@ def deployed(
     }
     for name, value in {**secrets, CA: ca, BMC_CA: ca}.items():
         ssm.put_parameter(Name=name, Value=value, Type="SecureString")
-    with suppress(s3.exceptions.BucketAlreadyOwnedByYou):
-        s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": others.region_name})
+    s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": others.region_name})
     for key, content in (
         ("settings.toml", "version = 1"),
         ("agent", "an agent"),
         *((key.partition("/")[2], ca) for key in (S3_CA, S3_BMC_CA, S3_AGENT_CA)),
     ):
         s3.put_object(Bucket="bucket", Key=key, Body=content.encode())
+    fleet = Fleet(shared_database, CLOCK)
     if not fleet.sql("SELECT 1 FROM pg_roles WHERE rolname = 'shepherd'"):
         fleet.sql("CREATE ROLE shepherd SUPERUSER LOGIN")  # who owns the schema in a deployment with IAM
         fleet.sql("CREATE ROLE rds_iam")
     make(fleet.connection, {role: Login(f"shepherd-{role}") for role in ROLES})
+    fleet.close()
+    server = Path(shared_database.bmdb_host) / f".s.PGSQL.{shared_database.bmdb_port}"
+    with Door(server, authority.context(ADDRESS)) as door:
+        yield door.port
+
+
+@pytest.fixture
+def deployed(
+    fleet: Fleet, others: Any, bmdb_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Case], dict[str, str]]]:
+    """Return what puts a function's environment in place, as deployed; everything that it may read is there."""
+    ssm, s3 = others.client("ssm"), others.client("s3")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    server = Path(fleet.settings.bmdb_host) / f".s.PGSQL.{fleet.settings.bmdb_port}"
-    project = EquinixApi(
-        NoHardware(), project_id=REQUIRED["equinix"]["equinix_project_id"], api_key="a-key", reservations=1
-    )
-    servers = [RobotServer(number=1, name="ours-1")]
-    robot = HetznerRobot(NoHardware(), user="a-user", password="a-password", servers=servers)
-    ironic = ironic_nodes()
-    cloud = LatitudeApi(NoHardware(), secret="a-token")
-    ours = FakeMachine(id=SERVER, name=name_of(UUID(int=1), "1"), address="192.0.2.1", fields={"project": "ours-"})
-    cloud.machines.add_active(ours)
 
     def network(provider: str) -> dict[str, str]:
         if provider != "ec2":  # for the others moto shall not make one, which takes a second
             return {}
+        ec2_backends[ACCOUNT][others.region_name].reset()
         ec2 = others.client("ec2")
         return {
             "ec2_subnets": ec2.describe_subnets()["Subnets"][0]["SubnetId"],
             "ec2_security_groups": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
         }
 
-    with Door(server, authority.context(ADDRESS)) as door, project as api, robot, ironic, cloud:
+    with ExitStack() as apis:
 
         def deploy(case: Case) -> dict[str, str]:
             machines = RACK if case.provider == "redfish" else "[]"
-            ssm.put_parameter(Name=LIST, Value=machines, Type="SecureString")
+            ssm.put_parameter(Name=LIST, Value=machines, Type="SecureString", Overwrite=True)
             s3.put_object(Bucket="bucket", Key=S3_LIST.partition("/")[2], Body=machines.encode())
+            ssm.delete_parameters(Names=ROLE_PASSWORDS)
             for name in ROLE_PASSWORDS if case.function != "migrator" else ():  # which makes them
                 ssm.put_parameter(Name=name, Value="a-password", Type="SecureString")
             stack = Stack(transformed(), {**case.deployment, "BmdbHost": ADDRESS})
             function = stack.resources[logical_id(case.function)]["Properties"]
             environment: dict[str, str] = function["Environment"]["Variables"]
             settings = {
-                "bmdb_port": str(door.port),
+                "bmdb_port": str(bmdb_port),
                 "bmdb_name": fleet.settings.bmdb_name,
                 "bmdb_user": OWNER,
                 "agent_endpoint": "https://agents.example.com",
                 "agent_sha256": hashlib.sha256(b"an agent").hexdigest(),
-                "equinix_api_url": api.url,
-                "hetzner_api_url": robot.url,
                 **REQUIRED[case.provider],
-                **({"ironic_api_url": ironic.url} if case.provider == "ironic" else {}),
-                **({"latitude_api_url": cloud.url} if case.provider == "latitude" else {}),
                 **case.settings,
                 **network(case.provider),
             }
+            if case.provider in APIS:
+                settings[f"{case.provider}_api_url"] = apis.enter_context(APIS[case.provider]()).url
             chosen = {f"SHEPHERD_{name.upper()}": value for name, value in settings.items()}
             for name, value in {**chosen, **environment}.items():
                 monkeypatch.setenv(name, value)

@@ -30,6 +30,19 @@ SELECT table_name, column_name
 FROM information_schema.columns
 WHERE table_schema = 'public' AND data_type = 'timestamp with time zone' AND table_name IN ({_TABLES})
 """
+_CHECKS = {
+    "work without a session": "SELECT session_id FROM work EXCEPT SELECT session_id FROM sessions",
+    "due, but not provided": "SELECT machine_id FROM due EXCEPT TABLE provided",
+    "provided, but never due": "TABLE provided EXCEPT TABLE due",
+    "provided and still intended": "TABLE intended INTERSECT TABLE provided",
+    "departed, but not wholly": "SELECT machine_id FROM machine_tombstone INTERSECT TABLE kept",
+}
+_LEAKS = (
+    "WITH due AS (SELECT machine_id FROM machine_due), provided AS (SELECT machine_id FROM machine_provided), "
+    "intended AS (SELECT machine_id FROM machine_creation_intent), "
+    "kept AS (TABLE due UNION TABLE provided UNION SELECT machine_id FROM machine_agent_started "
+    "UNION SELECT machine_id FROM machine_agent_heartbeat) "
+) + " UNION ALL ".join(f"SELECT '{what}: ' || x FROM ({query}) AS y (x)" for what, query in _CHECKS.items())
 
 
 def administrator(settings: BmdbSettings) -> pg8000.native.Connection:
@@ -49,11 +62,25 @@ class Backends:
 
     def __init__(self, settings: BmdbSettings) -> None:
         self.admin = administrator(settings)
+        self._settings = settings
         self.idle: list[pg8000.native.Connection] = []
         """The product's, with their prepared statements."""
 
     @cached_property
-    def pass_time(self) -> str:
+    def _keeper(self) -> pg8000.native.Connection:
+        """Return a connection for statements that many tests need, which stay prepared."""
+        keeper = administrator(self._settings)
+        # The deletions come in any order, because the role has no foreign key checked.
+        keeper.run("SET session_replication_role = replica; SET plan_cache_mode = force_generic_plan")
+        return keeper
+
+    @cached_property
+    def pass_time(self) -> pg8000.native.PreparedStatement:
+        """Return what moves everything on record *seconds* into the past."""
+        return self._keeper.prepare(self.passing_time)
+
+    @cached_property
+    def passing_time(self) -> str:
         """Return the statement that moves everything on record ``:seconds`` into the past."""
         columns: dict[str, list[str]] = {}
         for table, column in self.admin.run(_TIMES):
@@ -61,9 +88,26 @@ class Backends:
         updates = (f"UPDATE {table} SET {', '.join(changes)}" for table, changes in columns.items())
         return f"WITH {', '.join(f'moved_{n} AS ({update})' for n, update in enumerate(updates))} SELECT 1"
 
+    @cached_property
+    def empty(self) -> pg8000.native.PreparedStatement:
+        """Return what deletes everything but the schema; planned once, as it runs after every test."""
+        tables = [row[0] for row in self.admin.run(_TABLES) if not row[0].startswith("schema_")]
+        deletions = (f"{table}_deleted AS (DELETE FROM {table})" for table in tables)
+        return self._keeper.prepare(f"WITH {', '.join(deletions)} SELECT 1")
+
+    @cached_property
+    def leaks(self) -> pg8000.native.PreparedStatement:
+        """Return what finds rows that lack the row they belong to; planned once."""
+        return self._keeper.prepare(_LEAKS)
+
+    @cached_property
+    def providers(self) -> pg8000.native.PreparedStatement:
+        """Return what finds the providers of all machines."""
+        return self._keeper.prepare("SELECT DISTINCT provider FROM machine_provided")
+
     def close(self) -> None:
         """End them."""
-        for driver in (self.admin, *self.idle):
+        for driver in (self.admin, self._keeper, *self.idle):
             _end(driver)
 
 
@@ -118,6 +162,7 @@ class Fleet:
         self._ends_backends = backends is None
         self._backends = backends or Backends(settings)
         self._admin = self._backends.admin
+        self._prepared: dict[str, pg8000.native.PreparedStatement] = {}
         self.timeouts = defaults.HEALTH
         """Those of the Recoverer of PROVIDER."""
         self.connection = self.connect()
@@ -141,10 +186,7 @@ class Fleet:
 
     def empty(self) -> None:
         """Delete everything but the schema."""
-        tables = [row[0] for row in self.sql(_TABLES) if not row[0].startswith("schema_")]
-        # In any order and quickly, because the role has no foreign key checked.
-        deletions = "; ".join(f"DELETE FROM {table}" for table in tables)
-        self.sql(f"SET LOCAL session_replication_role = replica; {deletions}")
+        self._backends.empty.run()
 
     def connect(self, settings: BmdbSettings | None = None) -> Connection:
         """Return another connection, for a concurrent run; *settings* may lead it elsewhere."""
@@ -160,6 +202,13 @@ class Fleet:
         """Run a statement outside of the product's code, in its own transaction, and return the rows."""
         return self._admin.run(text, **parameters) or []
 
+    def ask(self, text: str, **parameters: Any) -> list[list[Any]]:
+        """Do the same with a statement that stays prepared, because its plan takes longer than its execution."""
+        if text not in self._prepared:
+            self.sql("SET plan_cache_mode = force_generic_plan")
+            self._prepared[text] = self._admin.prepare(text)
+        return self._prepared[text].run(**parameters) or []
+
     def open_session(self, seconds: float = HOUR, connection: Connection | None = None) -> Session:
         """Open a session of the product."""
         policy = (PROVIDER, self.timeouts)
@@ -172,13 +221,51 @@ class Fleet:
         found: UUID = self.sql("INSERT INTO machines (machine_created_at) VALUES (now()) RETURNING machine_id")[0][0]
         return found
 
+    def machines(
+        self,
+        count: int,
+        *,
+        started_ago: float | None = None,
+        silent_for: float | None = None,
+        provider: str = PROVIDER,
+        location: str | None = None,
+    ) -> list[UUID]:
+        """
+        Return machines that a provider has, made by a few statements however many they are.
+
+        Their agents were started and sent their last heartbeats so many seconds
+        ago; None: never. A Recoverer watches those that have agents.
+        """
+        place = "NULL" if location is None else pg8000.native.literal(location)
+        columns = "machine_id, provider, provider_id, provider_location"
+        parts = [
+            f"new AS (INSERT INTO machines SELECT FROM generate_series(1, {count}) RETURNING machine_id)",
+            f"numbered AS (SELECT machine_id, {self._machines} + row_number() OVER () AS number FROM new)",
+            f"listing AS (SELECT machine_id, '{provider}', 'machine-' || number, {place} FROM numbered)",
+            f"provided AS (INSERT INTO machine_provided ({columns}) TABLE listing)",
+        ]
+        self._machines += count
+        if started_ago is not None:
+            self.watch(provider)
+            parts.append(
+                "started AS (INSERT INTO machine_agent_started SELECT machine_id, "
+                f"clock_timestamp() - interval '{started_ago} seconds', decode(repeat('5e', 32), 'hex') FROM numbered)"
+            )
+        rows = self.sql(f"WITH {', '.join(parts)} SELECT machine_id FROM numbered ORDER BY number")
+        found = [row[0] for row in rows]
+        self.connection.transact(lambda: self.connection.run("reschedule", machine_ids=found))  # again if it was cut
+        if silent_for is not None:  # a heartbeat reschedules nothing
+            self.sql(
+                "INSERT INTO machine_agent_heartbeat "
+                "SELECT x, clock_timestamp() - :s * interval '1 second' FROM unnest(CAST(:ids AS uuid[])) AS x",
+                ids=found,
+                s=silent_for,
+            )
+        return found
+
     def provided_machine(self, provider: str = PROVIDER) -> UUID:
         """Return a machine that a provider has."""
-        machine_id = self.bare_machine()
-        self._machines += 1
-        provider_id = f"machine-{self._machines}"
-        self.change(machine_id, f"INSERT INTO machine_provided VALUES ('{machine_id}', '{provider}', '{provider_id}')")
-        return machine_id
+        return self.machines(1, provider=provider)[0]
 
     def watch(self, provider: str) -> None:
         """Record a policy with the default timeouts, as the provider's Recoverer does, unless there is one."""
@@ -192,24 +279,20 @@ class Fleet:
 
     def started_machine(self, started_ago: float = 0, provider: str = PROVIDER) -> UUID:
         """Return a provided machine whose agent was started this many seconds ago, and which a Recoverer watches."""
-        machine_id = self.provided_machine(provider)
-        self.watch(provider)
-        self.change(
-            machine_id,
-            f"INSERT INTO machine_agent_started VALUES "
-            f"('{machine_id}', clock_timestamp() - interval '{started_ago} seconds', decode(repeat('5e', 32), 'hex'))",
-        )
-        return machine_id
+        return self.machines(1, started_ago=started_ago, provider=provider)[0]
 
     def unhealthy_machine(self, silent_for: float = 2 * HOUR, started_ago: float = 3 * HOUR) -> UUID:
         """Return a machine whose agent sent its last heartbeat this many seconds ago."""
-        machine_id = self.started_machine(started_ago)
+        return self.machines(1, started_ago=started_ago, silent_for=silent_for)[0]
+
+    def report(self, machines: list[UUID]) -> None:
+        """Record a heartbeat of each machine that has a started agent."""
         self.sql(
-            "INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp() - :s * interval '1 second')",
-            id=machine_id,
-            s=silent_for,
+            "INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at) "
+            "SELECT machine_id, clock_timestamp() FROM machine_agent_started WHERE machine_id = ANY(:ids) "
+            "ON CONFLICT (machine_id) DO UPDATE SET agent_heartbeat_at = excluded.agent_heartbeat_at",
+            ids=machines,
         )
-        return machine_id
 
     def tell_interval(self, machine_id: UUID, seconds: int) -> None:
         """Let the last heartbeat of the machine's agent have said this interval, or have been answered with it."""
@@ -276,14 +359,9 @@ class Fleet:
     def pass_time(self, seconds: float, script: Callable[[str], None] | None = None) -> None:
         """Let time pass: move everything on record this many seconds into the past. *script* runs the SQL."""
         if script:
-            script(self._backends.pass_time.replace(":seconds", str(seconds)))
+            script(self._backends.passing_time.replace(":seconds", str(seconds)))
         else:
-            self._pass_time.run(seconds=seconds)
-
-    @cached_property
-    def _pass_time(self) -> pg8000.native.PreparedStatement:
-        self.sql("SET plan_cache_mode = force_generic_plan")  # some tests let time pass hundreds of times
-        return self._admin.prepare(self._backends.pass_time)
+            self._backends.pass_time.run(seconds=seconds)
 
     # What tests can read.
 
@@ -340,22 +418,8 @@ class Fleet:
 
         They lack the row they belong to, or are due rows that contradict the facts.
         """
-        checks = {
-            "work without a session": "SELECT session_id FROM work EXCEPT SELECT session_id FROM sessions",
-            "due, but not provided": "SELECT machine_id FROM due EXCEPT TABLE provided",
-            "provided, but never due": "TABLE provided EXCEPT TABLE due",
-            "provided and still intended": "TABLE intended INTERSECT TABLE provided",
-            "departed, but not wholly": "SELECT machine_id FROM machine_tombstone INTERSECT TABLE kept",
-        }
-        names = (
-            "WITH due AS (SELECT machine_id FROM machine_due), provided AS (SELECT machine_id FROM machine_provided), "
-            "intended AS (SELECT machine_id FROM machine_creation_intent), "
-            "kept AS (TABLE due UNION TABLE provided UNION SELECT machine_id FROM machine_agent_started "
-            "UNION SELECT machine_id FROM machine_agent_heartbeat) "
-        )
-        union = " UNION ALL ".join(f"SELECT '{what}: ' || x FROM ({query}) AS y (x)" for what, query in checks.items())
-        found = [row[0] for row in self.sql(names + union)]
-        for (provider,) in self.sql("SELECT DISTINCT provider FROM machine_provided"):
+        found = [row[0] for row in self._backends.leaks.run()]
+        for (provider,) in self._backends.providers.run():
             wrong = due.inconsistencies(self.connect(), provider)
             # Tests change the deadlines of sessions with SQL, and with them which due rows are too late.
             found += [f"{machine}: {what}" for machine, what in wrong.items() if not what.endswith("too late")]

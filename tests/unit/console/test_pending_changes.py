@@ -18,7 +18,7 @@ SHOWN = Shown(("What",), [("one",)], typed="one")
 
 
 @pytest.fixture
-def steering() -> PendingChanges:
+def pending() -> PendingChanges:
     """Return the changes of an operator."""
     return PendingChanges("ana", BmdbSettings(bmdb_host="/nowhere"), Alone())
 
@@ -54,7 +54,7 @@ def fail(error: Exception) -> Callable[[], None]:
     return act
 
 
-def test_a_change_that_is_sent_twice_at_once_is_carried_out_once(steering: PendingChanges) -> None:
+def test_a_change_that_is_sent_twice_at_once_is_carried_out_once(pending: PendingChanges) -> None:
     """An operator clicks twice, or loads the page again: the second finds the first under way."""
     began, ends = threading.Event(), threading.Event()
 
@@ -64,26 +64,26 @@ def test_a_change_that_is_sent_twice_at_once_is_carried_out_once(steering: Pendi
 
     ran = Ran(act)
     sent = change(ran)
-    first = threading.Thread(target=steering.confirm, args=(sent, "one"))
+    first = threading.Thread(target=pending.confirm, args=(sent, "one"))
     first.start()
     assert began.wait(60)
-    steering.confirm(sent, "one")
+    pending.confirm(sent, "one")
     assert sent.under_way
     ends.set()
     first.join(60)
-    steering.confirm(sent, "one")
+    pending.confirm(sent, "one")
     assert (sent.done, sent.failed, ran.times) == (SHOWN, None, 1)
 
 
-def test_a_change_waits_for_the_name_that_must_be_typed(steering: PendingChanges) -> None:
+def test_a_change_waits_for_the_name_that_must_be_typed(pending: PendingChanges) -> None:
     """As the command does; a mistake can be corrected."""
     ran = Ran()
     sent = change(ran)
     for typed in ("", "One", "one two"):
         with pytest.raises(FormInvalid, match="type one to continue; nothing was changed"):
-            steering.confirm(sent, typed)
+            pending.confirm(sent, typed)
     assert ran.times == 0
-    steering.confirm(sent, " one ")
+    pending.confirm(sent, " one ")
     assert ran.times == 1
 
 
@@ -97,11 +97,11 @@ def test_a_change_waits_for_the_name_that_must_be_typed(steering: PendingChanges
     ids=["something else", "nothing", "too old"],
 )
 def test_a_dry_run_that_no_longer_holds_is_not_carried_out(
-    steering: PendingChanges, run: Ran, began: float | None, said: str
+    pending: PendingChanges, run: Ran, began: float | None, said: str
 ) -> None:
     """A form stays open in a tab, while a colleague or a loop does something."""
     sent = change(run, began=began)
-    steering.confirm(sent, "one")
+    pending.confirm(sent, "one")
     assert said in str(sent.failed)
     assert "Nothing was changed" in str(sent.failed)
     assert (run.times, sent.done) == (0, None)
@@ -116,16 +116,16 @@ def test_a_dry_run_that_no_longer_holds_is_not_carried_out(
     ],
     ids=["refused", "unknown", "defect"],
 )
-def test_a_change_that_failed_is_not_repeated(steering: PendingChanges, error: Exception, said: str) -> None:
+def test_a_change_that_failed_is_not_repeated(pending: PendingChanges, error: Exception, said: str) -> None:
     """Nobody knows how far it came: the operator decides."""
     ran = Ran(fail(error))
     sent = change(ran)
     if isinstance(error, ShepherdError):
-        steering.confirm(sent, "one")
+        pending.confirm(sent, "one")
     else:
         with pytest.raises(type(error)):
-            steering.confirm(sent, "one")
-    steering.confirm(sent, "one")
+            pending.confirm(sent, "one")
+    pending.confirm(sent, "one")
     assert said in str(sent.failed)
     assert (ran.times, sent.done) == (1, None)
 

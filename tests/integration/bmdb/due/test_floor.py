@@ -164,15 +164,16 @@ def test_a_row_below_the_floor_is_repaired(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("times", [4, 8])
 def test_a_claim_reads_as_much_beside_an_open_transaction_however_often_machines_moved(
-    fleet: Fleet, times: int
+    own_fleet: Fleet, times: int
 ) -> None:
     """It keeps each place that a due row has left; without the floor, a claim reads them all."""
-    machines = 50
+    fleet, machines = own_fleet, 50
+    with administrator(fleet.settings) as somebody:
+        somebody.run("ALTER TABLE machine_due SET (autovacuum_enabled = false)")  # its figures could change the plan
     for _ in range(machines):
         fleet.provided_machine()
     fleet.sql("UPDATE machine_due SET not_before = now() + interval '1 day' WHERE not_before IS NOT NULL")
     with administrator(fleet.settings) as somebody:
-        somebody.run("ALTER TABLE machine_due SET (autovacuum_enabled = false)")  # its figures could change the plan
         somebody.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
         somebody.run("SELECT count(*) FROM machines")
         for ago in range(times, 0, -1):

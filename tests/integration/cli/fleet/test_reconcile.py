@@ -1,6 +1,7 @@
 """The commands that show where provider and BMDB disagree, and that end it."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,10 @@ WHY = ("--reason", "it is gone")
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
-    """Return an account without instances, which processes find too."""
+    """Return an account without instances, which processes find too; only they wait between two listings."""
     with ec2_api() as api:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
+        monkeypatch.setattr(time, "sleep", lambda _: None)
         yield api
 
 

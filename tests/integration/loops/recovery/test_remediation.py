@@ -67,13 +67,19 @@ class World(RecoveryEnvironment):
         self.witness = fleet.unhealthy_machine(silent_for=0)
         self.machine = fleet.unhealthy_machine()
 
-    def watch(self, minutes: float) -> None:
-        """Let time pass; the other machine reports and the Recoverer runs on its schedule. It ends with a run."""
+    def watch(self, minutes: float, every: float = LOOK) -> None:
+        """
+        Let time pass; the other machine reports and the Recoverer runs on its schedule. It ends with a run.
+
+        *every* so many minutes, if nothing new is to be found between two runs.
+        """
         while minutes > 0:
-            self.fleet.pass_time(min(minutes, LOOK) * MINUTE)
+            self.fleet.pass_time(min(minutes, every) * MINUTE)
             record_heartbeat(self.fleet.connection, self.witness)
+            if every > LOOK:  # else this was a gap, and recovery would wait
+                self.fleet.sql("UPDATE recovery_snapshots SET taken_at = now()")
             self.run()
-            minutes -= LOOK
+            minutes -= every
 
     def start_agent(self, *, fails: bool = False, error: ShepherdError | None = None) -> bool:
         """Do the Initializer's work on the machine; False: it is not due for that."""
@@ -317,7 +323,7 @@ def test_a_provider_that_is_away_uses_up_no_rung(world: World, error: ShepherdEr
     """Its outage is no machine's fault: hours later the machine is where it was, and gets its first reboot."""
     world.provider.then, world.provider.answers = refuse(error), True
     world.run()
-    world.watch(8 * 60)
+    world.watch(4 * 60)
     assert set(world.provider.asked) == {"reboot"}
     assert not world.quarantined
     world.provider.then, before = lambda _: None, len(world.provider.asked)
@@ -377,7 +383,7 @@ def test_an_outage_without_answers_leaves_many_machines_on_their_step(world: Wor
     machines = [world.machine, *(world.fleet.unhealthy_machine(600 - each * stagger * MINUTE) for each in range(2))]
     world.provider.then = refuse(ProviderUnavailable("504"))
     world.run()
-    outlast(world, 4 * 60)
+    outlast(world, 3 * 60)
     steps = world.fleet.sql("SELECT DISTINCT step FROM work_history WHERE event = 'Attempted'")
     assert steps == [["reboot"]]
     closest = world.fleet.sql(
@@ -428,7 +434,7 @@ def test_a_step_of_unknown_outcome_is_not_repeated_within_the_grace(world: World
 def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(world: World) -> None:
     """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
     world.limits = replace(defaults.LIMITS, unhealthy=Limit(100, 1))
-    others = [world.fleet.unhealthy_machine() for _ in range(11)]
+    others = world.fleet.machines(11, started_ago=3 * HOUR, silent_for=2 * HOUR)
     world.provider.then, world.provider.answers = refuse(ProviderUnavailable("503")), True
     counts = world.run(concurrency=1)
     assert len(world.provider.asked) == 3
@@ -446,7 +452,7 @@ def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(
 def test_a_failure_that_no_reboot_repairs_takes_no_further_step(world: World, error: ShepherdError) -> None:
     """The machine is up and refuses the login, or has no known address: reboots and power cycles cannot help."""
     world.run()
-    for _ in range(20):
+    for _ in range(10):
         world.watch(12)
         world.start_agent(error=error)
     assert world.provider.asked == ["reboot"]
@@ -807,7 +813,7 @@ def test_a_reinstall_that_is_not_needed_any_more_keeps_the_host_key(world: World
 
 def waiting(world: World, count: int, location: str = "ams") -> list[UUID]:
     """Return machines that were told to come back and should have, and that SSH does not reach."""
-    machines = [world.fleet.locate(world.fleet.provided_machine(), location) for _ in range(count)]
+    machines = world.fleet.machines(count, location=location)
     for machine in machines:
         world.fleet.change(
             machine,
@@ -838,10 +844,10 @@ def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(world: World)
     assert verdict.because == f"recovery of machines that did not come back waits: {held['reason']}"
 
 
-def unreachable(world: World, minutes: int) -> None:
+def unreachable(world: World, minutes: int, every: int = LOOK) -> None:
     """Let time pass in which SSH reaches no machine, as often as the Initializer tries."""
-    for _ in range(0, minutes, LOOK):
-        world.watch(LOOK)
+    for _ in range(0, minutes, every):
+        world.watch(every, every)
         session = world.fleet.open_session()
         if found := claimed(session, START):
             work.fail(session, {held: Failure("SshTimedOut: no", 4 * HOUR, fault=SshTimedOut.fault) for held in found})
@@ -904,11 +910,13 @@ def test_an_ssh_outage_ends_when_its_evidence_is_six_hours_old(world: World) -> 
     world.policy = "reboot:1,quarantine"
     pauses.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
     many = waiting(world, 3)
-    unreachable(world, 5 * 60 + 52)
+    unreachable(world, 5 * 60 + 40, every=20)
+    unreachable(world, 12)
     assert world.provider.asked == []
-    unreachable(world, 4 * 60 + 16)
+    unreachable(world, 4 * 60, every=20)
+    unreachable(world, 16)
     assert world.provider.asked == ["reboot"] * 3
-    unreachable(world, 7 * 60)
+    unreachable(world, 9 * 60, every=20)
     assert {row[0] for row in world.fleet.sql("SELECT machine_id FROM machine_quarantine")} == set(many)
 
 

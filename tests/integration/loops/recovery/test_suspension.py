@@ -18,7 +18,6 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.support import defaults
-from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS, RecoveryEnvironment
@@ -38,8 +37,7 @@ class World(RecoveryEnvironment):
     def tick(self) -> dict[Metric, float]:
         """Let a minute pass in which those that report do, and run one invocation."""
         self.fleet.pass_time(MINUTE)
-        for machine in self.reporting:
-            record_heartbeat(self.fleet.connection, machine)
+        self.fleet.report(self.reporting)
         return self.run()
 
     def wait(self, minutes: int) -> None:
@@ -50,16 +48,15 @@ class World(RecoveryEnvironment):
 
     def sound(self, count: int, location: str | None = None) -> None:
         """Plant machines that report, and go on with it."""
-        for _ in range(count):
-            self.reporting.append(self.fleet.locate(self.fleet.unhealthy_machine(silent_for=0), location))
+        self.reporting += self.fleet.machines(count, started_ago=3 * HOUR, silent_for=0, location=location)
 
     def silent(self, count: int, location: str | None = None) -> list[UUID]:
         """Create machines that have been unhealthy for so long that they are due."""
-        return [self.fleet.locate(self.fleet.unhealthy_machine(HOUR), location) for _ in range(count)]
+        return self.fleet.machines(count, started_ago=3 * HOUR, silent_for=HOUR, location=location)
 
     def never(self, count: int) -> list[UUID]:
         """Plant machines whose agents were started long ago and never reported."""
-        return [self.fleet.started_machine(HOUR) for _ in range(count)]
+        return self.fleet.machines(count, started_ago=HOUR)
 
     def held(self) -> dict[str, str]:
         """Return where recovery is suspended now, and why."""
@@ -77,12 +74,11 @@ def test_our_own_outage_reboots_no_machine_and_timeouts_start_at_its_end(world: 
     """Heartbeats that we could not take say nothing about machines, not even when the first arrive again."""
     world.sound(REPORTING)
     everyone, world.reporting = world.reporting, []
-    for _ in range(30):
-        world.tick()
+    world.wait(32)
     assert world.held() == {WHOLE_PROVIDER: f"no machine reports: {REPORTING} stopped reporting"}
     *back, gone = everyone
-    for machine in back:  # one after the other, as agents back off
-        world.reporting.append(machine)
+    for first in range(0, len(back), 3):  # one after the other, as agents back off
+        world.reporting += back[first : first + 3]
         world.tick()
     assert world.held() == {}
     assert not world.provider.reboots
@@ -349,7 +345,7 @@ def test_each_look_is_at_another_sample(world: World) -> None:
     """A small location of which one has too few machines to judge it must not go unjudged for long."""
     world.fleet.sql(MANY)
     session = world.fleet.open_session()
-    looks = [suspension.take_health_snapshot(session, PROVIDER).stats for _ in range(20)]
+    looks = [suspension.take_health_snapshot(session, PROVIDER).stats for _ in range(10)]
     assert {sum(cell.reporting for cell in cells.values()) for cells in looks} == {1000}
     assert len({cells["fra"].reporting for cells in looks}) > 1
 

@@ -109,7 +109,7 @@ def test_a_statement_that_does_not_end_blocks_its_session(
     with pytest.raises(CommitUnknown):
         begins[begin]()
     calls: list[Callable[[], object]] = [hasty.renew, begins["claim"], hasty.close]
-    for call in calls:
+    for call in calls if begin == "claim" else calls[-1:]:  # each waits
         with pytest.raises(CommitUnknown, match="the server is still running it"):
             call()
         assert hasty.seconds_left() < 0
