@@ -74,7 +74,6 @@ def functions(environment: Environment, aws: Mapping[str, str], agent_sha256: st
         "SHEPHERD_BMDB_CA_SOURCE": bmdb.bmdb_ca_source or "",
         "SHEPHERD_SSH_KEY_PARAMETER": SSH_KEY_PARAMETER,
         "SHEPHERD_INSTALLATION_PUBLIC_KEY_PARAMETER": _INSTALLATION_PUBLIC_KEY,
-        "SHEPHERD_SESSION_SECONDS": "10",
     }
     return {
         "migrator": FunctionConfig(common, timeout_seconds=60),
