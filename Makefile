@@ -39,7 +39,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: .venv/.ready $(if $(filter ironic,$(PROVIDER)),ironic-if-possible) ## watch machines being created, started, broken and repaired
