@@ -1,1 +1,1 @@
-"""Shepherd: takes bare-metal machines from a provider's capacity to a running agent, and keeps them there."""
+"""Shepherd: creates bare-metal machines at a provider, starts an agent on each, and repairs unhealthy ones."""

@@ -2,7 +2,7 @@
 Log lines and metrics for operators, as JSON on standard output.
 
 The names of metrics and of log keys are defined here and nowhere else.
-Powertools is loaded with the first line. The log level is not set here:
+Powertools is imported when the first line is written. The log level is not set here:
 Lambda's own setting (``AWS_LAMBDA_LOG_LEVEL``) decides or, if it is not set,
 ``POWERTOOLS_LOG_LEVEL``.
 """
@@ -36,8 +36,8 @@ class Metric(StrEnum):
     """
     What an invocation counts; the value is the name in its log line and in the result of a function.
 
-    What an alarm evaluates is a metric in CloudWatch besides, while it is not 0. The
-    other counts stay in the log: CloudWatch charges for each metric.
+    CloudWatch gets those that an alarm evaluates, while they are not 0. The others
+    are only in the log, because CloudWatch charges for each metric.
     """
 
     unit: str
@@ -84,7 +84,7 @@ class Metric(StrEnum):
     CREATED = "created"
     """Machines that were created at the provider."""
     INTENTS_COMPLETED = "intents_completed"
-    """Machines of an earlier, interrupted invocation that were found at the provider and recorded."""
+    """Machines that an interrupted invocation created, and that this one found at the provider and recorded."""
     INTENTS_ABANDONED = "intents_abandoned"
     """Intents that were dropped because their machine was never created."""
     ASSIMILATED = "assimilated"
@@ -177,7 +177,7 @@ def emit(loop: str, provider: str, counts: Mapping[Metric, float]) -> None:
 
 
 class _Stdout(logging.StreamHandler[TextIO]):
-    """Writes to standard output as it is when the line is written: it may have been redirected since."""
+    """Looks up standard output for each line, because it may have been redirected."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)

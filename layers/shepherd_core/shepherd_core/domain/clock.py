@@ -1,7 +1,7 @@
 """
-Elapsed time, deadlines, and what an invocation keeps of its time.
+Elapsed time, deadlines, and the time that an invocation reserves.
 
-The time of day comes from the database, but for what must not trust the database.
+The time of day comes from the database, except where the database must not be trusted (``time_of_day``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARGIN_SECONDS = 5.0
 """For committing, closing, and threads that are slow to notice their deadline."""
 
 NOTIFY_SECONDS = 15.0
-"""For a message to operators. An invocation that has less left leaves it to the next one, of any loop."""
+"""For a message to operators. With less time left, it is sent by the next invocation of any loop."""
 
 CREATE_SECONDS = 60.0
 """For one creation at the provider."""
@@ -35,7 +35,7 @@ ANSWER_SECONDS = 30.0
 """For the Migrator's answer to CloudFormation."""
 
 FLOOR_SECONDS = 120
-"""How far the floor of the due rows stays behind the present (session.sql); no transaction may last so long."""
+"""How many seconds the floor of the due rows stays behind the present (session.sql). Every transaction is shorter."""
 
 RENEWALS = 3
 """How often a session is renewed in the time after which it would expire."""
@@ -71,11 +71,11 @@ def time_of_day() -> int:
 
 class Deadline:
     """
-    The end of the time for one piece of work, and the fence in front of its effects.
+    The end of the time for one piece of work, and the check before each of its outside effects.
 
-    Code with effects outside (a request, an SSH step) bounds them by ``left()``
-    and calls ``check()`` just before an effect that must not happen in vain:
-    creating, running. Just before a request that interrupts a machine (reboot,
+    Code with outside effects (a request, an SSH step) bounds them by ``left()``
+    and calls ``check()`` just before an effect that must not begin after the deadline
+    (create a machine, run a program). Before a request that interrupts a machine (reboot,
     power off, reinstall) it calls ``confirm()`` instead, as the last thing:
     after lookups, logins and rate limits. Safe to use from any thread.
     """
@@ -88,7 +88,7 @@ class Deadline:
         ask: Callable[[Deadline], object] | None = None,
     ) -> None:
         """
-        Start it now.
+        Begin the time, *seconds*, now.
 
         *session_left* returns how many seconds the BMDB session has left, if the
         work is done in one. *ask* returns if the machine may still be
@@ -125,7 +125,11 @@ class Deadline:
         session_left: Callable[[], float] | None = None,
         ask: Callable[[Deadline], object] | None = None,
     ) -> Deadline:
-        """Return a deadline in *seconds*, not later than this one, with the fences given or else with its own."""
+        """
+        Return a deadline in *seconds*, not later than this one.
+
+        It checks *session_left* and *ask*, or what this one checks if they are not given.
+        """
         part = Deadline(self._clock, seconds, session_left or self._session_left)
         part._end = min(part._end, self._end)
         part._interruption = self._interruption if ask is None else _Interruption(ask)
@@ -133,7 +137,7 @@ class Deadline:
 
     def check(self) -> None:
         """
-        Return if an effect may still begin.
+        Check that an effect may still begin.
 
         Raises:
             TimeLimitExceeded: no time is left.
@@ -145,10 +149,10 @@ class Deadline:
 
     def confirm(self) -> None:
         """
-        Return if a request that interrupts the machine may be sent now, and record that it will be.
+        Check that a request that interrupts the machine may be sent now, and count the request.
 
-        Asks whether the machine may still be interrupted. Does not ask in the middle of a step, when an earlier request
-        may have been accepted: a machine that was switched off must be switched on again.
+        Asks whether the machine may still be interrupted, unless an earlier request of the step may have been accepted:
+        a machine that was switched off must be switched on again.
 
         Raises:
             NoLongerDue: the machine must not be interrupted any more.
@@ -181,9 +185,9 @@ class _Interruption:
 
 def in_background(call: Callable[[], T]) -> Future[T]:
     """
-    Start *call* in a thread of its own, and return its result to come.
+    Start *call* in a thread of its own, and return a future of its result.
 
-    Who stops waiting for the result abandons *call*: it ends by itself, or with the process.
+    A caller that stops waiting does not stop *call*: it runs until it returns, or until the process ends.
     """
     outcome: Future[T] = Future()
 

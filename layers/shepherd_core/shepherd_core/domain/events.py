@@ -1,4 +1,4 @@
-"""Checks of the events that invoke the functions: anybody who may invoke one can send anything that JSON has."""
+"""Checks of the events that invoke the functions: whoever may invoke a function can send it any JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_EVENT_BYTES = 65_536
-"""Schedules and CloudFormation send less than a hundredth of it."""
+"""Schedules send about a hundred bytes, CloudFormation a few thousand."""
 
 _KINDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object"}
 _repr = Repr()
@@ -28,10 +28,10 @@ def shown(value: object) -> str:
 
 def event_object(event: object) -> Mapping[str, object]:
     """
-    Return *event*, which is an object no longer than ``MAX_EVENT_BYTES``.
+    Return *event* if it is an object of at most ``MAX_EVENT_BYTES``.
 
     Raises:
-        EventInvalid: it is something else.
+        EventInvalid: it is not.
     """
     if not isinstance(event, dict):
         message = f"the event is {shown(event)}; it must be an object, see events/"
@@ -71,7 +71,7 @@ def texts(event: object, path: str) -> dict[str, str]:
     Return the object at *path*, all values of which are text.
 
     Raises:
-        EventInvalid: it is missing, no object, or one of its values is something else.
+        EventInvalid: it is missing or not an object, or one of its values is not text.
     """
     found: dict[str, str] = {}
     for name, value in field(event, path, dict).items():

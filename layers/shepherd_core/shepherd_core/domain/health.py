@@ -18,13 +18,14 @@ class Unhealthy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthTimeouts:
-    """After how many seconds a started agent counts as unhealthy, and a machine as not come back."""
+    """The seconds after which a machine with an agent is unhealthy, and a machine without one did not come back."""
 
     startup_timeout_seconds: float
-    """If it never reported."""
+    """From the start of an agent that never reported."""
     heartbeat_timeout_seconds: float
+    """From the last heartbeat."""
     grace_seconds: float
-    """For a machine to come back, out of quarantine too."""
+    """From a recovery step or the end of a quarantine."""
 
 
 @dataclass(slots=True)
@@ -34,10 +35,11 @@ class LocationStats:
     reporting: int = 0
     """Machines of the sample with a heartbeat within half of their heartbeat timeout."""
     unhealthy: Counter[Unhealthy] = field(default_factory=Counter)
-    """Machines of the sample without a heartbeat for half of their timeout. Excluded are paused machines, and those
-    whose recovery was tried and failed since: these are known, and say nothing about an outage."""
+    """Machines of the sample without a heartbeat for half of their timeout. Paused machines, and those whose recovery
+    failed since, are left out: they say nothing about an outage."""
     due: Counter[Unhealthy] = field(default_factory=Counter)
-    """Machines that are due for recovery now, whose recovery has not failed, and that were not rebooted for it."""
+    """Machines that are due for recovery now, without those whose recovery failed and those that were rebooted
+    recently or did not come back after a reboot."""
     recovered: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines that are being recovered, or were rebooted in the last hour."""
     unsampled: Counter[Unhealthy] = field(default_factory=Counter)
@@ -46,7 +48,7 @@ class LocationStats:
     recovered_in_trouble: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines rebooted in the last six hours, where recovery is suspended or was within the last hour."""
     heard: int = 0
-    """Machines of the sample with a heartbeat within half of the heartbeat timeout of the policy."""
+    """Machines of the sample with a heartbeat within half of ``heartbeat_timeout_seconds``."""
     losing: int = 0
     """Those of them whose agent had lost requests before that heartbeat."""
 
@@ -66,7 +68,7 @@ class LocationStats:
 
 @dataclass(slots=True)
 class Access:
-    """How SSH works for machines that should have come back after a step of recovery."""
+    """How many machines SSH reaches, and does not reach although they should have come back after a recovery step."""
 
     unreached: int = 0
     """Machines that SSH does not reach."""

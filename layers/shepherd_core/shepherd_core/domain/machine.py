@@ -61,8 +61,8 @@ class WorkEvent(StrEnum):
     RECOVERED = "Recovered"
     """The machine recovered by itself: its agent reported before anything was done to it."""
     LOOKED = "Looked"
-    """The Recoverer looked over SSH whether the machine is alive; the cause says what it saw. With a step: that one is
-    taken, which does not interrupt the machine and is no attempt."""
+    """The Recoverer looked over SSH whether the machine is alive; the cause says what it saw. If the row has a step,
+    that step is taken: it does not interrupt the machine, and is not an attempt."""
     ATTEMPTED = "Attempted"
     """A step of recovery is about to be taken; recorded before it is."""
     NOT_TAKEN = "NotTaken"
@@ -70,7 +70,7 @@ class WorkEvent(StrEnum):
     SKIPPED = "Skipped"
     """A step of recovery cannot be taken."""
     HEALTHY = "Healthy"
-    """The machine was healthy until then for long enough: its remediation policy starts over."""
+    """At this time the machine had been healthy for long enough: its remediation policy starts over."""
     QUARANTINED = "Quarantined"
     """The machine is quarantined: no loop touches it any more."""
     UNQUARANTINED = "Unquarantined"
@@ -114,7 +114,7 @@ class Machine:
     location: str | None = None
     status: ProviderStatus = ProviderStatus.UNKNOWN
     failed: bool = False
-    """It failed permanently at the provider. If only one side has it, that is not drift."""
+    """It failed permanently at the provider."""
     token: UUID | None = None
     """The machine id that Shepherd gave as idempotency token when it created the machine."""
     host_key: str | None = None

@@ -38,14 +38,15 @@ class Provider(Protocol):
     deadline, and raises nothing but:
 
     - ``ProviderUnavailable``: temporary (no answer, 429, 5xx). May be retried later.
-    - ``ProviderRefused``: permanent (422). Something must be changed first. As ``ProviderUnusable`` (401, 403)
-      no machine is at fault; it is ``forbidden`` if another machine or capacity may be allowed (403).
+    - ``ProviderRefused``: permanent (422). Something must be changed first.
+    - ``ProviderUnusable``, a ``ProviderRefused``: no machine is at fault (401, 403). It is ``forbidden`` (403) if the
+      provider may allow the same for another machine or capacity.
     - ``MachineNotFound``, ``CapacityTaken``, ``NotSupported``, ``ListingInvalid`` where named below.
     - ``TimeLimitExceeded``: the deadline passed before a request could be sent.
     - the errors of ``Deadline.check`` and ``confirm``.
 
-    Just before a request that interrupts a machine they call ``Deadline.confirm``, as the last thing, and
-    ``Deadline.declined`` if it was certainly not accepted.
+    Immediately before a request that interrupts a machine they call ``Deadline.confirm``, and afterwards
+    ``Deadline.declined`` if the request was certainly not accepted.
 
     No error holds a credential. Adapters retry requests that only read. A request that
     changes something is tried once, because the caller knows better when to repeat it.
@@ -60,7 +61,7 @@ class Provider(Protocol):
         """Return what this provider can do. Methods of missing capabilities raise ``NotSupported``, and do nothing."""
 
     boot_seconds: float = 0.0
-    """The usual time from the creation of a machine, while it is ``Provisioning``, until SSH answers."""
+    """The usual seconds from the creation of a machine, if its status is ``Provisioning`` then, until SSH answers."""
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """

@@ -35,8 +35,8 @@ class StepKind:
     """The machine boots: the next agent start waits for that, and the circuit breaker counts the reboot."""
     loses_agent: bool = True
     """
-    The machine needs an agent start afterwards, as always if it boots. Otherwise its agent may report again, and the
-    next step is taken if it does not.
+    The machine needs an agent start afterwards; true of every step with which it boots. If false, its agent may report
+    again, and the next step is taken if it does not.
     """
     loses_host_key: bool = False
     """The machine may have another SSH host key afterwards: the next contact is a first contact."""
@@ -45,7 +45,7 @@ class StepKind:
 RESTART_AGENT = StepKind(name="restart-agent", reboots=False)
 """Let the Initializer start a new agent; the machine itself is left alone."""
 AWAIT_INSTALLATION = StepKind(name="await-installation", reboots=False, loses_agent=False)
-"""Leave the machine alone: a look saw that an installation goes on. In no policy."""
+"""Leave the machine alone, because a look saw that an installation goes on. No policy contains it."""
 REBOOT = StepKind(
     name="reboot",
     needs=Capability.REBOOT,
@@ -64,7 +64,7 @@ REINSTALL = StepKind(
 )
 """Everything on the machine is lost."""
 QUARANTINE = StepKind(name="quarantine", reboots=False, loses_agent=False)
-"""Leave it alone until an operator has looked at it. Ends every policy."""
+"""Leave the machine alone until an operator ends the quarantine. The last step of every policy."""
 
 STEPS = {each.name: each for each in (RESTART_AGENT, REBOOT, POWER_CYCLE, REINSTALL, QUARANTINE)}
 """All kinds of steps of a policy, by name, from gentle to violent."""
@@ -110,7 +110,7 @@ class HistoryLine:
 
 @dataclass(frozen=True, slots=True)
 class PastAttempt:
-    """An attempt that counts: from the moment it began, unless the step is known not to have been taken."""
+    """An attempt on record. It counts from the moment it began, unless the step is known not to have been taken."""
 
     step: str
     at: datetime

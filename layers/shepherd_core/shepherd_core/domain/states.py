@@ -34,7 +34,7 @@ class State(StrEnum):
     """The operating system that an operator asked for is installed. No loop works on it any more."""
     QUARANTINED = "quarantined"
     """
-    Recovery has ended without success, or functions died of it.
+    Recovery has ended without success, or functions died while they worked on it.
 
     No loop works on the machine until an operator ends the quarantine.
     """
@@ -57,7 +57,7 @@ TRANSITIONS = (
     Transition(State.CREATING, State.NEEDS_AGENT, "Provisioner: the provider has created it"),
     Transition(State.NEEDS_AGENT, State.STARTING, "Initializer: agent started"),
     Transition(
-        State.NEEDS_AGENT, State.QUARANTINED, "Recoverer: did not come back, no step left, or functions died of it"
+        State.NEEDS_AGENT, State.QUARANTINED, "Recoverer: did not come back and no step left, or it kills functions"
     ),
     Transition(State.STARTING, State.RUNNING, "agent: first heartbeat"),
     Transition(State.STARTING, State.UNHEALTHY, "startup timeout"),
@@ -65,11 +65,11 @@ TRANSITIONS = (
     Transition(State.RUNNING, State.INSTALLED, "agent: installation succeeded"),
     Transition(State.UNHEALTHY, State.RUNNING, "agent: heartbeat"),
     Transition(State.UNHEALTHY, State.NEEDS_AGENT, "Recoverer: step taken"),
-    Transition(State.UNHEALTHY, State.QUARANTINED, "Recoverer: no step left, or functions died of it"),
+    Transition(State.UNHEALTHY, State.QUARANTINED, "Recoverer: no step left, or it kills functions"),
     Transition(State.QUARANTINED, State.NEEDS_AGENT, "operator: machine unquarantine"),
     Transition(State.INSTALLED, State.RUNNING, "operator: machine install"),
 )
-"""The usual life. An operator may also release or forget a machine in any state but the last two."""
+"""The usual transitions. An operator may also release or forget a machine in any state but the last two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class MachineFacts:
     """The facts in the BMDB that a machine's state depends on."""
 
     decommissioned: State | None = None
-    """FORGOTTEN or RELEASED; None: it is still in the BMDB's care."""
+    """FORGOTTEN or RELEASED; None: neither."""
     provided: bool = True
     """The provider has confirmed that it exists."""
     quarantined: bool = False

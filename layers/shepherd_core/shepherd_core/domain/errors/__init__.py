@@ -24,13 +24,13 @@ The errors that Shepherd raises.
     │   ├── ProviderRefused          permanent: something must be changed first
     │   │   └── ProviderUnusable     credentials or settings are wrong
     │   ├── MachineNotFound          the provider does not know that machine
-    │   ├── CapacityTaken            another customer used the capacity first
+    │   ├── CapacityTaken            another machine occupies the capacity
     │   ├── NotSupported             this provider cannot do that
     │   └── ListingInvalid           the listing cannot be trusted
     ├── DriftLimitExceeded           provider and BMDB disagree on too many machines
     ├── MachineError                 one machine could not be worked on
     │   ├── NoAddress                the provider names no address for it
-    │   ├── HostKeyUnknown           its SSH host key is not known, and must be
+    │   ├── HostKeyUnknown           its SSH host key is not known, as the settings require
     │   ├── SshError
     │   │   ├── SshRefused           nothing listens there
     │   │   ├── SshTimedOut          no answer in time

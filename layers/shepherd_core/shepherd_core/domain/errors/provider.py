@@ -31,7 +31,7 @@ class ProviderUnusable(ProviderRefused):
 
     def __init__(self, message: str | None = None, *, forbidden: bool = False) -> None:
         self.forbidden = forbidden
-        """It knows the credential and forbids this request; it may allow the same for other machines or capacity."""
+        """It knows the credential and forbids this request; it may allow the same for another machine or capacity."""
         super().__init__(message)
 
 
@@ -40,7 +40,7 @@ class MachineNotFound(ProviderError):
 
 
 class CapacityTaken(ProviderError):
-    """Another customer used this capacity first."""
+    """Another machine occupies this capacity."""
 
 
 class NotSupported(ProviderError):
