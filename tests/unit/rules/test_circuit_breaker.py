@@ -197,7 +197,7 @@ def test_twice_the_number_may_be_rebooted_in_the_same_trouble(due_now: int, rebo
     """What is due then does not count besides: it grows while recovery is suspended, which would never end."""
     cell = due(silent=due_now)
     cell.recovered_in_trouble[STOPPED] = rebooted
-    reason = f"{rebooted} machines stopped reporting and were rebooted in 6 hours of trouble, the limit is 40"
+    reason = f"{rebooted} machines stopped reporting and were rebooted in the last 6 hours, the limit is 40"
     assert over_number({"ams": cell}, defaults.LIMITS, []) == ({"ams": reason} if suspended else {})
     other = due(never=1)
     other.recovered_in_trouble[STOPPED] = rebooted

@@ -32,12 +32,12 @@ def past_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
 
 def all_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
     """
-    Return the attempts since the policy last started over, oldest first; *history* is in its order.
+    Return the attempts since the policy last started over, oldest first; *history* is oldest first.
 
     A step that was not taken does not count, unless the provider refused it for this machine: otherwise a machine
     that is always refused would never reach the next step. An attempt that failed after its request was sent is not
-    concluded: the step may have been taken. Work of a later session that fails before it begins an attempt says nothing
-    about the one before. Lines with the same time may come in any order.
+    concluded: the step may have been taken. If a later session fails before it begins an attempt, that says nothing
+    about the last attempt. Lines with the same time may come in any order.
     """
     attempts: list[PastAttempt] = []
     restarted = False
@@ -73,7 +73,7 @@ def _last_that_counts(attempts: Sequence[PastAttempt]) -> int | None:
 
 
 def looks(history: Iterable[HistoryLine], now: datetime, seen: str) -> int:
-    """Return how often in the last day a look saw this, and the machine was not interrupted."""
+    """Return how often in the last day a look saw *seen*, and the machine was not interrupted."""
     return sum(
         line.event == WorkEvent.LOOKED
         and line.step is not None
@@ -85,9 +85,9 @@ def looks(history: Iterable[HistoryLine], now: datetime, seen: str) -> int:
 
 def uninterrupted(history: Iterable[HistoryLine]) -> bool:
     """
-    Return whether no step interrupted the machine since its agent's facts were deleted; *history* is in its order.
+    Return whether no step interrupted the machine since its agent's facts were deleted; *history* is oldest first.
 
-    A restart of the agent and the end of a quarantine delete the facts alone: the agent may run, and may install.
+    A restart of the agent and the end of a quarantine delete only the facts: the agent may still run or install.
     """
     restarted = before = False
     for line in history:
@@ -105,7 +105,7 @@ def uninterrupted(history: Iterable[HistoryLine]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What of a machine's past counts for its next step."""
+    """The part of a machine's past that decides its next step."""
 
     attempts: Sequence[PastAttempt]
     """Those that count, oldest first."""
@@ -116,7 +116,7 @@ class Standing:
 
 
 def unanswered_since(histories: Iterable[Sequence[HistoryLine]], policy: Sequence[Step]) -> datetime | None:
-    """Return since when the attempts on other machines matter for these; None: no answer to a last attempt was lost."""
+    """Return from when attempts on other machines matter for these; None: none of their last attempts is unanswered."""
     lasts = [attempts[-1] for each in histories if (attempts := past_attempts(each))]
     lost = [last.at for last in lasts if last.unanswered]
     return min(lost) - timedelta(seconds=max(step.timeouts.grace for step in policy)) if lost else None
@@ -162,9 +162,10 @@ def outage_reason(attempt: PastAttempt, others: Iterable[Sequence[PastAttempt]],
     """
     Return why *attempt*, the last of its machine, does not count, or None if it does.
 
-    It does not if its answer was lost in an outage of the provider: at least three machines had an attempt without an
-    answer within a grace of it, and the provider accepted no step in between. *others* are the attempts of all machines
-    around that time, this one's included. Otherwise an outage of hours would bring them all into quarantine.
+    It does not count if its answer was lost in an outage of the provider. Otherwise an outage of hours would bring all
+    machines into quarantine. It is an outage if at least three machines had an unanswered attempt within one grace of
+    this one, and the provider accepted no step in between. *others* are the attempts of all machines around that time,
+    including this one's.
     """
     if not attempt.unanswered:
         return None

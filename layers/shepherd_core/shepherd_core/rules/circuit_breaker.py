@@ -1,17 +1,19 @@
 """
 The circuit breaker: when so many machines are unhealthy that the fault is probably ours. Pure rules.
 
-The machines of a provider are evaluated as a whole and location by location.
-There are two ways to be unhealthy, each with limits of its own: a number of
-machines and a share. Shares are evaluated early, on machines without a
-heartbeat for half of their timeout, because they do not all stop in the same
-moment: when the first are due, most of the others must already be counted.
-Numbers are evaluated on machines that are due and on those rebooted in the
-last hour, so that a fleet that fails little by little is not rebooted little by
-little. While recovery is suspended, and for an hour afterwards, those rebooted in
-the last six hours have a limit of their own, so that not each hour of the same
-trouble begins with reboots. Machines that do report say whether they lost requests
-before: if most did, missing heartbeats prove nothing.
+The machines of a provider are evaluated as a whole and location by location. Two
+limits apply to machines that stopped reporting, and two to those that never reported:
+
+- A share. It is evaluated early, on machines without a heartbeat for half of their
+  timeout. They do not all stop at the same moment: when the first are due, most of
+  the others must already be counted.
+- A number. It is evaluated on machines that are due and on those rebooted in the last
+  hour. Otherwise a fleet that fails gradually would be rebooted gradually.
+
+While recovery is suspended, and for an hour afterwards, machines rebooted in the last
+six hours have a limit of their own. Otherwise each hour of one outage would begin with
+reboots. Machines that report also say whether they lost requests before: if most did,
+missing heartbeats prove nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _UNREACHED = 3
 _UNHEALTHY_ALONE = 2
 """From this many unhealthy machines on, at least one other must report."""
 _IN_TROUBLE = 2
-"""How many times the limit of the number may be rebooted in six hours in which recovery is suspended."""
+"""How many times the limit of machines may be rebooted in six hours in which recovery is suspended."""
 _FEW = 3
 """In a fleet too small for shares, this many unhealthy machines, and more than half, are too many."""
 
@@ -147,13 +149,13 @@ def _none_reports(provider: LocationStats, limits: BreakerLimits) -> str | None:
 
 
 def _most(provider: LocationStats, limits: BreakerLimits) -> str | None:
-    """Return why most machines of a fleet that is too small for shares are unhealthy, or were until their recovery."""
+    """Return why most machines of a fleet too small for shares are unhealthy, or were before their recovery."""
     found = provider.unhealthy + provider.unsampled
     unhealthy = sum(count for kind, count in found.items() if limits.of(kind).share < 1)
     fleet = provider.reporting + unhealthy
     if fleet >= limits.share_min_machines or unhealthy < _FEW or unhealthy <= provider.reporting:
         return None
-    return f"{unhealthy} of {fleet} machines do not report, the limit is half of so few"
+    return f"{unhealthy} of {fleet} machines do not report, the limit is half in a fleet this small"
 
 
 def _over_share(stats: LocationStats, limits: BreakerLimits) -> str | None:
@@ -163,7 +165,8 @@ def _over_share(stats: LocationStats, limits: BreakerLimits) -> str | None:
 def _losing(stats: LocationStats, limits: BreakerLimits) -> str | None:
     """Return why heartbeats get lost on the way: too large a share of the machines that report lost some before."""
     share = limits.losing_share
-    # In a small fleet chance alone exceeds a share: two and a half standard deviations, where half of all gets lost.
+    # In a small fleet, chance alone can exceed the share. Where half of all machines lose requests, it hardly ever adds
+    # more than two and a half standard deviations.
     chance = stats.heard / 2 + 1.25 * math.sqrt(stats.heard)
     most = max(round(share * stats.heard, 9), chance)
     if stats.heard < limits.share_min_machines or share == 1 or stats.losing <= most:
@@ -192,5 +195,5 @@ def _number(stats: LocationStats, limits: BreakerLimits) -> str | None:
             return f"{machines}{recent}, the limit is {limit}"
         rebooted, most = stats.recovered_in_trouble[kind], _IN_TROUBLE * limit
         if due and rebooted >= most:
-            return f"{rebooted} machines {kind} and were rebooted in 6 hours of trouble, the limit is {most}"
+            return f"{rebooted} machines {kind} and were rebooted in the last 6 hours, the limit is {most}"
     return None

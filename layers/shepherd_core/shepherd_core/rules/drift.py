@@ -22,8 +22,8 @@ YOUNG_SECONDS = 600.0
 may still be listed."""
 
 FRESH_SECONDS = 7200.0
-"""A machine with a heartbeat not older than this is alive, whatever the provider says. Agents report once an hour at
-least."""
+"""A machine with a heartbeat not older than this is alive, whatever the provider says. Agents report at least once an
+hour."""
 
 
 class DriftKind(StrEnum):
@@ -107,7 +107,7 @@ def compare(used: Mapping[ProviderId, Machine], ledger: Ledger) -> list[Drift]:
     """Return the drift between the machines *used* at the provider and the *ledger*, ordered by provider id."""
     known, missing = ledger.known, ProviderStatus.MISSING
     unknown = [used[name] for name in used.keys() - known.keys()]
-    # Nearly all machines of the BMDB are in use, well, and to stay. Only the others are examined one by one.
+    # Nearly all machines in the BMDB are in use, without a failure or a release. Only the others are examined singly.
     absent = known.keys() - used.keys()
     unwell = {name for name, machine in used.items() if machine.failed or machine.status is missing}
     leaving = {
@@ -136,7 +136,7 @@ def _unknown_drift(unknown: Sequence[Machine], ledger: Ledger) -> list[Drift | N
         elif token in begun:
             return Drift(DriftKind.ADOPTABLE, name, token, f"{place}, which began to create it")
         elif machine.failed or machine.status is ProviderStatus.MISSING:
-            return None  # the provider gave up on it, and no record refers to it
+            return None  # it is gone or failed, and no record refers to it
         elif token in released or name in released:
             kind, words = DriftKind.DISPUTED, f"{name} was released and is in use at the provider"
         elif token in forgotten:
@@ -204,7 +204,7 @@ def alive(provided: Provided) -> bool:
 
 def in_use(listing: Sequence[Machine], known: Collection[ProviderId]) -> dict[ProviderId, Machine]:
     """
-    Return the machines in use by provider id. Those that may be in use or not count if the BMDB has them: *known*.
+    Return the machines in use, by provider id. A ``POSSIBLY_USED`` one is in use if the BMDB has it: it is in *known*.
 
     Raises:
         ListingInvalid: the listing contradicts itself.
@@ -231,7 +231,7 @@ def _refuse_impossible(listing: Sequence[Machine]) -> None:
         ):
             message = (
                 f"the provider lists {machine.provider_id} at {machine.address} with availability "
-                f"{machine.availability!r}, which is impossible"
+                f"{machine.availability!r}; it must be one of {', '.join(availabilities)}, and a used machine has an id"
             )
             raise ListingInvalid(message)
 

@@ -19,10 +19,10 @@ _ADVICE = {
     NoticeKind.QUARANTINE: "No loop touches a machine in quarantine.\n"
     "What it waits for: shepherdctl machine why ID\n"
     "When it is repaired: shepherdctl machine unquarantine ID",
-    NoticeKind.RECOVERY: "While recovery is suspended, no machine there is rebooted. It resumes by itself.\n"
+    NoticeKind.RECOVERY: "While recovery is suspended, no machine there is rebooted. Recovery resumes by itself.\n"
     "The figures now: shepherdctl status",
-    NoticeKind.SSH_OUTAGE: "Meanwhile no machine there that did not come back is rebooted again.\n"
-    "Look at the network, the firewall and the SSH key. The figures now: shepherdctl status",
+    NoticeKind.SSH_OUTAGE: "Until the outage is over, machines there that did not come back are not rebooted again.\n"
+    "Check the network, the firewall and the SSH key. The figures now: shepherdctl status",
     NoticeKind.LIMIT: "To allow more: shepherdctl settings set provisioner.max_machines NUMBER",
 }
 _BEGIN_END = {
@@ -36,7 +36,7 @@ _SUBJECT = {
 
 
 def messages(notices: Iterable[Notice]) -> Iterator[Message]:
-    """Yield one message for each kind; *notices* are of one provider, by kind. What is there twice is told once."""
+    """Yield one message for each kind; *notices* are of one provider, ordered by kind. Equal lines appear once."""
     for kind, group in groupby(notices, key=lambda notice: notice.kind):
         found = list(group)
         lines = list(dict.fromkeys(_line(notice) for notice in found))

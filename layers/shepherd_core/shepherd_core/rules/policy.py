@@ -51,7 +51,8 @@ def parse_policy(text: str, timeouts: Timeouts) -> tuple[Step, ...]:
         message = f"the policy must have a step before {QUARANTINE.name}"
         raise ValueError(message)
     if sum(step.attempts for step in steps) > MAX_ATTEMPTS:
-        message = f"the policy may have at most {MAX_ATTEMPTS} attempts in all"
+        attempts = sum(step.attempts for step in steps)
+        message = f"the policy has {attempts} attempts; it may have at most {MAX_ATTEMPTS} attempts in all"
         raise ValueError(message)
     return tuple(steps)
 

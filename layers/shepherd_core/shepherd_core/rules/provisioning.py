@@ -35,7 +35,7 @@ class PlanLimits:
     assimilate: bool
     """Take unknown machines at the provider into the BMDB."""
     abandon_seconds: float
-    """Age at which an intent is dropped whose machine never appeared and whose capacity is not offered."""
+    """The age at which an intent is dropped if its machine never appeared and its capacity is not offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class ProvisioningPlan:
     managed: int = 0
     """Machines that count towards the limit before this plan creates any."""
     waiting: int = 0
-    """Capacity at the provider, and machines to assimilate or create again, that wait for the limit of machines."""
+    """How many places at the provider, and machines to assimilate or create again, wait because of the limit."""
     drift: tuple[str, ...] = ()
     """One line for each drifted machine; the Provisioner only sets it aside."""
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SAMPLES = 5
-"""From fewer samples nothing follows."""
+"""Fewer samples give no advice."""
 _ROUNDED_TO = 60
 
 
@@ -72,7 +72,7 @@ def _advice(timing: Timing, boot_seconds: float | None) -> Iterator[Advice]:
             yield _of(timing, "grace_seconds", timing.grace_seconds, timing.p99, f"return after {after}: {p99}")
         case "boot", after:
             value = boot_seconds if after == "creation" else timing.boot_wait_seconds
-            # Nothing is tried before the boot wait is over. That it is too short shows only in agent starts in vain.
+            # No agent start is tried before the boot wait is over. Failed first starts alone show that it is too short.
             if 2 * timing.in_vain < timing.samples or timing.p50 <= (value or 0):
                 return
             seen = (

@@ -164,7 +164,7 @@ def two_waves(world: World) -> None:
 def test_the_number_of_reboots_does_not_start_afresh_each_hour_of_trouble(world: World) -> None:
     """With each hour, as many machines again would be rebooted for the same lost heartbeats."""
     two_waves(world)
-    held = "20 machines stopped reporting and were rebooted in 6 hours of trouble, the limit is 20"
+    held = "20 machines stopped reporting and were rebooted in the last 6 hours, the limit is 20"
     assert world.held() == {WHOLE_PROVIDER: held}
     world.wait(60)
     assert world.held() == {WHOLE_PROVIDER: held}
@@ -198,7 +198,7 @@ def test_a_small_fleet_is_not_recovered_if_most_of_it_is_unhealthy(world: World)
     world.sound(4)
     world.silent(5)
     world.tick()
-    assert world.held() == {WHOLE_PROVIDER: "5 of 9 machines do not report, the limit is half of so few"}
+    assert world.held() == {WHOLE_PROVIDER: "5 of 9 machines do not report, the limit is half in a fleet this small"}
     assert world.provider.asked == []
 
 
