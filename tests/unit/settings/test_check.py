@@ -373,7 +373,7 @@ def test_a_recoverer_that_runs_too_rarely_is_told_what_would_help(
     """No schedule is shorter than a minute, and none may be longer than thirty."""
     found = faults(monkeypatch, {**rate(minutes), "HEARTBEAT_TIMEOUT_SECONDS": timeout})
     (fault,) = (each for each in found if names(each, RATE, TIMEOUT))
-    assert fault.endswith(f"counts for no machine: {remedy}")
+    assert fault.endswith(f"does not count as time without a heartbeat: {remedy}")
 
 
 def test_a_fault_tells_values_and_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,8 +381,8 @@ def test_a_fault_tells_values_and_remedy(monkeypatch: pytest.MonkeyPatch) -> Non
     (fault,) = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 200, "HEARTBEAT_INTERVAL_SECONDS": 60})
     assert fault == (
         "agent_api.heartbeat_interval_seconds is 60 and recoverer.heartbeat_timeout_seconds is 200: healthy machines "
-        "would be recovered that lose three requests in a row, and an interval of up to 102 seconds may still be in "
-        "use: set the timeout to 260 or more"
+        "that lose three requests in a row would be recovered, as some agents may still have an interval of up to 102 "
+        "seconds: set the timeout to 260 or more"
     )
 
 

@@ -120,14 +120,14 @@ hetzner_key_name = "FIXME"
     found = [fault.partition(". ")[0] for fault in wrong + effective(read).faults]
     assert found == [
         "concurency is unknown: did you mean concurrency?",
-        "heartbeat_timeout_seconds is unknown: it belongs into [recoverer]",
+        "heartbeat_timeout_seconds is unknown: it belongs in [recoverer]",
         "provider.hetzner.hetzner_key_name is 'FIXME': fill it in",
         f"[provider.acme] is unknown: the providers are {', '.join(PROVIDERS)}",
         f"[chunk] is unknown: the tables are {tables_named}",
         "recoverer.heartbeat_timeout_seconds is '900': it must be a number",
         "recoverer.breaker_max_unhealthy is 1.5: it must be a whole number",
         "recoverer.machine_seconds is true: it must be a number",
-        "recoverer.max_machines is unknown: it belongs into [provisioner]",
+        "recoverer.max_machines is unknown: it belongs in [provisioner]",
         "provisioner.assimilate is 1: it must be true or false",
         f"[elsewhere] is unknown: the tables are {tables_named}",
         "recoverer.grace_seconds is 0: Input should be greater than 0",
@@ -225,7 +225,7 @@ def test_every_setting_of_a_function_has_a_place(function: str) -> None:
 def test_no_function_has_a_database_or_a_provider_of_its_own() -> None:
     """They would work on different fleets."""
     for table in FUNCTIONS:
-        assert faults(f'[{table}]\nbmdb_host = "other"') == [f"{table}.bmdb_host is unknown: it belongs into [bmdb]"]
+        assert faults(f'[{table}]\nbmdb_host = "other"') == [f"{table}.bmdb_host is unknown: it belongs in [bmdb]"]
     assert len(faults('[updater]\nprovider = "static"')) == 1
     (fault,) = faults('provider = "static"')
     assert fault == (

@@ -26,15 +26,16 @@ if TYPE_CHECKING:
     The settings of each function by its name, with those of ``bmdb`` and of the ``provider``.
 
     Those of a function also have ``loop_minutes`` (for a loop; 0: off) and ``function_seconds``, and those of the
-    ``deployment`` its own. Facts are ``capabilities`` of the ``provider``, what it can do at least with some machines,
-    and ``enabled`` of the ``deployment``, the loops that can work with that. A loop that cannot has no settings here.
+    ``deployment`` its own. Two values are not settings: ``capabilities`` of the ``provider``, what it can do with at
+    least some machines, and ``enabled`` of the ``deployment``, the loops that can work with these capabilities. A loop
+    that cannot has no settings here.
     """
 
 RULES = (*recovery.RULES, *timing.RULES, *permissions.RULES)
 
 
 def check(settings: All) -> list[str]:
-    """Return a line for each rule that *settings* break: both settings, their values, what goes wrong, what to do."""
+    """Return a line for each rule that *settings* break: the settings, their values, what goes wrong, what to do."""
     return [fault for rule in RULES for fault in _faults(rule, settings)]
 
 

@@ -1,4 +1,4 @@
-"""What is known of a deployment as a whole. No function needs it to run; the rules between settings read it."""
+"""The settings of a deployment as a whole. No function needs them to run; the rules between settings read them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def loop_minutes(text: str) -> dict[str, int]:
 
 def function_seconds(text: str) -> dict[str, int]:
     """
-    Return how long an invocation of each function may take.
+    Return how many seconds an invocation of each function may take.
 
     Raises:
         ValueError: as ``by_name``.
@@ -58,7 +58,7 @@ def _seconds(text: str) -> str:
 
 
 class CapacitySettings(Settings):
-    """What the database has for Shepherd. No function reads it; the rules between settings do."""
+    """The capacity of the database. No function reads it; the rules between settings do."""
 
     table = "bmdb"
 
@@ -95,7 +95,8 @@ class DeploymentSettings(Settings):
     )
     loop_concurrency: Count | None = Field(
         None,
-        description="Maximum number of concurrent invocations of each loop; unset: as many as fit into its time.",
+        description="Maximum number of concurrent invocations of each loop; unset: as many as its schedule can start "
+        "before the first one times out.",
     )
     agent_api_rate: int | None = Field(
         None,
@@ -111,7 +112,7 @@ class DeploymentSettings(Settings):
 
 
 class OperatorSettings(Settings):
-    """What operators' commands read, in environment variables alone. No function reads it, or may."""
+    """What operators' commands read, in environment variables alone. No function reads it, or is permitted to."""
 
     installation_key_source: str = Field(
         "ssm:/shepherd/installation-key",
@@ -119,5 +120,6 @@ class OperatorSettings(Settings):
     )
     logs: str = Field(
         "shepherd",
-        description="Where `shepherdctl logs` reads: the name of a stack, or the path of a file, with a slash.",
+        description="Where `shepherdctl logs` reads: the name of a stack, or the path of a file, which must contain a "
+        "slash.",
     )

@@ -1,9 +1,8 @@
 """
 The settings document: TOML with a version, read as a whole or not at all. No input or output.
 
-A document is the operator's text, which anything may have happened to: every
-fault of it is reported at once, with key, value and what was wanted, and none
-of them can make the reader run for long.
+A document may contain anything. All of its faults are reported at once, each with
+key, value and what was wanted, and none can make the reader run for long.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ LIMIT_BYTES = 65_536
 MAX_PARTS = 8
 """Names in one key, such as the two of ``provider.static``. The time of the parser grows with their square."""
 MAX_FAULTS = 50
-"""So many are listed; of the others the number."""
+"""At most so many are listed; the others are only counted."""
 
 PLACEHOLDER = "FIXME"
 """Stands in a new document for what its operator must fill in; refused in every value."""
 
 _HASH_LENGTH = 12
 _PROVIDER = "provider"
-_TEXT = re.compile(  # a string of TOML, or a comment; one that does not end goes to the end of its line, or of all
+_TEXT = re.compile(  # a string of TOML, or a comment; one that is not closed ends with its line, or with the document
     r'''"""(?:\\.|[^\\])*?(?:"{3,5}|\\?\Z)|'{3}.*?(?:'{3,5}|\Z)|"(?:\\.|[^"\\\n])*"?|'[^'\n]*'?|\#[^\n]*''', re.DOTALL
 )
 _KINDS = {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
@@ -112,7 +111,7 @@ def parse(content: bytes) -> tuple[Document, list[str]]:
 
 
 def digest(content: bytes) -> str:
-    """Return by what logs name a document: the beginning of the SHA-256 of its text."""
+    """Return the name of a document in logs: the beginning of the SHA-256 of its text."""
     return hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]
 
 
@@ -122,7 +121,7 @@ def unknown(table: str, name: str) -> str:
 
 
 def bounded(faults: list[str]) -> list[str]:
-    """Return *faults*, of very many the first and the number of the others."""
+    """Return *faults*; if there are more than ``MAX_FAULTS``, the first of them and the number of the others."""
     if len(faults) <= MAX_FAULTS:
         return faults
     return [*faults[:MAX_FAULTS], f"and {len(faults) - MAX_FAULTS} more"]
@@ -138,7 +137,7 @@ def _toml(content: bytes) -> dict[str, Any]:
         _refuse_long_keys(text)
         return tomllib.loads(text)
     except RecursionError as error:
-        raise ConfigError(["the document is nested too deep: it has tables of keys and nothing below them"]) from error
+        raise ConfigError(["the document is nested too deep: a table of settings holds plain values only"]) from error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(
@@ -147,7 +146,7 @@ def _toml(content: bytes) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"the document is not TOML: {shown_text(str(error))}"]) from error
     except ValueError as error:
-        raise ConfigError(["the document has a number with thousands of digits"]) from error
+        raise ConfigError(["the document has a number with thousands of digits, which no setting accepts"]) from error
 
 
 def _refuse_long_keys(text: str) -> None:
@@ -217,7 +216,7 @@ def _hint(table: str, name: str) -> str:
         return f": it must be a table, [{name}]"
     elsewhere = [other for other, keys in tables().items() if name in keys]
     if elsewhere:
-        return ": it belongs " + " or ".join(f"into [{other}]" if other else "to the top" for other in elsewhere)
+        return ": it belongs " + " or ".join(f"in [{other}]" if other else "at the top" for other in elsewhere)
     from difflib import get_close_matches  # noqa: PLC0415 - only for a mistake
 
     names = {name: path(other, name) for other, keys in tables().items() for name in keys}

@@ -96,7 +96,7 @@ def effective(document: Document | None) -> Effective:
 
 
 def _capabilities(provider: str | None) -> frozenset[Capability]:
-    """Return what the provider can do at least with some machines; of an unknown one, that is everything."""
+    """Return what the provider can do with at least some machines; everything, if it is unknown."""
     return next((spec.always.union(spec.sometimes) for spec in SPECS if spec.name == provider), frozenset(Capability))
 
 
@@ -108,7 +108,7 @@ def _provider(document: Document | None) -> str | None:
 def _read(
     settings_type: type[Settings], document: Document | None, *, complete: bool = True
 ) -> tuple[dict[str, Value], list[str]]:
-    """Return the values of one type and its faults; not *complete*: values may be missing."""
+    """Return the values of one type and its faults. If not *complete*, required values may be missing."""
     from_document = {} if document is None else document.values(settings_type)
     environment, defaults = variables(PREFIX), variables(DEFAULT_PREFIX)
     values = given(settings_type, document)

@@ -29,14 +29,14 @@ TOP = ""
 BMDB = BmdbSettings.table
 
 _OWN = "bmdb_statement_timeout_seconds"
-"""Is never the same for all functions."""
+"""The setting of the BMDB that each function has for itself."""
 _ONE_FOR_ALL = {*ProviderChoice.model_fields, *SshSettings.model_fields, *BmdbSettings.model_fields} - {_OWN}
 """Settings that no function may have a value of its own for."""
 
 
 @cache
 def tables() -> Mapping[str, Mapping[str, FieldInfo]]:
-    """Return the keys of each table, with the settings that they are; the name of the top is empty."""
+    """Return the settings of each table by key; the name of the top is empty."""
     shared: dict[str, FieldInfo] = {}
     own: dict[str, dict[str, FieldInfo]] = {name: {} for name in FUNCTIONS}
     for function, settings_type in FUNCTIONS.items():

@@ -228,7 +228,7 @@ def test_one_setting_of_a_deployment_is_changed(shepherdctl: CommandLine, s3: An
         ([INTERVAL, "1e999"], f"{INTERVAL} is '1e999': it must be a whole number."),
         ([INTERVAL, "4000"], f"{INTERVAL} is 4000: "),
         ([INTERVAL, "6"], "heartbeat_interval_seconds is 6"),
-        (["heartbeat_interval_seconds", "600"], "heartbeat_interval_seconds is unknown: it belongs into [agent_api]"),
+        (["heartbeat_interval_seconds", "600"], "heartbeat_interval_seconds is unknown: it belongs in [agent_api]"),
         (["no.such", "1"], "no.such is unknown"),
         ([INTERVAL, "6\n0"], "it must be printable text on one line"),
         ([INTERVAL, "600", "/etc/settings.toml"], "'/etc/settings.toml' is not in S3"),

@@ -17,8 +17,8 @@ DOCUMENTS = {
     "agent_ca_source": ("initializer", "agent-ca.pem"),
 }
 """
-Settings that name a document, with a function that has the setting, and the name that the permissions of a deployment
-have for it in S3 and SSM.
+Settings that name a document: a function that has the setting, and the document's name in S3 and SSM, as the
+permissions of a deployment have it.
 """
 
 
@@ -35,21 +35,21 @@ def _named(document: str) -> Broken:
 def _launch_template(template: str | None) -> str | None:
     if template is None or template.startswith("lt-"):
         return None
-    return "permissions know launch templates by their id: name it as lt-…"
+    return "permissions name launch templates by id: set the id, lt-…"
 
 
 def _groups(groups: str | None, template: str | None) -> str | None:
     if groups or template:
         return None
-    return "functions may not launch into the default group: set one of them"
+    return "functions may not launch into the default group: set ec2_security_groups or ec2_launch_template"
 
 
 def _unchecked_agent(owner: str | None, sha256: str | None) -> str | None:
     if owner is None or sha256 is not None:
         return None
     return (
-        "whatever is in the bucket would run as root on the machines: set it to what agent/build.py prints, or to "
-        '"any" to accept that'
+        "whatever is in the bucket would run as root on the machines: set agent_sha256 to what agent/build.py prints, "
+        'or to "any" to accept that'
     )
 
 

@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from shepherd_core.domain.remediation import Step
 
 _SHORTEST_INTERVAL = 10
-"""Seconds. Agents report no more often."""
+"""Seconds. Agents do not report more often."""
 _INTERVALS = 2.5
-"""A machine is healthy for so many intervals at least (the view machine_need)."""
+"""A machine counts as healthy for at least this many intervals after a heartbeat (the view machine_need)."""
 _LOST_REQUESTS_SECONDS = 260
 """
-How long a healthy machine may be without a heartbeat that loses three requests in a row, where that is longer than
-two and a half intervals: then an interval has less than 103 seconds. One with its jitter, a relay that hangs for a
-twelfth of it and 8 seconds, four requests of 20 seconds each (the last one arrives), and pauses of at most 10, 15 and
-22.5 seconds are together less than 260.
+The longest time without a heartbeat of a healthy machine that loses three requests in a row, for intervals below 103
+seconds. (For longer ones it is less than two and a half intervals.) It is the sum of an interval with its jitter, a
+relay that hangs for a twelfth of the interval and 8 seconds, four requests of 20 seconds each (the last one arrives),
+and the pauses between them of at most 10, 15 and 22.5 seconds.
 """
 _LONGEST_MINUTES = 30
+"""At most so many may pass between two runs of the Recoverer, whatever the heartbeat timeout is."""
 _TIMEOUTS = 3
 """How many heartbeat timeouts may pass between two runs of the Recoverer."""
 _DAY = 86_400
@@ -60,17 +61,17 @@ def _rarely(minutes: int, timeout: float) -> str | None:
     more = f", or set the timeout to {minutes * 60 / _TIMEOUTS:g} or more" if minutes <= _LONGEST_MINUTES else ""
     oftener = f"run the Recoverer every {math.floor(longest)} minutes or more often" if longest >= 1 else ""
     return (
-        "unhealthy machines would wait for several times their timeout, since a gap between two runs of the Recoverer "
-        f"counts for no machine: {oftener}{more}".replace(": , or", ":")
+        "unhealthy machines would wait for several times their timeout, since a long gap between two runs of the "
+        f"Recoverer does not count as time without a heartbeat: {oftener}{more}".replace(": , or", ":")
     )
 
 
-def _lost_requests(interval: int, timeout: float) -> str | None:  # noqa: ARG001 - of an interval before this one, too
+def _lost_requests(interval: int, timeout: float) -> str | None:  # noqa: ARG001 - it holds for the interval before this one too
     if timeout >= _LOST_REQUESTS_SECONDS:
         return None
     return (
-        "healthy machines would be recovered that lose three requests in a row, and an interval of up to 102 seconds "
-        f"may still be in use: set the timeout to {_LOST_REQUESTS_SECONDS} or more"
+        "healthy machines that lose three requests in a row would be recovered, as some agents may still have an "
+        f"interval of up to 102 seconds: set the timeout to {_LOST_REQUESTS_SECONDS} or more"
     )
 
 
@@ -79,8 +80,8 @@ def _too_often(interval: int, report: float) -> str | None:
     if interval >= shortest:
         return None
     return (
-        f"agents report every {_SHORTEST_INTERVAL} seconds at most, and what comes sooner than min_report_seconds is "
-        f"refused: set heartbeat_interval_seconds to {shortest} or more"
+        f"agents do not report more often than every {_SHORTEST_INTERVAL} seconds, and reports sooner than "
+        f"min_report_seconds after the last one are refused: set heartbeat_interval_seconds to {shortest} or more"
     )
 
 
@@ -95,8 +96,8 @@ def _steps(*values: Any) -> str | None:
     if not short:
         return None
     return (
-        "machines would get the next step before an agent start was tried twice after the last one: grace must be "
-        f"longer than boot-wait and the {again:g} seconds until the next try; {'; '.join(short)}"
+        "machines would get the next step before an agent start was tried twice after the last step: grace must be "
+        f"longer than boot-wait plus the {again:g} seconds between the two; {'; '.join(short)}"
     )
 
 

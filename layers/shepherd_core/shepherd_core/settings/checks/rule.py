@@ -18,4 +18,4 @@ class Rule:
     """The settings, each as ``function.name``."""
     broken: Broken
     facts: tuple[str, ...] = ()
-    """What nobody sets and ``broken`` gets after the settings: ``provider.capabilities``, ``deployment.enabled``."""
+    """Values that are not set, which ``broken`` gets last: ``provider.capabilities``, ``deployment.enabled``."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shepherd_core.settings.checks.rule import Broken
 
 _RETRIES = 2
-"""Heartbeats for which the agent API must have room instead of one, because agents repeat what was lost."""
+"""How many requests for each heartbeat the agent API must have room for, because agents repeat lost ones."""
 CLAIM_SECONDS = 30.0
 """How long claims, and what comes before them, may take."""
 
@@ -47,7 +47,7 @@ def _no_machine(machine: float, timeout: float) -> str | None:
     if needed <= timeout:
         return None
     return (
-        "no machine would be worked on, since one is begun only if there is time to end: set machine_seconds to "
+        "no machine would be worked on, since work begins only if there is time to end it: set machine_seconds to "
         f"{timeout - needed + machine:g} or less, or give the function {needed:g} seconds"
     )
 
@@ -87,8 +87,8 @@ def _statement(kept: float) -> Broken:
         if sum(parts) + kept <= timeout:
             return None
         return (
-            "a slow database would let the function be killed instead of failing with the reason: a statement may "
-            f"take {timeout - kept - sum(parts[:-1]):g} seconds or less"
+            "with a slow database the function would be killed before it could report the reason: set "
+            f"bmdb_statement_timeout_seconds to {timeout - kept - sum(parts[:-1]):g} or less"
         )
 
     return broken
@@ -100,7 +100,8 @@ def _transaction(connect: float, statement: float) -> str | None:
         return None
     return (
         f"a transaction could last {FLOOR_SECONDS} seconds after it made a machine due, and claims would then not find "
-        f"the machine: a statement and half a connection may together take less than {FLOOR_SECONDS / 2:g} seconds"
+        "the machine: bmdb_statement_timeout_seconds and half of bmdb_connect_timeout_seconds must together be less "
+        f"than {FLOOR_SECONDS / 2:g}"
     )
 
 
@@ -133,7 +134,7 @@ def _heartbeats(rate: int | None, machines: int, interval: int) -> str | None:
     if rate is None or needed <= rate:
         return None
     return (
-        f"heartbeats would be refused, since so many machines send up to {needed} a second when some are lost: set "
+        f"heartbeats would be refused, since this fleet sends up to {needed} a second while some are lost: set "
         f"SHEPHERD_AGENT_API_RATE in template.yaml to {needed} and deploy, lower max_machines, or let agents report "
         "less often"
     )

@@ -28,4 +28,4 @@ FUNCTIONS: dict[str, type[Settings]] = {
     "agent_api": AgentApiSettings,
     "migrator": MigratorSettings,
 }
-"""The settings of each function, by the name that its table in the document has as well."""
+"""The settings of each function by its name, which is also the name of its table in the document."""

@@ -57,8 +57,8 @@ class BreakerSettings(Settings):
         ge=0,
         le=1,
         description="Maximum share of the machines that report, per provider or location, whose agents lost requests "
-        "before their last heartbeat. Above it, by more than chance in a small fleet, recovery is suspended there; "
-        "1: no limit.",
+        "before their last heartbeat. Above it, recovery is suspended there; a small fleet must exceed it by more than "
+        "chance. 1: no limit.",
     )
     breaker_share_min_machines: int = Field(
         10, ge=1, le=1_000, description="Smallest fleet to which the share limits apply."

@@ -39,13 +39,13 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
         5,
         ge=0,
         le=3_600,
-        description="Seconds between two creations at the provider; 0: no wait. Machines that already exist are taken "
-        "over without a wait.",
+        description="Seconds between two creations at the provider; 0: no wait. Machines that already exist are "
+        "recorded without a wait.",
     )
     penalty_seconds: Seconds = Field(
         3_600,
-        description="Seconds for which capacity is left alone after a failure, and after which a begun creation that "
-        "left no trace at the provider is abandoned.",
+        description="Seconds for which capacity is left alone after a failure, and after which a creation is abandoned "
+        "if it left no trace at the provider.",
     )
     boot_seconds: float | None = Field(
         None,
@@ -63,8 +63,8 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
     )
     assimilate: bool = Field(
         False,  # noqa: FBT003 - the default of a field
-        description="Take machines that are ours at the provider and unknown to the BMDB into the BMDB, instead of "
-        "disputing them.",
+        description="Take machines that are ours at the provider, but not in the BMDB, into the BMDB; otherwise they "
+        "are drift.",
     )
 
 
@@ -104,8 +104,8 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
     )
     require_known_host_key: bool = Field(
         False,  # noqa: FBT003 - the default of a field
-        description="Contact no machine whose SSH host key neither provider nor operator has named; false: pin the key "
-        "that is seen first.",
+        description="Contact only machines whose SSH host key the provider or an operator has named; false: pin the "
+        "key that is seen first.",
     )
     ssh_connect_timeout_seconds: Seconds = Field(2, description="Seconds to wait for an SSH connection.")
     agent_timeout_seconds: Seconds = Field(60, description="Seconds to wait for the agent's answer at takeover.")
@@ -150,8 +150,8 @@ class RecovererSettings(
         10,
         ge=0,
         le=3_600,
-        description="Seconds to look over SSH, before a step that interrupts a machine, whether it is alive and its "
-        "agent runs: then only the agent is started anew; 0: do not look.",
+        description="Maximum seconds of the look over SSH before a step. If it finds the machine alive, only the agent "
+        "is started anew; 0: do not look.",
     )
     boot_wait_seconds: float = Field(
         120, ge=0, le=86_400, description="Seconds after a reboot before an agent start is tried."

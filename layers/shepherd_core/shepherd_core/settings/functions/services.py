@@ -1,4 +1,4 @@
-"""The settings of the functions that are no loops: the agent API and the Migrator."""
+"""The settings of the functions that are not loops: the agent API and the Migrator."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class AgentApiSettings(BmdbSettings, EndpointSettings):
     path_prefix: str | None = Field(
         None,
         pattern="^/[^/?#]+$",
-        description="What the path of the endpoint begins with, as the deployment says; requests for any other are "
-        "refused unread. Unset: any.",
+        description="Prefix that the path of every request must have, set by the deployment; other requests are "
+        "refused unread. Unset: none.",
     )
     max_body_bytes: int = Field(
         65_536, ge=1_024, le=6_000_000, description="Maximum size of an agent's report in bytes."
@@ -46,8 +46,8 @@ class AgentApiSettings(BmdbSettings, EndpointSettings):
         ge=1,
         le=3_600,
         description="Seconds between two heartbeats of an agent; told to each agent with the answer to its next one. "
-        "At least 10. A machine has two and a half of them, and at least heartbeat_timeout_seconds, until it is "
-        "unhealthy.",
+        "At least 10. A machine is unhealthy after two and a half intervals without a heartbeat, but not before "
+        "heartbeat_timeout_seconds.",
     )
     relays: Annotated[str, AfterValidator(_valid_relays)] = Field(
         "",
@@ -58,8 +58,8 @@ class AgentApiSettings(BmdbSettings, EndpointSettings):
         5,
         ge=0,
         le=3_600,
-        description="Minimum seconds between two reports of an agent to one process of the function; those that come "
-        "sooner are refused.",
+        description="Minimum seconds between two reports of an agent, as far as one instance of the function knows; "
+        "those that come sooner are refused.",
     )
     min_hardware_report_seconds: float = Field(
         60, ge=0, le=86_400, description="Minimum seconds between two hardware reports of an agent, in the same way."
@@ -84,6 +84,6 @@ class MigratorSettings(BmdbSettings):
         ge=1,
         le=100_000,
         description="Maximum number of connections of the agent API to the database, which the Migrator sets for its "
-        "user; requests beyond are answered with 503. The rest is for the loops. Without effect if all functions log "
-        "in as one user.",
+        "user; requests beyond them are answered with 503. The rest is for the loops. Without effect if all functions "
+        "log in as one user.",
     )

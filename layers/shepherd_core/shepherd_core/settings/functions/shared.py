@@ -72,7 +72,8 @@ class SshKeySettings(Settings):
 
     ssh_key_parameter: str = Field(
         "/shepherd/ssh-key",
-        description="Name of the SSM parameter that holds the SSH key; that of its public half ends with .pub besides.",
+        description="Name of the SSM parameter that holds the SSH key; the parameter with its public half has this "
+        "name and .pub.",
     )
 
 

@@ -24,7 +24,7 @@ class LatitudeSettings(Settings):
         description="Id of the project of our servers. Servers that others make in it are left alone."
     )
     latitude_limit: Annotated[int, Field(ge=1, lt=10**LONGEST_SLOT)] = Field(
-        description="Most servers in the project that are Shepherd's."
+        description="Maximum number of Shepherd's servers in the project."
     )
     latitude_site: FilledIn = Field(description="Slug of the site where servers are made, such as ASH.")
     latitude_plan: FilledIn = Field(description="Slug of the plan of new servers, such as c3-small-x86.")

@@ -24,7 +24,9 @@ class PhoenixnapSettings(Settings):
         description="Name of the fleet, with which our servers' host names begin; all other servers are ignored. Lower "
         "case, digits and hyphens, at most 20 characters."
     )
-    phoenixnap_limit: Annotated[int, Field(ge=1, lt=10**LONGEST_SLOT)] = Field(description="Most servers of the fleet.")
+    phoenixnap_limit: Annotated[int, Field(ge=1, lt=10**LONGEST_SLOT)] = Field(
+        description="Maximum number of servers of the fleet."
+    )
     phoenixnap_location: FilledIn = Field(description="Location where servers are made, such as PHX.")
     phoenixnap_type: FilledIn = Field(description="Type of new servers, such as s1.c1.small.")
     phoenixnap_os: str = Field(

@@ -31,7 +31,7 @@ class RedfishSettings(Settings):
     )
     redfish_graceful: bool = Field(
         False,  # noqa: FBT003 - the default of a field
-        description="Ask the operating system to restart, if the BMC can; a hung system may not react. Otherwise "
+        description="Ask the operating system to restart, if the BMC can do so; a hung system may not react. false: "
         "restart by force.",
     )
     redfish_boot_source: str | None = Field(

@@ -23,13 +23,13 @@ class ScalewaySettings(Settings):
         description="Name of the fleet, in the tags of our servers; all other servers of the project are left alone.",
     )
     scaleway_limit: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        description="Most servers that the fleet may have in the zone."
+        description="Maximum number of servers of the fleet in the zone."
     )
     scaleway_zone: str = Field(description="Availability zone of our servers, such as fr-par-2.")
     scaleway_offer: FilledIn = Field(description="Id of the offer that new servers are ordered with.")
     scaleway_billing: Literal["hourly", "monthly"] = Field(
         "hourly",
-        description="How the offer must be paid for; nothing is ordered if it is another. Monthly ones have a "
+        description="How the offer is paid for; if the offer says otherwise, nothing is ordered. Monthly offers have a "
         "commitment fee.",
     )
     scaleway_os: FilledIn = Field(description="Id of the operating system that is installed.")
