@@ -22,7 +22,7 @@ from shepherd_core.adapters.agent_cache import AgentCache, AgentFile
 from shepherd_core.adapters.documents import read
 from shepherd_core.domain.errors import AgentMismatch, SourceError, SourceMissing, SourceUnavailable
 
-from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
+from tests.support.providers.scripted_http import Answer, Request, Script, scripted_server
 
 URL = "s3://agents/v1/agent"
 
@@ -38,7 +38,7 @@ def s3(aws: None) -> Any:
 class ScriptedS3:
     """One object in an S3 that the test can make fail; knows only GetObject."""
 
-    def __init__(self, server: ScriptedServer) -> None:
+    def __init__(self, server: Script) -> None:
         self.server = server
         self.answer = Answer(200, b"agent 1", {"ETag": '"1"'})
         server.answer = self._answer

@@ -10,7 +10,7 @@ import pytest
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.domain.errors import SecretError, SecretMissing, SecretUnavailable
 
-from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
+from tests.support.providers.scripted_http import Answer, Script, scripted_server
 
 NAME = "/shepherd/ssh-key"
 VALUE = "correct horse battery staple"
@@ -23,7 +23,7 @@ def ssm(aws: None) -> Any:
 
 
 @pytest.fixture
-def scripted_ssm(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+def scripted_ssm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
     """Let SSM be a server that the test scripts; it holds the secret unless told otherwise."""
     with scripted_server(lambda _: _ok({"Parameter": {"Name": NAME, "Value": VALUE}})) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_SSM", server.url)
@@ -57,7 +57,7 @@ def test_a_missing_secret_is_named(ssm: Any) -> None:
     assert SsmSecretStore().find(NAME) is None
 
 
-def test_a_secret_is_read_once_while_it_is_fresh(scripted_ssm: ScriptedServer) -> None:
+def test_a_secret_is_read_once_while_it_is_fresh(scripted_ssm: Script) -> None:
     """A function runs every minute; SSM allows 40 calls a second to a whole account."""
     store = SsmSecretStore(max_age_seconds=300)
     assert [store.get(NAME), store.get(NAME)] == [VALUE, VALUE]
@@ -65,7 +65,7 @@ def test_a_secret_is_read_once_while_it_is_fresh(scripted_ssm: ScriptedServer) -
     assert json.loads(scripted_ssm.requests[0].body) == {"Name": NAME, "WithDecryption": True}
 
 
-def test_a_secret_that_is_not_fresh_is_read_again(scripted_ssm: ScriptedServer) -> None:
+def test_a_secret_that_is_not_fresh_is_read_again(scripted_ssm: Script) -> None:
     """A secret that was replaced must arrive without a deployment."""
     store = SsmSecretStore(max_age_seconds=0)
     store.get(NAME)
@@ -73,7 +73,7 @@ def test_a_secret_that_is_not_fresh_is_read_again(scripted_ssm: ScriptedServer) 
     assert store.get(NAME) == "new"
 
 
-def test_an_invalidated_secret_is_read_again(scripted_ssm: ScriptedServer) -> None:
+def test_an_invalidated_secret_is_read_again(scripted_ssm: Script) -> None:
     """After a refusal the newest API key is tried before an operator is alarmed."""
     store = SsmSecretStore()
     store.get(NAME)
@@ -148,7 +148,7 @@ def test_the_loser_of_the_race_to_create_a_secret_uses_the_winners(ssm: Any) -> 
     assert store.get(NAME) == "of the winner"
 
 
-def test_a_secret_that_was_just_made_elsewhere_may_not_show_yet(scripted_ssm: ScriptedServer) -> None:
+def test_a_secret_that_was_just_made_elsewhere_may_not_show_yet(scripted_ssm: Script) -> None:
     """SSM reads lag behind: to go on with one's own secret would be the worst of answers."""
     scripted_ssm.answer = lambda request: _refusal(
         "ParameterAlreadyExists" if "PutParameter" in request.headers["X-Amz-Target"] else "ParameterNotFound"
@@ -168,7 +168,7 @@ def test_a_secret_that_was_just_made_elsewhere_may_not_show_yet(scripted_ssm: Sc
     ],
 )
 def test_a_failure_is_ours_and_leaves_what_is_stored_alone(
-    scripted_ssm: ScriptedServer, answer: Answer, kind: type[SecretError], said: str
+    scripted_ssm: Script, answer: Answer, kind: type[SecretError], said: str
 ) -> None:
     """It is not taken for an absent one, also where that is allowed."""
     scripted_ssm.answer = lambda _: answer
@@ -201,9 +201,7 @@ def test_a_missing_region_is_an_error_of_the_secret(monkeypatch: pytest.MonkeyPa
     ("code", "kind"),
     [("ValidationException", SecretMissing), ("AccessDeniedException", SecretMissing)],
 )
-def test_a_secret_that_cannot_be_stored_is_not_logged(
-    scripted_ssm: ScriptedServer, code: str, kind: type[SecretError]
-) -> None:
+def test_a_secret_that_cannot_be_stored_is_not_logged(scripted_ssm: Script, code: str, kind: type[SecretError]) -> None:
     """Some of AWS's refusals repeat what was sent, and this request holds a secret."""
     text = "not this" if code.startswith("Access") else f"Value '{VALUE}' at 'value' is wrong"
     scripted_ssm.answer = lambda _: _refusal(code, text)

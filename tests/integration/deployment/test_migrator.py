@@ -25,7 +25,7 @@ from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.deployment import function_process
-from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
+from tests.support.providers.scripted_http import Answer, Script, scripted_server
 from tests.support.waiting import eventually
 
 LATEST = migrations()[-1].version
@@ -38,7 +38,7 @@ ASKED = {
 
 
 @pytest.fixture
-def cloudformation() -> Iterator[ScriptedServer]:
+def cloudformation() -> Iterator[Script]:
     """Return what waits for answers at a URL."""
     with scripted_server(lambda _: Answer()) as server:
         yield server
@@ -62,7 +62,7 @@ def bmdb(empty: BmdbSettings, clock: ManualClock) -> Iterator[Connection]:
     connection.close()
 
 
-def asked(server: ScriptedServer, kind: str, version: object = LATEST, before: object = None) -> dict[str, Any]:
+def asked(server: Script, kind: str, version: object = LATEST, before: object = None) -> dict[str, Any]:
     """Return what CloudFormation sends."""
     event: dict[str, Any] = {
         **ASKED,
@@ -87,7 +87,7 @@ def invoke(event: Mapping[str, Any], seconds: float = 60) -> dict[str, Any]:
     return lambda_handler(dict(event), context)
 
 
-def answered(server: ScriptedServer) -> dict[str, Any]:
+def answered(server: Script) -> dict[str, Any]:
     """Return the one answer that CloudFormation took."""
     (request,) = server.requests
     answer: dict[str, Any] = json.loads(request.body)
@@ -103,7 +103,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHEPHERD_BMDB_HOST", raising=False)
 
 
-def test_the_first_deployment_makes_the_schema(cloudformation: ScriptedServer, bmdb: Connection) -> None:
+def test_the_first_deployment_makes_the_schema(cloudformation: Script, bmdb: Connection) -> None:
     """So that the loops, which are deployed after it, find what they need."""
     invoke(asked(cloudformation, "Create"))
     answer = answered(cloudformation)
@@ -112,7 +112,7 @@ def test_the_first_deployment_makes_the_schema(cloudformation: ScriptedServer, b
     assert schema_version(bmdb) == LATEST
 
 
-def test_an_upgrade_applies_what_is_missing(cloudformation: ScriptedServer, bmdb: Connection) -> None:
+def test_an_upgrade_applies_what_is_missing(cloudformation: Script, bmdb: Connection) -> None:
     """And nothing twice."""
     migrate(bmdb, known=())
     invoke(asked(cloudformation, "Update", before=LATEST - 1))
@@ -120,15 +120,13 @@ def test_an_upgrade_applies_what_is_missing(cloudformation: ScriptedServer, bmdb
     assert schema_version(bmdb) == LATEST
 
 
-def test_the_answer_has_an_empty_content_type(cloudformation: ScriptedServer, bmdb: Connection) -> None:
+def test_the_answer_has_an_empty_content_type(cloudformation: Script, bmdb: Connection) -> None:
     """The URL is signed for that; with another one the storage behind it refuses the answer."""
     invoke(asked(cloudformation, "Create"))
     assert cloudformation.requests[0].headers["Content-Type"] == ""
 
 
-def test_a_refused_migration_fails_the_deployment_with_the_reason(
-    cloudformation: ScriptedServer, bmdb: Connection
-) -> None:
+def test_a_refused_migration_fails_the_deployment_with_the_reason(cloudformation: Script, bmdb: Connection) -> None:
     """CloudFormation shows it to the operator, and does not deploy the loops that need the schema."""
     migrate(bmdb)
     bmdb.script("UPDATE schema_migrations SET checksum = 'another' WHERE version = 1")
@@ -138,7 +136,7 @@ def test_a_refused_migration_fails_the_deployment_with_the_reason(
     assert answer["Reason"].startswith("MigrationRefused: migration 1 ")
 
 
-def test_wrong_settings_fail_the_deployment(cloudformation: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_fail_the_deployment(cloudformation: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that breaks before it begins still owes an answer."""
     nowhere(monkeypatch)
     invoke(asked(cloudformation, "Create"))
@@ -146,9 +144,7 @@ def test_wrong_settings_fail_the_deployment(cloudformation: ScriptedServer, monk
     assert "SHEPHERD_BMDB_HOST is not set" in answered(cloudformation)["Reason"]
 
 
-def test_code_and_template_of_different_versions_fail_the_deployment(
-    cloudformation: ScriptedServer, bmdb: Connection
-) -> None:
+def test_code_and_template_of_different_versions_fail_the_deployment(cloudformation: Script, bmdb: Connection) -> None:
     """A build that was forgotten would else be found out by the loops, at night."""
     invoke(asked(cloudformation, "Create", version=LATEST + 1))
     assert "this code needs" not in answered(cloudformation)["Reason"]
@@ -159,7 +155,7 @@ def test_code_and_template_of_different_versions_fail_the_deployment(
     assert schema_version(bmdb) == 0
 
 
-def test_a_database_that_is_newer_fails_a_deployment(cloudformation: ScriptedServer, bmdb: Connection) -> None:
+def test_a_database_that_is_newer_fails_a_deployment(cloudformation: Script, bmdb: Connection) -> None:
     """The loops would not run; the operator must learn at once what to do."""
     migrate(bmdb)
     bmdb.script("INSERT INTO schema_migrations VALUES (99, 'of the future', '')")
@@ -169,7 +165,7 @@ def test_a_database_that_is_newer_fails_a_deployment(cloudformation: ScriptedSer
 
 
 def test_a_rollback_is_let_pass(
-    cloudformation: ScriptedServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cloudformation: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A failed rollback leaves a stack that cannot be deployed to, so it must succeed; the log has the consequences."""
     nowhere(monkeypatch)
@@ -182,7 +178,7 @@ def test_a_rollback_is_let_pass(
 
 @pytest.mark.parametrize("version", [LATEST, "nonsense"])
 def test_to_delete_the_stack_touches_nothing(
-    cloudformation: ScriptedServer, monkeypatch: pytest.MonkeyPatch, version: object
+    cloudformation: Script, monkeypatch: pytest.MonkeyPatch, version: object
 ) -> None:
     """The fleet's history outlives the deployment; and what never worked can still be deleted."""
     nowhere(monkeypatch)
@@ -191,9 +187,7 @@ def test_to_delete_the_stack_touches_nothing(
 
 
 @pytest.mark.parametrize("change", [{"RequestType": "Frobnicate"}, {"ResourceProperties": {"SchemaVersion": "new"}}])
-def test_a_request_that_is_not_understood_is_answered_too(
-    cloudformation: ScriptedServer, change: dict[str, Any]
-) -> None:
+def test_a_request_that_is_not_understood_is_answered_too(cloudformation: Script, change: dict[str, Any]) -> None:
     """Silence would hold the deployment for an hour."""
     invoke({**asked(cloudformation, "Create"), **change})
     assert answered(cloudformation)["Reason"].startswith("EventInvalid: ")
@@ -204,13 +198,13 @@ def unthinkable() -> Connection:
     raise KeyError("password=hunter2")
 
 
-def test_an_unexpected_error_is_answered_without_its_text(cloudformation: ScriptedServer, clock: ManualClock) -> None:
+def test_an_unexpected_error_is_answered_without_its_text(cloudformation: Script, clock: ManualClock) -> None:
     """An error that is not ours may hold anything, and a reason is read by everybody who sees the stack."""
     handle(asked(cloudformation, "Create"), unthinkable, clock, 60)
     assert answered(cloudformation)["Reason"] == "KeyError: unexpected; see the log"
 
 
-def test_a_long_reason_is_cut_to_what_cloudformation_takes(cloudformation: ScriptedServer, clock: ManualClock) -> None:
+def test_a_long_reason_is_cut_to_what_cloudformation_takes(cloudformation: Script, clock: ManualClock) -> None:
     """An answer that is too long counts as none."""
 
     def verbose() -> Connection:
@@ -220,9 +214,7 @@ def test_a_long_reason_is_cut_to_what_cloudformation_takes(cloudformation: Scrip
     assert answered(cloudformation)["Reason"].endswith("𝄞…")
 
 
-def test_an_answer_that_got_lost_is_sent_again(
-    cloudformation: ScriptedServer, clock: ManualClock, bmdb: Connection
-) -> None:
+def test_an_answer_that_got_lost_is_sent_again(cloudformation: Script, clock: ManualClock, bmdb: Connection) -> None:
     """No other component sends it."""
     answers = iter([Answer(500), Answer(200, b"x", missing=5), Answer()])
     cloudformation.answer = lambda _: next(answers)
@@ -234,7 +226,7 @@ def test_an_answer_that_got_lost_is_sent_again(
 
 @pytest.mark.parametrize("reached", [True, False])
 def test_an_answer_that_is_not_accepted_fails_the_function(
-    cloudformation: ScriptedServer,
+    cloudformation: Script,
     clock: ManualClock,
     bmdb: Connection,
     capsys: pytest.CaptureFixture[str],
@@ -297,9 +289,7 @@ def test_every_host_of_cloudformation_is_answered(region: str, clock: ManualCloc
     )
 
 
-def test_an_answer_is_not_sent_on_to_another_host(
-    cloudformation: ScriptedServer, bmdb: Connection, clock: ManualClock
-) -> None:
+def test_an_answer_is_not_sent_on_to_another_host(cloudformation: Script, bmdb: Connection, clock: ManualClock) -> None:
     """A redirection would lead anywhere."""
     with scripted_server(lambda _: Answer()) as other:
         cloudformation.answer = lambda _: Answer(307, b"", {"Location": other.url})
@@ -308,7 +298,7 @@ def test_an_answer_is_not_sent_on_to_another_host(
         assert other.requests == []
 
 
-def test_a_lone_surrogate_is_answered(cloudformation: ScriptedServer, bmdb: Connection) -> None:
+def test_a_lone_surrogate_is_answered(cloudformation: Script, bmdb: Connection) -> None:
     """JSON has it and UTF-8 does not; without an answer the deployment hangs for an hour."""
     event = {**asked(cloudformation, "Create"), "LogicalResourceId": "\ud800", "RequestType": "\udfff" * 20}
     invoke(event)
@@ -318,7 +308,7 @@ def test_a_lone_surrogate_is_answered(cloudformation: ScriptedServer, bmdb: Conn
 
 
 def test_the_answer_comes_before_the_time_is_up_and_nothing_is_done_after_it(
-    cloudformation: ScriptedServer, bmdb: Connection, empty: BmdbSettings
+    cloudformation: Script, bmdb: Connection, empty: BmdbSettings
 ) -> None:
     """A deployment that was told that it failed, and rolled back, must not be overtaken by its own migration."""
     migrate(bmdb, known=())
@@ -396,7 +386,7 @@ def stack(status: str) -> str:
 
 
 def test_a_deployment_with_good_settings_needs_none_of_single_functions(
-    cloudformation: ScriptedServer, bmdb: Connection, document: Path
+    cloudformation: Script, bmdb: Connection, document: Path
 ) -> None:
     """The endpoint of agents is not known yet when the schema is made."""
     invoke(asked(cloudformation, "Create"))
@@ -406,7 +396,7 @@ def test_a_deployment_with_good_settings_needs_none_of_single_functions(
 
 @pytest.mark.parametrize("kind", ["Create", "Update"])
 def test_a_deployment_with_wrong_settings_fails_with_every_fault(
-    cloudformation: ScriptedServer,
+    cloudformation: Script,
     bmdb: Connection,
     document: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -430,7 +420,7 @@ def test_a_deployment_with_wrong_settings_fails_with_every_fault(
 
 
 def test_of_very_many_faults_cloudformation_gets_those_that_fit(
-    cloudformation: ScriptedServer, bmdb: Connection, document: Path, capsys: pytest.CaptureFixture[str]
+    cloudformation: Script, bmdb: Connection, document: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It takes 4,096 bytes in all; the log has the rest."""
     document.write_text("version = 1\n" + "\n".join(f'"ключ {number} \\" {"鑰匙" * 12}" = 1' for number in range(40)))
@@ -446,7 +436,7 @@ def test_of_very_many_faults_cloudformation_gets_those_that_fit(
     ("status", "answer"), [("UPDATE_ROLLBACK_IN_PROGRESS", "SUCCESS"), ("UPDATE_IN_PROGRESS", "FAILED")]
 )
 def test_a_rollback_does_not_fail_because_of_settings(
-    cloudformation: ScriptedServer, bmdb: Connection, document: Path, aws: None, status: str, answer: str
+    cloudformation: Script, bmdb: Connection, document: Path, aws: None, status: str, answer: str
 ) -> None:
     """It would leave the stack half done, and the document cannot be rolled back with it."""
     document.write_text("version = 2")
@@ -457,7 +447,7 @@ def test_a_rollback_does_not_fail_because_of_settings(
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_rollback_grants_what_its_code_needs(
-    cloudformation: ScriptedServer, bmdb: Connection, clock: ManualClock, *, refused: bool
+    cloudformation: Script, bmdb: Connection, clock: ManualClock, *, refused: bool
 ) -> None:
     """The newer code took away what only the older needs; a refusal must not leave the stack half done."""
     granted = []
@@ -478,7 +468,7 @@ def test_a_rollback_grants_what_its_code_needs(
 
 
 def test_a_state_of_the_stack_that_is_not_known_is_no_rollback(
-    cloudformation: ScriptedServer, bmdb: Connection, document: Path, aws: None
+    cloudformation: Script, bmdb: Connection, document: Path, aws: None
 ) -> None:
     """A function that may not ask fails the deployment, as it should."""
     document.unlink()

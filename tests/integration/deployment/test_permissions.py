@@ -68,7 +68,7 @@ from tests.support.deployment.deployments import (
     transformed,
 )
 from tests.support.deployment.iam import allows
-from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
+from tests.support.providers.scripted_http import Answer, Script, scripted_server
 
 # What the platform does with a function's role, for the function and not by its code.
 BY_THE_PLATFORM = {
@@ -550,7 +550,7 @@ def climb(provider_id: ProviderId) -> None:
 
 
 @pytest.fixture
-def cloudformation() -> Iterator[ScriptedServer]:
+def cloudformation() -> Iterator[Script]:
     """Return what waits for the Migrator's answers at a URL."""
     with scripted_server(lambda _: Answer()) as server:
         yield server
@@ -562,7 +562,7 @@ def test_a_function_asks_for_what_the_table_says(
     fleet: Fleet,
     deployed: Callable[[Case], dict[str, str]],
     asked: set[tuple[str, str]],
-    cloudformation: ScriptedServer,
+    cloudformation: Script,
 ) -> None:
     """It runs as deployed: with the variables that the template gives it, against all that they name."""
     variables = deployed(case)

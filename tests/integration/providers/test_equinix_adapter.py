@@ -5,7 +5,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from uuid import UUID
 
@@ -44,7 +43,7 @@ from simulator.providers.equinix.records import KeyRecord, ReservationRecord
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from tests.conftest import ManualClock
-from tests.support.providers.equinix_script import said, serving
+from tests.support.providers.scripted_http import Answer, Request, in_turn, said, scripted_server
 from tests.support.waiting import eventually
 
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
@@ -258,13 +257,12 @@ def test_both_listings_are_asked_for_at_the_same_time(clock: ManualClock, deadli
     """The one of reservations is slow, and the session must not wait for their sum."""
     together = threading.Barrier(2)
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def answer(request: Request) -> Answer:
         together.wait(20)
-        name = "devices" if "/devices?" in handler.path else "hardware_reservations"
-        said(200, **{name: [], "meta": {"total": 0, "current_page": 1}}).send(handler)
+        name = "devices" if "/devices?" in request.path else "hardware_reservations"
+        return said(200, **{name: [], "meta": {"total": 0, "current_page": 1}})
 
-    with serving() as script:
-        script.replies = [answer]
+    with scripted_server(answer) as script:
         assert provider(script.url, clock, equinix_max_calls=2).list_machines(deadline) == []
 
 
@@ -276,16 +274,15 @@ def test_one_call_at_a_time_is_enough(world: World, deadline: Deadline) -> None:
 def test_pages_are_asked_for_with_everything_that_the_first_was(clock: ManualClock, deadline: Deadline) -> None:
     """The links between pages carry the page alone; without the rest, another listing would be continued."""
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        name = "devices" if "/devices?" in handler.path else "hardware_reservations"
-        page = int(re.findall(r"[?&]page=(\d+)", handler.path)[0])
+    def answer(request: Request) -> Answer:
+        name = "devices" if "/devices?" in request.path else "hardware_reservations"
+        page = int(re.findall(r"[?&]page=(\d+)", request.path)[0])
         meta = {"total": 2, "current_page": page, "next": {"href": "/x?page=2"} if page == 1 else None}
-        said(200, **{name: [{"id": f"{name}-{page}"}], "meta": meta}).send(handler)
+        return said(200, **{name: [{"id": f"{name}-{page}"}], "meta": meta})
 
-    with serving() as script:
-        script.replies = [answer]
+    with scripted_server(answer) as script:
         provider(script.url, clock).list_machines(deadline)
-        paths = [path for _, path, _ in script.requests]
+        paths = [request.path for request in script.requests]
     for collection in ("devices", "hardware-reservations"):
         first, second = (path for path in paths if f"/{collection}?" in path)
         assert re.sub(r"([?&]page=)\d+", r"\g<1>2", first) == second
@@ -356,7 +353,6 @@ def test_a_device_is_created_as_it_should_be(world: World, deadline: Deadline) -
 
 def test_the_request_names_metro_plan_and_one_key(clock: ManualClock, deadline: Deadline) -> None:
     """The API fills in what is missing, and not as we would: without keys it lets in the whole organisation."""
-    asked: list[dict[str, Any]] = []
     keys = {"ssh_keys": [{"id": "key-1", "label": "shepherd-key", "key": PUBLIC_KEY}]}
     reservation = {
         "id": "reservation-1",
@@ -367,22 +363,20 @@ def test_the_request_names_metro_plan_and_one_key(clock: ManualClock, deadline: 
     }
     meta = {"total": 1, "current_page": 1}
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        if handler.command == "POST":
-            said(201, id="device-1", hostname="shepherd-reservation-1", state="queued").send(handler)
-        elif "/hardware-reservations?" in handler.path:
-            said(200, hardware_reservations=[reservation], meta=meta).send(handler)
-        elif "/ssh-keys" in handler.path:
-            said(200, **keys).send(handler)
-        else:
-            said(200, devices=[], meta={"total": 0, "current_page": 1}).send(handler)
+    def answer(request: Request) -> Answer:
+        if request.method == "POST":
+            return said(201, id="device-1", hostname="shepherd-reservation-1", state="queued")
+        if "/hardware-reservations?" in request.path:
+            return said(200, hardware_reservations=[reservation], meta=meta)
+        if "/ssh-keys" in request.path:
+            return said(200, **keys)
+        return said(200, devices=[], meta={"total": 0, "current_page": 1})
 
-    with serving() as script:
-        script.replies = [answer]
+    with scripted_server(answer) as script:
         world = provider(script.url, clock)
         (offered,) = world.list_machines(deadline)
         created = world.create_machine(offered, TOKEN, deadline)
-        asked = [json.loads(body) for body in script.bodies if body]
+        asked = [json.loads(request.body) for request in script.requests if request.body]
     assert asked == [
         {
             "hostname": "shepherd-reservation-1",
@@ -626,17 +620,15 @@ def test_of_two_equal_keys_under_our_label_the_oldest_is_used(clock: ManualClock
         ("key-2", "2026-01-02", PUBLIC_KEY),
     ]
     keys = [{"id": name, "created_at": at, "key": key, "label": "shepherd-key"} for name, at, key in listed]
-    with serving() as script:
-        script.replies = [said(200, ssh_keys=keys)]
+    with scripted_server(in_turn(said(200, ssh_keys=keys))) as script:
         assert provider(script.url, clock)._key.ensure(deadline) == "key-2"
 
 
 def test_a_key_that_was_added_but_is_not_listed_is_waited_for(clock: ManualClock, deadline: Deadline) -> None:
     """Without its id nothing may be created."""
-    with serving() as script:
-        script.replies = [said(200, ssh_keys=[]), said(201, id="key-1"), said(200, ssh_keys=[])]
-        with pytest.raises(ProviderUnavailable, match="'shepherd-key'"):
-            provider(script.url, clock)._key.ensure(deadline)
+    answers = in_turn(said(200, ssh_keys=[]), said(201, id="key-1"), said(200, ssh_keys=[]))
+    with scripted_server(answers) as script, pytest.raises(ProviderUnavailable, match="'shepherd-key'"):
+        provider(script.url, clock)._key.ensure(deadline)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from werkzeug.test import Client
 from simulator.environment.faults import FakeAnswer, Scramble
 from simulator.providers.kit.fault_script import FaultScript
 from tests.conftest import read_models_once
-from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
+from tests.support.providers.scripted_http import Answer, Request, Script, scripted_server
 
 ACCOUNT, REGION = "123456789012", "eu-central-1"
 FLEET = "fleet-a"
@@ -82,7 +82,7 @@ class Ec2Api:
     """One account's EC2. What it is asked, and how it behaves, is here for tests to look at and to change."""
 
     def __init__(self) -> None:
-        self.server: ScriptedServer
+        self.server: Script
         self.calls: Counter[str] = Counter()
         self.launches: list[dict[str, str]] = []
         """The parameters of every RunInstances."""

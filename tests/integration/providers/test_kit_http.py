@@ -1,4 +1,4 @@
-"""How requests of the Equinix adapter behave when the network, the API or the credential does not."""
+"""How requests of adapters over HTTP behave when the network, the API or the credential does not."""
 
 import gzip
 import json
@@ -6,8 +6,6 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -20,15 +18,17 @@ from shepherd_core.providers.kit.auth import Header
 from shepherd_core.providers.kit.http import TEXT_LENGTH, TRIES, HttpApi
 
 from tests.conftest import ManualClock
-from tests.support.providers.equinix_script import Cut, Drop, Reply, Script, said, serving
+from tests.support.providers.scripted_http import DROPPED, Answer, Request, Script, in_turn, said, scripted_server
 
 KEY = "the-api-key"
+FINE = Answer(200, b'{"fine": true}')
+CUT = Answer(200, FINE.body, missing=100)
 
 
 @pytest.fixture
 def script() -> Iterator[Script]:
     """Return a server that answers as the test says."""
-    with serving() as server:
+    with scripted_server(in_turn(FINE)) as server:
         yield server
 
 
@@ -51,42 +51,42 @@ def whole_text(error: BaseException) -> str:
 
 
 PASSING = [
-    Reply(500),
+    Answer(500),
     said(502, error="bad gateway"),
-    Reply(503),
-    Reply(504),
-    Reply(429),
-    Drop(),
-    Cut(),
-    Reply(200, b"<html>"),
+    Answer(503),
+    Answer(504),
+    Answer(429),
+    DROPPED,
+    CUT,
+    Answer(200, b"<html>"),
 ]
 PASSING_NAMES = ["500", "502", "503", "504", "429", "dropped", "cut", "not JSON"]
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=PASSING_NAMES)
 def test_a_read_is_tried_again_after_a_passing_failure(
-    fault: Reply, script: Script, api: HttpApi, clock: ManualClock, deadline: Deadline
+    fault: Answer, script: Script, api: HttpApi, clock: ManualClock, deadline: Deadline
 ) -> None:
     """One hiccup of the network must not fail an invocation over the whole fleet."""
-    script.replies = [fault, Reply()]
+    script.answer = in_turn(fault, FINE)
     assert api.get("/things", deadline) == {"fine": True}
     assert len(script.requests) == 2
     assert len(clock.slept) == 1
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=PASSING_NAMES)
-def test_a_read_that_keeps_failing_is_given_up(fault: Reply, script: Script, api: HttpApi, deadline: Deadline) -> None:
+def test_a_read_that_keeps_failing_is_given_up(fault: Answer, script: Script, api: HttpApi, deadline: Deadline) -> None:
     """Endless retries would make an overloaded API worse."""
-    script.replies = [fault]
+    script.answer = in_turn(fault)
     with pytest.raises(ProviderUnavailable, match="GET /things"):
         api.get("/things", deadline)
     assert len(script.requests) == TRIES
 
 
 @pytest.mark.parametrize("fault", PASSING[:-1], ids=PASSING_NAMES[:-1])
-def test_a_change_is_asked_for_once(fault: Reply, script: Script, api: HttpApi, deadline: Deadline) -> None:
+def test_a_change_is_asked_for_once(fault: Answer, script: Script, api: HttpApi, deadline: Deadline) -> None:
     """It may have been made although the answer was lost; twice could mean two machines."""
-    script.replies = [fault, Reply()]
+    script.answer = in_turn(fault, FINE)
     with pytest.raises(ProviderUnavailable, match="POST /things"):
         api.post("/things", {}, deadline)
     assert len(script.requests) == 1
@@ -94,7 +94,7 @@ def test_a_change_is_asked_for_once(fault: Reply, script: Script, api: HttpApi, 
 
 def test_an_unreadable_answer_to_a_change_leaves_it_unknown(script: Script, api: HttpApi, deadline: Deadline) -> None:
     """The caller must look before it asks again."""
-    script.replies = [Reply(201, b"<html>")]
+    script.answer = in_turn(Answer(201, b"<html>"))
     with pytest.raises(ProviderUnavailable, match="not JSON"):
         api.post("/things", {}, deadline)
 
@@ -104,24 +104,24 @@ def test_a_change_that_is_merely_accepted_has_no_answer(
     status: int, script: Script, api: HttpApi, deadline: Deadline
 ) -> None:
     """Actions are queued; there is nothing to decode."""
-    script.replies = [Reply(status, b"")]
+    script.answer = in_turn(Answer(status, b""))
     assert api.post("/things", {}, deadline) is None
 
 
 @pytest.mark.parametrize("status", [301, 307, 400, 401, 403, 404, 405, 409, 422])
 def test_a_refusal_is_final(status: int, script: Script, api: HttpApi, deadline: Deadline) -> None:
     """Asking again changes nothing until somebody changes something."""
-    script.replies = [said(status, error="no")]
+    script.answer = in_turn(said(status, error="no"))
     with pytest.raises(ProviderRefused, match=rf"GET /things: {status}: no"):
         api.get("/things", deadline)
     with pytest.raises(ProviderRefused, match=rf"POST /things: {status}: no"):
         api.post("/things", {}, deadline)
-    assert [method for method, _, _ in script.requests] == ["GET", "POST"]
+    assert [request.method for request in script.requests] == ["GET", "POST"]
 
 
 def test_a_404_is_raised_as_the_error_that_the_caller_names(script: Script, api: HttpApi, deadline: Deadline) -> None:
     """A machine that is gone is news of its own; a project that is gone is a mistake in the settings."""
-    script.replies = [Reply(404)]
+    script.answer = in_turn(Answer(404))
     with pytest.raises(MachineNotFound):
         api.get("/machine", deadline, missing=MachineNotFound)
     with pytest.raises(MachineNotFound):
@@ -141,7 +141,7 @@ def test_the_api_says_when_to_come_back(
     headers: dict[str, str], pause: float, script: Script, api: HttpApi, clock: ManualClock
 ) -> None:
     """Coming sooner prolongs the ban."""
-    script.replies = [Reply(429, headers=headers), Reply(503, headers=headers), Reply()]
+    script.answer = in_turn(Answer(429, headers=headers), Answer(503, headers=headers), FINE)
     api.get("/things", Deadline(clock, 60))
     assert clock.slept == [pause, pause]
 
@@ -153,7 +153,7 @@ def test_a_retry_after_that_says_nothing_is_ignored(
     value: str, script: Script, api: HttpApi, clock: ManualClock, deadline: Deadline
 ) -> None:
     """The usual pause is made instead. A date means nothing without the API's own."""
-    script.replies = [Reply(503, headers={"Retry-After": value}), Reply()]
+    script.answer = in_turn(Answer(503, headers={"Retry-After": value}), FINE)
     api.get("/things", deadline)
     assert len(clock.slept) == 1
     assert 0.25 <= clock.slept[0] <= 0.5
@@ -163,7 +163,7 @@ def test_a_long_wait_is_left_to_the_caller(
     script: Script, api: HttpApi, clock: ManualClock, deadline: Deadline
 ) -> None:
     """Sleeping is paid for; the caller knows what else to do."""
-    script.replies = [Reply(429, headers={"Retry-After": "120"})]
+    script.answer = in_turn(Answer(429, headers={"Retry-After": "120"}))
     with pytest.raises(ProviderUnavailable) as caught:
         api.get("/things", Deadline(clock, 1_000))
     assert caught.value.retry_after == 120
@@ -175,7 +175,7 @@ def test_a_long_wait_is_left_to_the_caller(
 
 def test_pauses_grow(script: Script, api: HttpApi, clock: ManualClock, deadline: Deadline) -> None:
     """What did not help once is given more time."""
-    script.replies = [Reply(503), Reply(503), Reply()]
+    script.answer = in_turn(Answer(503), Answer(503), FINE)
     api.get("/things", deadline)
     first, second = clock.slept
     assert 0.25 <= first <= 0.5 <= second <= 1
@@ -183,7 +183,7 @@ def test_pauses_grow(script: Script, api: HttpApi, clock: ManualClock, deadline:
 
 def test_no_pause_outlives_the_deadline(script: Script, api: HttpApi, clock: ManualClock) -> None:
     """The reason of the failure is better news than that the time is up."""
-    script.replies = [Reply(503, headers={"Retry-After": "5"})]
+    script.answer = in_turn(Answer(503, headers={"Retry-After": "5"}))
     with pytest.raises(ProviderUnavailable, match="503"):
         api.get("/things", Deadline(clock, 5))
     assert clock.slept == []
@@ -211,11 +211,7 @@ def test_no_change_is_asked_for_once_the_session_is_over(script: Script, api: Ht
 
 def test_an_api_that_never_answers_is_left_at_the_deadline(script: Script) -> None:
     """An invocation must end by itself, before it is ended."""
-
-    def hold(_: BaseHTTPRequestHandler) -> None:
-        script.leave.wait(30)
-
-    script.replies = [hold]
+    script.answer = in_turn(Answer(head=b"", pause_seconds=30))
     api = HttpApi(script.url, Header("X-Auth-Token", lambda: KEY), SystemClock(), 1)
     with pytest.raises(ProviderUnavailable, match="no complete answer") as caught:
         api.get("/things", Deadline(SystemClock(), 2))
@@ -226,38 +222,20 @@ def test_an_api_that_never_answers_is_left_at_the_deadline(script: Script) -> No
 
 def test_an_answer_that_trickles_in_is_left_at_the_deadline(script: Script) -> None:
     """Each piece comes in time, the whole never does."""
-
-    def trickle(handler: BaseHTTPRequestHandler) -> None:
-        Reply(200, b"[", {"Content-Length": "1000000"}).send(handler)
-        with suppress(OSError):  # the client has left
-            while not script.leave.wait(0.02):
-                handler.wfile.write(b" ")
-
-    script.replies = [trickle]
+    script.answer = in_turn(Answer(200, b" ", repeat=10_000, pause_seconds=0.02))
     api = HttpApi(script.url, Header("X-Auth-Token", lambda: KEY), SystemClock(), 1)
     with pytest.raises(ProviderUnavailable, match="POST /things"):
         api.post("/things", {}, Deadline(SystemClock(), 2))
-    script.leave.set()
 
 
 @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 ", b"HTTP/1.1 200 OK\r\nX-Slow: "])
 def test_headers_that_trickle_in_are_cut_off(script: Script, begin: bytes) -> None:
     """A timeout of the socket begins anew with each byte; one slow server held a loop until it was killed."""
-    cut = threading.Event()
-
-    def trickle(handler: BaseHTTPRequestHandler) -> None:
-        handler.wfile.write(begin)
-        try:
-            while not script.leave.wait(0.02):
-                handler.wfile.write(b"a")
-        except OSError:
-            cut.set()
-
-    script.replies = [trickle]
+    script.answer = in_turn(Answer(head=begin, body=b"a", repeat=10_000, pause_seconds=0.02))
     api = HttpApi(script.url, Header("X-Auth-Token", lambda: KEY), SystemClock(), 1)
     with pytest.raises(ProviderUnavailable, match="POST /things: no complete answer"):
         api.post("/things", {}, Deadline(SystemClock(), 1))
-    assert cut.wait(30)
+    assert script.left.wait(30)
 
 
 def test_no_more_requests_than_allowed_are_made_at_once(script: Script, api: HttpApi, deadline: Deadline) -> None:
@@ -266,16 +244,16 @@ def test_no_more_requests_than_allowed_are_made_at_once(script: Script, api: Htt
     most: list[int] = []
     changed = threading.Condition()
 
-    def count(handler: BaseHTTPRequestHandler) -> None:
+    def count(_: Request) -> Answer:
         with changed:
             at_once[0] += 1
             most.append(at_once[0])
             changed.notify_all()
             changed.wait_for(lambda: at_once[0] > 2, timeout=0.05)  # give a third the chance to come
             at_once[0] -= 1
-        Reply().send(handler)
+        return FINE
 
-    script.replies = [count]
+    script.answer = count
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(lambda _: api.get("/things", deadline), range(6))) == [{"fine": True}] * 6
     assert max(most) == 2
@@ -283,21 +261,21 @@ def test_no_more_requests_than_allowed_are_made_at_once(script: Script, api: Htt
 
 def test_a_request_waits_for_its_turn_until_its_deadline(script: Script, deadline: Deadline) -> None:
     """Slow requests of others are no excuse."""
-    arrived = threading.Event()
+    arrived, leave = threading.Event(), threading.Event()
 
-    def hold(handler: BaseHTTPRequestHandler) -> None:
+    def hold(_: Request) -> Answer:
         arrived.set()
-        script.leave.wait(30)
-        Reply().send(handler)
+        leave.wait(30)
+        return FINE
 
-    script.replies = [hold]
+    script.answer = hold
     api = HttpApi(script.url, Header("X-Auth-Token", lambda: KEY), SystemClock(), 1)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(api.get, "/things", deadline)
         assert arrived.wait(30)
         with pytest.raises(TimeLimitExceeded):
             api.get("/things", Deadline(SystemClock(), 0.1))
-        script.leave.set()
+        leave.set()
         assert first.result() == {"fine": True}
     assert len(script.requests) == 1
 
@@ -306,16 +284,16 @@ def test_a_replaced_credential_is_taken_up(script: Script, clock: ManualClock, d
     """Keys are rotated while functions stay warm."""
     keys = iter(["old", "new"])
     api = HttpApi(script.url, Header("X-Auth-Token", lambda: next(keys)), clock, 1)
-    script.replies = [Reply(), Reply(401), Reply()]
+    script.answer = in_turn(FINE, Answer(401), FINE)
     for _ in range(3):
         api.get("/things", deadline)
     api.post("/things", {}, deadline)
-    assert [headers["x-auth-token"] for _, _, headers in script.requests] == ["old", "old", "new", "new", "new"]
+    assert [request.headers["X-Auth-Token"] for request in script.requests] == ["old", "old", "new", "new", "new"]
 
 
 def test_a_credential_that_did_not_change_is_not_tried_again(script: Script, api: HttpApi, deadline: Deadline) -> None:
     """It would only count as another failed attempt to log in."""
-    script.replies = [said(401, error="Invalid authentication token")]
+    script.answer = in_turn(said(401, error="Invalid authentication token"))
     with pytest.raises(ProviderRefused, match="Invalid authentication token"):
         api.get("/things", deadline)
     assert len(script.requests) == 1
@@ -342,7 +320,7 @@ def test_a_credential_that_cannot_be_read_is_an_error_of_the_provider(
 def test_space_around_a_credential_does_not_matter(script: Script, clock: ManualClock, deadline: Deadline) -> None:
     """Secrets that were pasted into a file end with a new line."""
     HttpApi(script.url, Header("X-Auth-Token", lambda: f" {KEY}\n"), clock, 1).get("/things", deadline)
-    assert script.requests[0][2]["x-auth-token"] == KEY
+    assert script.requests[0].headers["X-Auth-Token"] == KEY
 
 
 @pytest.mark.parametrize("broken", ["", " ", "the-api\n-key", "the-api-kéy", "the-api\x00key"])
@@ -361,16 +339,16 @@ def test_a_credential_that_cannot_be_sent_is_not_quoted(
         said(401, error=f"token {KEY} is not valid"),
         said(422, errors=["no", f"not with {KEY}"]),
         said(500, error=KEY),
-        Reply(400, KEY.encode()),
-        Reply(200, KEY.encode()),
-        Drop(),
-        Cut(),
-        Reply(302, headers={"Location": "http://127.0.0.1:1/"}),
+        Answer(400, KEY.encode()),
+        Answer(200, KEY.encode()),
+        DROPPED,
+        CUT,
+        Answer(302, headers={"Location": "http://127.0.0.1:1/"}),
     ],
 )
-def test_the_credential_is_in_no_error(fault: Reply, script: Script, api: HttpApi, deadline: Deadline) -> None:
+def test_the_credential_is_in_no_error(fault: Answer, script: Script, api: HttpApi, deadline: Deadline) -> None:
     """Errors are logged and kept in the history; the libraries' errors hold the request with all its headers."""
-    script.replies = [fault]
+    script.answer = in_turn(fault)
     with pytest.raises(ProviderError) as caught:
         api.get("/things", deadline)
     assert KEY not in whole_text(caught.value)
@@ -381,7 +359,7 @@ def test_the_credential_is_in_no_error(fault: Reply, script: Script, api: HttpAp
 
 def test_a_refused_connection_is_retryable(clock: ManualClock, deadline: Deadline) -> None:
     """The reason is named, without the layers of libraries around it."""
-    with serving() as server:
+    with scripted_server(in_turn(FINE)) as server:
         url = server.url
     api = HttpApi(url, Header("X-Auth-Token", lambda: KEY), clock, 1)
     with pytest.raises(ProviderUnavailable, match=r"GET /things: no complete answer: ConnectionRefusedError"):
@@ -391,7 +369,7 @@ def test_a_refused_connection_is_retryable(clock: ManualClock, deadline: Deadlin
 
 def test_the_reason_is_not_taken_from_another_error(clock: ManualClock, deadline: Deadline) -> None:
     """Python links an error to the one that is being handled, which may have nothing to do with it."""
-    with serving() as server:
+    with scripted_server(in_turn(FINE)) as server:
         url = server.url
     api = HttpApi(url, Header("X-Auth-Token", lambda: KEY), clock, 1)
 
@@ -415,8 +393,8 @@ def test_an_invalid_url_is_not_tried_again(url: str, clock: ManualClock, deadlin
 
 def test_redirections_are_not_followed(script: Script, api: HttpApi, deadline: Deadline) -> None:
     """The credential would go to whomever the answer names."""
-    with serving() as elsewhere:
-        script.replies = [Reply(302, headers={"Location": f"{elsewhere.url}/things"})]
+    with scripted_server(in_turn(FINE)) as elsewhere:
+        script.answer = in_turn(Answer(302, headers={"Location": f"{elsewhere.url}/things"}))
         with pytest.raises(ProviderRefused, match="302"):
             api.get("/things", deadline)
         assert elsewhere.requests == []
@@ -430,29 +408,22 @@ def test_no_other_credential_is_sent(
     netrc.write_text("machine 127.0.0.1 login somebody password secret\n")
     monkeypatch.setenv("NETRC", str(netrc))
     api.get("/things", deadline)
-    assert "authorization" not in script.requests[0][2]
+    assert "Authorization" not in script.requests[0].headers
 
 
 def test_cookies_are_not_kept(script: Script, api: HttpApi, deadline: Deadline) -> None:
     """Requests of several threads share nothing but connections."""
-    script.replies = [Reply(headers={"Set-Cookie": "a=b; Path=/"})]
+    script.answer = in_turn(Answer(200, FINE.body, {"Set-Cookie": "a=b; Path=/"}))
     api.get("/things", deadline)
     api.get("/things", deadline)
-    assert "cookie" not in script.requests[1][2]
+    assert "Cookie" not in script.requests[1].headers
 
 
 def test_connections_are_kept(script: Script, api: HttpApi, deadline: Deadline) -> None:
     """Every page of a listing would otherwise begin with a handshake."""
-    ports = set()
-
-    def note(handler: BaseHTTPRequestHandler) -> None:
-        ports.add(handler.client_address[1])
-        Reply().send(handler)
-
-    script.replies = [note]
     for _ in range(5):
         api.get("/things", deadline)
-    assert len(ports) == 1
+    assert len({request.port for request in script.requests}) == 1
 
 
 @pytest.mark.parametrize(
@@ -472,7 +443,7 @@ def test_an_error_says_what_the_api_said(
     body: bytes, expected: str, script: Script, api: HttpApi, deadline: Deadline
 ) -> None:
     """It ends up in the history of a machine: short, and in one line."""
-    script.replies = [Reply(400, body)]
+    script.answer = in_turn(Answer(400, body))
     with pytest.raises(ProviderRefused) as caught:
         api.get("/things", deadline)
     assert str(caught.value) == expected
@@ -480,6 +451,6 @@ def test_an_error_says_what_the_api_said(
 
 def test_an_answer_is_bounded_by_what_it_decompresses_to(script: Script, api: HttpApi, deadline: Deadline) -> None:
     """Kilobytes of gzip can be gigabytes, which would end the function and all that it holds."""
-    script.replies = [Reply(200, gzip.compress(b" " * (LONGEST_ANSWER + 1)), {"Content-Encoding": "gzip"})]
+    script.answer = in_turn(Answer(200, gzip.compress(b" " * (LONGEST_ANSWER + 1)), {"Content-Encoding": "gzip"}))
     with pytest.raises(ProviderUnavailable, match=f"longer than {LONGEST_ANSWER} bytes"):
         api.get("/things", deadline)
