@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from contextlib import nullcontext as does_not_raise
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,64 +12,16 @@ import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
-from shepherd_core.domain.machine import ProviderId, ProviderStatus
+from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.domain.provider import Capability
-from shepherd_core.providers.redfish.adapter import RedfishProvider
 
 from simulator.environment.faults import Delay, Drop, FakeAnswer
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
-from simulator.providers.redfish.middleware import SimulatedBmc
 from tests.conftest import ManualClock
-from tests.support.providers.redfish_rack import provider
+from tests.support.providers.redfish_rack import NAME, RESET, Site
 
-NAME = ProviderId("rack-001")
-RESET = "/**/Actions/ComputerSystem.Reset"
 INSERT = "/**/Actions/VirtualMedia.InsertMedia"
-
-
-@dataclass
-class Site:
-    """Two machines with BMCs, of which tests look at the first."""
-
-    pool: NoHardware
-    rack: RedfishRack
-    clock: ManualClock
-    deadline: Deadline
-    """Comes nearer only by sleeping."""
-
-    @property
-    def bmc(self) -> SimulatedBmc:
-        """Return the BMC of the first machine."""
-        return self.rack.bmcs[NAME]
-
-    @property
-    def done(self) -> list[str]:
-        """Return what happened to the first machine since it was racked."""
-        return [method for method, name in self.pool.calls if name == NAME][1:]
-
-    @property
-    def inserted(self) -> bool:
-        """Return whether something is in the virtual drive."""
-        return b'"Inserted": true' in self.bmc._forwarded("GET", f"{self.bmc.system}/VirtualMedia/Cd", None).body
-
-    def provider(self, **settings: Any) -> RedfishProvider:
-        """Return the adapter."""
-        return provider(self.rack, self.clock, **settings)
-
-    def source(self, *, media: bool) -> str:
-        """Return a boot source."""
-        return self.rack.image_url if media else "pxe"
-
-    def switch_off(self) -> None:
-        """Switch the machine off without recording it."""
-        self.bmc._forwarded("POST", f"{self.bmc.system}/Actions/ComputerSystem.Reset", {"ResetType": "ForceOff"})
-        self.rack.wait_until_idle()
-        assert self.rack.power(NAME) == "Off"
-
-    def override(self, enabled: str) -> None:
-        """Let somebody have set a boot override."""
-        self.bmc._set_boot({"BootSourceOverrideTarget": "Pxe", "BootSourceOverrideEnabled": enabled})
 
 
 @pytest.fixture

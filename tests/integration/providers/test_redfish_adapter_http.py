@@ -14,7 +14,7 @@ import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import NoLongerDue, SecretUnavailable, SourceMissing, TimeLimitExceeded
 from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
-from shepherd_core.domain.machine import ProviderId, ProviderStatus
+from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.providers.redfish.adapter import RedfishProvider
 from shepherd_core.providers.redfish.login import LOCKOUT_SECONDS
 from shepherd_core.settings.providers.redfish import RedfishSettings
@@ -23,84 +23,65 @@ from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer
 from simulator.environment.tcp_proxy import TcpProxy
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
-from simulator.providers.redfish.middleware import SESSION_SLOTS, SimulatedBmc
+from simulator.providers.redfish.middleware import SESSION_SLOTS
 from tests.conftest import ManualClock
-from tests.support.providers.redfish_rack import Secrets, provider
+from tests.support.providers.redfish_rack import NAME, RESET, Secrets, Site
 from tests.support.waiting import WAIT_SECONDS, eventually
 
-NAME = ProviderId("rack-001")
 SECRET = "/shepherd/bmc/rack-001"
-RESET = "/**/Actions/ComputerSystem.Reset"
 
 
 @pytest.fixture
-def rack(tmp_path: Path) -> Iterator[RedfishRack]:
+def site(tmp_path: Path, clock: ManualClock, deadline: Deadline) -> Iterator[Site]:
     """Return a rack of one machine, whose entry names its system."""
-    with RedfishRack(NoHardware(), tmp_path, machines=1) as rack:
+    pool = NoHardware()
+    with RedfishRack(pool, tmp_path, machines=1) as rack:
         rack.entries[0]["System"] = rack.bmcs[NAME].system
-        yield rack
+        yield Site(pool, rack, clock, deadline)
         assert rack.errors == []
-
-
-@pytest.fixture
-def bmc(rack: RedfishRack) -> SimulatedBmc:
-    """Return its BMC."""
-    return rack.bmcs[NAME]
-
-
-@pytest.fixture
-def secrets(rack: RedfishRack) -> Secrets:
-    """Return the store of its credential."""
-    return Secrets(dict(rack.secrets))
 
 
 # Answers that do not come, or not whole
 
 
-def test_a_read_is_tried_again(rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline) -> None:
+def test_a_read_is_tried_again(site: Site) -> None:
     """BMCs say now and then that they are busy."""
-    bmc.faults.add(FakeAnswer(times=1, status=503))
-    bmc.faults.add(Drop(nth=2))
-    assert provider(rack, clock).get_machine(NAME, deadline).status is ProviderStatus.RUNNING
-    assert len(bmc.calls) == 3
-    assert clock.slept == [0.5, 1.0]
+    site.bmc.faults.add(FakeAnswer(times=1, status=503))
+    site.bmc.faults.add(Drop(nth=2))
+    assert site.provider().get_machine(NAME, site.deadline).status is ProviderStatus.RUNNING
+    assert len(site.bmc.calls) == 3
+    assert site.clock.slept == [0.5, 1.0]
 
 
 @pytest.mark.parametrize(
     "fault", [Drop(times=0), Cut(times=0), FakeAnswer(times=0, status=503), FakeAnswer(times=0, status=429)]
 )
-def test_a_read_is_given_up_after_three_tries(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, fault: Any
-) -> None:
+def test_a_read_is_given_up_after_three_tries(site: Site, fault: Any) -> None:
     """The loops know better when to come back."""
-    bmc.faults.add(fault)
-    with pytest.raises(ProviderUnavailable, match=f"the BMC https://127.0.0.1:.*: GET {bmc.system}: "):
-        provider(rack, clock).get_machine(NAME, deadline)
-    assert len(bmc.calls) == 3
+    site.bmc.faults.add(fault)
+    with pytest.raises(ProviderUnavailable, match=f"the BMC https://127.0.0.1:.*: GET {site.bmc.system}: "):
+        site.provider().get_machine(NAME, site.deadline)
+    assert len(site.bmc.calls) == 3
 
 
 @pytest.mark.parametrize(
     "fault", [Drop(method="POST"), Drop(method="POST", when="after"), FakeAnswer(method="POST", status=503)]
 )
-def test_an_effect_is_tried_once(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, fault: Any
-) -> None:
+def test_an_effect_is_tried_once(site: Site, fault: Any) -> None:
     """Sent twice, a restart falls into the boot that the first one began."""
-    bmc.faults.add(fault)
+    site.bmc.faults.add(fault)
     with pytest.raises(ProviderUnavailable):
-        provider(rack, clock).reboot(NAME, deadline)
-    assert [call.split()[0] for call in bmc.calls] == ["GET", "GET", "PATCH", "POST"]
+        site.provider().reboot(NAME, site.deadline)
+    assert [call.split()[0] for call in site.bmc.calls] == ["GET", "GET", "PATCH", "POST"]
 
 
 @pytest.mark.parametrize("body", ["<html>", "", "[]", "5", '"On"', "null", '{"PowerState": ', "[" * 100_000])
 @pytest.mark.parametrize("action", ["get_machine", "reboot"])
-def test_an_answer_that_is_no_redfish_is_none(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, *, body: str, action: str
-) -> None:
+def test_an_answer_that_is_no_redfish_is_none(site: Site, body: str, action: str) -> None:
     """Login pages and half-started firmware answer with 200 too."""
-    bmc.faults.add(FakeAnswer(times=0, status=200, body=body))
+    site.bmc.faults.add(FakeAnswer(times=0, status=200, body=body))
     with pytest.raises(ProviderUnavailable):
-        getattr(provider(rack, clock), action)(NAME, deadline)
+        getattr(site.provider(), action)(NAME, site.deadline)
 
 
 @pytest.mark.parametrize(
@@ -116,65 +97,53 @@ def test_an_answer_that_is_no_redfish_is_none(
         {},
     ],
 )
-def test_an_invalid_answer_of_a_bmc_is_raised_as_our_error(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, body: object
-) -> None:
+def test_an_invalid_answer_of_a_bmc_is_raised_as_our_error(site: Site, body: object) -> None:
     """An error of a library would end the work on all machines."""
-    bmc.faults.add(FakeAnswer(method="GET", path=bmc.system, times=0, status=200, body=body))
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, times=0, status=200, body=body))
     with pytest.raises((ProviderUnavailable, ProviderRefused)):
-        provider(rack, clock).reboot(NAME, deadline)
-    assert bmc.resets == []
+        site.provider().reboot(NAME, site.deadline)
+    assert site.bmc.resets == []
 
 
-def test_a_slow_bmc_is_given_up_before_the_deadline(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_slow_bmc_is_given_up_before_the_deadline(site: Site) -> None:
     """One BMC must not use up the time of all; and one that was too slow once is not asked twice more."""
-    bmc.faults.add(Delay(times=0, seconds=3600))
+    site.bmc.faults.add(Delay(times=0, seconds=3600))
     with pytest.raises(ProviderUnavailable):
-        provider(rack, clock, timeout_seconds=2).get_machine(NAME, deadline)
-    assert len(bmc.calls) == 1
-    deadline.check()
+        site.provider(timeout_seconds=2).get_machine(NAME, site.deadline)
+    assert len(site.bmc.calls) == 1
+    site.deadline.check()
 
 
-def test_an_answer_that_comes_late_is_an_answer(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_an_answer_that_comes_late_is_an_answer(site: Site) -> None:
     """A BMC takes its time: what is 60 s there is a third of one here."""
-    bmc.faults.add(Delay(method="POST", seconds=0.3, when="after"))
-    provider(rack, clock, timeout_seconds=20).reboot(NAME, deadline)
-    assert bmc.resets == ["ForceRestart"]
+    site.bmc.faults.add(Delay(method="POST", seconds=0.3, when="after"))
+    site.provider(timeout_seconds=20).reboot(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceRestart"]
 
 
-def test_a_power_change_that_never_happens_raises_no_error(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_power_change_that_never_happens_raises_no_error(site: Site) -> None:
     """A restart returns when it is accepted; the Recoverer notices if the machine stays unhealthy."""
-    bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=204))
-    provider(rack, clock).reboot(NAME, deadline)
-    rack.wait_until_idle()
-    assert rack.starts(NAME) == 0
+    site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=204))
+    site.provider().reboot(NAME, site.deadline)
+    site.rack.wait_until_idle()
+    assert site.rack.starts(NAME) == 0
 
 
-def test_a_redirection_is_not_followed(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_redirection_is_not_followed(site: Site) -> None:
     """The credential is for this BMC; and a restart that was redirected has not happened."""
-    bmc.faults.add(FakeAnswer(method="POST", status=307))
+    site.bmc.faults.add(FakeAnswer(method="POST", status=307))
     with pytest.raises(ProviderRefused, match="redirections are not followed"):
-        provider(rack, clock).reboot(NAME, deadline)
+        site.provider().reboot(NAME, site.deadline)
 
 
-def test_a_url_that_the_bmc_names_leads_to_this_bmc(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_url_that_the_bmc_names_leads_to_this_bmc(site: Site) -> None:
     """A BMC that was taken over must not be handed the credential for another."""
     reset = {"target": "https://192.0.2.1/elsewhere?now=1", "ResetType@Redfish.AllowableValues": ["ForceRestart"]}
     body = {"Id": "1", "PowerState": "On", "Actions": {"#ComputerSystem.Reset": reset}}
-    bmc.faults.add(FakeAnswer(method="GET", path=bmc.system, status=200, body=body))
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, status=200, body=body))
     with pytest.raises(ProviderRefused, match="404"):
-        provider(rack, clock).reboot(NAME, deadline)
-    assert bmc.calls[-1] == "POST /elsewhere?now=1"
+        site.provider().reboot(NAME, site.deadline)
+    assert site.bmc.calls[-1] == "POST /elsewhere?now=1"
 
 
 # A BMC that takes long to accept a connection
@@ -199,9 +168,7 @@ class SlowToAccept(TcpProxy):
         return super()._greeted(client)
 
 
-def test_a_machine_that_reports_while_its_bmc_accepts_is_not_restarted(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock
-) -> None:
+def test_a_machine_that_reports_while_its_bmc_accepts_is_not_restarted(site: Site) -> None:
     """With all tries of TCP and TLS, a BMC may take twice the time limit until it reads the first byte."""
     reports: list[bool] = []
 
@@ -210,43 +177,41 @@ def test_a_machine_that_reports_while_its_bmc_accepts_is_not_restarted(
             raise NoLongerDue
 
     deadline = Deadline(SystemClock(), 60, ask=ask)
-    with SlowToAccept(rack) as proxy, ThreadPoolExecutor(1) as pool:
-        step = pool.submit(provider(rack, clock).reboot, NAME, deadline)
+    with SlowToAccept(site.rack) as proxy, ThreadPoolExecutor(1) as pool:
+        step = pool.submit(site.provider().reboot, NAME, deadline)
         assert proxy.holds.wait(WAIT_SECONDS)
         reports.append(True)
         proxy.goes_on.set()
         with pytest.raises(NoLongerDue):
             step.result(WAIT_SECONDS)
     assert not deadline.interrupted
-    assert bmc.resets == []
+    assert site.bmc.resets == []
 
 
-def test_a_bmc_that_uses_up_the_time_to_accept_is_sent_nothing(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock
-) -> None:
+def test_a_bmc_that_uses_up_the_time_to_accept_is_sent_nothing(site: Site) -> None:
     """The time limit is that of the whole request."""
     asked: list[Deadline] = []
-    deadline = Deadline(clock, 3600, ask=asked.append)
-    with SlowToAccept(rack) as proxy, ThreadPoolExecutor(1) as pool:
-        step = pool.submit(provider(rack, clock, timeout_seconds=20).reboot, NAME, deadline)
+    deadline = Deadline(site.clock, 3600, ask=asked.append)
+    with SlowToAccept(site.rack) as proxy, ThreadPoolExecutor(1) as pool:
+        step = pool.submit(site.provider(timeout_seconds=20).reboot, NAME, deadline)
         assert proxy.holds.wait(WAIT_SECONDS)
-        clock.now += 21
+        site.clock.now += 21
         proxy.goes_on.set()
         with pytest.raises(ProviderUnavailable, match="not done within 20 s"):
             step.result(WAIT_SECONDS)
-    assert (asked, deadline.interrupted, bmc.resets) == ([], False, [])
+    assert (asked, deadline.interrupted, site.bmc.resets) == ([], False, [])
 
 
-def test_a_check_that_uses_up_the_time_sends_nothing(rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock) -> None:
+def test_a_check_that_uses_up_the_time_sends_nothing(site: Site) -> None:
     """And the step was certainly not taken, so it is no attempt."""
 
     def ask(_: Deadline) -> None:
-        clock.now += 21
+        site.clock.now += 21
 
-    deadline = Deadline(clock, 3600, ask=ask)
+    deadline = Deadline(site.clock, 3600, ask=ask)
     with pytest.raises(ProviderUnavailable, match="not done within 20 s"):
-        provider(rack, clock, timeout_seconds=20).reboot(NAME, deadline)
-    assert (deadline.interrupted, bmc.resets) == (False, [])
+        site.provider(timeout_seconds=20).reboot(NAME, deadline)
+    assert (deadline.interrupted, site.bmc.resets) == (False, [])
 
 
 # Its words
@@ -275,161 +240,140 @@ def test_a_check_that_uses_up_the_time_sends_nothing(rack: RedfishRack, bmc: Sim
     ],
 )
 def test_the_words_of_a_bmc_are_in_the_error(
-    rack: RedfishRack,
-    bmc: SimulatedBmc,
-    clock: ManualClock,
-    deadline: Deadline,
-    *,
-    status: int,
-    body: object,
-    error: type[Exception],
-    words: str | None,
+    site: Site, status: int, body: object, error: type[Exception], words: str | None
 ) -> None:
     """They say what to do; and what is not in the form that the standard gives them does no harm."""
-    bmc.faults.add(FakeAnswer(method="POST", status=status, body=body))
+    site.bmc.faults.add(FakeAnswer(method="POST", status=status, body=body))
     with pytest.raises((ProviderRefused, ProviderUnavailable)) as raised:
-        provider(rack, clock).reboot(NAME, deadline)
+        site.provider().reboot(NAME, site.deadline)
     assert type(raised.value) is error
     assert str(raised.value).endswith(f"{RESET.rpartition('/')[2]}: {status}" + (f": {words}" if words else ""))
 
 
 @pytest.mark.parametrize("auth", ["basic", "session"])
-def test_no_error_holds_the_credential(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, auth: str
-) -> None:
+def test_no_error_holds_the_credential(site: Site, auth: str) -> None:
     """A BMC that repeats what it was sent would put it into log and history; and it talks at length."""
-    words = f"{bmc.user}:{bmc.password} " + "blah " * 1000
-    bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=400, body={"error": {"message": words}}))
+    words = f"{site.bmc.user}:{site.bmc.password} " + "blah " * 1000
+    site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=400, body={"error": {"message": words}}))
     with pytest.raises(ProviderRefused) as raised:
-        provider(rack, clock, auth=auth).reboot(NAME, deadline)
+        site.provider(auth=auth).reboot(NAME, site.deadline)
     assert "***" in str(raised.value)
     assert len(str(raised.value)) < 600
-    assert bmc.password not in "".join(traceback.format_exception(raised.value))
+    assert site.bmc.password not in "".join(traceback.format_exception(raised.value))
 
 
 # Who we are
 
 
-def test_a_credential_that_was_replaced_is_read_again(
-    rack: RedfishRack, bmc: SimulatedBmc, secrets: Secrets, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_credential_that_was_replaced_is_read_again(site: Site) -> None:
     """The store remembers for minutes what it read, and passwords are changed."""
-    adapter = provider(rack, clock, secrets=secrets)
-    adapter.get_machine(NAME, deadline)
-    bmc.password = "a newer one"
-    secrets.stored[SECRET] = f"{bmc.user}:{bmc.password}"
-    adapter.reboot(NAME, deadline)
-    assert bmc.resets == ["ForceRestart"]
-    assert bmc.bad_logins == 1
+    secrets = Secrets(dict(site.rack.secrets))
+    adapter = site.provider(secrets=secrets)
+    adapter.get_machine(NAME, site.deadline)
+    site.bmc.password = "a newer one"
+    secrets.stored[SECRET] = f"{site.bmc.user}:{site.bmc.password}"
+    adapter.reboot(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceRestart"]
+    assert site.bmc.bad_logins == 1
     assert secrets.reads == [SECRET, SECRET]
 
 
 @pytest.mark.parametrize("auth", ["basic", "session"])
-def test_a_bmc_that_refuses_us_is_not_asked_again_for_a_while(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, auth: str
-) -> None:
+def test_a_bmc_that_refuses_us_is_not_asked_again_for_a_while(site: Site, auth: str) -> None:
     """A few bad logins lock the account, and with it everybody who knows the password."""
-    adapter = provider(rack, clock, auth=auth)
-    bmc.password, right = "another one", bmc.password
+    adapter = site.provider(auth=auth)
+    site.bmc.password, right = "another one", site.bmc.password
     for _ in range(5):
         with pytest.raises(ProviderRefused) as raised:
-            adapter.reboot(NAME, deadline)
-        assert adapter.list_machines(deadline)[0].status is ProviderStatus.UNKNOWN
+            adapter.reboot(NAME, site.deadline)
+        assert adapter.list_machines(site.deadline)[0].status is ProviderStatus.UNKNOWN
     assert SECRET in str(raised.value)
     assert right not in "".join(traceback.format_exception(raised.value))
-    assert bmc.bad_logins == 1
-    bmc.password = right
-    clock.now += LOCKOUT_SECONDS
-    adapter.reboot(NAME, deadline)
-    assert bmc.resets == ["ForceRestart"]
+    assert site.bmc.bad_logins == 1
+    site.bmc.password = right
+    site.clock.now += LOCKOUT_SECONDS
+    adapter.reboot(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceRestart"]
 
 
-def test_a_newer_credential_that_is_wrong_too_is_the_last(
-    rack: RedfishRack, bmc: SimulatedBmc, secrets: Secrets, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_newer_credential_that_is_wrong_too_is_the_last(site: Site) -> None:
     """Two bad logins are bearable; a third one may be one too many."""
-    adapter = provider(rack, clock, secrets=secrets)
-    adapter.get_machine(NAME, deadline)
-    bmc.password = "known to nobody"
-    secrets.stored[SECRET] = f"{bmc.user}:a wrong one"
+    secrets = Secrets(dict(site.rack.secrets))
+    adapter = site.provider(secrets=secrets)
+    adapter.get_machine(NAME, site.deadline)
+    site.bmc.password = "known to nobody"
+    secrets.stored[SECRET] = f"{site.bmc.user}:a wrong one"
     for _ in range(3):
         with pytest.raises(ProviderRefused):
-            adapter.reboot(NAME, deadline)
-    assert bmc.bad_logins == 2
+            adapter.reboot(NAME, site.deadline)
+    assert site.bmc.bad_logins == 2
 
 
-def test_a_401_in_the_middle_of_switching_off_is_not_repeated(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock
-) -> None:
+def test_a_401_in_the_middle_of_switching_off_is_not_repeated(site: Site) -> None:
     """Looking again and again whether the machine is off must not lock the account."""
-    bmc.faults.add(FakeAnswer(method="GET", path=bmc.system, nth=3, times=0, status=401))
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=0, status=401))
     with pytest.raises(ProviderRefused):
-        provider(rack, clock).power_cycle(NAME, Deadline(clock, 120))
-    assert [call.split()[0] for call in bmc.calls] == ["GET", "GET", "PATCH", "POST", "GET"]
+        site.provider().power_cycle(NAME, Deadline(site.clock, 120))
+    assert [call.split()[0] for call in site.bmc.calls] == ["GET", "GET", "PATCH", "POST", "GET"]
 
 
-def test_a_bmc_with_many_systems_is_sent_a_wrong_password_once(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_bmc_with_many_systems_is_sent_a_wrong_password_once(site: Site) -> None:
     """A chassis of blades has one BMC, and a listing asks for all of them."""
-    bmc.password = "another one"
+    site.bmc.password = "another one"
     entries = [
-        {**rack.entries[0], "ID": f"blade-{number}", "Addr": f"192.0.2.{number}", "System": f"{bmc.system}{number}"}
+        {
+            **site.rack.entries[0],
+            "ID": f"blade-{number}",
+            "Addr": f"192.0.2.{number}",
+            "System": f"{site.bmc.system}{number}",
+        }
         for number in range(1, 9)
     ]
-    adapter = provider(rack, clock, read_list=lambda: json.dumps(entries).encode())
-    assert {machine.status for machine in adapter.list_machines(deadline)} == {ProviderStatus.UNKNOWN}
-    assert bmc.bad_logins == 1
+    adapter = site.provider(read_list=lambda: json.dumps(entries).encode())
+    assert {machine.status for machine in adapter.list_machines(site.deadline)} == {ProviderStatus.UNKNOWN}
+    assert site.bmc.bad_logins == 1
 
 
 @pytest.mark.parametrize("stored", ["", "nothing", "user:", ":password", "user:pass\x00word", "user:pa\nss"])
-def test_a_secret_that_is_no_credential_is_not_sent(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, stored: str
-) -> None:
+def test_a_secret_that_is_no_credential_is_not_sent(site: Site, stored: str) -> None:
     """What is sent to a BMC stands in its log."""
     with pytest.raises(ProviderRefused, match=f"{SECRET!r} is not a credential; it must be user:password"):
-        provider(rack, clock, secrets=Secrets({SECRET: stored})).get_machine(NAME, deadline)
-    assert bmc.calls == []
+        site.provider(secrets=Secrets({SECRET: stored})).get_machine(NAME, site.deadline)
+    assert site.bmc.calls == []
 
 
-def test_a_password_may_hold_anything_that_can_be_typed(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_password_may_hold_anything_that_can_be_typed(site: Site) -> None:
     """Colons, blanks and umlauts too; the end of the line, which editors add, is none of it."""
-    bmc.password = 'a:b "c" \N{LATIN SMALL LETTER U WITH DIAERESIS}'
+    site.bmc.password = 'a:b "c" \N{LATIN SMALL LETTER U WITH DIAERESIS}'
     for auth in ("basic", "session"):
-        secrets = Secrets({SECRET: f"{bmc.user}:{bmc.password}\n"})
-        provider(rack, clock, secrets=secrets, auth=auth).get_machine(NAME, deadline)
-    assert bmc.bad_logins == 0
+        secrets = Secrets({SECRET: f"{site.bmc.user}:{site.bmc.password}\n"})
+        site.provider(secrets=secrets, auth=auth).get_machine(NAME, site.deadline)
+    assert site.bmc.bad_logins == 0
 
 
-def test_a_missing_secret_and_an_unavailable_store_differ(
-    rack: RedfishRack, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_missing_secret_and_an_unavailable_store_differ(site: Site) -> None:
     """One needs a person, the other time."""
     with pytest.raises(ProviderRefused, match=SECRET):
-        provider(rack, clock, secrets=Secrets({})).get_machine(NAME, deadline)
+        site.provider(secrets=Secrets({})).get_machine(NAME, site.deadline)
 
     class Down(Secrets):
         def read(self, name: str) -> str:
             raise SecretUnavailable(name)
 
     with pytest.raises(ProviderUnavailable, match=SECRET):
-        provider(rack, clock, secrets=Down({})).get_machine(NAME, deadline)
+        site.provider(secrets=Down({})).get_machine(NAME, site.deadline)
 
 
 # Sessions
 
 
-def test_a_session_is_closed_after_use(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_session_is_closed_after_use(site: Site) -> None:
     """A BMC has a handful, and locks everybody out when they are gone."""
-    adapter = provider(rack, clock, auth="session")
+    adapter = site.provider(auth="session")
     for _ in range(SESSION_SLOTS + 1):
-        assert adapter.get_machine(NAME, deadline).status is ProviderStatus.RUNNING
-    assert bmc.sessions == {}
-    assert [call.split()[0] for call in bmc.calls[:4]] == ["GET", "POST", "GET", "DELETE"]
+        assert adapter.get_machine(NAME, site.deadline).status is ProviderStatus.RUNNING
+    assert site.bmc.sessions == {}
+    assert [call.split()[0] for call in site.bmc.calls[:4]] == ["GET", "POST", "GET", "DELETE"]
 
 
 @pytest.mark.parametrize(
@@ -441,128 +385,108 @@ def test_a_session_is_closed_after_use(
         Drop(method="POST", path=RESET, when="after"),
     ],
 )
-def test_a_session_is_closed_after_an_error_too(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, fault: Any
-) -> None:
+def test_a_session_is_closed_after_an_error_too(site: Site, fault: Any) -> None:
     """Errors repeat, and each would cost a session."""
-    bmc.faults.add(fault)
+    site.bmc.faults.add(fault)
     with pytest.raises((ProviderRefused, ProviderUnavailable)):
-        provider(rack, clock, auth="session").reboot(NAME, deadline)
-    assert any("Sessions" in call for call in bmc.calls)
-    assert bmc.sessions == {}
+        site.provider(auth="session").reboot(NAME, site.deadline)
+    assert any("Sessions" in call for call in site.bmc.calls)
+    assert site.bmc.sessions == {}
 
 
-def test_time_is_kept_for_closing_a_session(rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock) -> None:
+def test_time_is_kept_for_closing_a_session(site: Site) -> None:
     """A BMC that is slow would run out of them. A quarter of the time is kept, of more than eight seconds two."""
-    bmc.faults.add(Delay(method="POST", path=RESET, seconds=3600))
+    site.bmc.faults.add(Delay(method="POST", path=RESET, seconds=3600))
     with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
-        provider(rack, clock, auth="session").reboot(NAME, Deadline(SystemClock(), 4))
-    eventually(lambda: bmc.sessions == {})
+        site.provider(auth="session").reboot(NAME, Deadline(SystemClock(), 4))
+    eventually(lambda: site.bmc.sessions == {})
 
 
-def test_a_session_that_cannot_be_closed_spoils_nothing(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_session_that_cannot_be_closed_spoils_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """The restart has happened, and the BMC ends the session some time; but somebody may wonder."""
-    bmc.faults.add(Drop(method="DELETE"))
-    provider(rack, clock, auth="session").reboot(NAME, deadline)
-    assert bmc.resets == ["ForceRestart"]
+    site.bmc.faults.add(Drop(method="DELETE"))
+    site.provider(auth="session").reboot(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceRestart"]
     assert "a session was left open" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("location", ["http://[", "https://x:y/", "//[::1/sessions"])
-def test_a_session_at_no_path_is_left_open(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, location: str
-) -> None:
+def test_a_session_at_no_path_is_left_open(site: Site, location: str) -> None:
     """The error of the parser would leave the adapter, after the restart."""
-    bmc.session_location = location
-    provider(rack, clock, auth="session").reboot(NAME, deadline)
-    assert bmc.resets == ["ForceRestart"]
+    site.bmc.session_location = location
+    site.provider(auth="session").reboot(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceRestart"]
 
 
-def test_a_session_that_ended_early_is_begun_again(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_session_that_ended_early_is_begun_again(site: Site) -> None:
     """BMCs drop sessions when they like; that says nothing against the credential."""
-    bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=401))
-    adapter = provider(rack, clock, auth="session")
-    adapter.reboot(NAME, deadline)
-    assert bmc.resets == ["ForceRestart"]
-    adapter.reboot(NAME, deadline)
+    site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=401))
+    adapter = site.provider(auth="session")
+    adapter.reboot(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceRestart"]
+    adapter.reboot(NAME, site.deadline)
 
 
-def test_a_bmc_without_a_free_session_is_tried_later(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_bmc_without_a_free_session_is_tried_later(site: Site) -> None:
     """Others use it too; its words say what the matter is."""
-    bmc.sessions = {str(number): f"/{number}" for number in range(SESSION_SLOTS)}
+    site.bmc.sessions = {str(number): f"/{number}" for number in range(SESSION_SLOTS)}
     with pytest.raises(ProviderUnavailable, match="too many sessions are open"):
-        provider(rack, clock, auth="session").reboot(NAME, deadline)
-    assert bmc.resets == []
+        site.provider(auth="session").reboot(NAME, site.deadline)
+    assert site.bmc.resets == []
 
 
 # Who it is
 
 
-def test_an_unknown_certificate_gets_no_credential(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_an_unknown_certificate_gets_no_credential(site: Site) -> None:
     """Any host that answers at the BMC's address would get the password."""
-    rack.impersonate(NAME)
+    site.rack.impersonate(NAME)
     with pytest.raises(ProviderRefused, match="CERTIFICATE_VERIFY_FAILED"):
-        provider(rack, clock).reboot(NAME, deadline)
-    assert bmc.calls == []
+        site.provider().reboot(NAME, site.deadline)
+    assert site.bmc.calls == []
 
 
-def test_a_pinned_certificate_needs_no_authority(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_pinned_certificate_needs_no_authority(site: Site) -> None:
     """Most BMCs have a self-signed certificate, without a useful name."""
-    rack.entries[0]["Fingerprint"] = rack.fingerprint
+    site.rack.entries[0]["Fingerprint"] = site.rack.fingerprint
     settings = RedfishSettings(redfish_list="/unused")
-    secrets = Secrets(dict(rack.secrets))
+    secrets = Secrets(dict(site.rack.secrets))
     adapter = RedfishProvider(
-        settings, lambda: rack.document, clock, read_secret=secrets.read, invalidate_secret=secrets.invalidate
+        settings, lambda: site.rack.document, site.clock, read_secret=secrets.read, invalidate_secret=secrets.invalidate
     )
-    adapter.reboot(NAME, deadline)
-    assert bmc.resets == ["ForceRestart"]
-    rack.impersonate(NAME)
-    calls = list(bmc.calls)
+    adapter.reboot(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceRestart"]
+    site.rack.impersonate(NAME)
+    calls = list(site.bmc.calls)
     with pytest.raises(ProviderRefused, match="Fingerprints did not match"):
-        adapter.reboot(NAME, deadline)
-    assert bmc.calls == calls
+        adapter.reboot(NAME, site.deadline)
+    assert site.bmc.calls == calls
 
 
 @pytest.mark.parametrize("document", [b"", b"no certificate", "ümlaut".encode()])
-def test_authorities_that_are_none_are_said_to_be_none(
-    rack: RedfishRack, clock: ManualClock, deadline: Deadline, document: bytes
-) -> None:
+def test_authorities_that_are_none_are_said_to_be_none(site: Site, document: bytes) -> None:
     """With none at all, every BMC would seem to be at fault."""
-    rack.ca_file.write_bytes(document)
+    site.rack.ca_file.write_bytes(document)
     with pytest.raises(ProviderRefused, match="the CAs of the BMCs"):
-        provider(rack, clock).list_machines(deadline)
+        site.provider().list_machines(site.deadline)
 
 
-def test_authorities_that_cannot_be_read_are_said_to_be_missing(
-    rack: RedfishRack, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_authorities_that_cannot_be_read_are_said_to_be_missing(site: Site) -> None:
     """The setting names them, and no BMC is to blame."""
 
     def missing() -> bytes:
         raise SourceMissing("no such object")
 
-    adapter = provider(rack, clock)
+    adapter = site.provider()
     adapter._read_ca = missing
     with pytest.raises(ProviderRefused, match="the CAs of the BMCs: no such object"):
-        adapter.reboot(NAME, deadline)
+        adapter.reboot(NAME, site.deadline)
 
 
-def test_a_bmc_with_several_systems_needs_the_system_named(
-    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
-) -> None:
+def test_a_bmc_with_several_systems_needs_the_system_named(site: Site) -> None:
     """Which one was meant cannot be guessed."""
-    del rack.entries[0]["System"]
-    members = [{"@odata.id": bmc.system}, {"@odata.id": f"{bmc.system}-2"}]
-    bmc.faults.add(FakeAnswer(path="/redfish/v1/Systems", times=0, status=200, body={"Members": members}))
+    del site.rack.entries[0]["System"]
+    members = [{"@odata.id": site.bmc.system}, {"@odata.id": f"{site.bmc.system}-2"}]
+    site.bmc.faults.add(FakeAnswer(path="/redfish/v1/Systems", times=0, status=200, body={"Members": members}))
     with pytest.raises(ProviderRefused, match="2 systems; the entry in the list must name its System"):
-        provider(rack, clock).reboot(NAME, deadline)
+        site.provider().reboot(NAME, site.deadline)

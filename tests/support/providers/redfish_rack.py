@@ -4,12 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from shepherd_core.domain.clock import Clock
+from shepherd_core.domain.clock import Clock, Deadline
 from shepherd_core.domain.errors import SecretMissing
+from shepherd_core.domain.machine import ProviderId
 from shepherd_core.providers.redfish.adapter import RedfishProvider
 from shepherd_core.settings.providers.redfish import RedfishSettings
 
+from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
+from simulator.providers.redfish.middleware import SimulatedBmc
+from tests.conftest import ManualClock
+
+NAME = ProviderId("rack-001")
+RESET = "/**/Actions/ComputerSystem.Reset"
 
 
 @dataclass
@@ -53,3 +60,46 @@ def provider(
         invalidate_secret=store.invalidate,
         read_ca=rack.ca_file.read_bytes,
     )
+
+
+@dataclass
+class Site:
+    """Machines with BMCs, of which tests look at the first."""
+
+    pool: NoHardware
+    rack: RedfishRack
+    clock: ManualClock
+    deadline: Deadline
+
+    @property
+    def bmc(self) -> SimulatedBmc:
+        """Return the BMC of the first machine."""
+        return self.rack.bmcs[NAME]
+
+    @property
+    def done(self) -> list[str]:
+        """Return what happened to the first machine since it was racked."""
+        return [method for method, name in self.pool.calls if name == NAME][1:]
+
+    @property
+    def inserted(self) -> bool:
+        """Return whether something is in the virtual drive."""
+        return b'"Inserted": true' in self.bmc._forwarded("GET", f"{self.bmc.system}/VirtualMedia/Cd", None).body
+
+    def provider(self, **settings: Any) -> RedfishProvider:
+        """Return the adapter."""
+        return provider(self.rack, self.clock, **settings)
+
+    def source(self, *, media: bool) -> str:
+        """Return a boot source."""
+        return self.rack.image_url if media else "pxe"
+
+    def switch_off(self) -> None:
+        """Switch the machine off without recording it."""
+        self.bmc._forwarded("POST", f"{self.bmc.system}/Actions/ComputerSystem.Reset", {"ResetType": "ForceOff"})
+        self.rack.wait_until_idle()
+        assert self.rack.power(NAME) == "Off"
+
+    def override(self, enabled: str) -> None:
+        """Let somebody have set a boot override."""
+        self.bmc._set_boot({"BootSourceOverrideTarget": "Pxe", "BootSourceOverrideEnabled": enabled})
