@@ -29,11 +29,9 @@ A faults file is a JSON object with two sections, each a list, each optional::
 - ``cut``: the connection is closed in the middle of the real answer.
 - ``empty_page``: a page of a listing is empty, although its ``meta`` is that of a full one.
 - ``repeat_page``: a page of a listing has the entries of the page before it (page 1: its own).
-- ``same_next``: a page of a listing names itself as the next one.
 - ``shrink``: the first ``count`` (default 1) entries of a listing are missing, so that later pages move up.
-- ``unknown_state``: the first ``count`` devices (default: all) in the answer are in ``state``
-  (default ``unheard_of``); the devices themselves do not change.
-- ``set``: ``value`` is at ``at`` in the real answer, a path of names and indexes such as ``servers.*.id`` (``*``: any).
+- ``set``: ``value`` is at ``at`` in the real answer, a path of names and indexes such as ``servers.*.id`` (``*``: any;
+  ``**``: any number of any).
 - ``scramble``: one value in the real answer, chosen by ``seed``, is another one, mostly of another type.
 - ``create_late``: the answer is ``status`` (default 504), and the call takes effect ``seconds`` later.
 
@@ -135,27 +133,11 @@ class RepeatPage(Rule):
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
-class SameNext(Rule):
-    """A page that names itself as the next one."""
-
-    do: Literal["same_next"] = "same_next"
-
-
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Shrink(Rule):
     """A listing that has lost its first entries."""
 
     do: Literal["shrink"] = "shrink"
     count: Annotated[int, Field(ge=1)] = 1
-
-
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class UnknownState(Rule):
-    """Devices in a state that is not documented."""
-
-    do: Literal["unknown_state"] = "unknown_state"
-    state: str = "unheard_of"
-    count: Annotated[int, Field(ge=1)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -185,18 +167,7 @@ class Scramble(Rule):
 
 
 ApiFault = Annotated[
-    FakeAnswer
-    | Delay
-    | Drop
-    | Cut
-    | EmptyPage
-    | RepeatPage
-    | SameNext
-    | Shrink
-    | UnknownState
-    | CreateLate
-    | SetValue
-    | Scramble,
+    FakeAnswer | Delay | Drop | Cut | EmptyPage | RepeatPage | Shrink | CreateLate | SetValue | Scramble,
     Field(discriminator="do"),
 ]
 

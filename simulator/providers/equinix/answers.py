@@ -1,8 +1,10 @@
-"""The answers of the simulated Equinix API: links between objects, includes and excludes, pages of a listing."""
+"""The objects in the answers of the simulated Equinix API, and the links between them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from simulator.providers.equinix.records import DeviceRecord, KeyRecord, ReservationRecord, metro_of
+from simulator.providers.kit.machines import Refused
 from simulator.providers.kit.rest import Call, Page
 
 Json = dict[str, Any]
@@ -10,49 +12,106 @@ Json = dict[str, Any]
 BASE = "/metal/v1"
 
 
-class NestedObject(NamedTuple):
-    """A nested object: ``{href}`` alone, unless it is included, or *shown* by default and not excluded."""
+class Nested(NamedTuple):
+    """A nested object: ``{href}`` alone, unless the request includes it."""
 
     href: str
     body: Callable[[], Json]
-    shown: bool = False
 
 
-def one(body: Json, request: Call) -> Json:
-    """Return one object with the includes and excludes of *request*."""
-    return present(body, _names(request, "include"), _names(request, "exclude"))
+class Objects:
+    """The devices and reservations of one answer."""
+
+    def __init__(self, reservations: Mapping[str, ReservationRecord], devices: Mapping[str, DeviceRecord]) -> None:
+        self._reservations = reservations
+        self._occupants = {device.reservation_id: device for device in devices.values() if device.reservation_id}
+
+    def occupant(self, reservation_id: str) -> DeviceRecord | None:
+        """Return the device on a reservation, None if it is free."""
+        return self._occupants.get(reservation_id)
+
+    def provisionable(self, reservation: ReservationRecord) -> bool:
+        """Return whether a device can be created on a reservation now."""
+        return reservation.provisionable and not reservation.spare and self.occupant(reservation.id) is None
+
+    def free(self, wanted: Json) -> ReservationRecord:
+        """
+        Return the reservation that a new device goes to.
+
+        Raises:
+            Refused: it does not exist, is not free, or has another place or plan than the request.
+        """
+        identity = wanted["hardware_reservation_id"]
+        name = f"hardware_reservation_id: hardware reservation {identity}"
+        if (reservation := self._reservations.get(identity)) is None:
+            raise Refused(422, f"{name} does not exist")
+        metro = metro_of(reservation.facility)
+        objections = {
+            f"{name} is already in use": self.occupant(identity) is not None,
+            f"{name} is not provisionable": not self.provisionable(reservation),
+            f"plan: {name} is of plan {reservation.plan!r}": wanted["plan"] != reservation.plan,
+            f"metro: {name} is in {metro!r}": wanted["metro"] not in (metro, "any"),
+        }
+        if any(objections.values()):
+            raise Refused(422, *(text for text, holds in objections.items() if holds))
+        return reservation
+
+    def device(self, device: DeviceRecord) -> Json:
+        """Return a device; its private address comes first."""
+        body = {
+            **_head("devices", device.id),
+            "hostname": device.hostname,
+            "state": device.state,
+            "tags": list(device.tags),
+            "facility": _facility(device.facility),
+            "metro": _metro(device.facility),
+            "ip_addresses": [
+                {"address": address, "public": public}
+                for address, public in (("10.70.0.1", False), (device.address, True))
+                if device.address is not None
+            ],
+        }
+        if device.reservation_id is not None:
+            reservation = self._reservations[device.reservation_id]
+            body["hardware_reservation"] = _nested(
+                "hardware-reservations", reservation.id, self.reservation, reservation
+            )
+        return body
+
+    def reservation(self, reservation: ReservationRecord) -> Json:
+        """Return a reservation."""
+        device = self.occupant(reservation.id)
+        return {
+            **_head("hardware-reservations", reservation.id),
+            "device": None if device is None else _nested("devices", device.id, self.device, device),
+            "facility": _facility(reservation.facility),
+            "plan": _nested("plans", reservation.plan, lambda slug: {"slug": slug}, reservation.plan),
+            "provisionable": self.provisionable(reservation),
+            "spare": reservation.spare,
+        }
 
 
-def present(body: Json, include: frozenset[str], exclude: frozenset[str]) -> Json:
-    """Return *body* with its links expanded as the dotted names say, and without excluded plain fields."""
+def key_json(key: KeyRecord) -> Json:
+    """Return an SSH key."""
+    return {**_head("ssh-keys", key.id), "label": key.label, "key": key.key, "created_at": "2026-01-31T23:59:59Z"}
+
+
+def shown(body: Json, call: Call) -> Json:
+    """Return *body* with the nested objects that the call includes by their dotted names."""
+    return _expanded(body, {name for name in call.query.get("include", "").split(",") if name})
+
+
+def _expanded(body: Json, include: set[str]) -> Json:
     result: Json = {}
     for name, value in body.items():
-        included = name in include or any(item.startswith(f"{name}.") for item in include)
-        below = (_below(name, include), _below(name, exclude))
-        if isinstance(value, NestedObject):
-            result[name] = _expand(value, included=included, excluded=name in exclude, below=below)
-        elif isinstance(value, list) and value and isinstance(value[0], NestedObject):
-            result[name] = [_expand(item, included=included, excluded=name in exclude, below=below) for item in value]
-        elif name not in exclude:
+        below = {each.removeprefix(f"{name}.") for each in include if each.startswith(f"{name}.")}
+        if not isinstance(value, Nested):
             result[name] = value
+        elif name in include or below:
+            result[name] = _expanded(value.body(), below)
+        else:
+            result[name] = {"href": value.href}
     return result
-
-
-def _expand(
-    link: NestedObject, *, included: bool, excluded: bool, below: tuple[frozenset[str], frozenset[str]]
-) -> Json:
-    if excluded or not (included or link.shown):
-        return {"href": link.href}
-    return present(link.body(), *below)
-
-
-def _below(name: str, names: frozenset[str]) -> frozenset[str]:
-    return frozenset(item.removeprefix(f"{name}.") for item in names if item.startswith(f"{name}."))
-
-
-def _names(request: Call, parameter: str) -> frozenset[str]:
-    """Return the dotted names in a comma-joined query parameter."""
-    return frozenset(name for name in request.query.get(parameter, "").split(",") if name)
 
 
 def meta(path: str, page: Page) -> Json:
@@ -62,17 +121,21 @@ def meta(path: str, page: Page) -> Json:
     The hrefs hold the page number alone: a client must send its other
     parameters again, as the vendor's own client does.
     """
+    following = {"href": f"{BASE}{path}?page={page.number + 1}"} if page.number < page.last else None
+    return {"next": following, "total": page.total, "current_page": page.number, "last_page": page.last}
 
-    def href(target: int) -> Json | None:
-        return {"href": f"{BASE}{path}?page={target}"} if 1 <= target <= page.last else None
 
-    return {
-        "first": href(1),
-        "last": href(page.last),
-        "next": href(page.number + 1),
-        "previous": href(page.number - 1),
-        "self": {"href": f"{BASE}{path}?page={page.number}"},
-        "total": page.total,
-        "current_page": page.number,
-        "last_page": page.last,
-    }
+def _head(collection: str, identity: str) -> Json:
+    return {"id": identity, "href": f"{BASE}/{collection}/{identity}"}
+
+
+def _nested(collection: str, identity: str, body: Callable[[Any], Json], of: Any) -> Nested:
+    return Nested(f"{BASE}/{collection}/{identity}", lambda: body(of))
+
+
+def _facility(code: str) -> Nested:
+    return _nested("facilities", code, lambda code: {"code": code, "metro": _metro(code)}, code)
+
+
+def _metro(facility: str) -> Nested:
+    return _nested("locations/metros", metro_of(facility), lambda code: {"code": code}, metro_of(facility))

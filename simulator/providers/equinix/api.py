@@ -2,35 +2,45 @@
 A stateful local server of the Equinix Metal API, version 1, for tests and simulated environments.
 
 It answers the requests that Shepherd sends about devices, hardware reservations
-and SSH keys as the published description says: paging, includes and excludes,
-errors, states that lag; it refuses others. Where the description is silent, it
-does what makes a careless client fail: the hrefs of pages hold the page number
-alone, a page never has more entries than ``per_page_cap``, a device that is
-being made cannot be deleted, and a reservation is not provisionable while a
-device occupies it.
+and SSH keys as the published description says: paging, includes, errors, states
+that lag; it refuses others. Where the description is silent, it does what makes
+a careless client fail: the hrefs of pages hold the page number alone, a page
+never has more entries than ``per_page_cap``, what an adapter excludes is never
+there, a device that is being made cannot be deleted, and a reservation is not
+provisionable while a device occupies it.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from simulator.environment.faults import Rule
-from simulator.providers.equinix.devices import DeviceOperations
-from simulator.providers.equinix.keys import KeyOperations, authorized_lines
-from simulator.providers.equinix.records import DeviceRecord, KeyRecord, ReservationRecord
-from simulator.providers.equinix.state import EquinixState
+from simulator.providers.equinix.answers import BASE, Json, Objects, key_json, meta, shown
+from simulator.providers.equinix.records import DeviceRecord, Devices, KeyRecord, ReservationRecord
+from simulator.providers.kit.credentials import in_header
 from simulator.providers.kit.hardware import Hardware
-from simulator.providers.kit.machines import Options
+from simulator.providers.kit.http_server import HttpRequest, Reply
+from simulator.providers.kit.machines import Options, Refused, States
+from simulator.providers.kit.rest import Call, RestApi, route
+
+T = TypeVar("T")
 
 _UNREACHABLE = "192.0.2.1"  # reserved for documentation: no host has it
+_OPERATING_SYSTEMS = ("debian_12", "ubuntu_22_04", "ubuntu_24_04")
 
 
-class EquinixApi(DeviceOperations, KeyOperations):
+class EquinixApi(RestApi):
     """
     The API on its own port; a context manager.
 
     All methods are safe to use from any thread while it runs. The records it
     returns are copies.
     """
+
+    base = BASE
+    page_size = 10
+    machines: Devices
 
     def __init__(
         self,
@@ -45,24 +55,37 @@ class EquinixApi(DeviceOperations, KeyOperations):
     ) -> None:
         """Create the project with its *reservations* (a number: that many of one kind); answer from ``start`` on."""
         options = options or Options()
+        devices = Devices(hardware, options, States())
+        super().__init__(hardware, secret=api_key, options=options, faults=faults, address=address, machines=devices)
         given = [ReservationRecord() for _ in range(reservations)] if isinstance(reservations, int) else reservations
-        state = EquinixState(hardware, options, project_id, given)
-        super().__init__(hardware, secret=api_key, options=options, faults=faults, address=address, machines=state)
+        records = [replace(record, id=record.id or devices.new_id()) for record in given]
+        self._project_id = project_id
+        self._reservations = {record.id: record for record in records}
+        self._keys: dict[str, KeyRecord] = {}
+
+    def logged_in(self, http: HttpRequest) -> bool:
+        """Look for the key in a header of its own."""
+        return in_header("X-Auth-Token")(http, self.secret)
+
+    def error(self, refused: Refused) -> Json:
+        """Return the body of an error; those that come before the operation have a form of their own."""
+        if refused.status in (401, 429, 500):
+            return {"error": "; ".join(refused.messages)}
+        return {"errors": list(refused.messages)}
+
+    # What tests and environments see and do
 
     def devices(self) -> list[DeviceRecord]:
         """Return the devices, oldest first."""
-        with self.machines.lock:
-            return copy.deepcopy(list(self.machines.all.values()))
+        return self._copied(self.machines.all)
 
     def reservations(self) -> list[ReservationRecord]:
         """Return the reservations."""
-        with self.machines.lock:
-            return copy.deepcopy(list(self.machines.reservations.values()))
+        return self._copied(self._reservations)
 
     def keys(self) -> list[KeyRecord]:
         """Return the SSH keys."""
-        with self.machines.lock:
-            return copy.deepcopy(list(self.machines.keys.values()))
+        return self._copied(self._keys)
 
     def add_active_device(
         self, hostname: str, tags: Sequence[str] = (), *, reservation_id: str | None = None, racked: bool = True
@@ -72,25 +95,13 @@ class EquinixApi(DeviceOperations, KeyOperations):
 
         It accepts every key of the project. Unless it is *racked*, nothing answers at its address.
         """
-        state = self.machines
-        with state.lock:
-            reservation = ReservationRecord() if reservation_id is None else state.reservation(reservation_id)
-            if reservation_id is not None and state.occupant(reservation_id) is not None:
+        with self.machines.lock:
+            reservation = ReservationRecord() if reservation_id is None else self._reservations[reservation_id]
+            if reservation_id is not None and self._objects().occupant(reservation_id) is not None:
                 raise ValueError(f"reservation {reservation_id} is in use")
-            keys = list(state.keys.values())
-            device = DeviceRecord(
-                id=state.new_id(),
-                hostname=hostname,
-                plan=reservation.plan,
-                facility=reservation.facility,
-                operating_system="ubuntu_24_04",
-                reservation_id=reservation_id,
-                tags=list(tags),
-                ssh_keys=keys,
-                authorized_key=authorized_lines(keys),
-                address=None if racked else _UNREACHABLE,
-            )
-            state.add_active(device)
+            device = self._made(hostname, reservation, reservation_id, list(tags), list(self._keys.values()))
+            device.address = None if racked else _UNREACHABLE
+            self.machines.add_active(device)
             return copy.deepcopy(device)
 
     def occupy(self, reservation_id: str) -> DeviceRecord:
@@ -100,9 +111,158 @@ class EquinixApi(DeviceOperations, KeyOperations):
     def forget(self, device_id: str) -> None:
         """Make a device and its machine vanish."""
         with self.machines.lock:
-            self.machines.forget(self.machines.device(device_id))
+            self.machines.forget(self.machines.all[device_id])
 
     def fail(self, device_id: str) -> None:
         """Make a device fail: its state is ``failed`` and its machine is off."""
         with self.machines.lock:
-            self.machines.fail(self.machines.device(device_id))
+            self.machines.fail(self.machines.all[device_id])
+
+    # Reservations
+
+    @route("GET", "/projects/{id}/hardware-reservations")
+    def list_reservations(self, call: Call, project_id: str) -> Any:
+        """List the reservations of the project."""
+        found = list(self._reservations.values())
+        return self._listing(call, project_id, "hardware_reservations", found, self._objects().reservation)
+
+    @route("GET", "/hardware-reservations/{id}")
+    def get_reservation(self, call: Call, reservation_id: str) -> Any:
+        """Return a reservation."""
+        return shown(self._objects().reservation(_found(self._reservations, reservation_id)), call)
+
+    # Devices
+
+    @route("GET", "/projects/{id}/devices")
+    def list_devices(self, call: Call, project_id: str) -> Any:
+        """List the devices of the project: newest first, unless sorted."""
+        tag = call.query.get("tag")
+        found = [device for device in reversed(self.machines.all.values()) if tag in (None, *device.tags)]
+        if "sort_by" in call.query:
+            found.sort(key=lambda device: device.hostname)
+        return self._listing(call, project_id, "devices", found, self._objects().device)
+
+    @route("GET", "/devices/{id}")
+    def get_device(self, call: Call, device_id: str) -> Any:
+        """Return a device."""
+        return shown(self._objects().device(_found(self.machines.all, device_id)), call)
+
+    @route("DELETE", "/devices/{id}")
+    def delete_device(self, _: Call, device_id: str) -> Any:
+        """Begin to delete a device."""
+        self.machines.delete(_found(self.machines.all, device_id))
+
+    @route("POST", "/devices/{id}/actions")
+    def act(self, call: Call, device_id: str) -> Any:
+        """Begin an action: accepted at once, carried out later."""
+        device, wanted = _found(self.machines.all, device_id), _body(call)
+        if wanted.get("type") not in ("reboot", "reinstall"):
+            raise Refused(422, f"type: {wanted.get('type')!r} is no action")
+        system = _operating_system(wanted.get("operating_system", device.operating_system))
+        self.machines.act(device, wanted["type"])
+        device.operating_system = system
+        return Reply(status=202)
+
+    @route("POST", "/projects/{id}/devices")
+    def create_device(self, call: Call, project_id: str) -> Any:
+        """Begin to create a device on a reservation."""
+        self._check_project(project_id)
+        wanted = _body(call, "hostname", "plan", "operating_system", "metro", "hardware_reservation_id")
+        system, reservation = _operating_system(wanted["operating_system"]), self._objects().free(wanted)
+        named = wanted.get("project_ssh_keys", [])
+        if unknown := [each for each in named if each not in self._keys]:
+            raise Refused(422, f"project_ssh_keys: {unknown[0]!r} is not a key of the project")
+        # The key trap: a device gets every key if the request names none.
+        keys = [key for key in self._keys.values() if not named or key.id in named]
+        device = self._made(wanted["hostname"], reservation, reservation.id, wanted.get("tags", []), keys)
+        device.operating_system = system
+        self.machines.add(device)
+        return Reply(status=201, body=shown(self._objects().device(device), call))
+
+    # SSH keys
+
+    @route("GET", "/projects/{id}/ssh-keys")
+    def list_keys(self, _: Call, project_id: str) -> Any:
+        """List the keys; not paged."""
+        self._check_project(project_id)
+        return {"ssh_keys": [key_json(key) for key in self._keys.values()]}
+
+    @route("POST", "/projects/{id}/ssh-keys")
+    def create_key(self, call: Call, project_id: str) -> Any:
+        """Add a key; the same label is no hindrance."""
+        self._check_project(project_id)
+        wanted = _body(call, "label", "key")
+        if not wanted["key"].startswith("ssh-"):
+            raise Refused(422, "key: is not an SSH public key")
+        if any(key.key.split()[1] == wanted["key"].split()[1] for key in self._keys.values()):
+            raise Refused(422, "key: has already been taken")
+        key = KeyRecord(id=self.machines.new_id(), label=wanted["label"], key=wanted["key"].strip())
+        self._keys[key.id] = key
+        return Reply(status=201, body=key_json(key))
+
+    @route("DELETE", "/ssh-keys/{id}")
+    def delete_key(self, _: Call, key_id: str) -> Any:
+        """Remove a key."""
+        del self._keys[_found(self._keys, key_id).id]
+
+    def _copied(self, records: dict[str, T]) -> list[T]:
+        with self.machines.lock:
+            return copy.deepcopy(list(records.values()))
+
+    def _objects(self) -> Objects:
+        return Objects(self._reservations, self.machines.all)
+
+    def _check_project(self, project_id: str) -> None:
+        if project_id != self._project_id:
+            raise Refused(404, "Not found")
+
+    def _listing(self, call: Call, project_id: str, name: str, items: Sequence[T], body: Callable[[T], Json]) -> Json:
+        """Return the page of *items* that *call* asks for, each shown by *body*."""
+        self._check_project(project_id)
+        entries, page = self.page(call, items)
+        return {name: [shown(body(item), call) for item in entries], "meta": meta(call.path, page)}
+
+    def _made(
+        self,
+        hostname: str,
+        reservation: ReservationRecord,
+        reservation_id: str | None,
+        tags: list[str],
+        keys: list[KeyRecord],
+    ) -> DeviceRecord:
+        return DeviceRecord(
+            id=self.machines.new_id(),
+            hostname=hostname,
+            plan=reservation.plan,
+            facility=reservation.facility,
+            operating_system="ubuntu_24_04",
+            reservation_id=reservation_id,
+            tags=tags,
+            ssh_keys=keys,
+            authorized_key="\n".join(key.key for key in keys),
+        )
+
+
+def _found(records: dict[str, T], identity: str) -> T:
+    if identity not in records:
+        raise Refused(404, "Not found")
+    return records[identity]
+
+
+def _body(call: Call, *required: str) -> Json:
+    """
+    Return the object in the body.
+
+    Raises:
+        Refused: there is none, or one of the *required* texts is missing.
+    """
+    body = call.body if isinstance(call.body, dict) else {}
+    if missing := [name for name in required if not body.get(name) or not isinstance(body[name], str)]:
+        raise Refused(422, *(f"{name}: is required" for name in missing))
+    return body
+
+
+def _operating_system(slug: str) -> str:
+    if slug not in _OPERATING_SYSTEMS:
+        raise Refused(422, f"operating_system: {slug!r} is not a valid operating system")
+    return slug

@@ -2,9 +2,8 @@
 A stateful local server of Hetzner's Robot web service, for tests and simulated environments.
 
 It answers the operations on servers, resets, boot configurations and SSH keys,
-with the limits of the real service and its lock-out after failed logins. Every
-request and every answer is checked against the published description
-(``hetzner_description``); a violation is an error of the simulation. Where the
+with the limits of the real service and its lock-out after failed logins, as
+published at https://robot.hetzner.com/doc/webservice/en.html. Where the
 description is silent, it does what makes a careless client fail: an address
 that is locked out gets 401 for every request, an active boot configuration
 cannot be activated again, and a reset cannot be taken back.
@@ -13,18 +12,33 @@ cannot be activated again, and a reset cannot be taken back.
 import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import parse_qsl
 
 from simulator.environment.faults import Rule
-from simulator.providers.hetzner.middleware import AccessControl, RobotMiddleware, RobotOptions
-from simulator.providers.hetzner.state import Armed, RobotKey, RobotServer, RobotState
-from simulator.providers.kit.fault_script import FaultScript
+from simulator.providers.hetzner.access import AccessControl, RobotOptions
+from simulator.providers.hetzner.objects import (
+    BOOTS,
+    CHOICE,
+    OFFERED,
+    Armed,
+    Json,
+    RobotKey,
+    RobotRefused,
+    RobotServer,
+    boot,
+    identity,
+    key_json,
+    listed,
+)
 from simulator.providers.kit.hardware import Hardware
-from simulator.providers.kit.middleware import SimulatedApi
+from simulator.providers.kit.http_server import Reply
+from simulator.providers.kit.machines import Options, Refused
+from simulator.providers.kit.rest import Call, RestApi, route
 
 __all__ = ["HetznerRobot", "RobotOptions"]
 
 
-class HetznerRobot(SimulatedApi):
+class HetznerRobot(RestApi):
     """
     The web service on its own port; a context manager.
 
@@ -49,35 +63,46 @@ class HetznerRobot(SimulatedApi):
         A number of servers means that many, named ``server-1`` and so on.
         """
         options = options or RobotOptions()
+        timing = Options(action_seconds=options.action_seconds)
+        super().__init__(hardware, secret=f"{user}:{password}", options=timing, faults=faults, address=address)
         if isinstance(servers, int):
             servers = [RobotServer(name=f"server-{number}") for number in range(1, servers + 1)]
-        self.faults = FaultScript(faults)
-        """The faults to inject; rules can be added at any time. The kinds that only Equinix has do nothing here."""
-        self._state = RobotState(hardware, servers, options.authorized_key, options.action_seconds)
-        self._gate = AccessControl(f"{user}:{password}", options)
-        middleware = RobotMiddleware(self._state, self.faults, self._gate)
-        super().__init__(middleware, middleware.reply, self._state.timers, address)
+        self._access = AccessControl(self.secret, options)
+        self._keys: dict[str, RobotKey] = {}
+        self._servers: dict[int, RobotServer] = {}
+        for server in servers:
+            server.number = server.number or 1_000 + len(self._servers)
+            racked = hardware.rack(str(server.number), options.authorized_key, 0)
+            server.ip = racked if server.ip == "" else server.ip
+            self._servers[server.number] = server
+
+    def error(self, refused: Refused) -> Any:
+        """See ``RestApi``."""
+        code, more = (refused.code, refused.more) if isinstance(refused, RobotRefused) else ("NOT_FOUND", {})
+        return {"error": {"status": refused.status, "code": code, "message": code.lower(), **more}}
+
+    # What tests and environments see and do
 
     @property
     def failed_logins(self) -> int:
         """Return the number of requests with a wrong credential, locked out or not."""
-        return self._gate.failed_logins
+        return self._access.failed_logins
 
     def servers(self) -> list[RobotServer]:
         """Return the servers."""
-        with self._state.lock:
-            return copy.deepcopy(list(self._state.servers.values()))
+        with self.machines.lock:
+            return copy.deepcopy(list(self._servers.values()))
 
     def server(self, number: int) -> RobotServer:
         """Return one server."""
-        with self._state.lock:
-            return copy.deepcopy(self._state.servers[number])
+        with self.machines.lock:
+            return copy.deepcopy(self._servers[number])
 
-    def change(self, number: int, **fields: Any) -> None:
+    def change(self, number: int, **fields: Any) -> None:  # type: ignore[override]  # by number
         """Set fields of a server, as an operator or the vendor could."""
-        with self._state.lock:
+        with self.machines.lock:
             for name, value in fields.items():
-                setattr(self._state.servers[number], name, value)
+                setattr(self._servers[number], name, value)
 
     def arm(self, number: int, kind: str, choice: str = "", keys: tuple[str, ...] = ()) -> None:
         """Activate a boot configuration, as an operator would in the web interface; *keys* are fingerprints."""
@@ -85,20 +110,151 @@ class HetznerRobot(SimulatedApi):
 
     def ssh_keys(self) -> list[RobotKey]:
         """Return the SSH keys of the key store."""
-        with self._state.lock:
-            return list(self._state.keys.values())
+        with self.machines.lock:
+            return list(self._keys.values())
 
     def add_key(self, name: str, line: str) -> RobotKey:
         """Put a key into the key store, as an operator would in the web interface."""
-        with self._state.lock:
-            self._state.add_key({"name": name, "data": line})
-            return self.ssh_keys()[-1]
+        key = RobotKey(name=name, line=" ".join(line.split()[:2]))
+        if not key.fingerprint or not key.name:
+            raise RobotRefused("INVALID_INPUT", invalid=["name" if key.fingerprint else "data"])
+        with self.machines.lock:
+            if key.fingerprint in self._keys:
+                raise RobotRefused("KEY_ALREADY_EXISTS")
+            self._keys[key.fingerprint] = key
+        return key
 
     def remove_keys(self) -> None:
         """Empty the key store."""
-        with self._state.lock:
-            self._state.keys.clear()
+        with self.machines.lock:
+            self._keys.clear()
 
-    def settled(self) -> bool:
-        """Return whether every reset that was accepted has taken effect."""
-        return self._state.timers.idle()
+    # Servers and resets
+
+    @route("GET", "/server")
+    def list_servers(self, _: Call) -> Any:
+        """List the servers."""
+        return [{"server": listed(server)} for server in self._servers.values()]
+
+    @route("GET", "/server/{number}")
+    def get_server(self, _: Call, number: str) -> Any:
+        """Return a server."""
+        server = self._rented(number)
+        flags = {kind: kind in server.boots for kind in BOOTS if kind != "linux"}
+        more = {"reset": bool(server.resets), "wol": False, "hot_swap": False, "linked_storagebox": None}
+        return {"server": {**listed(server), **flags, **more}}
+
+    @route("GET", "/reset/{number}")
+    def get_resets(self, _: Call, number: str) -> Any:
+        """Return the ways in which a server can be reset."""
+        server = self._resettable(number)
+        status = ("shut off" if server.off else "running") if "power" in server.resets else "not supported"
+        return {"reset": {**identity(server), "type": list(server.resets), "operating_status": status}}
+
+    @route("POST", "/reset/{number}")
+    def reset(self, call: Call, number: str) -> Any:
+        """Begin to reset a server."""
+        kind = _form(call, "type")["type"]
+        server = self._resettable(number)
+        if kind not in server.resets:
+            raise RobotRefused("INVALID_INPUT", invalid=["type"])
+        if server.technician:
+            raise RobotRefused("RESET_MANUAL_ACTIVE")
+        server.resets_done.append(kind)
+        self.machines.timers.after(self.options.action_seconds, lambda: self._take_effect(server, kind))
+        return {"reset": {**identity(server), "type": kind}}
+
+    # Boot configurations
+
+    @route("GET", "/boot/{number}")
+    def get_boots(self, _: Call, number: str) -> Any:
+        """Return the boot configurations of a server."""
+        server = self._bootable(number)
+        return {"boot": {kind: boot(server, kind, self._keys) if kind in server.boots else None for kind in BOOTS}}
+
+    @route("POST", "/boot/{number}/rescue")
+    @route("POST", "/boot/{number}/linux")
+    def activate(self, call: Call, number: str) -> Any:
+        """Activate a boot configuration."""
+        kind = call.path.rpartition("/")[2]
+        form = _form(call, CHOICE[kind])
+        server, keys = self._bootable(number, kind), tuple(filter(None, [form.get("authorized_key")]))
+        invalid = [CHOICE[kind]] if form[CHOICE[kind]] not in OFFERED[kind] else []
+        invalid += ["lang"] if form.get("lang", "en") != "en" else []
+        invalid += ["authorized_key"] if set(keys) - set(self._keys) else []
+        if invalid:
+            raise RobotRefused("INVALID_INPUT", invalid=invalid)
+        if server.armed is not None:
+            raise RobotRefused("BOOT_ALREADY_ENABLED")
+        server.armed = Armed(kind=kind, choice=form[CHOICE[kind]], keys=keys)
+        return {kind: boot(server, kind, self._keys)}
+
+    @route("DELETE", "/boot/{number}/rescue")
+    @route("DELETE", "/boot/{number}/linux")
+    def deactivate(self, call: Call, number: str) -> Any:
+        """Deactivate a boot configuration."""
+        kind = call.path.rpartition("/")[2]
+        server = self._bootable(number, kind)
+        if server.armed is not None and server.armed.kind == kind:
+            server.armed = None
+        return {kind: boot(server, kind, self._keys)}
+
+    # SSH keys
+
+    @route("GET", "/key")
+    def list_keys(self, _: Call) -> Any:
+        """List the keys."""
+        if not self._keys:
+            raise RobotRefused("NOT_FOUND")
+        return [{"key": key_json(key)} for key in self._keys.values()]
+
+    @route("POST", "/key")
+    def post_key(self, call: Call) -> Reply:
+        """Add a key."""
+        form = _form(call, "name", "data")
+        return Reply(status=201, body={"key": key_json(self.add_key(form["name"], form["data"]))})
+
+    def _perform(self, call: Call, operation: Any, segments: Sequence[str]) -> Any:
+        self._access.log_in(call.http)
+        if operation is None:
+            raise RobotRefused("NOT_FOUND")
+        self._access.count(" ".join(operation.routes[0]))
+        with self.machines.lock:
+            return operation(call, *segments)
+
+    def _rented(self, number: str) -> RobotServer:
+        if not number.isdecimal() or int(number) not in self._servers:
+            raise RobotRefused("SERVER_NOT_FOUND")
+        return self._servers[int(number)]
+
+    def _resettable(self, number: str) -> RobotServer:
+        server = self._rented(number)
+        if not server.resets:
+            raise RobotRefused("RESET_NOT_AVAILABLE")
+        return server
+
+    def _bootable(self, number: str, kind: str | None = None) -> RobotServer:
+        server = self._rented(number)
+        if not server.boots or (kind is not None and kind not in server.boots):
+            raise RobotRefused("BOOT_NOT_AVAILABLE")
+        return server
+
+    def _take_effect(self, server: RobotServer, kind: str) -> None:
+        """Reset the hardware; if it boots, carry out the boot configuration that is active by now."""
+        with self.machines.lock:
+            happens = server.take_effect(kind)
+        if happens is not None:
+            getattr(self.machines.hardware, happens)(str(server.number))
+
+
+def _form(call: Call, *required: str) -> Json:
+    """
+    Return the fields of a form.
+
+    Raises:
+        RobotRefused: one of the *required* is missing.
+    """
+    form = dict(parse_qsl(call.http.content.decode(), keep_blank_values=True))
+    if missing := [name for name in required if name not in form]:
+        raise RobotRefused("INVALID_INPUT", missing=missing)
+    return form

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ def changed(body: Any, fault: Rule | None) -> Any:
         return body
     if isinstance(fault, SetValue):
         for place in list(_places(body)):
-            if _fits(place, fault.at.split(".")):
+            if _fits(place, fault.at):
                 _set(body, place, fault.value)
     elif places := list(_places(body)):
         chance = random.Random(fault.seed)
@@ -38,10 +39,10 @@ def _places(value: Any, before: Place = ()) -> Iterator[Place]:
         yield from _places(inner, (*before, name))
 
 
-def _fits(place: Place, pattern: list[str]) -> bool:
-    return len(place) == len(pattern) and all(
-        wanted in ("*", str(name)) for name, wanted in zip(place, pattern, strict=True)
-    )
+def _fits(place: Place, at: str) -> bool:
+    wild = {"*": r"\.[^.]*", "**": ".*"}
+    pattern = "".join(wild.get(part) or rf"\.{re.escape(part)}" for part in at.split("."))
+    return re.fullmatch(pattern, "".join(f".{name}" for name in place)) is not None
 
 
 def _set(body: Any, place: Place, value: Any) -> None:

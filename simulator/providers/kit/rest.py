@@ -97,6 +97,8 @@ class RestApi(SimulatedApi):
         """Its ``FakeMachines``."""
         self.check: Callable[[HttpRequest], object] | None = None
         """Called with each request; what it raises is in ``errors``."""
+        self.check_answer: Callable[[HttpRequest, Reply], object] | None = None
+        """Called with each request and the API's answer to it, likewise."""
         self.window = (time.monotonic(), 0)
         marked = {name for kind in type(self).__mro__ for name, each in vars(kind).items() if hasattr(each, "routes")}
         self._operations = [
@@ -184,20 +186,25 @@ class RestApi(SimulatedApi):
         """Return the reply to a request, None to close the connection without one."""
         path = http.path.removeprefix(self.base) if http.path.startswith(self.base) else f"/..{http.path}"
         template, operation, segments = self._operation(http.method, path)
-        try:
-            if self.check is not None:
-                self.check(http)
-        except Exception as error:  # noqa: BLE001 - ``errors`` keeps it
-            self._middleware.errors.append(error)
+        self._checked(self.check, http)
 
         def real(fault: Rule | None) -> Reply:
             call = Call(method=http.method, path=path, query=dict(http.query), body=http.body, http=http, fault=fault)
             if isinstance(fault, CreateLate):
                 self.machines.timers.after(fault.seconds, lambda: self.answer(call, operation, segments))
                 return Reply(status=fault.status)
-            return self.answer(call, operation, segments)
+            reply = self.answer(call, operation, segments)
+            self._checked(self.check_answer, http, reply)
+            return reply
 
         return self._middleware.pass_on(http.method, path, template, real)
+
+    def _checked(self, check: Callable[..., object] | None, *given: object) -> None:
+        try:
+            if check is not None:
+                check(*given)
+        except Exception as error:  # noqa: BLE001 - ``errors`` keeps it
+            self._middleware.errors.append(error)
 
     def _operation(self, method: str, path: str) -> tuple[str, Any, Sequence[str]]:
         for its_method, template, operation in self._operations:

@@ -112,10 +112,14 @@ PROVIDER = (
         ("empty page", _api(faults.EmptyPage(method="GET", path=_RESERVATIONS, times=0)), f"fails {_INVALID}"),
         ("page that repeats", _api(faults.RepeatPage(method="GET", path=_RESERVATIONS, nth=2)), ""),
         ("page that repeats", _api(faults.RepeatPage(method="GET", path=_RESERVATIONS, times=0)), f"fails {_INVALID}"),
-        ("page that repeats", _api(faults.SameNext(method="GET", path=_RESERVATIONS, times=0)), ""),
+        (
+            "page that repeats",
+            _api(faults.SetValue(path=_RESERVATIONS, times=0, at="meta.next", value={"href": "?page=1"})),
+            "",
+        ),
         ("listing that shrinks in the middle", _api(faults.Shrink(method="GET", path=_RESERVATIONS, nth=2)), ""),
         ("creation that succeeds late", _late, f"penalty {_UNAVAILABLE}, incomplete"),
-        ("device in an unknown state", _api(faults.UnknownState(times=0)), ""),
+        ("device in an unknown state", _api(faults.SetValue(times=0, at="**.state", value="unheard_of")), ""),
         ("capacity taken by others", _take_capacity, "penalty CapacityTaken"),
     ),
     Fault(
@@ -136,7 +140,7 @@ PROVIDER = (
         ("500", _status(500, "POST", _ACTIONS), f"cause {_UNAVAILABLE}"),
         ("503", _status(503, "GET"), f"cause {_UNAVAILABLE}"),
         ("timeout after the effect", _slow_to_answer, f"cause {_UNAVAILABLE}"),
-        ("device in an unknown state", _api(faults.UnknownState(times=0)), ""),
+        ("device in an unknown state", _api(faults.SetValue(times=0, at="**.state", value="unheard_of")), ""),
     ),
     *rows(
         "updater",
@@ -152,6 +156,6 @@ PROVIDER = (
             f"fails {_INVALID}",
         ),
         ("listing that shrinks in the middle", _api(faults.Shrink(method="GET", path=_DEVICES, nth=2)), ""),
-        ("device in an unknown state", _api(faults.UnknownState(times=0)), ""),
+        ("device in an unknown state", _api(faults.SetValue(times=0, at="**.state", value="unheard_of")), ""),
     ),
 )

@@ -33,8 +33,8 @@ from shepherd_core.wiring.adapters import CLOCK
 from simulator.environment.certificate import Authority
 from simulator.lambda_.environment import Context
 from simulator.providers.equinix.api import EquinixApi
+from simulator.providers.hetzner.objects import RobotServer
 from simulator.providers.hetzner.robot import HetznerRobot
-from simulator.providers.hetzner.state import RobotServer
 from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import FakeMachine

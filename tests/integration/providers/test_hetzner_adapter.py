@@ -1,13 +1,12 @@
 """The adapter of Hetzner's dedicated servers against the simulated service: listing, resets, reinstalls, our key."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import SecretMissing, SecretUnavailable, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import (
     ListingInvalid,
@@ -21,11 +20,12 @@ from shepherd_core.domain.machine import Availability, Machine, ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers.hetzner import HetznerSettings
 
-from simulator.environment.faults import Cut, Drop, FakeAnswer
+from simulator.environment.faults import Drop, FakeAnswer
+from simulator.providers.hetzner.objects import RobotServer
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
-from simulator.providers.hetzner.state import RobotServer
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
+from tests.support.providers.description import Description
 from tests.support.waiting import eventually
 
 USER = "#ws+made-up"
@@ -82,6 +82,7 @@ def world(clock: ManualClock) -> Iterator[World]:
     servers = [RobotServer(number=int(number), name=name) for number, name in names.items()]
     options = RobotOptions(clock=clock.monotonic)
     with HetznerRobot(hardware, user=USER, password=PASSWORD, servers=servers, options=options) as robot:
+        Description("hetzner").hold(robot)
         yield World(robot, hardware, clock)
         assert robot.errors == []
 
@@ -161,14 +162,6 @@ def test_a_listing_that_is_not_understood_is_none(body: object, world: World, de
         world.provider.list_machines(deadline)
 
 
-@pytest.mark.parametrize("fault", [Cut(times=0), Drop(times=0), FakeAnswer(times=0, status=200, body="<html>")])
-def test_half_an_answer_is_no_listing(fault: Cut | Drop | FakeAnswer, world: World, deadline: Deadline) -> None:
-    """The connection broke, or something else answered; it may be better later."""
-    world.robot.faults.add(fault)
-    with pytest.raises(ProviderUnavailable):
-        world.provider.list_machines(deadline)
-
-
 # Taking a server
 
 
@@ -241,14 +234,6 @@ def test_a_server_that_hangs_needs_more_than_a_reboot(world: World, deadline: De
     world.provider.power_cycle(A, deadline)
     assert not world.server().hung
     assert world.hardware.calls.count(("reboot", A)) == 1
-
-
-def test_a_reset_is_asked_for_once(world: World, deadline: Deadline) -> None:
-    """Two in a row could hit the machine while it boots."""
-    world.robot.faults.add(Drop(method="POST", path="/reset/*", times=0, when="after"))
-    with pytest.raises(ProviderUnavailable):
-        world.provider.reboot(A, deadline)
-    assert world.server().resets_done == ["sw"]
 
 
 def test_a_technician_at_work_is_waited_for(world: World, deadline: Deadline) -> None:
@@ -413,48 +398,12 @@ def test_a_server_that_cannot_be_reset_is_not_armed(world: World, deadline: Dead
 # Our SSH key
 
 
-def test_our_key_is_added_once(world: World, deadline: Deadline) -> None:
-    """And looked for once by each warm function."""
-    world.provider.reinstall(A, deadline)
-    world.provider.reinstall(B, deadline)
-    world.another().reinstall(A, deadline)
-    assert len(world.robot.ssh_keys()) == 1
-    assert world.robot.calls["POST", "/key"] == 1
-    assert world.robot.calls["GET", "/key"] == 3  # before and after adding it, and by the other provider
-
-
-def test_our_key_under_another_name_is_used(world: World, deadline: Deadline) -> None:
-    """Robot takes no key twice; the operator chose the name when the servers were ordered."""
-    world.robot.add_key("chosen-by-hand", PUBLIC_KEY)
-    world.provider.reinstall(A, deadline)
-    assert [key.name for key in world.robot.ssh_keys()] == ["chosen-by-hand"]
-    assert world.robot.calls["POST", "/key"] == 0
-
-
-def test_another_key_under_our_name_is_not_touched(world: World, deadline: Deadline) -> None:
-    """Either the name or the key is not ours; machines with the wrong key would be lost to us."""
-    world.robot.add_key("shepherd-key", OTHER_PUBLIC_KEY)
-    with pytest.raises(ProviderRefused, match="'shepherd-key'"):
-        world.provider.reinstall(A, deadline)
-    assert len(world.robot.ssh_keys()) == 1
-    assert world.server().armed is None
-
-
 def test_a_key_that_another_added_meanwhile_is_used(world: World, deadline: Deadline) -> None:
     """Two functions that start at the same time both find no key and both add it."""
     body = {"error": {"status": 409, "code": "KEY_ALREADY_EXISTS", "message": "exists"}}
     world.robot.faults.add(FakeAnswer(method="POST", path="/key", status=409, body=body, when="after"))
     world.provider.reinstall(A, deadline)
     assert world.server().boots_done == ["linux Debian 12 base"]
-
-
-def test_many_that_need_the_key_at_the_same_time_add_one(world: World, deadline: Deadline) -> None:
-    """Threads of one function, and functions beside each other."""
-    providers = [world.another(), world.another()]
-    with ThreadPoolExecutor(6) as pool:
-        found = set(pool.map(lambda n: providers[n % 2]._key.ensure(deadline), range(6)))
-    assert found == {key.fingerprint for key in world.robot.ssh_keys()}
-    assert len(found) == 1
 
 
 def test_a_removed_key_is_added_again(world: World, deadline: Deadline) -> None:
@@ -465,19 +414,3 @@ def test_a_removed_key_is_added_again(world: World, deadline: Deadline) -> None:
         world.provider.reinstall(A, deadline)
     world.provider.reinstall(A, deadline)
     assert len(world.robot.ssh_keys()) == 1
-
-
-@pytest.mark.parametrize(
-    ("raised", "expected"),
-    [(SecretUnavailable("later"), ProviderUnavailable), (SecretMissing("gone"), ProviderRefused)],
-)
-def test_a_key_that_cannot_be_read_is_an_error_of_the_provider(
-    raised: ShepherdError, expected: type[ProviderError], world: World, deadline: Deadline
-) -> None:
-    """Callers handle the errors that a provider may raise, and no others."""
-
-    def ask() -> str:
-        raise raised
-
-    with pytest.raises(expected, match=str(raised)):
-        world.another(public_key=ask).reinstall(A, deadline)

@@ -18,6 +18,7 @@ from simulator.environment.faults import FakeAnswer
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
+from tests.support.providers.description import Description
 
 USER = "#ws+made-up"
 PASSWORD = "the-right-password"
@@ -32,6 +33,7 @@ def robot(clock: ManualClock) -> Iterator[HetznerRobot]:
     """Return an account with a server; its hours are the test's, and only a few requests fit into them."""
     options = RobotOptions(limits={"GET /server": 40, "POST /reset/{number}": 2}, clock=clock.monotonic)
     with HetznerRobot(NoHardware(), user=USER, password=PASSWORD, servers=1, options=options) as service:
+        Description("hetzner").hold(service)
         yield service
         assert service.errors == []
 
@@ -86,21 +88,6 @@ def test_resets_beyond_the_limit_are_repeated_later(
     assert robot.servers()[0].armed is None
     clock.now += 3_600
     one.reinstall(SERVER, deadline)
-
-
-@pytest.mark.parametrize("status", [403, 405, 409, 423])
-def test_other_refusals_are_final(status: int, robot: HetznerRobot, clock: ManualClock, deadline: Deadline) -> None:
-    """Asking again changes nothing until somebody changes something."""
-    body = {"error": {"status": status, "code": "DENIED", "message": "no"}}
-    robot.faults.add(FakeAnswer(times=0, status=status, body=body))
-    with pytest.raises(ProviderRefused, match=f"GET /server: {status}: DENIED: no"):
-        provider(robot, clock).list_machines(deadline)
-
-
-def test_maintenance_passes(robot: HetznerRobot, clock: ManualClock, deadline: Deadline) -> None:
-    """The description announces it with 503."""
-    robot.faults.add(FakeAnswer(times=1, status=503))
-    assert len(provider(robot, clock).list_machines(deadline)) == 1
 
 
 # The credential

@@ -300,3 +300,10 @@ def test_a_machine_is_created_once(refuses_second: bool, finds: list[Any], creat
 def test_an_id_is_one_segment_of_a_path(text: str, path: str) -> None:
     """Otherwise it would name another resource."""
     assert segment(text) == path
+
+
+@pytest.mark.parametrize("text", ["", ".", ".."])
+def test_an_id_that_no_path_can_hold_is_not_asked_for(text: str) -> None:
+    """The answer would be about something else."""
+    with pytest.raises(MachineNotFound):
+        segment(text)

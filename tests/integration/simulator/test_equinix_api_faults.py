@@ -4,7 +4,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +14,16 @@ from shepherd_core.domain.errors import ConfigError
 from simulator.environment import faults
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
+from tests.support.providers.equinix_world import DEVICES, KEYS, PROJECT, RESERVATIONS, World
 from tests.support.waiting import eventually
 
-PROJECT = "5d4f3c2b-0000-4000-8000-000000000001"
-DEVICES = f"/projects/{PROJECT}/devices"
-KEYS = f"/projects/{PROJECT}/ssh-keys"
-RESERVATIONS = f"/projects/{PROJECT}/hardware-reservations"
 LONG = 600.0  # seconds that no test lives to see
+RESERVATIONS_PATH = "/projects/{id}/hardware-reservations"
 
 
-class Client:
-    """A client that neither retries nor waits long."""
-
-    def __init__(self, api: EquinixApi) -> None:
-        self.api = api
-        self.session = requests.Session()
-        self.session.headers["X-Auth-Token"] = "key"
-
-    def call(self, method: str, path: str, **more: Any) -> requests.Response:
-        """Send a request."""
-        return self.session.request(method, self.api.url + path, **{"timeout": 10, **more})
-
-    def create(self, reservation: int = 0, **more: Any) -> requests.Response:
-        """Ask for a device on the reservation with this index."""
-        body = {
-            "plan": "c3.small.x86",
-            "operating_system": "ubuntu_24_04",
-            "metro": "da",
-            "hostname": f"shepherd-{reservation}",
-            "hardware_reservation_id": self.api.reservations()[reservation].id,
-        }
-        return self.call("POST", DEVICES, json=body, **more)
-
-    def page(self, number: int, **query: Any) -> Any:
-        """Return a page of three reservations."""
-        return self.call("GET", RESERVATIONS, params={"page": number, "per_page": 3, **query}).json()
+def page(world: World, number: int) -> Any:
+    """Return a page of three of seven reservations."""
+    return world.get(RESERVATIONS, page=number, per_page=3)
 
 
 def ids(page: Any) -> list[str]:
@@ -57,26 +31,8 @@ def ids(page: Any) -> list[str]:
     return [reservation["id"] for reservation in page["hardware_reservations"]]
 
 
-@pytest.fixture
-def make() -> Iterator[Callable[..., Client]]:
-    """Make APIs with seven reservations and these faults, which end with the test."""
-    clients: list[Client] = []
-    with ExitStack() as stack:
-
-        def client(*rules: faults.Rule, **settings: Any) -> Client:
-            settings = {"reservations": 7, "faults": rules, **settings}
-            api = EquinixApi(NoHardware(), project_id=PROJECT, api_key="key", **settings)
-            clients.append(Client(stack.enter_context(api)))
-            stack.enter_context(clients[-1].session)
-            return clients[-1]
-
-        yield client
-        for made in clients:
-            assert made.api.errors == []
-
-
 @pytest.mark.parametrize("status", [401, 403, 404, 422, 429, 500, 503])
-def test_an_answer_can_be_replaced(make: Callable[..., Client], status: int) -> None:
+def test_an_answer_can_be_replaced(make: Callable[..., World], status: int) -> None:
     """Before the call had its effect, with headers and body as told; the next call is sound."""
     rule = faults.FakeAnswer(method="POST", status=status, body={"errors": ["scripted"]}, retry_after=1.5)
     client = make(rule)
@@ -88,7 +44,7 @@ def test_an_answer_can_be_replaced(make: Callable[..., Client], status: int) -> 
 
 
 @pytest.mark.parametrize(("body", "text"), [(None, ""), ("<h1>Bad gateway</h1>", "<h1>Bad gateway</h1>")])
-def test_an_error_need_not_have_a_json_body(make: Callable[..., Client], body: str | None, text: str) -> None:
+def test_an_error_need_not_have_a_json_body(make: Callable[..., World], body: str | None, text: str) -> None:
     """A load balancer may answer."""
     response = make(faults.FakeAnswer(status=502, body=body)).call("GET", DEVICES)
     assert (response.status_code, response.text) == (502, text)
@@ -103,7 +59,7 @@ def test_an_error_need_not_have_a_json_body(make: Callable[..., Client], body: s
     ],
 )
 def test_a_lost_answer_does_not_tell_whether_the_device_was_made(
-    make: Callable[..., Client], rule: faults.Rule, created: int
+    make: Callable[..., World], rule: faults.Rule, created: int
 ) -> None:
     """The client sees the same in all cases and must ask."""
     client = make(rule)
@@ -112,14 +68,14 @@ def test_a_lost_answer_does_not_tell_whether_the_device_was_made(
     assert len(client.api.devices()) == created
 
 
-def test_an_error_after_the_effect_hides_it(make: Callable[..., Client]) -> None:
+def test_an_error_after_the_effect_hides_it(make: Callable[..., World]) -> None:
     """A 500 does not mean that nothing happened."""
     client = make(faults.FakeAnswer(method="POST", status=500, when="after"))
     assert client.create().status_code == 500
     assert len(client.api.devices()) == 1
 
 
-def test_a_creation_can_succeed_long_after_its_failure(make: Callable[..., Client]) -> None:
+def test_a_creation_can_succeed_long_after_its_failure(make: Callable[..., World]) -> None:
     """The device appears after the request was given up."""
     client = make(faults.CreateLate(path="/projects/{id}/devices", seconds=0))
     assert client.create().status_code == 504
@@ -130,7 +86,7 @@ def test_a_creation_can_succeed_long_after_its_failure(make: Callable[..., Clien
 
 
 @pytest.mark.parametrize(("when", "created"), [("before", 0), ("after", 1)])
-def test_a_delay_outlasts_the_client(make: Callable[..., Client], when: faults.When, created: int) -> None:
+def test_a_delay_outlasts_the_client(make: Callable[..., World], when: faults.When, created: int) -> None:
     """The client gives up before or after the effect; closing the API ends the delay."""
     client = make(faults.Delay(method="POST", seconds=LONG, when=when))
     with pytest.raises(requests.ReadTimeout):
@@ -138,60 +94,57 @@ def test_a_delay_outlasts_the_client(make: Callable[..., Client], when: faults.W
     eventually(lambda: len(client.api.devices()) == created)
 
 
-def test_a_delay_goes_together_with_another_fault(make: Callable[..., Client]) -> None:
+def test_a_delay_goes_together_with_another_fault(make: Callable[..., World]) -> None:
     """Slow and wrong is how overload looks."""
     client = make(faults.Delay(seconds=0), faults.FakeAnswer(status=503), faults.FakeAnswer(status=500))
     assert client.call("GET", DEVICES).status_code == 503
 
 
-def test_a_page_can_be_empty_although_there_is_more(make: Callable[..., Client]) -> None:
+def test_a_page_can_be_empty_although_there_is_more(make: Callable[..., World]) -> None:
     """Its meta still tells the truth, so a client can notice."""
-    client = make(faults.EmptyPage(path="/projects/{id}/hardware-reservations", nth=2))
-    pages = [client.page(number) for number in (1, 2, 3)]
+    world = make(faults.EmptyPage(path=RESERVATIONS_PATH, nth=2), reservations=7)
+    pages = [page(world, number) for number in (1, 2, 3)]
     assert [len(ids(page)) for page in pages] == [3, 0, 1]
     assert (pages[1]["meta"]["total"], pages[1]["meta"]["current_page"]) == (7, 2)
 
 
-def test_a_page_can_repeat_the_one_before(make: Callable[..., Client]) -> None:
+def test_a_page_can_repeat_the_one_before(make: Callable[..., World]) -> None:
     """Duplicates in place of entries that are missing: the count is right and the listing wrong."""
-    client = make(faults.RepeatPage(nth=2))
-    first, second, third = (client.page(number) for number in (1, 2, 3))
+    world = make(faults.RepeatPage(nth=2), reservations=7)
+    first, second, third = (page(world, number) for number in (1, 2, 3))
     assert ids(first) == ids(second) != ids(third)
     assert second["meta"]["current_page"] == 2
 
 
-def test_a_page_can_name_itself_as_the_next(make: Callable[..., Client]) -> None:
-    """A client that only follows links never ends."""
-    meta = make(faults.SameNext(nth=3)).page
-    assert [meta(number)["meta"]["next"] is None for number in (1, 2)] == [False, False]
-    last = meta(3)["meta"]
-    assert last["next"] == last["self"]
-
-
-def test_a_listing_can_shrink_between_two_pages(make: Callable[..., Client]) -> None:
+def test_a_listing_can_shrink_between_two_pages(make: Callable[..., World]) -> None:
     """Entries move up, so one is never seen; the total tells."""
-    client = make(faults.Shrink(nth=2, times=0))
-    everything = [reservation.id for reservation in client.api.reservations()]
-    first, second, third = (client.page(number) for number in (1, 2, 3))
+    world = make(faults.Shrink(nth=2, times=0), reservations=7)
+    everything = [reservation.id for reservation in world.api.reservations()]
+    first, second, third = (page(world, number) for number in (1, 2, 3))
     assert ids(first) + ids(second) + ids(third) == everything[:3] + everything[4:]
     assert [page["meta"]["total"] for page in (first, second, third)] == [7, 6, 6]
 
 
-def test_a_device_can_be_in_an_undocumented_state(make: Callable[..., Client]) -> None:
-    """In an answer alone: the device itself is sound."""
-    client = make(faults.UnknownState(method="GET", times=2, state="post_provisioning", count=1))
-    device_id = client.create(0).json()["id"]
-    client.create(1)
-    states = [device["state"] for device in client.call("GET", DEVICES).json()["devices"]]
-    assert [state == "post_provisioning" for state in states] == [True, False]
-    assert client.call("GET", f"/devices/{device_id}").json()["state"] == "post_provisioning"
-    assert client.call("GET", f"/devices/{device_id}").json()["state"] != "post_provisioning"
+def test_any_value_of_an_answer_can_be_replaced(make: Callable[..., World]) -> None:
+    """In an answer alone, by the names and indexes of its place: the device itself is sound."""
+    world = make(
+        faults.SetValue(path="/devices/*", at="**.state", value="odd"),
+        faults.SetValue(method="GET", path="/projects/*/devices", at="devices.*.state", value="odd", times=2),
+        faults.SetValue(method="GET", path="/projects/*/devices", at="devices.0.id", value=None, nth=3),
+        reservations=2,
+    )
+    device_id = world.active()
+    world.create(1)
+    assert [device["state"] for device in world.get(DEVICES)["devices"]] == ["odd", "odd"]
+    assert [device["id"] for device in world.get(DEVICES)["devices"]][1] == device_id
+    assert [device["id"] for device in world.get(DEVICES)["devices"]] == [None, device_id]
+    assert world.get(f"/devices/{device_id}")["state"] == "active"
 
 
 @pytest.mark.parametrize(
-    "rule", [faults.EmptyPage(), faults.RepeatPage(), faults.SameNext(), faults.UnknownState(), faults.Shrink()]
+    "rule", [faults.EmptyPage(), faults.RepeatPage(), faults.SetValue(at="devices.*.id", value=1), faults.Shrink()]
 )
-def test_a_fault_that_does_not_fit_the_answer_changes_nothing(make: Callable[..., Client], rule: faults.Rule) -> None:
+def test_a_fault_that_does_not_fit_the_answer_changes_nothing(make: Callable[..., World], rule: faults.Rule) -> None:
     """A rule may hit calls that it has nothing to do with."""
     response = make(rule).call("GET", KEYS)
     assert (response.status_code, response.json()) == (200, {"ssh_keys": []})
@@ -199,7 +152,7 @@ def test_a_fault_that_does_not_fit_the_answer_changes_nothing(make: Callable[...
     assert response.status_code == 404
 
 
-def test_a_rule_applies_from_its_nth_match_so_many_times(make: Callable[..., Client]) -> None:
+def test_a_rule_applies_from_its_nth_match_so_many_times(make: Callable[..., World]) -> None:
     """Only calls that match are counted."""
     client = make(faults.FakeAnswer(method="GET", path=KEYS, nth=2, times=2, status=503))
     statuses = []
@@ -209,7 +162,7 @@ def test_a_rule_applies_from_its_nth_match_so_many_times(make: Callable[..., Cli
     assert statuses == [200, 503, 503, 200]
 
 
-def test_rules_can_be_added_and_cleared_while_it_runs(make: Callable[..., Client]) -> None:
+def test_rules_can_be_added_and_cleared_while_it_runs(make: Callable[..., World]) -> None:
     """A world gets worse, then better."""
     client = make()
     client.api.faults.add(faults.FakeAnswer(status=503, times=0))
@@ -244,7 +197,7 @@ def hasty_threads() -> Iterator[None]:
     sys.setswitchinterval(usual)
 
 
-def test_only_one_of_many_gets_a_reservation(make: Callable[..., Client], hasty_threads: None) -> None:
+def test_only_one_of_many_gets_a_reservation(make: Callable[..., World], hasty_threads: None) -> None:
     """The race that the adapter must survive is decided by the API."""
     client = make(reservations=30)
     with ThreadPoolExecutor(8) as pool:
@@ -253,7 +206,7 @@ def test_only_one_of_many_gets_a_reservation(make: Callable[..., Client], hasty_
     assert len(client.api.devices()) == 30
 
 
-def test_it_stays_whole_with_many_clients(make: Callable[..., Client]) -> None:
+def test_it_stays_whole_with_many_clients(make: Callable[..., World]) -> None:
     """Creating, listing, rebooting and deleting at once: nothing is lost, doubled or stuck."""
     client = make(reservations=40)
 
@@ -296,8 +249,8 @@ def test_a_faults_file_holds_api_rules_and_machine_harm(tmp_path: Path) -> None:
         """{"api": [
             {"do": "answer", "method": "GET", "nth": 2, "times": 0, "status": 429, "retry_after": 1, "body": null},
             {"do": "delay", "seconds": 0.5, "when": "after"}, {"do": "drop", "path": "/devices/{id}"}, {"do": "cut"},
-            {"do": "empty_page"}, {"do": "repeat_page"}, {"do": "same_next"}, {"do": "shrink", "count": 2},
-            {"do": "unknown_state"}, {"do": "create_late", "seconds": 3}],
+            {"do": "empty_page"}, {"do": "repeat_page"}, {"do": "shrink", "count": 2},
+            {"do": "set", "at": "**.state", "value": 7}, {"do": "create_late", "seconds": 3}],
            "machines": [{"at_seconds": 20, "machine": 3, "fault": "stop_agents"}]}"""
     )
     loaded = faults.load(path)
@@ -306,7 +259,7 @@ def test_a_faults_file_holds_api_rules_and_machine_harm(tmp_path: Path) -> None:
         faults.Delay(seconds=0.5, when="after"),
         faults.Drop(path="/devices/{id}"),
     )
-    assert len(loaded.api) == 10
+    assert len(loaded.api) == 9
     assert loaded.machines == (faults.MachineFault(at_seconds=20, machine=3, fault="stop_agents"),)
     assert faults.parse("{}") == faults.Faults()
 

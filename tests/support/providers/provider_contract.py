@@ -43,7 +43,6 @@ from shepherd_core.domain.remediation import STEPS
 from shepherd_core.providers.kit.context import ProviderContext
 
 from simulator.environment.faults import Delay, FakeAnswer, Rule
-from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.kit.fault_script import FaultScript
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.rest import RestApi
@@ -114,7 +113,7 @@ class World:
     """The paths of the API, as faults name them, where a login is at another one."""
 
     @classmethod
-    def of(cls, api: RestApi | HetznerRobot, hardware: NoHardware, spoils: Rule, **facts: Any) -> Self:
+    def of(cls, api: RestApi, hardware: NoHardware, spoils: Rule, **facts: Any) -> Self:
         """Return the world of a simulated API; *spoils* spoils its listing."""
         usual: dict[str, Any] = {
             "requests": lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time

@@ -127,11 +127,14 @@ class ProviderFaults:
         for action in INTERRUPTIONS:
             if action in world.provider.capabilities:
                 limit = Deadline(SystemClock(), 60, ask=lambda _: _after(world, fault))
+                already = world.reboots(machine.provider_id) if world.reboots else 0
                 with pytest.raises(ProviderUnavailable):
                     _method(world.provider, action)(machine.provider_id, limit)
                 assert limit.interrupted, action
                 _faults(world).clear()
                 world.settle()
+                if world.reboots is not None and action == Capability.REBOOT:
+                    assert world.reboots(machine.provider_id) == already + 1
 
     def test_a_creation_that_takes_too_long_is_found_again(self, world: World, deadline: Deadline) -> None:
         """A function that is killed meanwhile leaves the same behind."""

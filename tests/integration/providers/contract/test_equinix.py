@@ -6,11 +6,12 @@ import pytest
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.settings.providers.equinix import EquinixSettings
 
-from simulator.environment.faults import EmptyPage, UnknownState
+from simulator.environment.faults import EmptyPage, SetValue
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from tests.conftest import ManualClock
+from tests.support.providers.description import Description
 from tests.support.providers.provider_contract import PUBLIC_KEY, Places, ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
@@ -36,6 +37,7 @@ class TestEquinix(ProviderContract, ProviderFaults):
         hardware = NoHardware()
         options = Options(per_page_cap=2)
         with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=5, options=options) as api:
+            Description("equinix").hold(api)
             ids = [reservation.id for reservation in api.reservations()]
             api.add_active_device("shepherd-by-hand", reservation_id=ids[0])
             foreign = api.add_active_device("web-server", reservation_id=ids[1])
@@ -55,7 +57,7 @@ class TestEquinix(ProviderContract, ProviderFaults):
                 capacity_ids=frozenset(ids) - {foreign.reservation_id or ""},
                 stores_tokens=True,
                 settle=lambda: eventually(lambda: settled(api, hardware)),
-                confuse=lambda _: api.faults.add(UnknownState(times=0)),
+                confuse=lambda _: api.faults.add(SetValue(times=0, at="**.state", value="unheard of")),
                 secret=KEY,
                 places=Places(
                     path="/projects/{id}/devices",

@@ -8,10 +8,11 @@ from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers.hetzner import HetznerSettings
 
 from simulator.environment.faults import FakeAnswer
+from simulator.providers.hetzner.objects import RobotServer
 from simulator.providers.hetzner.robot import HetznerRobot
-from simulator.providers.hetzner.state import RobotServer
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
+from tests.support.providers.description import Description
 from tests.support.providers.provider_contract import PUBLIC_KEY, Places, ProviderContract, World
 from tests.support.providers.provider_faults import ProviderFaults
 
@@ -36,6 +37,7 @@ class TestHetzner(ProviderContract, ProviderFaults):
             RobotServer(number=15, name="web-server"),
         ]
         with HetznerRobot(hardware, user=USER, password=PASSWORD, servers=servers) as robot:
+            Description("hetzner").hold(robot)
             settings = HetznerSettings(
                 credential_parameter="/unused",
                 hetzner_name_prefix="shepherd-",

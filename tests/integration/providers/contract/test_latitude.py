@@ -35,7 +35,7 @@ class TestLatitude(ProviderContract, ProviderFaults):
             api.add_active(name_of(OURS, "1"), address="192.0.2.1")
             api.add_active("web-1", address="192.0.2.2")
             api.add_active(name_of(UUID(int=7), "2"), address="192.0.2.3", project="proj_other")
-            api.check = Description("latitude").check
+            Description("latitude").hold(api)
             yield api
             assert api.errors == []
 

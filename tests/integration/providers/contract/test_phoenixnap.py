@@ -29,7 +29,7 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
     def api(self) -> Iterator[PhoenixnapApi]:
         """Return an account with a server of ours, one that somebody else made, and one of another fleet."""
         with PhoenixnapApi(NoHardware(), secret=CREDENTIAL) as api:
-            api.check = Description("phoenixnap").check
+            Description("phoenixnap").hold(api)
             api.add_active(name_of(f"{FLEET}/1", OURS), address="192.0.2.1")
             api.add_active("web-1", address="192.0.2.2 - 192.0.2.6")
             api.add_active(name_of("green/2", UUID(int=7)), address="192.0.2.9")

@@ -49,7 +49,7 @@ class TestScaleway(ProviderContract, ProviderFaults):
     def api(self) -> Iterator[ScalewayApi]:
         """Return a server of ours, and those of nobody, of another fleet and of another project."""
         with ScalewayApi(NoHardware(), secret=SECRET, options=Options(per_page_cap=2)) as api:
-            api.check = Description("scaleway").check
+            Description("scaleway").hold(api)
             api.add_active("a", address="192.0.2.1", tags=["red", tag_of("web/1", OURS)])
             api.add_active("b", address="192.0.2.2", tags=["red"])
             api.add_active("c", address="192.0.2.3", tags=[tag_of("web2/2", OURS)])

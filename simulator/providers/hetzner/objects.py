@@ -1,0 +1,163 @@
+"""The servers, boot configurations and keys of the simulated Robot web service, and their objects in its answers."""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulator.providers.kit.machines import Refused
+
+Json = dict[str, Any]
+
+BOOTS = ("rescue", "linux", "vnc", "windows", "plesk", "cpanel")
+OFFERED = {"rescue": ("linux", "vkvm"), "linux": ("Debian 12 base", "Rocky Linux 9 base", "Ubuntu 24.04 LTS base")}
+"""By boot configuration, what can be chosen."""
+CHOICE = {"rescue": "os", "linux": "dist"}
+"""By boot configuration, the field with the choice."""
+_PASSWORD = "password-that-no-error-may-hold"  # noqa: S105 - made up
+_STATUS = {
+    "INVALID_INPUT": 400,
+    "UNAUTHORIZED": 401,
+    "RATE_LIMIT_EXCEEDED": 403,
+    "RESET_MANUAL_ACTIVE": 409,
+    "KEY_ALREADY_EXISTS": 409,
+    "BOOT_ALREADY_ENABLED": 409,
+}
+"""By code, where it is not 404."""
+
+
+class RobotRefused(Refused):
+    """The answer is an error with this code, and nothing has changed."""
+
+    def __init__(self, code: str, **more: list[str] | int) -> None:
+        self.code = code
+        self.more = more
+        super().__init__(_STATUS.get(code, 404), code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Armed:
+    """An active boot configuration: the next boot carries it out."""
+
+    kind: str
+    choice: str
+    """The distribution, or the operating system of the rescue system."""
+    keys: tuple[str, ...] = ()
+    """Fingerprints of SSH keys."""
+
+
+@dataclass(kw_only=True)
+class RobotServer:
+    """A rented server; fields that are not given are made up."""
+
+    number: int = 0
+    name: str
+    ip: str | None = ""
+    """Empty: the address of the hardware. None: IPv6 only."""
+    ipv6_net: str | None = "2001:db8:42::"
+    dc: str = "FSN1-DC1"
+    status: str = "ready"
+    cancelled: bool = False
+    resets: Sequence[str] = ("sw", "hw", "man")
+    """Empty: Robot cannot reset it."""
+    boots: Sequence[str] = ("rescue", "linux", "vnc")
+    """Empty: Robot cannot configure what it boots."""
+
+    armed: Armed | None = None
+    off: bool = False
+    hung: bool = False
+    """Its operating system ignores Ctrl+Alt+Del and the power button."""
+    technician: bool = False
+    """A technician is on the way to reset it."""
+    resets_done: list[str] = field(default_factory=list)
+    """The types of the resets that were accepted."""
+    boots_done: list[str] = field(default_factory=list)
+    """Each boot: ``disk``, or kind and choice of the active boot configuration."""
+
+    def take_effect(self, kind: str) -> str | None:
+        """Take the effect of a reset, and return what happens to the hardware, by the name of the method."""
+        running, off = not self.off and not self.hung, self.off
+        boots = {"sw": running, "hw": not off, "power": off}.get(kind, False)
+        halts = kind == "power_long" or (kind == "power" and running)
+        self.technician = kind == "man"
+        self.off = (off or halts) and not boots
+        self.hung = self.hung and not boots and not halts
+        if not boots:
+            return "power_off" if halts else None
+        armed, self.armed = self.armed, None
+        self.boots_done.append("disk" if armed is None else f"{armed.kind} {armed.choice}")
+        return "reinstall" if armed is not None else "power_on" if off else "reboot"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobotKey:
+    """An SSH key of the key store."""
+
+    name: str
+    line: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Return its MD5 fingerprint, which identifies it."""
+        return fingerprint(self.line) or ""
+
+
+def identity(server: RobotServer) -> Json:
+    """Return what names a server in every object of it."""
+    return {"server_ip": server.ip, "server_ipv6_net": server.ipv6_net, "server_number": server.number}
+
+
+def listed(server: RobotServer) -> Json:
+    """Return a server as a listing shows it."""
+    return {
+        **identity(server),
+        "server_name": server.name,
+        "product": "AX41-NVMe",
+        "dc": server.dc,
+        "traffic": "unlimited",
+        "status": server.status,
+        "cancelled": server.cancelled,
+        "paid_until": "2027-01-31",
+        "ip": None if server.ip is None else [server.ip],
+        "subnet": None if server.ipv6_net is None else [{"ip": server.ipv6_net, "mask": "64"}],
+    }
+
+
+def key_json(key: RobotKey) -> Json:
+    """Return a key of the key store."""
+    return {**_key_name(key), "data": key.line, "created_at": "2026-01-31 23:59:59"}
+
+
+def _key_name(key: RobotKey) -> Json:
+    return {"name": key.name, "fingerprint": key.fingerprint, "type": "ED25519", "size": 256}
+
+
+def boot(server: RobotServer, kind: str, keys: Mapping[str, RobotKey]) -> Json:
+    """Return a boot configuration: the values in force if it is active, else the choices."""
+    armed = server.armed if server.armed is not None and server.armed.kind == kind else None
+    body: Json = {**identity(server), "active": armed is not None, "password": None if armed is None else _PASSWORD}
+    if kind not in CHOICE:
+        return {**body, "dist": None, "lang": None}
+    body[CHOICE[kind]] = list(OFFERED[kind]) if armed is None else armed.choice
+    if kind == "linux":
+        body["lang"] = ["en"] if armed is None else "en"
+    authorized = [keys[name] for name in (armed.keys if armed else ()) if name in keys]
+    return {**body, "authorized_key": [{"key": _key_name(key)} for key in authorized], "host_key": []}
+
+
+def fingerprint(key: str) -> str | None:
+    """Return the MD5 fingerprint of a public key in OpenSSH's format, None if *key* is not one."""
+    parts = key.split()
+    if len(parts) < 2 or not re.fullmatch(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+", parts[0]):  # noqa: PLR2004 - type, key
+        return None
+    try:
+        blob = base64.b64decode(parts[1], validate=True)
+    except binascii.Error:
+        return None
+    if blob[4 : 4 + len(parts[0])] != parts[0].encode():
+        return None
+    digest = hashlib.md5(blob, usedforsecurity=False).hexdigest()
+    return ":".join(digest[at : at + 2] for at in range(0, len(digest), 2))

@@ -1,0 +1,163 @@
+"""Our SSH key in the key store of a provider: the kit's part of every adapter that puts it there."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import SecretMissing, SecretUnavailable, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.provider import ProviderError, ProviderRefused, ProviderUnavailable
+from shepherd_core.providers.kit.registered_key import RegisteredKey, StoredKey
+
+BLOB = "AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"
+OURS = f"ssh-ed25519 {BLOB} shepherd"
+OTHER = f"ssh-ed25519 {BLOB[:-4]}AAAA somebody"
+
+
+class Store:
+    """A key store that takes no key twice."""
+
+    def __init__(self) -> None:
+        self.keys: list[StoredKey] = []
+        self.listings = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Called before a key is added."""
+        self.forgetful = False
+        """Whether it takes keys and does not show them."""
+        self._lock = threading.Lock()
+
+    def key(self, public_key: Callable[[], str] = lambda: OURS) -> RegisteredKey:
+        """Return what one function has of it."""
+        return RegisteredKey("our-name", public_key, self._listed, self._add)
+
+    def put(self, name: str | None, line: str) -> str:
+        """Put a key into it, and return its id; the first ones are the newest."""
+        with self._lock:
+            number = len(self.keys)
+            self.keys.append(StoredKey(f"key-{number}", name, line, f"2026-01-{28 - number}"))
+            return self.keys[-1].id
+
+    def _listed(self, _: Deadline) -> list[StoredKey]:
+        self.listings += 1
+        return list(self.keys)
+
+    def _add(self, name: str, line: str, _: Deadline) -> None:
+        self.meanwhile()
+        if any(key.line == line for key in self.keys):
+            raise ProviderRefused("taken")
+        if not self.forgetful:
+            self.put(name, line)
+
+
+@pytest.fixture
+def store() -> Store:
+    """Return an empty store."""
+    return Store()
+
+
+def test_our_key_is_added_once(store: Store, deadline: Deadline) -> None:
+    """And looked for once by each warm function."""
+    first, other = store.key(), store.key()
+    assert {each.ensure(deadline) for each in (first, first, other)} == {"key-0"}
+    assert [(key.name, key.line) for key in store.keys] == [("our-name", OURS)]
+    assert store.listings == 3  # before and after adding it, and by the other function
+
+
+@pytest.mark.parametrize("name", ["our-name", "chosen-by-hand", None])
+def test_our_key_is_known_by_more_than_name_and_comment(store: Store, deadline: Deadline, name: str | None) -> None:
+    """A provider may keep another comment than ours, and takes no key twice, whatever its name is."""
+    existing = store.put(name, f"ssh-ed25519 {BLOB}")
+    assert store.key().ensure(deadline) == existing
+    assert len(store.keys) == 1
+
+
+def test_another_key_under_our_name_is_not_touched(store: Store, deadline: Deadline) -> None:
+    """Either the name or the key is not ours; machines with the wrong key would be lost to us."""
+    store.put("our-name", OTHER)
+    with pytest.raises(ProviderRefused, match="'our-name'"):
+        store.key().ensure(deadline)
+    assert [key.line for key in store.keys] == [OTHER]
+
+
+def test_of_equal_keys_the_oldest_under_our_name_is_used(store: Store, deadline: Deadline) -> None:
+    """So that all functions use the same one, should the provider let both in."""
+    for name, line in (("our-name", OURS), ("our-name", OTHER), ("our-name", OURS), ("another", OURS)):
+        store.put(name, line)
+    assert store.key().ensure(deadline) == "key-2"
+
+
+def test_a_key_that_another_added_meanwhile_is_used(store: Store, deadline: Deadline) -> None:
+    """Two functions that start at the same time both find no key and both add it."""
+    store.meanwhile = lambda: store.put("our-name", OURS)
+    assert store.key().ensure(deadline) == "key-0"
+    assert len(store.keys) == 1
+
+
+def test_many_that_need_the_key_at_the_same_time_add_one(store: Store, deadline: Deadline) -> None:
+    """Threads of one function, and functions beside each other."""
+    functions = [store.key(), store.key()]
+    with ThreadPoolExecutor(6) as pool:
+        assert len(set(pool.map(lambda number: functions[number % 2].ensure(deadline), range(6)))) == 1
+
+
+def test_a_key_that_was_added_but_is_not_listed_is_waited_for(store: Store, deadline: Deadline) -> None:
+    """Without its id nothing may be created."""
+    store.forgetful = True
+    with pytest.raises(ProviderUnavailable, match="'our-name'"):
+        store.key().ensure(deadline)
+
+
+def test_a_removed_key_is_added_again_after_the_refusal(store: Store, deadline: Deadline) -> None:
+    """A warm function remembers an id that means nothing any more."""
+    key = store.key()
+    key.ensure(deadline)
+    store.keys.clear()
+    with pytest.raises(ProviderRefused), key.watched():
+        raise ProviderRefused
+    key.ensure(deadline)
+    assert [each.line for each in store.keys] == [OURS]
+
+
+def test_a_rotated_key_is_added_too(store: Store, deadline: Deadline) -> None:
+    """A warm function outlives the key that it began with."""
+    lines = iter([OURS, OTHER])
+    key = RegisteredKey("our-name", lambda: next(lines), store._listed, store._add)
+    key.ensure(deadline)
+    store.keys[0] = StoredKey("key-0", "the old one", OURS, "2026-01-01")
+    assert key.ensure(deadline) == "key-1"
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(SecretUnavailable("later"), ProviderUnavailable), (SecretMissing("gone"), ProviderRefused)],
+)
+def test_a_key_that_cannot_be_read_is_an_error_of_the_provider(
+    store: Store, deadline: Deadline, raised: ShepherdError, expected: type[ProviderError]
+) -> None:
+    """Callers handle the errors that a provider may raise, and no others."""
+
+    def ask() -> str:
+        raise raised
+
+    with pytest.raises(expected, match=str(raised)):
+        store.key(ask).ensure(deadline)
+
+
+def test_a_request_waits_for_the_key_until_its_deadline(store: Store, deadline: Deadline) -> None:
+    """The thread that adds it may be stuck."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        asked.set()
+        assert answer.wait(20)
+        return OURS
+
+    stuck = store.key(slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(stuck.ensure, deadline)
+        assert asked.wait(20)
+        with pytest.raises(TimeLimitExceeded):
+            stuck.ensure(Deadline(SystemClock(), 0.1))
+        answer.set()
+        assert first.result() == "key-0"
