@@ -10,6 +10,7 @@ from shepherd_core.bmdb.agents import reports
 from shepherd_core.bmdb.machines.timings import timings
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.remediation import AWAIT_INSTALLATION, RESTART_AGENT
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 
@@ -121,6 +122,13 @@ class Past:
         self.line(at, RECOVERY, "Finished")
 
 
+    def look(self, at: float, step: str) -> None:
+        """Add a look that finds the machine alive, and the step that is taken then instead of an attempt."""
+        self.line(at - 2, RECOVERY, "Started")
+        self.line(at - 1, RECOVERY, "Looked", step=step, cause="it answers")
+        self.line(at, RECOVERY, "Finished")
+
+
 def told(fleet: Fleet, what: str, after: str | None = None, location: str | None = None) -> list[float]:
     """Return samples, in vain, p50 and p99 of one time; nothing if there are no samples."""
     found = [
@@ -196,6 +204,22 @@ def test_an_agent_restart_is_no_boot(fleet: Fleet) -> None:
     past.start(1_010)
     assert told(fleet, "boot", "restart-agent") == []
     assert told(fleet, "return", "restart-agent") == [1, 0, 15, 15]
+
+
+@pytest.mark.parametrize("step", [RESTART_AGENT.name, AWAIT_INSTALLATION.name])
+def test_a_step_after_a_look_is_no_boot(fleet: Fleet, step: str) -> None:
+    """The look found the machine alive; the reboot that was begun before was not taken."""
+    past = Past(fleet)
+    past.line(998, RECOVERY, "Started")
+    past.line(999, RECOVERY, "Attempted", step="reboot")
+    past.line(999.5, RECOVERY, "NotTaken", step="reboot")
+    past.line(1_000, RECOVERY, "Recovered")
+    past.look(2_000, step)
+    past.start(2_010)
+    assert told(fleet, "boot", "reboot") == []
+    assert told(fleet, "return", "reboot") == []
+    assert told(fleet, "boot", step) == []
+    assert told(fleet, "return", step) == [1, 0, 15, 15]
 
 
 def test_a_creation_that_the_history_does_not_reach_is_not_counted(fleet: Fleet) -> None:

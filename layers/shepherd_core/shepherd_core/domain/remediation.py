@@ -69,6 +69,9 @@ QUARANTINE = StepKind(name="quarantine", reboots=False, loses_agent=False)
 STEPS = {each.name: each for each in (RESTART_AGENT, REBOOT, POWER_CYCLE, REINSTALL, QUARANTINE)}
 """All kinds of steps of a policy, by name, from gentle to violent."""
 
+NOT_BOOTING = tuple(each.name for each in (*STEPS.values(), AWAIT_INSTALLATION) if not each.reboots)
+"""The names of all kinds of steps, also of those in no policy, after which no machine boots."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:

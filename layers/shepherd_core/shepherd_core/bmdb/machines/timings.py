@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors.machine import NoAddress, SshConnectionLost, SshRefused, SshTimedOut
+from shepherd_core.domain.remediation import NOT_BOOTING
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
@@ -21,7 +22,8 @@ def timings(connection: Connection, limit: int = HISTORY_LIMIT) -> list[dict[str
     Return one record for each provider, location, ``what`` and ``after`` that has samples, sorted.
 
     ``what``: ``boot`` until an agent start reached the machine, and ``return`` until an
-    agent was started, both ``after`` a creation or the named recovery step;
+    agent was started, both ``after`` a creation or the named recovery step (``boot``
+    only if the step boots the machine);
     ``takeover``, from the claim of a machine to its started agent; ``first heartbeat``
     of an agent after its start. ``p50`` and ``p99`` are seconds. ``in_vain`` of the
     ``samples`` of ``boot`` had an agent start before that did not reach the machine.
@@ -30,4 +32,4 @@ def timings(connection: Connection, limit: int = HISTORY_LIMIT) -> list[dict[str
     ``startup_timeout_seconds`` and ``grace_seconds`` are the policy of the provider.
     These may be None. Reads at most *limit* rows of the history, the latest.
     """
-    return connection.records("timings", limit=limit, not_up=_NOT_UP)
+    return connection.records("timings", limit=limit, not_up=_NOT_UP, not_booting=list(NOT_BOOTING))

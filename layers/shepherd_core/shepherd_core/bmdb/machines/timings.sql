@@ -5,7 +5,8 @@
 -- history and :limit agents, of the last 30 days. Of decommissioned machines nothing is counted.
 --
 -- The history of a machine is cut after each agent start that succeeded. In such a part, the machine began to boot at the
--- end of the last recovery step; without one, at its creation, if the history reaches back that far. It was up when the
+-- end of the last recovery step, if that is none of :not_booting; without a step, at its creation, if the history reaches
+-- back that far. A step that is taken after a look is recorded by the look, all others by their attempt. It was up when the
 -- last agent start began. If an agent start before that did not reach it, it came up between the two: half-way is the
 -- estimate, and the part counts in in_vain. What comes after a quarantine says nothing about booting.
 WITH recent AS (
@@ -18,7 +19,7 @@ WITH recent AS (
             AS not_up,
         process = 'ShepherdRecovery' AND event = 'Finished' AS steps,
         event IN ('Quarantined', 'Unquarantined') AS quarantines,
-        CASE WHEN event = 'Attempted' THEN step END AS step
+        CASE WHEN event IN ('Attempted', 'Looked') THEN step END AS step
     FROM work_history
     WHERE timestamp > statement_timestamp() - interval '30 days'
     ORDER BY timestamp DESC
@@ -85,7 +86,7 @@ durations AS (
         not_up_at IS NOT NULL AS in_vain,
         boot_wait_seconds
     FROM located
-    WHERE after IS NOT NULL AND after <> 'restart-agent'
+    WHERE after IS NOT NULL AND after <> ALL(:not_booting::text[])
     UNION ALL
     SELECT provider, location, 'return', after, started_at - down_at, false, NULL
     FROM located
