@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.agents import reports
 from shepherd_core.bmdb.machines.timings import timings
+from shepherd_core.bmdb.recovery.remediation import quarantine
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import AWAIT_INSTALLATION, RESTART_AGENT
@@ -121,7 +122,6 @@ class Past:
         self.line(at - 1, RECOVERY, "Attempted", step=step)
         self.line(at, RECOVERY, "Finished")
 
-
     def look(self, at: float, step: str) -> None:
         """Add a look that finds the machine alive, and the step that is taken then instead of an attempt."""
         self.line(at - 2, RECOVERY, "Started")
@@ -194,6 +194,29 @@ def test_what_comes_after_a_quarantine_is_no_boot(fleet: Fleet) -> None:
     past.line(30_000, RECOVERY, "Unquarantined")
     past.start(30_010)
     assert told(fleet, "boot", "reboot") == []
+    assert told(fleet, "takeover") == [2, 0, 5, 5]
+
+
+def test_a_quarantine_instead_of_an_agent_start_is_no_takeover(fleet: Fleet) -> None:
+    """A machine that kills its functions is quarantined by the Initializer, whose work then counts as finished."""
+    machine_id, session = fleet.provided_machine(), fleet.open_session()
+    (held,) = claimed(session, Process.AGENT_START)
+    assert quarantine(session, {held: "?"}) == {machine_id}
+    assert timings(fleet.connection) == []
+
+
+@pytest.mark.parametrize("event", ["Adopted", "Resumed", "ReleaseCanceled"])
+def test_what_an_operator_held_back_is_no_boot(fleet: Fleet, event: str) -> None:
+    """An adopted machine runs already; a paused one waits for the operator."""
+    past = Past(fleet)
+    past.line(30, START, event)
+    past.start(60)
+    assert told(fleet, "boot", "creation") == []
+    past.step(1_000)
+    past.line(20_000, START, event)
+    past.start(20_010)
+    assert told(fleet, "boot", "reboot") == []
+    assert told(fleet, "return", "reboot") == []
     assert told(fleet, "takeover") == [2, 0, 5, 5]
 
 

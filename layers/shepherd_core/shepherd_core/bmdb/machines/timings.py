@@ -21,7 +21,7 @@ def timings(connection: Connection, limit: int = HISTORY_LIMIT) -> list[dict[str
     """
     Return one record for each provider, location, ``what`` and ``after`` that has samples, sorted.
 
-    ``what``: ``boot`` until an agent start reached the machine, and ``return`` until an
+    ``what``: ``boot`` until the agent start that succeeded began, and ``return`` until an
     agent was started, both ``after`` a creation or the named recovery step (``boot``
     only if the step boots the machine);
     ``takeover``, from the claim of a machine to its started agent; ``first heartbeat``

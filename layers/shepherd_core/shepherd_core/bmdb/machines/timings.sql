@@ -8,7 +8,9 @@
 -- end of the last recovery step, if that is none of :not_booting; without a step, at its creation, if the history reaches
 -- back that far. A step that is taken after a look is recorded by the look, all others by their attempt. It was up when the
 -- last agent start began. If an agent start before that did not reach it, it came up between the two: half-way is the
--- estimate, and the part counts in in_vain. What comes after a quarantine says nothing about booting.
+-- estimate, and the part counts in in_vain. A part in which an operator held the machine back says nothing about booting:
+-- a quarantine, a pause, a release that was canceled; nor does an adoption, at which the machine runs already. An agent
+-- start that ends with a quarantine is no takeover.
 WITH recent AS (
     SELECT
         machine_id,
@@ -18,7 +20,8 @@ WITH recent AS (
         process = 'ShepherdAgentStart' AND event = 'Failed' AND split_part(failed_cause, ':', 1) = ANY(:not_up::text[])
             AS not_up,
         process = 'ShepherdRecovery' AND event = 'Finished' AS steps,
-        event IN ('Quarantined', 'Unquarantined') AS quarantines,
+        event = 'Quarantined' AS quarantines,
+        event IN ('Quarantined', 'Unquarantined', 'Adopted', 'Resumed', 'ReleaseCanceled') AS holds,
         CASE WHEN event IN ('Attempted', 'Looked') THEN step END AS step
     FROM work_history
     WHERE timestamp > statement_timestamp() - interval '30 days'
@@ -48,7 +51,8 @@ parts AS (
         max(timestamp) FILTER (WHERE begins) AS up_at,
         max(timestamp) FILTER (WHERE not_up AND coalesce(timestamp > step_at, true)) AS not_up_at,
         (array_agg(step ORDER BY timestamp DESC) FILTER (WHERE step IS NOT NULL AND timestamp <= step_at))[1] AS step,
-        bool_or(quarantines) AS quarantined
+        max(timestamp) FILTER (WHERE quarantines) AS quarantined_at,
+        bool_or(holds) AS held
     FROM stepped
     GROUP BY machine_id, part, step_at
 ),
@@ -60,7 +64,7 @@ located AS (
         x.up_at,
         x.not_up_at,
         CASE
-            WHEN x.quarantined THEN NULL
+            WHEN x.held THEN NULL
             WHEN x.step_at IS NOT NULL THEN x.step
             WHEN x.part = 0 AND m.machine_created_at > (SELECT min(timestamp) FROM recent) - interval '1 hour'
                 THEN 'creation'
@@ -74,7 +78,7 @@ located AS (
     JOIN machine_provided p ON p.machine_id = x.machine_id
     JOIN machines m ON m.machine_id = x.machine_id
     LEFT JOIN machine_rebooted b ON b.machine_id = x.machine_id
-    WHERE x.started_at IS NOT NULL AND x.up_at IS NOT NULL
+    WHERE x.started_at IS NOT NULL AND x.up_at IS NOT NULL AND coalesce(x.quarantined_at < x.up_at, true)
 ),
 durations AS (
     SELECT
