@@ -1,5 +1,6 @@
 """Due rows are brought forward when what they were computed from changes: the policy, an override, a location."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from shepherd_core.domain.machine import Process
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
+from tests.support.waiting import WAIT_SECONDS
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 HERE, THERE = "rack 1", "rack 2"
@@ -80,6 +82,30 @@ def test_due_rows_are_brought_forward_a_bounded_number_at_a_time(fleet: Fleet) -
         assert suspension.bring_forward(session, PROVIDER, rows=2) is more
         moved.append(sum(due_in(fleet, machine) <= 0 for machine in machines))
     assert moved == [2, 4, 5, 5]
+
+
+def test_a_timeout_that_becomes_shorter_again_reaches_every_machine(fleet: Fleet) -> None:
+    """The pass for the time before ended just then, and left out those that it had brought forward already."""
+    fleet.timeouts = replace(defaults.HEALTH, heartbeat_timeout_seconds=DAY)
+    first, _ = sorted(fleet.unhealthy_machine(silent_for=60) for _ in range(2))
+    suspension.take_health_snapshot(fleet.open_session(), PROVIDER)
+    fleet.timeouts = replace(defaults.HEALTH, heartbeat_timeout_seconds=6 * HOUR)
+    session, other = fleet.open_session(connection=fleet.connect()), fleet.connect()
+    assert suspension.bring_forward(session, PROVIDER, rows=1)
+    assert claimed(session, RECOVER) == []
+    assert 5 * HOUR < due_in(fleet, first) < 6 * HOUR
+    fleet.timeouts = defaults.HEALTH
+    with ThreadPoolExecutor(1) as pool:
+
+        def shorten() -> Future[bool]:
+            fleet.open_session(connection=other)
+            last = pool.submit(suspension.bring_forward, session, PROVIDER, 5)
+            fleet.wait_until_blocked()
+            return last
+
+        other.transact(shorten).result(WAIT_SECONDS)
+    suspension.take_health_snapshot(fleet.open_session(), PROVIDER)
+    assert due_in(fleet, first) <= defaults.HEALTH.heartbeat_timeout_seconds
 
 
 def test_an_override_during_a_backoff_is_not_lost(fleet: Fleet) -> None:

@@ -314,8 +314,12 @@ SELECT 'due', location, reported, is_new, count(*), NULL FROM evaluated WHERE re
 -- name: bring_due_rows_forward
 -- A timeout became shorter: make the next :rows machines, in the order of their ids, due for a check now, which moves
 -- each row to the time that follows from the new policy. Rows locked by another statement keep their time, and are due by
--- the old timeout at the latest. A row if there may be more. May run twice, and needs no session: a row may be too early.
-WITH due_rows AS (
+-- the old timeout at the latest. If a timeout became shorter again since this statement began, all machines are left to be
+-- brought forward (began). A row if there may be more. May run twice, and needs no session: a row may be too early.
+WITH began AS (
+    SELECT forward_from FROM recovery_policy WHERE provider = :provider
+),
+due_rows AS (
     SELECT machine_id
     FROM (
         SELECT machine_id
@@ -323,7 +327,7 @@ WITH due_rows AS (
         WHERE process = 'ShepherdRecovery'
             AND provider = :provider
             AND not_before IS NOT NULL
-            AND machine_id > (SELECT forward_from FROM recovery_policy WHERE provider = :provider)
+            AND machine_id > (SELECT forward_from FROM began)
         ORDER BY machine_id
         LIMIT 5000 -- a constant, for the plan
         FOR UPDATE SKIP LOCKED
@@ -344,7 +348,7 @@ policy_row AS (
         ORDER BY machine_id DESC
         LIMIT 1
     )
-    WHERE provider = :provider AND forward_from IS NOT NULL
+    WHERE provider = :provider AND forward_from = (SELECT forward_from FROM began)
     RETURNING forward_from
 )
 SELECT forward_from FROM policy_row WHERE forward_from IS NOT NULL;
