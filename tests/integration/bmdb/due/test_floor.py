@@ -16,7 +16,10 @@ from shepherd_core.domain.machine import Process
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, administrator, ids
 
 START = Process.AGENT_START
-FLOOR_AGE = "SELECT extract(epoch FROM clock_timestamp() - floor)::float8 FROM due_floors WHERE process = :process"
+FLOOR_AGE = (
+    "SELECT extract(epoch FROM clock_timestamp() - greatest(floor, '2000-01-01'))::float8 "
+    "FROM due_floors WHERE process = :process"
+)
 READ = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'machine_due_by_time'"
 RAISED = 120
 """Seconds: the floor of a fleet in which nothing is due."""
@@ -115,6 +118,24 @@ def test_canceled_work_keeps_its_due_time_although_the_floor_was_raised(
     work.cancel(session, taken)
     assert floor_age(fleet) >= HOUR
     assert found(fleet) == [machine_id]
+
+
+def test_canceled_work_hides_no_machine_that_has_been_due_for_longer(fleet: Fleet, session: Session) -> None:
+    """There is no floor in the first tick, which leaves suspects for later and may do nothing with what it claimed."""
+    suspect = waiting_machine(fleet, 2 * HOUR)
+    fleet.sql(
+        "INSERT INTO work_backoff (machine_id, process, until, cause, deaths) VALUES (:id, :process, now(), '?', 1)",
+        id=suspect,
+        process=START,
+    )
+    machine_id = waiting_machine(fleet, HOUR)
+    taken = work.claim(session, START, PROVIDER, 10).work
+    assert ids(taken) == [machine_id]
+    work.cancel(session, taken)
+    for _ in range(2):
+        session = fleet.open_session(connection=fleet.connect())
+        assert ids(work.claim(session, START, PROVIDER, 10, suspects=True).work) == [suspect]
+        session.close(START, PROVIDER)
 
 
 @pytest.mark.parametrize("raised", [True, False], ids=["with a floor", "without a floor"])

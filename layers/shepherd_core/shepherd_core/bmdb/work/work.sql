@@ -491,6 +491,7 @@ SELECT machine_id FROM work_deleted;
 -- name: cancel
 -- Cancel work that was not done for no fault of the machine, and restore its due time. The floor may have been raised
 -- above that meanwhile, so it is lowered; its revision tells a concurrent close_session, which must not raise it then.
+-- Without a floor, other machines may have been due for longer: what is inserted then, for its revision, is below all.
 WITH input_rows AS (
     SELECT g.machine_id, g.not_before
     FROM unnest(:machine_ids::uuid[], :not_befores::timestamptz[]) AS g (machine_id, not_before)
@@ -510,11 +511,17 @@ rescheduled AS (
 ),
 floors_lowered AS (
     INSERT INTO due_floors AS f (process, provider, floor, revision)
-    SELECT process, provider, min(not_before), 1
+    SELECT process, provider, '-infinity', 1
     FROM rescheduled
     GROUP BY process, provider
     HAVING min(not_before) < clock_timestamp() - interval '30 seconds'
     ORDER BY process, provider
-    ON CONFLICT (process, provider) DO UPDATE SET floor = least(f.floor, excluded.floor), revision = f.revision + 1
+    ON CONFLICT (process, provider) DO UPDATE
+    SET
+        floor = least(
+            f.floor,
+            (SELECT min(r.not_before) FROM rescheduled r WHERE r.process = f.process AND r.provider = f.provider)
+        ),
+        revision = f.revision + 1
 )
 SELECT machine_id FROM work_deleted;
