@@ -340,6 +340,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "outcome": "Failed",
         "counts": "{}",
         "not_up": ["SshRefused"],
+        "not_booting": ["restart-agent"],
         "loop": "recoverer",
         "loop_provider": "static",
         "settings_hash": "5e771465",
