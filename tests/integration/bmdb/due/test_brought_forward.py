@@ -130,6 +130,23 @@ def test_an_override_during_a_backoff_is_not_lost(fleet: Fleet) -> None:
     assert ids(claimed(session, RECOVER)) == [machine]
 
 
+def test_an_override_in_a_suspension_that_began_again_finds_every_machine(fleet: Fleet) -> None:
+    """When the first one ended, its machines got their whole timeout; that does not hold in the second one."""
+    machine = fleet.unhealthy_machine()
+    session = fleet.open_session(DAY)
+    for places in ({"": "?"}, {}):
+        suspension.set_suspensions(session, PROVIDER, places)
+    assert claimed(session, RECOVER) == []
+    assert due_in(fleet, machine) > 0
+    suspension.set_suspensions(session, PROVIDER, {"": "?"})
+    overrides.override(
+        fleet.connection, provider=PROVIDER, location="", machines=1, owner="ana", reason="?", seconds=HOUR
+    )
+    suspension.take_health_snapshot(session, PROVIDER)
+    assert [each.due for each in overrides.apply(session, PROVIDER)] == [1]
+    assert ids(claimed(session, RECOVER)) == [machine]
+
+
 @pytest.mark.parametrize("moved", [True, False])
 def test_a_machine_that_leaves_the_place_of_an_ssh_outage_is_due_at_once(fleet: Fleet, moved: bool) -> None:
     """Only the repair found it, after hours in a large fleet, and with an alarm."""

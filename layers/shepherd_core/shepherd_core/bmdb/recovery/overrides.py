@@ -73,6 +73,8 @@ def override(
         )
         connection.run("delete_override_machines")
         connection.run("recheck_unreached_machines", provider=provider)
+        # Last, because a pass holds due rows when it waits for the policy.
+        connection.run("recheck_all_machines", provider=provider)
         return rows
 
     return next(iter(connection.transact(unit)), None)

@@ -38,6 +38,11 @@ WHERE process = 'ShepherdRecovery' AND machine_id IN (
     FOR UPDATE
 );
 
+-- name: recheck_all_machines
+-- Let the next snapshots make all machines due for a check (bring_due_rows_forward). If a suspension is over, timeouts
+-- start at its end, and no longer do if it begins again: due rows are later then than the facts say.
+UPDATE recovery_policy SET forward_from = '00000000-0000-0000-0000-000000000000' WHERE provider = :provider;
+
 -- name: withdraw_override
 -- End an override now. No row: there is none in force.
 UPDATE recovery_overrides

@@ -356,9 +356,9 @@ CREATE TABLE machine_quarantine (
 );
 
 -- When an agent of the provider's machines counts as unhealthy: this long after its last heartbeat, or after its start
--- if it never reported. grace_seconds: how long a machine has to come back. forward_from: a timeout became shorter, and
--- the due rows of machines with higher ids have not been brought forward yet. Written by the Recoverer when it opens its
--- session, from its settings; stays.
+-- if it never reported. grace_seconds: how long a machine has to come back. forward_from: a timeout became shorter or an
+-- override began, and the due rows of machines with higher ids have not been brought forward yet. Written by the
+-- Recoverer when it opens its session, from its settings; stays.
 CREATE TABLE recovery_policy (
     provider text PRIMARY KEY,
     heartbeat_timeout_seconds double precision NOT NULL
