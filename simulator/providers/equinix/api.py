@@ -118,6 +118,11 @@ class EquinixApi(RestApi):
         with self.machines.lock:
             self.machines.fail(self.machines.all[device_id])
 
+    def remove_keys(self) -> None:
+        """Remove all SSH keys."""
+        with self.machines.lock:
+            self._keys.clear()
+
     # Reservations
 
     @route("GET", "/projects/{id}/hardware-reservations")
@@ -199,11 +204,6 @@ class EquinixApi(RestApi):
         key = KeyRecord(id=self.machines.new_id(), label=wanted["label"], key=wanted["key"].strip())
         self._keys[key.id] = key
         return Reply(status=201, body=key_json(key))
-
-    @route("DELETE", "/ssh-keys/{id}")
-    def delete_key(self, _: Call, key_id: str) -> Any:
-        """Remove a key."""
-        del self._keys[_found(self._keys, key_id).id]
 
     def _copied(self, records: dict[str, T]) -> list[T]:
         with self.machines.lock:

@@ -98,6 +98,8 @@ def test_a_sample_request_is_not_believed(sample: dict[str, Any], capsys: pytest
     assert int(answer["headers"]["shepherd-time"]) != sample["requestContext"]["timeEpoch"]
     (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
     assert line["address"] == sample["requestContext"]["http"]["sourceIp"] == "192.0.2.13"
+    assert (line["loop"], line["request_id"], line["why"]) == ("agent_api", "a-request", "it has no agent")
+    assert "provider" not in line
 
 
 @configured
@@ -173,15 +175,6 @@ def test_the_settings_are_heeded(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) 
     agent = SignedAgent(fleet)
     assert invoke(event_of(agent.request(b"x" * 1025)))["statusCode"] == 413
     assert invoke(event_of(agent.request(at=milliseconds() - 3_600_000)))["statusCode"] == 200
-
-
-@configured
-def test_every_line_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Lines of all requests end in one place; the next one does not inherit them."""
-    invoke(SAMPLE)
-    (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
-    assert (line["loop"], line["request_id"], line["why"]) == ("agent_api", "a-request", "it has no agent")
-    assert "provider" not in line
 
 
 @configured

@@ -27,7 +27,7 @@ from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.reports.heartbeat import Heartbeats
 from agent.shepherd_agent.reports.interval import Interval
 from agent.shepherd_agent.reports.reporter import Refused, Reporter, TooOften, Unauthorized
-from tests.support.agents.agent_server import AgentServer, Answer, Request
+from tests.support.agents.agent_server import AgentServer, Answer
 from tests.support.agents.installation_key import signed_request, taught
 from tests.support.waiting import eventually
 
@@ -109,21 +109,6 @@ def test_every_request_is_signed(server: AgentServer) -> None:
                 forged.verify(KEY.public)
     times = [int(request.time) for request in server.requests]
     assert times == sorted(set(times))
-
-
-@pytest.mark.parametrize("wrong", [-40 * YEAR, 40 * YEAR], ids=["behind", "ahead"])
-def test_an_agent_whose_clock_is_wrong_learns_the_time(server: AgentServer, wrong: int) -> None:
-    """Bare metal has wrong clocks, and must not be cut off for it."""
-    true = 60 * YEAR
-
-    def answer(request: Request) -> Answer:
-        return Answer(200 if abs(int(request.time) - true) <= 300_000 else 401, time=str(true))
-
-    server.answer = answer
-    reporter = Reporter(Endpoint(server.url, b""), KEY, "id", lambda: true + wrong)
-    with pytest.raises(Unauthorized):
-        reporter.send("heartbeat", b"")
-    assert reporter.send("heartbeat", b"") == b""
 
 
 @pytest.mark.parametrize("time", ["", "soon", "-1", "9" * 100, "\u00b2"])

@@ -5,7 +5,6 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import lookup, overview, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import explain
@@ -133,19 +132,6 @@ def test_all_pauses_of_a_machine_are_shown_oldest_first(fleet: Fleet) -> None:
     assert listed["pause_ids"] == lookup.show_machine(fleet.connection, machine_id)["pause_ids"] == made
 
 
-def test_a_pause_ends_by_itself(fleet: Fleet) -> None:
-    """A forgotten pause must not keep machines from recovery."""
-    machine_id = fleet.provided_machine()
-    pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id, seconds=300)
-    session = fleet.open_session(seconds=DAY)
-    assert claimed(session, START) == []
-    fleet.pass_time(295)
-    assert claimed(session, START) == []
-    fleet.pass_time(5)
-    assert pauses.pauses_in_force(fleet.connection) == []
-    assert ids(claimed(session, START)) == [machine_id]
-
-
 def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:
     """Each operator has a reason; ending one pause does not end the other."""
     machine_id = fleet.provided_machine()
@@ -206,59 +192,3 @@ def test_work_in_progress_continues_during_a_pause(fleet: Fleet) -> None:
     pauses.pause(fleet.connection, owner="me", reason="?")
     assert work.finish(session, held) == {machine_id}
     assert claimed(session, START) == []
-
-
-def test_pauses_in_force_are_shown_with_their_reason(connection: Connection, fleet: Fleet) -> None:
-    """An operator who finds the fleet standing still needs to know why, and whom to ask."""
-    machine_id = fleet.provided_machine()
-    pauses.pause(connection, owner="me", reason="firmware", machine_id=machine_id, process=START, seconds=60)
-    last = pauses.pause(connection, owner="you", reason="fire", provider=PROVIDER)
-    first, second = pauses.pauses_in_force(connection)
-    assert (first["owner"], first["reason"], first["machine_id"], first["process"]) == (
-        "me",
-        "firmware",
-        machine_id,
-        START,
-    )
-    assert first["expires_at"] > first["created_at"]
-    assert (second["pause_id"], second["provider"], second["expires_at"]) == (last, PROVIDER, None)
-    assert pauses.resume(connection, last)
-    assert not pauses.resume(connection, last)
-    assert [pause["owner"] for pause in pauses.pauses_in_force(connection)] == ["me"]
-
-
-@pytest.mark.parametrize(
-    ("chosen", "creation"),
-    [
-        ({}, "paused by me: fire"),
-        ({"provider": PROVIDER}, "paused by me: fire"),
-        ({"provider": "equinix"}, None),
-        ({"process": START}, None),
-        ({"process": START, "provider": PROVIDER}, None),
-        ({"seconds": -1}, None),
-    ],
-)
-def test_a_pause_of_everything_or_of_its_provider_stops_the_provisioner(
-    connection: Connection, chosen: dict[str, Any], creation: str | None
-) -> None:
-    """The Provisioner does not claim machines, so the claim cannot stop it."""
-    pauses.pause(connection, owner="me", reason="fire", **chosen)
-    assert provisioning.paused(connection, PROVIDER) == creation
-
-
-def test_a_machine_that_the_provider_lost_is_set_aside_until_it_is_back(fleet: Fleet) -> None:
-    """Both may run twice; the Provisioner must not end an operator's pause."""
-    machine_id = fleet.provided_machine()
-    session = fleet.open_session()
-    for _ in range(2):
-        provisioning.set_aside(session, machine_id, "not listed")
-    assert len(pauses.pauses_in_force(fleet.connection)) == 1
-    assert claimed(session, START) == []
-    assert provisioning.ledger(fleet.connection, PROVIDER).provided[0].set_aside
-    for _ in range(2):
-        provisioning.take_back(session, machine_id)
-    assert ids(claimed(session, START)) == [machine_id]
-
-    pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
-    provisioning.take_back(session, machine_id)
-    assert len(pauses.pauses_in_force(fleet.connection)) == 1

@@ -6,7 +6,7 @@ import pytest
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.bmdb.machines.search import Search, matching, search
+from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
@@ -38,19 +38,6 @@ def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Conne
     fleet.connection.roll_back()
     assert fleet.sql("SELECT * FROM machine_due") == before
     assert fleet.sql("SELECT clock_timestamp() - agent_heartbeat_at < interval '1 minute' FROM machine_agent_heartbeat")
-
-
-def test_machines_are_listed_page_by_page(fleet: Fleet, connection: Connection) -> None:
-    """Each once, in a stable order, whatever changes in between."""
-    machines = sorted(fleet.provided_machine() for _ in range(5))
-    pages = []
-    after: UUID | None = UUID(int=0)
-    while after is not None:
-        found = search(connection, Search(), after, 2)
-        after = found.after
-        pages.append([machine["machine_id"] for machine in found.machines])
-    assert pages == [machines[:2], machines[2:4], machines[4:]]
-    assert [machine["machine_id"] for machine in matching(connection, page=2)] == machines
 
 
 def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet, connection: Connection) -> None:
@@ -99,18 +86,6 @@ def test_an_unknown_machine_is_reported_as_unknown(connection: Connection) -> No
     """Operators mistype ids."""
     with pytest.raises(MachineUnknown):
         lookup.show_machine(connection, uuid4())
-
-
-def test_history_is_shown_newest_first(fleet: Fleet, connection: Connection) -> None:
-    """Operators look for the latest events first; the limit cuts off the oldest."""
-    machine_id = fleet.provided_machine()
-    session = fleet.open_session()
-    (held,) = claimed(session, START)
-    work.fail(session, {held: Failure("no luck", 60)})
-    events = history.read_history(connection, machine_id)
-    assert [(event["event"], event["failed_cause"]) for event in events] == [("Failed", "no luck"), ("Started", None)]
-    assert {event["session_id"] for event in events} == {session.session_id}
-    assert history.read_history(connection, machine_id, limit=1) == events[:1]
 
 
 def test_a_machine_is_found_by_the_start_of_its_id_or_its_provider_id(fleet: Fleet, connection: Connection) -> None:

@@ -8,7 +8,6 @@ from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Claim, Failure
-from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors.bmdb import MachineUnknown, WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
 
@@ -54,19 +53,6 @@ def test_a_claimed_machine_becomes_due_when_its_session_expires(fleet: Fleet, se
     assert fleet.sql(
         "SELECT d.not_before = s.deadline FROM machine_due d, sessions s WHERE d.not_before IS NOT NULL"
     ) == [[True]]
-
-
-def test_a_started_agent_is_recorded_with_its_key(fleet: Fleet, session: Session) -> None:
-    """Only heartbeats signed with this key are accepted; the host key is pinned at first contact."""
-    machine_id = fleet.provided_machine()
-    (held,) = claimed(session, START)
-    assert work.finish_agent_start(session, {held: AgentStarted(KEY, "first host key")}) == {machine_id}
-    assert fleet.sql(
-        "SELECT agent_public_key, host_key FROM machine_agent_started JOIN machine_host_key k "
-        "ON k.machine_id = machine_agent_started.machine_id"
-    ) == [[KEY, "first host key"]]
-    assert fleet.events(machine_id) == ["Started", "Finished"]
-    assert fleet.holders(machine_id) == []
 
 
 @pytest.mark.parametrize("seen", [None, "pinned"])
@@ -133,28 +119,6 @@ def test_finished_work_that_changed_nothing_leaves_the_machine_due(fleet: Fleet,
     assert ids(claimed(session, START)) == [machine_id]
 
 
-def test_failed_work_waits_longer_each_time(fleet: Fleet, session: Session) -> None:
-    """A machine that keeps failing must not take the place of machines that would succeed."""
-    machine_id = fleet.provided_machine()
-    policy = Backoff(60, 120, 1.5)
-    waited: list[int] = []
-    for _ in range(4):
-        (held,) = claimed(session, START)
-        interval = policy.next(held.last_interval_seconds)
-        assert work.fail(session, {held: Failure(f"after {waited}", interval)}) == {machine_id}
-        waited.append(interval)
-        fleet.pass_time(interval - 5)
-        assert claimed(session, START) == []
-        fleet.pass_time(5)
-    assert waited == [60, 90, 120, 120]
-    assert fleet.sql("SELECT failed_cause FROM work_history WHERE event = 'Failed' ORDER BY timestamp") == [
-        ["after []"],
-        ["after [60]"],
-        ["after [60, 90]"],
-        ["after [60, 90, 120]"],
-    ]
-
-
 @pytest.mark.parametrize("process", [START, RECOVER])
 def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: Process) -> None:
     """The next failure counts as the first again."""
@@ -193,19 +157,6 @@ def test_the_backoff_of_one_machine_is_not_that_of_another(fleet: Fleet, session
     (held,) = claimed(session, START)
     work.fail(session, {held: Failure("no luck", 3600)})
     assert work.start_work(session, START, fleet.provided_machine()).last_interval_seconds is None
-
-
-def test_canceled_work_is_as_due_as_before(fleet: Fleet, session: Session) -> None:
-    """The machine is not at fault, and keeps its place before those that became due later."""
-    first = fleet.provided_machine()
-    (held,) = claimed(session, START)
-    later = fleet.provided_machine()
-    assert work.cancel(session, [held]) == {first}
-    assert fleet.events(first) == ["Started", "Canceled"]
-    again = claimed(session, START)
-    assert ids(again) == [first, later]
-    assert again[0] == held
-    assert fleet.sql("SELECT 1 FROM work_backoff") == []
 
 
 def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Session) -> None:

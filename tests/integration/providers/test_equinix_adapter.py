@@ -171,15 +171,6 @@ def test_hardware_that_cannot_be_provisioned_is_no_capacity(clock: ManualClock, 
         assert [machine.reservation_id for machine in listed] == [api.reservations()[0].id]
 
 
-def test_a_failed_device_is_listed_as_failed(world: World, deadline: Deadline) -> None:
-    """It occupies its reservation, but is no drift."""
-    device = world.api.add_active_device("shepherd-1", reservation_id=world.reservation_id)
-    world.api.fail(device.id)
-    failed = by_reservation(world.provider.list_machines(deadline))[world.reservation_id]
-    assert failed.failed
-    assert failed.status is ProviderStatus.PROVISIONING_FAILED_PERMANENT
-
-
 def test_an_empty_project_has_an_empty_listing(clock: ManualClock, deadline: Deadline) -> None:
     """Nothing is a complete listing too."""
     with EquinixApi(NoHardware(), project_id=PROJECT, api_key=KEY, reservations=0) as api:
@@ -480,7 +471,7 @@ def test_a_refusal_of_the_api_is_raised_with_its_text(world: World, deadline: De
 @pytest.mark.parametrize("reservation_id", [None, "no-such-reservation", "", "..", "a/b"])
 def test_capacity_that_does_not_exist_is_refused(reservation_id: str | None, world: World, deadline: Deadline) -> None:
     """Nothing is created on demand instead: that would be paid for by the hour."""
-    world.api.check = None  # two dots are asked for, where no reservation is
+    world.api.check = world.api.check_answer = None  # two dots are asked for, where no reservation is
     with pytest.raises(ProviderRefused):
         world.provider.create_machine(capacity(reservation_id), TOKEN, deadline)
     assert world.api.devices() == []
@@ -508,30 +499,11 @@ def test_our_key_is_added_once(world: World, deadline: Deadline) -> None:
     assert all(len(device.ssh_keys) == 1 for device in world.api.devices())
 
 
-def test_a_key_that_another_added_meanwhile_is_used(world: World, deadline: Deadline) -> None:
-    """Two functions that start at the same time both find no key and both add it."""
-    world.api.faults.add(FakeAnswer(method="POST", path=KEYS, status=422, body={"error": "taken"}, when="after"))
-    world.provider.create_machine(world.capacity, TOKEN, deadline)
-    assert [key.key for key in world.api.devices()[0].ssh_keys] == [PUBLIC_KEY]
-
-
 def test_a_key_that_is_refused_is_refused_in_the_words_of_the_api(world: World, deadline: Deadline) -> None:
     """Nothing is created without it."""
     with pytest.raises(ProviderRefused, match="not an SSH public key"):
         world.another(public_key=lambda: "nonsense").create_machine(world.capacity, TOKEN, deadline)
     assert world.api.devices() == []
-
-
-def test_a_removed_key_is_added_again(world: World, deadline: Deadline) -> None:
-    """A warm function remembers an id that means nothing any more."""
-    ids = [reservation.id for reservation in world.api.reservations()]
-    world.provider.create_machine(capacity(ids[0]), TOKEN, deadline)
-    (key,) = world.keys
-    requests.delete(f"{world.api.url}/ssh-keys/{key.id}", headers={"X-Auth-Token": KEY}, timeout=10)
-    with pytest.raises(ProviderRefused, match="project_ssh_keys"):
-        world.provider.create_machine(capacity(ids[1]), OTHER_TOKEN, deadline)
-    world.provider.create_machine(capacity(ids[1]), OTHER_TOKEN, deadline)
-    assert [one.key for one in world.keys] == [PUBLIC_KEY]
 
 
 # Actions

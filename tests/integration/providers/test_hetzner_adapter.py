@@ -396,21 +396,3 @@ def test_a_server_that_cannot_be_reset_is_not_armed(world: World, deadline: Dead
 
 
 # Our SSH key
-
-
-def test_a_key_that_another_added_meanwhile_is_used(world: World, deadline: Deadline) -> None:
-    """Two functions that start at the same time both find no key and both add it."""
-    body = {"error": {"status": 409, "code": "KEY_ALREADY_EXISTS", "message": "exists"}}
-    world.robot.faults.add(FakeAnswer(method="POST", path="/key", status=409, body=body, when="after"))
-    world.provider.reinstall(A, deadline)
-    assert world.server().boots_done == ["linux Debian 12 base"]
-
-
-def test_a_removed_key_is_added_again(world: World, deadline: Deadline) -> None:
-    """A warm function remembers a fingerprint that means nothing any more."""
-    world.provider.reinstall(A, deadline)
-    world.robot.remove_keys()
-    with pytest.raises(ProviderRefused, match="invalid authorized_key"):
-        world.provider.reinstall(A, deadline)
-    world.provider.reinstall(A, deadline)
-    assert len(world.robot.ssh_keys()) == 1

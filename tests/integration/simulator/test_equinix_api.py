@@ -36,7 +36,6 @@ def test_a_call_without_the_api_key_is_refused(make: Callable[..., World], heade
         ("DELETE", f"/devices/{NOBODY}"),
         ("POST", f"/devices/{NOBODY}/actions"),
         ("GET", f"/hardware-reservations/{NOBODY}"),
-        ("DELETE", f"/ssh-keys/{NOBODY}"),
         ("GET", "/no-such-thing"),
     ],
 )

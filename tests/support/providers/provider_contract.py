@@ -18,7 +18,7 @@ adapter. What a world cannot do is left out, and the tests that need it are skip
 """
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -109,6 +109,10 @@ class World:
     """Whether a listing asks this edge, and fails with it."""
     places: Places | None = None
     """What an answer with a listing has where."""
+    remove_keys: Callable[[], object] = lambda: None
+    """Removes our SSH key from the provider's key store."""
+    keyed: Sequence[str] = ()
+    """The actions that name a key of that store: ``create``, ``reinstall``; they are refused if it is gone."""
     calls: str = "**"
     """The paths of the API, as faults name them, where a login is at another one."""
 
@@ -255,6 +259,24 @@ class ProviderContract:
         with pytest.raises(CapacityTaken):
             world.provider.create_machine(capacity, OTHER_TOKEN, deadline)
         assert OTHER_TOKEN not in {machine.token for machine in world.provider.list_machines(deadline)}
+
+    def test_a_removed_key_is_added_again(self, world: World, deadline: Deadline) -> None:
+        """A function lives for hours; until its end no machine could be made or reinstalled."""
+        first, second = _unused(world, deadline)[:2]
+        machine = world.provider.create_machine(first, TOKEN, deadline)
+        calls: dict[str, Callable[[], object]] = {
+            "create": lambda: world.provider.create_machine(second, OTHER_TOKEN, deadline),
+            Capability.REINSTALL: lambda: world.provider.reinstall(machine.provider_id, deadline),
+        }
+        for action in world.keyed:
+            world.settle()
+            if action != "create":
+                calls[action]()  # so that it knows the key
+                world.settle()
+            world.remove_keys()
+            with pytest.raises(ProviderRefused):
+                calls[action]()
+            calls[action]()
 
     # Machines that are not there
 

@@ -132,20 +132,6 @@ def test_response_key_of_another_length_is_refused(deadline: Deadline, length: i
         take(Machine(success(response_key=bytes(length))), deadline)
 
 
-def test_agent_that_is_there_is_not_uploaded_again(deadline: Deadline) -> None:
-    """An agent can exceed 100 MB; a machine is taken over again after each reboot."""
-    machine = Machine(success(), files={"/root/agent": Agent.sha256})
-    take(machine, deadline)
-    assert machine.steps == ["has", "run"]
-
-
-def test_other_file_in_its_place_is_replaced(deadline: Deadline) -> None:
-    """A release reaches the machines this way."""
-    machine = Machine(success(), files={"/root/agent": "an older one"})
-    take(machine, deadline)
-    assert machine.steps == ["has", "upload", "run"]
-
-
 def test_nothing_is_run_after_the_time_limit(clock: ManualClock) -> None:
     """An agent that is started too late would not be recorded."""
     machine = Machine(success(), clock=clock, seconds_per_step=6)

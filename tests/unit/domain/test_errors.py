@@ -4,7 +4,7 @@ import re
 
 import pytest
 from shepherd_core.domain import errors
-from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, ShepherdError
+from shepherd_core.domain.errors import ConfigError, ShepherdError
 from shepherd_core.domain.errors.bmdb import SessionExpired, StatementFailed
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 
@@ -56,14 +56,6 @@ def test_all_faults_of_the_settings_are_in_one_error() -> None:
     error = ConfigError(["SHEPHERD_A is not set", "SHEPHERD_B is 7"])
     assert error.faults == ("SHEPHERD_A is not set", "SHEPHERD_B is 7")
     assert str(error) == "the settings are wrong:\n  - SHEPHERD_A is not set\n  - SHEPHERD_B is 7"
-
-
-def test_a_discrepancy_names_every_machine() -> None:
-    """A count alone would send people to look for them."""
-    error = DriftLimitExceeded(["a is missing", "b is unknown"])
-    assert error.drift == ("a is missing", "b is unknown")
-    assert "2 machines" in str(error)
-    assert str(error).splitlines()[1:] == ["  - a is missing", "  - b is unknown"]
 
 
 def test_facts_are_attributes() -> None:

@@ -118,21 +118,6 @@ def test_a_field_that_is_written_twice_is_refused() -> None:
         parse(b'[{"ID": "a", "Addr": "192.0.2.1", "ID": "b"}]')
 
 
-def test_all_faults_are_reported_at_once() -> None:
-    """An operator should be able to repair all faults at once."""
-    with pytest.raises(ListingInvalid) as raised:
-        parse(b'[{"ID": "", "Addr": 1, "Rack": 2}, 5, {"ID": "a", "Addr": "192.0.2.1"}, {"ID": "a"}]')
-    told = str(raised.value).splitlines()[1:]
-    assert [line.split("; ")[0].strip(" -") for line in told] == [
-        "entry 0: 'Rack' is 2",
-        "entry 0: ID is ''",
-        "entry 0: Addr is 1",
-        "entry 1 is 5",
-        "entry 3: Addr is missing",
-        "entry 3: ID 'a' is that of entry 2 too",
-    ]
-
-
 @pytest.mark.parametrize("document", [b"", b"{", b"\xff\xfe\xfd", b"[" * 100_000, b"[] []"])
 def test_invalid_json_is_refused(document: bytes) -> None:
     """A download that broke off is no list."""

@@ -804,7 +804,11 @@ def test_nothing_is_provisioned_while_that_is_paused(
     assert run(edge)[Metric.CREATED] == 3
 
 
-@pytest.mark.parametrize("on_hold", [{"provider": "static"}, {"process": Process.RECOVERY}], ids=str)
+@pytest.mark.parametrize(
+    "on_hold",
+    [{"provider": "static"}, {"process": Process.RECOVERY}, {"process": Process.AGENT_START, "provider": "equinix"}],
+    ids=str,
+)
 def test_a_pause_of_something_else_does_not_stop_it(
     fleet: Fleet, edge: Edge, run: Run, on_hold: dict[str, Any]
 ) -> None:

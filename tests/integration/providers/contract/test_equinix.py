@@ -56,6 +56,8 @@ class TestEquinix(ProviderContract, ProviderFaults):
                 provider=EquinixProvider(settings, lambda: KEY, lambda: PUBLIC_KEY, clock),
                 capacity_ids=frozenset(ids) - {foreign.reservation_id or ""},
                 stores_tokens=True,
+                remove_keys=api.remove_keys,
+                keyed=("create",),
                 settle=lambda: eventually(lambda: settled(api, hardware)),
                 confuse=lambda _: api.faults.add(SetValue(times=0, at="**.state", value="unheard of")),
                 secret=KEY,

@@ -51,6 +51,8 @@ class TestHetzner(ProviderContract, ProviderFaults):
                 provider=HetznerProvider(settings, lambda: f"{USER}:{PASSWORD}", lambda: PUBLIC_KEY, clock),
                 capacity_ids=frozenset({"11", "12", "13", "14"}),
                 stores_tokens=False,
+                remove_keys=robot.remove_keys,
+                keyed=("reinstall",),
                 confuse=lambda provider_id: robot.change(int(provider_id), status="unheard of"),
                 secret=PASSWORD,
                 places=Places(path="/server", id="*.server.server_number", address="*.server.server_ip"),

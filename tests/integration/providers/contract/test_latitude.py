@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine
 from shepherd_core.providers.latitude import LatitudeProvider, name_of, token_of
 from shepherd_core.settings.providers.latitude import LatitudeSettings
@@ -58,6 +58,8 @@ class TestLatitude(ProviderContract, ProviderFaults):
             provider=LatitudeProvider(settings, context(clock, TOKEN)),
             capacity_ids=frozenset(f"{PROJECT}/{number}" for number in range(1, 5)),
             stores_tokens=True,
+            remove_keys=api.keys.clear,
+            keyed=("create", "reinstall"),
             confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
             secret=TOKEN,
             places=Places(path="/servers", id="data.*.id", address="data.*.attributes.primary_ipv4"),
@@ -84,22 +86,6 @@ class TestLatitude(ProviderContract, ProviderFaults):
             world.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
         world.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
         assert api.calls["POST", "/servers"] == 1
-
-    def test_a_removed_key_is_added_again(self, world: World, api: LatitudeApi) -> None:
-        """A function lives for hours; until its end no server could be made or reinstalled."""
-        deadline = Deadline(SystemClock(), 10)
-        capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{PROJECT}/3")
-        (ours,) = (each for each in world.provider.list_machines(deadline) if each.token)
-        world.provider.reinstall(ours.provider_id, deadline)
-        world.settle()
-        for call in (
-            lambda: world.provider.create_machine(capacity, UUID(int=9), deadline),
-            lambda: world.provider.reinstall(ours.provider_id, deadline),
-        ):
-            api.keys.clear()
-            with pytest.raises(ProviderRefused, match="there is no SSH key"):
-                call()
-            call()
 
     def test_a_failed_server_is_stranded(self, world: World, api: LatitudeApi) -> None:
         """So operators see it among the differences, as with every provider."""

@@ -67,6 +67,8 @@ class TestScaleway(ProviderContract, ProviderFaults):
             provider=provider(api, clock),
             capacity_ids=frozenset(f"web/{number}" for number in range(1, 5)),
             stores_tokens=True,
+            remove_keys=api.keys.clear,
+            keyed=("create", "reinstall"),
             confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
             secret=SECRET,
             places=Places(path=SERVERS, id="servers.*.id", address="servers.*.ips.*.address"),
@@ -97,15 +99,6 @@ class TestScaleway(ProviderContract, ProviderFaults):
         api.change(ours.provider_id, state="stopped")
         world.provider.reboot(ours.provider_id, deadline)
         assert api.machine(ours.provider_id).actions_taken == ["power_on"]
-
-    def test_a_key_that_was_removed_is_added_again(self, world: World, api: ScalewayApi, deadline: Deadline) -> None:
-        """A function that knew its id would be refused until it ends."""
-        made = create(world.provider, deadline)
-        world.settle()
-        api.keys.clear()
-        with pytest.raises(ProviderRefused):
-            world.provider.reinstall(made.provider_id, deadline)
-        world.provider.reinstall(made.provider_id, deadline)
 
     @pytest.mark.parametrize(
         ("kind", "status", "raised"),
