@@ -432,7 +432,7 @@ def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
     counts = run(Errands(errand), concurrency=1)
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
     cause = history.read_history(fleet.connection, stuck)[0]["failed_cause"]
-    assert cause == "ShepherdError: did not end within its 60 seconds"
+    assert cause == "ShepherdError: the work did not end within machine_seconds, 60"
     assert fleet.tags(other) == {"agent_started"}
 
 

@@ -40,17 +40,17 @@ class Task:
 
     work: Work
     deadline: Deadline
-    """Ends the work. Its ``check``, or ``confirm`` where a machine is interrupted, is the fence before every effect."""
+    """Ends the work. Its ``check``, or ``confirm`` where a machine is interrupted, is called before every effect."""
     keeps_host_key: bool = False
     """Set by the loop if the pinned SSH host key still holds, although the recorded step deleted it."""
     decision: Any = None
     """Returned by ``Loop.decide`` for this machine."""
     record: Callable[[object], None] = _nothing
     """
-    Called by the loop with what it is about to do, if ``decide`` did not record that: ``Loop.record`` does it.
+    Called by the loop with what it is about to do, if ``decide`` did not record that. ``Loop.record`` records it.
 
     Raises:
-        SessionExpired, TimeLimitExceeded: it is not recorded, or not known to be. Do nothing.
+        SessionExpired, TimeLimitExceeded: it was not recorded, or that is unknown. Do nothing.
     """
     found_alive: bool = False
     """Set by the loop when the machine was not interrupted because it is alive."""
@@ -93,14 +93,14 @@ class Closing:
     process: Process | None = None
     provider: str | None = None
     backlog: Backlog = field(default_factory=Backlog)
-    """What is still due for the process at the provider, once the block has ended."""
+    """The machines still due for the process at the provider, once the block has ended."""
 
     def __enter__(self) -> Self:
         """Begin the block."""
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
-        """Close the session; an exception that ends the block is the cause of the failure, and is raised on."""
+        """Close the session. An exception that ended the block is recorded as the cause of failure and raised again."""
         counts = {metric.value: count for metric, count in self.counts().items()}
         end = TickEnd(counts, None if error is None else cause_of(error))
         try:
@@ -193,7 +193,7 @@ class Loop(ABC, Generic[F]):
 
         Runs in a thread of its own, must not touch the BMDB, must end by the
         task's deadline, and calls its ``check`` before every effect. May run
-        again for the same machine although it has had its effect.
+        again for the same machine although the effect has taken place.
 
         Raises:
             ShepherdError: the machine failed; the text becomes the cause in its history.

@@ -28,7 +28,7 @@ ADMISSION_SECONDS = 30.0
 """For how long an admission holds."""
 
 SUSPECT_BATCHES = 10
-"""Up to twice as many suspects are claimed one at a time; of more, this fraction at a time."""
+"""If twice as many suspects or more are due, a claim takes this fraction of them; else one."""
 DEATHS_ALONE = 2
 """A machine is quarantined if its function died this many times in a row while it worked on this machine alone."""
 
@@ -47,11 +47,11 @@ class Claims:
     counts: Counter[Metric]
     admission: Admission | None = None
     more: bool = True
-    """More machines that are no suspects may be due."""
+    """More machines that are not suspects may be due."""
     suspects: int = 0
     """Number of due suspects."""
     suspected: bool = False
-    """Suspects were claimed last: nothing else is claimed while one of them is in hand."""
+    """Suspects were claimed last: nothing else is claimed until the work on them has ended."""
     _admitted_until: float = field(default=0.0, init=False)
     _allowed: int = field(default=0, init=False)
 
@@ -89,15 +89,17 @@ class Claims:
         """
         Claim one suspect, or a tenth of many; quarantine those that kill functions, and return the others.
 
-        Nothing else is in hand meanwhile: a suspect that kills this function takes no other machine with it. Its death
-        counts as one that it died alone only if no thread is left of work that was abandoned, here or in an earlier
-        invocation of the same process: that could have been the cause.
+        Only suspects are worked on meanwhile, so that one that kills this function takes no other machine with it. Its
+        work is *alone* only if no thread of abandoned work is left in this operating-system process, from this
+        invocation or an earlier one: that thread could be the cause.
         """
         limit = min(max(1, self.suspects // SUSPECT_BATCHES), concurrency)
         works = self.claim(limit, suspects=True)
         killers = [work for work in works if work.deaths_alone >= DEATHS_ALONE]
         gone = remediation.quarantine_killers(self.session, killers) if killers else set()
         for machine_id in gone:
-            telemetry.warning("machine quarantined", machine_id=machine_id, cause="its function died with it alone")
+            telemetry.warning(
+                "machine quarantined", machine_id=machine_id, cause="functions died while they worked on it alone"
+            )
         self.counts[Metric.FINISHED] += len(gone)
         return [work for work in works if work.machine_id not in gone]

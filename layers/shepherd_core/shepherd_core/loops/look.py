@@ -1,10 +1,10 @@
 """
-The look at a machine that is about to be interrupted: whether it is alive, although no heartbeat comes.
+The look at a machine that is about to be interrupted, which may be alive although no heartbeat arrives.
 
 A machine that answers over SSH with its pinned host key and whose agent runs is
 healthy as far as Shepherd can know: its reports get lost. A reboot would
-interrupt it for nothing, so only its agent is started anew, and not even that
-during an installation, which could end with the agent that started it.
+interrupt it for nothing, so only its agent is started anew. During an
+installation not even that is done, because the installation could end with the agent.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Look:
         Changes nothing; may run twice.
 
         Raises:
-            ShepherdError: leave the machine alone. Either it could not look, and that is not the machine's fault; or
-                the machine answers with its pinned host key, but refuses our SSH key: that may be our mistake.
+            ShepherdError: leave the machine alone. Either looking failed for a reason that is not the machine's fault;
+                or the machine answers with its pinned host key but refuses our SSH key, which may be our mistake.
         """
         self._prepare(deadline)
         try:

@@ -25,14 +25,14 @@ class ProviderOutage:
 
     def check(self) -> None:
         """
-        Return if the provider may be asked.
+        Check that the provider may be asked.
 
         Raises:
             ProviderUnavailable: it failed for several machines, one after another.
         """
         with self._lock:
             if self._failures >= _FAILURES:
-                message = f"not asked, since the provider failed for {self._failures} machines: {self._cause}"
+                message = f"the provider was not asked, because it failed for {self._failures} machines: {self._cause}"
                 raise ProviderUnavailable(message)
 
     def failed(self, error: ProviderError) -> None:

@@ -1,11 +1,11 @@
 """
 The Provisioner: turns unused capacity at the provider into machines of the BMDB.
 
-An invocation takes the provider's lock, lists both sides at the same time, lets
-``make_plan`` decide, and carries out the plan step by step. Before the provider
-is asked for a machine, an intent is recorded whose machine id is the token of
-the creation. So if an invocation is killed at any point, the next one finds the intent,
-and with it either the machine that was created or the capacity to retry on.
+An invocation takes the provider's lock, reads listing and ledger at the same time,
+lets ``make_plan`` decide, and carries out the plan step by step. Before it asks the
+provider for a machine, it records an intent, whose machine id is the token of the
+creation. If it is killed at any point, the next one finds the intent, and with it
+either the machine that was created or the capacity to retry on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 WAITING_RECORD_SECONDS = 300.0
-"""How old the record of waiting capacity may be: an invocation that finds it newer and unchanged writes nothing."""
+"""The age at which the record of waiting capacity is written again although it has not changed."""
 
 REFUSALS = 3
 """This many refused creations end an invocation: the capacity is probably not the cause."""
@@ -129,7 +129,7 @@ class Provisioner:
         return {metric: self._counts[metric] for metric in counted}
 
     def _read(self, session: Session, deadline: Deadline) -> ProvisioningPlan:
-        """Read both sides at the same time: the provider in a thread, the BMDB here."""
+        """Read listing and ledger at the same time: the listing in a thread, the ledger here."""
         listing = session.start_renewing(lambda: self._provider.list_machines(deadline))
         ledger = provisioning.ledger(self._connection, self._provider.name)
         try:
@@ -198,13 +198,13 @@ class Provisioner:
             if not self._create(session, creation, deadline):
                 return
             if len(self._forbidden) > forbidden and spare:
-                room += creation.intent is None  # it was abandoned; one that is kept still counts
+                room += creation.intent is None  # its intent was abandoned; one of an earlier invocation still counts
                 if room > 0:
                     creations.append(spare.popleft())
                     room -= 1
 
     def _create(self, session: Session, creation: Creation, deadline: Deadline) -> bool:
-        """Create one machine; False: the provider fails or was paused, so this invocation ends."""
+        """Create one machine. False: the provider failed or is paused, and this invocation must end."""
         capacity, intent = creation.capacity, creation.intent
         session.renew()
         if intent is None:
@@ -244,7 +244,7 @@ class Provisioner:
         Penalize the capacity on which a creation was forbidden, if another creation was allowed.
 
         Raises:
-            ProviderUnusable: all that were tried were forbidden, so it is our permission and not the capacity.
+            ProviderUnusable: every creation was forbidden, so our permission is at fault and not the capacity.
         """
         if self._forbidden and not self._counts[Metric.CREATED]:
             raise self._forbidden[-1][1]

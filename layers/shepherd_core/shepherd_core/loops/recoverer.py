@@ -6,9 +6,9 @@ rules. A step is recorded before it is taken, and its outcome afterwards. If the
 function is killed in between, it is unknown whether the step was taken: then it
 is not repeated, and the machine is waited for as after any step. Just before a
 step the machine's health is checked once more: a machine that reports again, or
-was paused, is left alone, and of one that answers over SSH only the agent is
-started anew (``loops.look``). A step that the provider certainly did not take is
-not an attempt. If the provider fails for several machines, it is not asked for the rest.
+was paused, is left alone; if it answers over SSH, only its agent is started anew
+(``loops.look``). A step that the provider certainly did not take is not an attempt.
+If the provider fails for several machines, it is not asked for the rest.
 
 Before claiming, the Recoverer checks whether so many machines are unhealthy
 that the fault is probably ours (``loops.circuit_breaker``). If so, it suspends
@@ -75,13 +75,13 @@ class RecoveryRules:
 
 
 class Recoverer(Loop[NextStep]):
-    """Takes one step on each unhealthy machine. It does not wait for them: the Initializer tries them again later."""
+    """Takes one step on each unhealthy machine, and does not wait: the Initializer starts agents later."""
 
     name = "recoverer"
     process = Process.RECOVERY
 
     def __init__(self, provider: Provider, rules: RecoveryRules, look: Look | None = None) -> None:
-        """*look* at each machine before it is interrupted; None: do not."""
+        """*look* is used before each step; None: do not look."""
         self.backoff = rules.backoff
         self._provider = provider
         self._rules = rules
@@ -108,7 +108,7 @@ class Recoverer(Loop[NextStep]):
                 telemetry.warning("remediation step skipped: the provider cannot take it", step=step.name)
 
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NextStep]:
-        """Choose each machine's next step, and record that it will be attempted, unless a look comes first."""
+        """Choose each machine's next step. Record that it will be attempted, unless a look comes first."""
         rules, provider = self._rules, self._provider
         decisions: dict[Work, NextStep] = {}
         records = remediation.recovery_records(session, works)
@@ -138,8 +138,8 @@ class Recoverer(Loop[NextStep]):
         """
         Return where to look at a machine; None: it is not known, or there is no agent to look for.
 
-        A restart deletes the agent's facts, not the agent, and so does the end of a quarantine: it may run although the
-        Initializer could not start another, as during an installation.
+        A restart of the agent, or the end of a quarantine, deletes the agent's facts but not the agent. It may run
+        although the Initializer could not start another one, as during an installation.
         """
         if self._look is None or past.address is None or work.host_key is None:
             return None

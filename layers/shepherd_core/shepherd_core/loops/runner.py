@@ -2,14 +2,13 @@
 The runner of the loops that work on machines.
 
 One call is one invocation: it opens a session, claims a bounded batch of due
-machines, works on them in threads, commits each result as soon as it is there
-(those that are there together, together), claims again while time allows, and
-closes the session. Machines whose function died when it last worked on them
-come after the others, one at a time. Only the calling thread talks to the BMDB;
-while it waits it renews the lease of the session. A slow machine delays no
-other: their results are committed, and new machines take their places. A thread
-that is about to interrupt a machine asks whether it still should; one statement
-answers all questions that have come.
+machines, works on them in threads, commits results as they arrive (all that are
+waiting in one statement), claims again while time allows, and closes the session.
+Suspects come after the other machines, one at a time. Only the calling thread
+talks to the BMDB; while it waits, it renews the session. A slow machine does not
+delay the others: their results are committed, and new machines take their places.
+A thread that is about to interrupt a machine asks whether it still may; one
+statement answers all waiting questions.
 
 A new loop is a subclass of ``loops.base.Loop``.
 """
@@ -78,7 +77,7 @@ class _Run(Generic[F]):
     next_renewal: float = 0.0
 
     def has_time(self) -> bool:
-        """Return whether the time is enough to begin work on a machine."""
+        """Return whether enough time is left to begin work on a machine."""
         return self.deadline.remaining() >= self.limits.machine_seconds + MARGIN_SECONDS
 
     def prepare(self, works: Sequence[Work]) -> None:
@@ -105,7 +104,7 @@ class _Run(Generic[F]):
             self.messages.put(Result(task.work, error=error))
 
     def _answer(self, questions: Sequence[Question]) -> None:
-        """Answer all questions of a kind by one statement. Work that was given up is refused; all, if that fails."""
+        """Answer all questions of a kind with one statement. Abandoned work is refused; all, if a statement fails."""
         running = [question for question in questions if question.work in self.running]
         asked = [question.work for question in running if question.decision is None]
         decisions = {question.work: question.decision for question in running if question.decision is not None}
@@ -150,14 +149,16 @@ class _Run(Generic[F]):
                 failed[result.work] = result.error
         for work, task in self.running.items():
             if work not in done and work not in failed and task.deadline.overdue(MARGIN_SECONDS / 2):
-                failed[work] = ShepherdError(f"did not end within its {self.limits.machine_seconds:g} seconds")
+                failed[work] = ShepherdError(
+                    f"the work did not end within machine_seconds, {self.limits.machine_seconds:g}"
+                )
         if done:
             self._count(Metric.FINISHED, list(done), self.loop.finish(self.session, done))
         self._end_failed(failed)
         return bool(results or questions)
 
     def _end_failed(self, failed: Mapping[Work, Exception]) -> None:
-        """Commit what did not succeed. A machine that is no longer due is not a failure."""
+        """Commit the ends of work that did not succeed. A machine that is no longer due is not a failure."""
         unneeded = {
             work: self._unneeded(work, error) for work, error in failed.items() if isinstance(error, NoLongerDue)
         }
@@ -232,9 +233,8 @@ def run(
     """
     needed = limits.machine_seconds + MARGIN_SECONDS
     if deadline.left() < needed:
-        raise ConfigError(
-            [f"the invocation has {deadline.left():.0f} s left, but work on one machine may take {needed:.0f} s"]
-        )
+        fault = f"the invocation has {deadline.left():.0f} s left, but work on one machine may take {needed:.0f} s"
+        raise ConfigError([f"{fault}: lower machine_seconds, {limits.machine_seconds:g}"])
     session = opened(loop, provider, connection, clock, limits, runtime_info)
     counts: Counter[Metric] = Counter()
     claims = Claims(loop, session, clock, provider, counts)
@@ -248,7 +248,7 @@ def run(
             # A claim costs a round trip even if it finds nothing: it is made when half of the places are free, or when
             # no result has come for a second.
             enough = 1 if waited else max(1, min(limits.concurrency, bmdb_work.CLAIM_LIMIT) // 2)
-            # The others come first, since a suspect may kill this function; if there are any, for half of the time.
+            # Suspects come last, since one may kill this function; if any are due, the others get half of the time.
             others = claims.more and (not claims.suspects or deadline.remaining() > half)
             ready = free >= enough and not (claims.suspected and state.running) if others else not state.running
             if ready and state.has_time():

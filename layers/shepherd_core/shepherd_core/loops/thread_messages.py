@@ -57,7 +57,7 @@ class Messages(Generic[F]):
 
     def ask(self, work: Work, deadline: Deadline, decision: object | None = None) -> None:
         """
-        Return if the machine may still be interrupted, or *decision* is recorded.
+        Ask whether the machine may still be interrupted or, with *decision*, have that recorded; return if so.
 
         Raises:
             SessionExpired: the question is not answered any more.

@@ -43,7 +43,8 @@ def changes(listing: Sequence[Machine], known: Sequence[provider_facts.KnownMach
 def _now(known: provider_facts.KnownMachine, machine: Machine | None) -> provider_facts.Facts:
     if machine is not None:
         return provider_facts.Facts.of(machine)
-    # A permanent failure stays on record when the machine is gone, so that the Provisioner does not count it as drift.
+    # A permanent failure stays on record when the machine is gone. It is then stranded, not vanished, so the drift
+    # limit does not count it.
     if known.age_seconds <= YOUNG_SECONDS or known.facts.status is ProviderStatus.PROVISIONING_FAILED_PERMANENT:
         return known.facts
     return replace(known.facts, status=ProviderStatus.MISSING)
@@ -54,8 +55,8 @@ class Updater:
     """
     One provider's Updater. Any number may run at once: one works, the others end.
 
-    Steady machines are compared after *update_seconds*, the others in every invocation, which asks the provider for one
-    listing, whatever the number of machines, and for none if there is nothing to compare.
+    Steady machines are compared after *update_seconds*, the others in every invocation. An invocation asks the provider
+    for one listing, whatever the number of machines, or for none if there is nothing to compare.
     """
 
     provider: Provider
