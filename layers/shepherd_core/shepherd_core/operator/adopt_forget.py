@@ -36,7 +36,7 @@ class Result(StrEnum):
     BEGUN = "begun"
     """The provider accepted the action; its listing shows no effect yet."""
     DONE = "done"
-    """The action is complete, now or since before."""
+    """The action is complete, by this command or an earlier one."""
     REFUSED = "refused"
     """The action is not allowed, or failed."""
 
@@ -121,14 +121,14 @@ class Adopt(OnePhase):
                 text = _disagreement(then, now) if then or now else "it has not drifted"
                 outcomes.append(Outcome(Result.REFUSED, text, name))
                 continue
-            # Of several machines with one token, the first is the interrupted creation, which is counted already.
+            # Of several machines with one token, the first is the interrupted creation, which *managed* counts already.
             token = second.used[name].token
             intended = token if token in begun else None
             if now.kind is not self.kind:
                 text = f"it is {now.kind}, and {self.kind} machines were to be adopted: {now.text}"
                 outcomes.append(Outcome(Result.REFUSED, text, name))
             elif intended is None and self.max_machines and managed >= self.max_machines:
-                outcomes.append(Outcome(Result.REFUSED, f"{managed} machines are managed, which is the limit", name))
+                outcomes.append(Outcome(Result.REFUSED, f"the limit of {self.max_machines} machines is reached", name))
             else:
                 managed += intended is None
                 begun -= {token}
@@ -192,9 +192,7 @@ def not_managed(machine_id: UUID, comparison: Comparison, *, gone: Result = Resu
             return Outcome(gone, text, tombstone.provider_id, machine_id)
     begun = any(intent.machine_id == machine_id for intent in comparison.ledger.intents)
     text = (
-        "its creation is in progress; the Provisioner completes it"
-        if begun
-        else "it is none of this provider's machines"
+        "its creation is in progress; the Provisioner completes it" if begun else "it is not a machine of this provider"
     )
     return Outcome(Result.REFUSED, text, None, machine_id)
 

@@ -1,5 +1,5 @@
 """
-The answers to CloudFormation: where they go, what they may hold, and how they are delivered.
+The answers to CloudFormation: where they are sent, what they may hold, and how they are delivered.
 
 CloudFormation waits up to an hour for an answer at the URL in its request. The URL
 is a secret, since it allows answering: it appears in no message and no log.
@@ -53,7 +53,7 @@ def answer_url(event: Mapping[str, object]) -> str:
 
 
 def failure_reason(error: Exception) -> str:
-    """Return the reason for CloudFormation: of many faults as many as there is room for."""
+    """Return the reason for CloudFormation, with as many faults as fit into it."""
     if isinstance(error, ConfigError):
         for count in range(len(error.faults), 0, -1):
             more = len(error.faults) - count

@@ -1,5 +1,5 @@
 """
-The migrator: a CloudFormation custom resource that stands for the BMDB's schema.
+The Migrator: a CloudFormation custom resource that represents the BMDB's schema.
 
 CloudFormation waits up to an hour for an answer to its request. So every request
 is answered within the time of the invocation, whatever happens.
@@ -176,6 +176,6 @@ def _in_time(call: Callable[[], T], deadline: Deadline) -> T:
     outcome = in_background(call)
     if not futures.wait([outcome], max(0.0, deadline.remaining())).done:
         raise TimeLimitExceeded(
-            "the migrations did not end within the time of this function; unfinished ones are rolled back"
+            "the migrations did not end within the time of this function; each is complete or rolled back"
         )
     return outcome.result()

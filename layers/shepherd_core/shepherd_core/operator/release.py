@@ -3,7 +3,7 @@ The operator actions release and cancel release.
 
 A release is recorded before the provider is asked, and the machine is paused
 from then on. When the provider has accepted and does not have the machine any
-more, it is decommissioned: here if that is at once, else by the
+more, the machine is decommissioned: here if that happens at once, else by the
 Provisioner. Until then it counts as a machine.
 """
 

@@ -230,7 +230,7 @@ def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, api: Equi
     made = [api.add_active_device(f"{PREFIX}{number}").id for number in range(3)]
     verdicts = operator.adopt(*made, most=2)
     assert results(verdicts) == [Result.DONE, Result.DONE, Result.REFUSED]
-    assert verdicts[2].text == "2 machines are managed, which is the limit"
+    assert verdicts[2].text == "the limit of 2 machines is reached"
     assert set(provided(fleet)) == set(made[:2])
 
 
