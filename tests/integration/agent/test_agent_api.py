@@ -461,13 +461,13 @@ def test_the_body_of_a_stranger_is_not_decoded(
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "the machine_id is not that of the header Shepherd-Machine"),
+        (b"", "the machine_id of the body is not that of the header Shepherd-Machine or the batch"),
         (b"\xff", "the body is not a HeartbeatRequest"),
         (b"<html>", "the body is not a HeartbeatRequest"),
         (b"\x0a\x02\xff\xfe", "the body is not a HeartbeatRequest"),
         (
             HeartbeatRequest(machine_id=str(UUID(int=7))).SerializeToString(),
-            "the machine_id is not that of the header Shepherd-Machine",
+            "the machine_id of the body is not that of the header Shepherd-Machine or the batch",
         ),
     ],
     ids=["empty", "no message", "a page", "no text", "another machine"],

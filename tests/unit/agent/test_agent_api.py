@@ -53,7 +53,8 @@ def test_a_body_over_the_limit_is_not_looked_at() -> None:
 def test_a_request_without_a_machine_is_refused(machine: str | None) -> None:
     """Without it no key can be looked up."""
     refused = answer(machine=machine)
-    assert (refused.status, refused.body) == (HTTPStatus.BAD_REQUEST, b"the header Shepherd-Machine is not a UUID\n")
+    text = b"the id of the machine, in the header Shepherd-Machine or the batch, is not a UUID\n"
+    assert (refused.status, refused.body) == (HTTPStatus.BAD_REQUEST, text)
 
 
 def test_every_refusal_has_the_time_in_a_line_of_text() -> None:
@@ -77,7 +78,7 @@ def test_a_refusal_is_one_short_line_in_the_log(capsys: pytest.CaptureFixture[st
         ("WARNING", 400, None, ADDRESS),
         ("WARNING", 404, None, ADDRESS),
     ]
-    assert lines[1]["why"] == "the header Shepherd-Machine is not a UUID"
+    assert lines[1]["why"] == "the id of the machine, in the header Shepherd-Machine or the batch, is not a UUID"
     assert "secret" not in output
     assert "xxx" not in output
     assert max(map(len, output.splitlines())) < 400

@@ -1,8 +1,8 @@
 """
 Many heartbeats in one message, as a relay passes them on, and their answers.
 
-Anyone can send a batch. So it is split before anything in it is parsed: how many
-entries there are, and how long each is, costs no memory to find out.
+Anyone can send a batch. So it is first split, which takes no memory, and the number
+and the lengths of its entries are checked before anything in it is parsed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def decode(message: bytes, path: str, body_bytes: int) -> list[SignedBody | Refu
 
 
 def encode(answers: Iterable[tuple[bytes, Answer]]) -> bytes:
-    """Return the HeartbeatBatchResponse: answers with the signatures of the heartbeats that they are to."""
+    """Return the HeartbeatBatchResponse; each answer comes with the signature of its heartbeat."""
     encoded = (
         HeartbeatAnswer(status=answer.status, time=answer.time, body=answer.body, mac=_mac(signature, answer))
         for signature, answer in answers
@@ -61,7 +61,7 @@ def encode(answers: Iterable[tuple[bytes, Answer]]) -> bytes:
 
 
 def _mac(signature: bytes, answer: Answer) -> bytes:
-    """Return what shows the agent that the answer is ours, and to this heartbeat of its; empty: it has no key."""
+    """Return the MAC by which the agent knows that we sent the answer, to this heartbeat; empty: there is no key."""
     if answer.response_key is None:
         return b""
     parts = (signature.hex(), str(int(answer.status)), str(answer.time))

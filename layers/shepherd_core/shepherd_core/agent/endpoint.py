@@ -38,7 +38,7 @@ class AgentRequest:
 
     method: str
     path: str
-    """As the client requested it, with all parts before the last."""
+    """The whole path, as the client requested it."""
     headers: Mapping[str, str]
     """By lower-case name."""
     body: bytes
@@ -118,12 +118,12 @@ class AgentApi:
             (each.signature, next(judged)) if isinstance(each, SignedBody) else (b"", received.refuse(each))
             for each in entries
         ]
-        # Of a batch with nothing that was taken, AWS counts a refusal or a failure, as of a single heartbeat.
+        # If nothing of a batch was accepted, AWS must count a refusal or a failure, as for a single heartbeat.
         status = HTTPStatus(min(answer.status for _, answer in answers))
         return AgentResponse(status, request.received_at, batch.encode(answers), relayed=True)
 
     def _check(self, request: AgentRequest) -> None:
-        """Refuse requests that are wrong whoever sent them."""
+        """Refuse requests that are wrong, no matter who sent them."""
         prefix = request.path.rpartition("/")[0]
         if not request.path.endswith((_HEARTBEAT, _BATCH)) or self._limits.path_prefix not in {None, prefix}:
             raise Refused(HTTPStatus.NOT_FOUND, "not found")

@@ -1,8 +1,8 @@
 """
 A heartbeat as it arrives: who signed it, and what it says.
 
-Nothing of a body is decoded before its signature has been verified. Faults in a
-body are named in the answer, so that an agent can leave that part out.
+Nothing of a body is decoded before its signature has been verified. The answer
+names faults in a body, so that the agent can leave out that part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGEST = 2**63 - 1
 _LONGEST_INTERVAL = 3_600
 """The longest interval that an agent obeys, in seconds."""
 _MOST_FAILED_ATTEMPTS = 1_000
-"""More are counted as so many: one lost request is as much of a sign as a thousand."""
+"""Larger numbers are stored as this one: what counts is whether any request was lost."""
 _MOST_PARTS = 512
 """Processors, disks, network ports and warnings of a hardware report. A large server has some 200 disks."""
 
@@ -69,7 +69,10 @@ class SignedBody:
         try:
             return UUID(self.machine)
         except ValueError as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, "the header Shepherd-Machine is not a UUID") from error
+            raise Refused(
+                HTTPStatus.BAD_REQUEST,
+                "the id of the machine, in the header Shepherd-Machine or the batch, is not a UUID",
+            ) from error
 
     def is_by(self, public_key: bytes) -> bool:
         """Return whether the signature is by that key."""
@@ -96,7 +99,10 @@ class SignedBody:
         except DecodeError as error:
             raise Refused(HTTPStatus.BAD_REQUEST, "the body is not a HeartbeatRequest") from error
         if message.machine_id != str(machine_id):
-            raise Refused(HTTPStatus.BAD_REQUEST, "the machine_id is not that of the header Shepherd-Machine")
+            raise Refused(
+                HTTPStatus.BAD_REQUEST,
+                "the machine_id of the body is not that of the header Shepherd-Machine or the batch",
+            )
         readable = self.time.isascii() and self.time.isdigit() and len(self.time) <= _TIME_DIGITS
         interval = message.report_interval_seconds
         installed = message.installation_report if message.HasField("installation_report") else None
@@ -124,7 +130,7 @@ def _hardware(report: AgentHardwareReport) -> reports.Hardware:
     }
     for name, value in sums.items():
         if not 0 <= value <= _LARGEST:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"the {name} of the hardware report are {value}")
+            raise Refused(HTTPStatus.BAD_REQUEST, f"hardware report: {name} is {value}; it must be 0 to {_LARGEST}")
     return reports.Hardware(raw=report.SerializeToString(), **sums)
 
 

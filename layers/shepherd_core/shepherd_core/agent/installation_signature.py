@@ -1,8 +1,8 @@
 """
-The signature of installation requests, by which agents know an operator's from all others.
+The signature of installation requests, by which agents tell an operator's from all others.
 
-Agents learn the public keys at takeover. What is between an operator and an
-agent (database, endpoint, proxies) has no key: it passes requests on.
+Agents learn the public keys at takeover. Everything between an operator and an
+agent (database, endpoint, proxies) only passes requests on, and has no key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DOMAIN = b"shepherd-installation-v1"
 
 def signed(request: OSInstallationRequest, machine_id: UUID, now: int, sign: Callable[[bytes], bytes]) -> bytes:
     """
-    Return *request*, serialized, with a signature that agents of this machine alone accept, until ``VALID_SECONDS``.
+    Return *request*, serialized, with a signature that agents of this machine alone accept, for ``VALID_SECONDS``.
 
     *now* is the time of day in milliseconds since the Unix epoch, *sign* returns the
     Ed25519 signature of a message.

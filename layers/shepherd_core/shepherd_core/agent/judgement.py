@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _CACHED_KEYS = 100_000
 """Machines whose key is cached; about 30 MB."""
 MOST_OF_A_MACHINE = 3
-"""Heartbeats of one machine in one request that are judged; more are refused."""
+"""How many heartbeats of one machine are judged in one request; more are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Limits:
     stale_seconds: float
     """By how much the time of a signature may differ from the database's clock."""
     report_seconds: float
-    """The least time between two reports of an agent, as far as this process knows; 0: none."""
+    """The least time between two reports of an agent, as far as this instance of the function knows; 0: none."""
     hardware_seconds: float
     """The same between two hardware reports."""
     batch_bytes: int

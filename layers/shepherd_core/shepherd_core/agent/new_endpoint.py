@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shepherd_core.agent.endpoint import AgentRequest
 
 _LOG_SECONDS = 3_600
-"""Between two log lines about one machine, from one process of the function."""
+"""Between two log lines about one machine, from one instance of the function."""
 _REMEMBERED = 100_000
 
 
@@ -21,8 +21,8 @@ class NewEndpoint:
     """
     The endpoint that agents are moved to.
 
-    An agent that reports at it already is told nothing, unless a relay stands between: the request then says where the
-    relay sends to, not the agent. It is told each time, ignores its own endpoint, and is not in the log.
+    An agent that already reports there is told nothing. A request of a relay does not show where its agents report to,
+    so they are told each time, and are not logged; an agent ignores the endpoint that it already has.
     """
 
     def __init__(self, url: str | None) -> None:

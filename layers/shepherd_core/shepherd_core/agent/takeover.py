@@ -75,12 +75,12 @@ class MachineConnection(Protocol):
 
     def has(self, path: str, sha256: str, deadline: Deadline) -> bool:
         """
-        Return whether the file at *path* has that SHA-256, and make it executable if so.
+        Return whether the file at *path* has that SHA-256; if so, make it executable.
 
         False also if that cannot be determined.
 
         Raises:
-            SshAuthenticationFailed: the machine lets our user in, but answers the command with words of its own.
+            SshAuthenticationFailed: the machine lets our user in, but answers the command with some other text.
         """
 
     def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None:
@@ -109,7 +109,7 @@ class MachineConnection(Protocol):
         Return whether the agent that was started from *path* still runs, also if it is stopped.
 
         Raises:
-            SshAuthenticationFailed: the machine lets our user in, but answers the command with words of its own.
+            SshAuthenticationFailed: the machine lets our user in, but answers the command with some other text.
         """
 
     def close(self) -> None:
