@@ -75,7 +75,7 @@ def installation_keys(parameter: str) -> tuple[bytes, ...]:
 
 def installation_signer() -> Callable[[bytes], bytes]:
     """
-    Return what signs installations, with the operator's key.
+    Return the function that signs installations with the operator's key.
 
     Raises:
         ConfigError: there is no such key, or it is something else.
@@ -107,8 +107,8 @@ def bmdb(
     """
     Return a connection to the BMDB of *settings*, or of this process's own. It connects when it is first used.
 
-    It logs in with the role of the function that *settings* are for, or with *role*;
-    without either it is an operator's.
+    It logs in with *role*, else with the role of the function that *settings* are for,
+    else as an operator.
 
     Raises:
         ConfigError: the settings are wrong.
@@ -175,7 +175,7 @@ class LazyDialer:
     """A ``takeover.Dialer`` that reads its key at first use: not for a dry run, nor if nothing is due."""
 
     def __init__(self, settings: InitializerSettings | RecovererSettings) -> None:
-        """Make the dialer of the Initializer, or of the Recoverer, which looks."""
+        """Make the dialer of the Initializer, or of the Recoverer, which uses it to look."""
         self._settings = settings
         self._key = ""
         self._dialer: SshDialer | None = None

@@ -50,7 +50,7 @@ class Function:
     run: _Run
     """Runs one invocation until the deadline; the text, which says who runs it, is stored with its session."""
     plan: _Plan
-    """Returns the actions of an invocation as ``plan``, with more facts beside it; changes nothing."""
+    """Returns the actions of an invocation under ``plan``, and what explains them beside it; changes nothing."""
     close: Callable[[], None]
     """Closes its connection to the BMDB."""
 

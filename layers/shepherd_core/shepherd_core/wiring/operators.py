@@ -32,7 +32,7 @@ def drift_repair(interval_seconds: float) -> DriftRepair:
 
 def reboot(kind: StepKind) -> Reboot:
     """
-    Return what takes a step of this *kind* for an operator, with the settings of the Recoverer.
+    Return the action by which an operator takes a step of this *kind*, with the settings of the Recoverer.
 
     Raises:
         ConfigError: the settings are wrong.

@@ -136,13 +136,13 @@ def bucket_owner() -> str | None:
 
 
 def alarm_topic() -> str | None:
-    """Return the SNS topic that operators are told at, as the deployment says; None: they are not."""
+    """Return the SNS topic for notices, as the deployment says; None: there is none."""
     return sources.variables(PREFIX).get("alarm_topic")
 
 
 @cache
 def in_force() -> DocumentInForce | None:
-    """Return what keeps this process's document; None: the environment names none."""
+    """Return the keeper of this process's document; None: the environment names none."""
     source = sources.variables(PREFIX).get("settings")
     return None if source is None else DocumentInForce(source, fetch, SystemClock())
 
@@ -178,7 +178,7 @@ def check() -> None:
 
 
 def log_keys() -> dict[str, str]:
-    """Return what each line says about code and settings: version, and hash of the document in force."""
+    """Return what each log line says about code and settings: their version, and the hash of the document in force."""
     document = in_force()
     code = {"code": code_version()}
     return code if document is None else {**code, "settings": document.document().hash}
@@ -194,7 +194,7 @@ class PerDocument(Generic[T]):
     """
     Builds an object once for each document in force, and closes the one before. Safe to use from any thread.
 
-    A document with which nothing can be built leaves the last one in force.
+    If nothing can be built with a document, the last one stays in force.
     """
 
     def __init__(self, build: Callable[[], T]) -> None:
@@ -233,5 +233,5 @@ class PerDocument(Generic[T]):
 
 
 def per_document(build: Callable[[], T]) -> PerDocument[T]:
-    """Return what calls *build* once for each document in force."""
+    """Return *build*, called once for each document in force."""
     return PerDocument(build)
