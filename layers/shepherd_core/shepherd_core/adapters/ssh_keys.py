@@ -57,7 +57,7 @@ def public_line(private_key: str) -> str:
 
 def signer(private_key: str) -> Callable[[bytes], bytes]:
     """
-    Return what returns the Ed25519 signature of a message by *private_key*, the installation key.
+    Return the function that signs a message (Ed25519) with *private_key*, the installation key.
 
     Raises:
         ConfigError: as ``public_line``.
@@ -93,6 +93,6 @@ def _loaded(private_key: str, name: str) -> Ed25519PrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        # Raised outside of the handler: the parser's message may hold a part of the secret.
+        # Raised outside the handler, because the parser's message may hold a part of the secret.
         raise ConfigError([f"the {name} is not an Ed25519 private key in OpenSSH form without a passphrase"])
     return key

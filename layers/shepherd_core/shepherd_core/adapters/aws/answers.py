@@ -2,7 +2,7 @@
 Answers of AWS, with the limits of all providers' answers.
 
 botocore reads an answer to its end, however long it is and however slowly it
-comes: its time limits are for a connection and for a part of an answer.
+arrives: its time limits apply to connecting and to each part of an answer.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ def publish(topic: str, message: Message) -> str | None:
     """
     Publish *message*; return why it was certainly or possibly not published, else None.
 
-    It is tried once: a second attempt could publish it twice, and the caller comes back in ten minutes.
+    It is tried once, because a second attempt could publish it twice; the caller tries again after ten minutes.
     """
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - boto3 is about to be loaded
 

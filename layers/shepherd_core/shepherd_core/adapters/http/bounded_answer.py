@@ -18,7 +18,7 @@ MOST_VALUES = 2_000_000
 
 _PIECE = 65_536
 _MULTIPLIERS = re.compile(rb"<!(ENTITY|ATTLIST)")
-"""In XML, a few of these stand for any number of elements and attributes elsewhere."""
+"""XML declarations, a few of which can stand for any number of elements and attributes."""
 
 
 class AnswerTooLong(Exception):
@@ -52,16 +52,16 @@ def read(response: urllib3.BaseHTTPResponse, seconds_left: Callable[[], float], 
 
 def check_values(document: bytes) -> None:
     """
-    Return if *document*, JSON or XML, may be parsed.
+    Check that *document*, JSON or XML, may be parsed.
 
     Raises:
         AnswerTooLong: it may have more than ``MOST_VALUES`` values.
     """
     if sum(map(document.count, (b",", b"[", b"{", b"<", b"="))) > MOST_VALUES:
         raise AnswerTooLong(f"it has more than {MOST_VALUES} values")
-    # Without the zero bytes that UTF-16 has between letters.
+    # Zero bytes are left out: UTF-16 has them between letters.
     if _is_xml(document) and _MULTIPLIERS.search(document.replace(b"\0", b"")):
-        raise AnswerTooLong("it is XML with values that are not written out")
+        raise AnswerTooLong("it is XML that declares entities or default attributes")
 
 
 def _is_xml(document: bytes) -> bool:

@@ -1,8 +1,8 @@
 """
-Connections whose answers have begun in time, or are cut off.
+Connections that are cut off if the headers of an answer are not complete in time.
 
-The timeout of a socket begins anew with each byte, so a server that sends the
-headers of its answer one by one would hold a loop without end.
+The timeout of a socket begins anew with each byte, so a server that sends its
+headers byte by byte could hold a loop forever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sessions of requests whose answers have begun in time, or are cut off; see ``timed_headers``."""
+"""Sessions of requests with the time limit of ``timed_headers``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shepherd_core.adapters.http.timed_headers import POOLS
 
 
 class TimedAdapter(HTTPAdapter):
-    """The adapter of a session whose connections are such."""
+    """The adapter of a session whose connections have that limit."""
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         """Make the pools."""

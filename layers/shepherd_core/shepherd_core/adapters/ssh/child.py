@@ -3,7 +3,7 @@ The process of one machine: carries out requests over its connection, within har
 
 Whatever a machine sends, and whatever a parser makes of it, this process uses no
 more memory and processor time than its limits, writes no file and starts no
-program. Its time ends when the function closes the socket of its requests.
+program. It ends when the function closes the socket of its requests.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from shepherd_core.adapters.ssh.client import Client, Misbehaved
 from shepherd_core.adapters.ssh.messages import MEMORY_BYTES, MESSAGE_BYTES, TEXT, Failure, RequestFailed
 
 _OUT_OF_MEMORY = 70
-"""The exit status of a process that has no memory left even for saying so."""
+"""The exit status of a process that has no memory left to report that."""
 _CRASHED = 71
 _WITHOUT_LIMITS = 72
 _GRACE_SECONDS = 5
-"""How long after the time of a request the process ends, if the fork server, which may be gone, does not end it."""
+"""The process ends itself so long after the time of a request, in case the fork server is gone."""
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1
 _STACK_BYTES = 1 << 20

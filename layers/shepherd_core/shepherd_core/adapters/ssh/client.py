@@ -160,7 +160,7 @@ class Client:
                 outputs.poll(_POLL_SECONDS * 1_000)
 
     def _failed(self, error: Exception) -> Exception:
-        """Return what a request raises that *error* ended."""
+        """Return the error to raise for a request that *error* ended."""
         lost = self._broken()
         error = self._packetizer.refused or self._transport.get_exception() or error  # of the thread that reads
         if isinstance(error, (Misbehaved, MemoryError)):

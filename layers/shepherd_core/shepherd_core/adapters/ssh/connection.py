@@ -198,7 +198,7 @@ class SshConnection:
         return messages.decode(answer)
 
     def _answer(self) -> bytes:
-        """Return the next message, empty if there is none. A request that was not read hides it once."""
+        """Return the next message, empty if there is none. After a request that was not read, the first read fails."""
         for _ in range(2):
             with suppress(ConnectionError):
                 return self._requests.recv(messages.MESSAGE_BYTES)

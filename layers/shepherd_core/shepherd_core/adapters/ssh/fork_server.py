@@ -44,7 +44,7 @@ class _Server:
         self._children: dict[int, _Child] = {}  # by the process, and by the socket of its requests
 
     def ready(self) -> None:
-        """Tell the function."""
+        """Tell the function that processes can be made."""
         with suppress(OSError):  # it has ended
             self._control.send(b".")
 
