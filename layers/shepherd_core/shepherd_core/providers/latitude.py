@@ -35,7 +35,7 @@ _STATUS = {
 _PAGES = PageNumbers(entries="data", total="meta.stats.total.count", number="page[number]", size="page[size]")
 _TOTAL = {"stats[total]": "count"}
 _NAME = re.compile(rf"([a-z2-7]{{26}})-([1-9][0-9]{{0,{LONGEST_SLOT - 1}}})")
-"""A host name has 32 characters at most, and a UUID 36: so the token stands in base 32, and the slot behind it."""
+"""The token in base 32, and the slot. A host name has at most 32 characters, and a UUID would take 36."""
 
 
 def name_of(token: UUID, capacity_id: str | None) -> str:
@@ -139,7 +139,7 @@ class LatitudeProvider(Provider):
             answer = self._api.post("/servers", _document("servers", wanted), deadline)
             server = parse(Server, at(answer, "data"), "the new server")
             machine = server.machine(self._fleet)
-            if machine is None or machine.token != token:  # it is paid for: a refusal would forget it
+            if machine is None or machine.token != token:  # not a refusal, which would forget a server that is paid for
                 raise ProviderUnavailable(f"server {server.id}, which was made, has another host name")
             return machine
 

@@ -61,7 +61,7 @@ class Ec2Calls:
 
         Raises:
             SessionExpired: the BMDB session has no time left; nothing was sent.
-            ProviderUnavailable: see ``read``; unknown whether it was done.
+            ProviderUnavailable: see ``read``; it is unknown whether it was done.
             MachineNotFound, ProviderRefused, TimeLimitExceeded: see ``read``; it was not done.
         """
 

@@ -75,7 +75,7 @@ class Ec2Fleet:
             for instance in _instances(answer, error_type):
                 if instance.id in seen or not self._has(instance):
                     raise error_type(
-                        f"EC2 listed {instance.id} twice, or as of the fleet {self._name} although it is not"
+                        f"EC2 listed {instance.id} twice, or without the tag {FLEET_TAG} with the value {self._name!r}"
                     )
                 seen.add(instance.id)
                 yield instance

@@ -61,7 +61,7 @@ class Instance:
         Return the instance in an answer.
 
         Raises:
-            ListingInvalid: its id, or an address, is none, or a tag has no key.
+            ListingInvalid: its id or an address is not valid, or a tag has no key.
         """
         if (instance_id := fields.identifier(raw.get("InstanceId"))) is None:
             raise ListingInvalid("EC2 shows an instance without an id of printable characters")

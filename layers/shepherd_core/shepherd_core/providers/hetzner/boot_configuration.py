@@ -1,4 +1,4 @@
-"""What a server boots next: armed with a boot configuration, which installs it or starts the rescue system, or not."""
+"""What a server boots next: its disks or, if it is armed, a boot configuration (an installation, a rescue system)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BootConfiguration:
         """
         try:
             self._activate(number, key, deadline)
-        except AlreadyEnabled:  # armed meanwhile, or Robot's answer was out of date
+        except AlreadyEnabled:  # it was armed meanwhile, or Robot's answer was out of date
             self.disarm(number, deadline)
             try:
                 self._activate(number, key, deadline)

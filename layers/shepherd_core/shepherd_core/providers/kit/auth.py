@@ -1,4 +1,4 @@
-"""How a client proves to an API who it is: one class for each style. None of them keeps anything but its settings."""
+"""How a client proves its identity to an API: one class for each style. They keep nothing but their settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Clock, Deadline
 
 RENEWAL_SECONDS = 30
-"""So long before its end, a token is replaced."""
+"""A token is replaced so long before it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +35,20 @@ class Login:
 
 
 class Authentication(Protocol):
-    """A style. An API may have one of its own: ``HttpApi`` needs no more than this method."""
+    """A style of authentication. An API may have its own: ``HttpApi`` needs only this method."""
 
     def login(self, url: str, deadline: Deadline) -> Login:
         """
         Return a login for the API at *url*, read or requested anew: the one before may have been replaced.
 
         Raises:
-            ProviderUnavailable: not now.
+            ProviderUnavailable: there is no login now. Try again later.
             ProviderUnusable: the credential is missing, refused, or cannot be sent.
         """
 
 
 class NoLogin:
-    """None: the API trusts its network, or bodies hold *secrets*, which must not be in errors."""
+    """No login: the API trusts its network, or bodies hold *secrets*, which must not be in errors."""
 
     def __init__(self, *secrets: str) -> None:
         self._secrets = secrets

@@ -1,4 +1,4 @@
-"""In what an API differs from the others, as data, and the meaning of its answers other than 2xx."""
+"""How an API differs from the others, as data, and the meaning of its answers other than 2xx."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Refusal:
     """The field of the body with that number of seconds, as ``at`` finds it."""
 
     def fits(self, status: int, said: str) -> bool:
-        """Return whether it is meant."""
+        """Return whether this row is for such an answer."""
         return self.status in {None, status} and re.search(self.says, said) is not None
 
     def raised(self, message: str, answer: HttpAnswer) -> ProviderError:
@@ -59,7 +59,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """In what an API differs from the others."""
+    """How an API differs from the others."""
 
     refusals: Sequence[Refusal] = ()
     """Answers that mean something else than their status says; the first that fits counts."""
@@ -68,7 +68,7 @@ class Dialect:
     body: Literal["json", "data"] = "json"
     """How bodies are sent: as JSON, or as forms (data)."""
     lockout_seconds: float = 0
-    """For so long a refused login is not sent again: for an API that locks out clients after failed logins."""
+    """How long a refused login is not sent again, for an API that locks out clients after failed logins."""
 
 
 COMMON = Dialect()

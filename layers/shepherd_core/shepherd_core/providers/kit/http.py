@@ -1,4 +1,4 @@
-"""JSON over HTTP: the client of every provider's API; what differs between them is given to it as data."""
+"""JSON over HTTP: the client of every provider's API. How the APIs differ is given to it as data."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class HttpApi:
         *interrupts*: it interrupts a machine, so that ``Deadline.confirm`` is called before.
 
         Raises:
-            ProviderUnavailable: unknown whether it was done, except after 429, when it was not.
+            ProviderUnavailable: it is unknown whether it was done; after 429 it was not.
             ProviderRefused: it was not done. A 404 is raised as *missing*.
             TimeLimitExceeded: the deadline passed before the request could be sent.
             SessionExpired: the BMDB session ended before the request could be sent.
@@ -253,7 +253,7 @@ def segment(provider_id: str) -> str:
     Return an id as one segment of a path.
 
     Raises:
-        MachineNotFound: it is none: quoting leaves it as it is, and it names another path.
+        MachineNotFound: it cannot be one. Quoting does not change it, and it would name another path.
     """
     if provider_id in {"", ".", ".."}:
         raise MachineNotFound(f"{provider_id!r} is not the id of a machine")

@@ -33,7 +33,7 @@ class Logins:
         return self.after(login, deadline) if ended else login
 
     def after(self, former: Login | None, deadline: Deadline) -> Login:
-        """Return the login after *former*, perhaps an equal one; of several threads with the same one, one asks."""
+        """Return the login after *former*, perhaps an equal one. If several threads need it, one asks for all."""
         if not self._lock.acquire(timeout=deadline.left(threading.TIMEOUT_MAX)):
             raise TimeLimitExceeded
         try:

@@ -41,8 +41,7 @@ class MachineList:
 
     *read* raises SourceError. Every method calls it once: pass one that caches
     the document for the length of an invocation. *disagreements* gets the
-    entries by the names that messages have for them, and returns the contradictions
-    between them.
+    entries, by their names in messages, and returns the contradictions between them.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 MOST_ENTRIES = 200_000
-"""In all pages of a listing together: twice the largest fleet. Answers are bounded one by one."""
+"""In all pages of a listing together: twice the largest fleet. Each answer has its own limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class PageNumbers:
     current: str = ""
     """The place of the number of the page, if the answer has it."""
     more: str = ""
-    """The place of what only a page with a next one has, if the answer has it."""
+    """The place of a value that every page but the last one has, if the answer has one."""
     number: str = "page"
     """The parameter with the number of a page."""
     size: str = "per_page"
@@ -136,7 +136,7 @@ def _read(api: HttpApi, path: str, deadline: Deadline, paging: Paging, params: P
     while page is not None:
         pages += 1
         where = f"{path}, page {pages}"
-        # A 404 for a later page: the entry that the link names is gone.
+        # A later page answers 404 if the entry that its link names is gone.
         answer = api.get(path, deadline, {**params, **page}, ProviderRefused if pages == 1 else ListingInvalid)
         if paging.total:
             total = _total(answer, paging.total, total, where)

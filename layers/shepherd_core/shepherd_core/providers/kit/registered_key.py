@@ -83,7 +83,7 @@ class RegisteredKey:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look up the key again after a refusal of a request that names it: perhaps the key was removed."""
+        """Look up the key again if a request that names it is refused, because the key may have been removed."""
         try:
             yield
         except ProviderRefused:
@@ -91,7 +91,7 @@ class RegisteredKey:
             raise
 
     def invalidate(self) -> None:
-        """Look up the key again at its next use: the provider refused it, so it may have been removed."""
+        """Look up the key again at its next use."""
         self._found = None
 
     def _find(self, line: str, deadline: Deadline) -> str | None:

@@ -100,7 +100,7 @@ class RedfishProvider(Provider):
         entries = self._list.entries(deadline)
         if not self._list_power:
             return [machine(entry, ProviderStatus.UNKNOWN) for entry in entries]
-        # One thread for each BMC, which so gets one request at a time, and a wrong password only once.
+        # One thread for each BMC, so that it gets one request at a time, and a wrong password only once.
         bmcs: dict[str, list[tuple[Entry, BmcAccess]]] = {}
         for entry in entries:
             bmcs.setdefault(entry["Bmc"], []).append((entry, self._bmc_access(entry)))
@@ -192,7 +192,7 @@ class RedfishProvider(Provider):
         with self._cas_lock:
             if self._cas is None:
                 try:
-                    # An invalid text for an empty document, for which ssl would use the CAs of the system.
+                    # An empty document becomes an invalid text: for an empty text, ssl would use the CAs of the system.
                     with readable("the CAs of the BMCs"):
                         pem = None if self._read_ca is None else self._read_ca().decode("ascii") or "nothing"
                     context = ssl.create_default_context(cadata=pem)

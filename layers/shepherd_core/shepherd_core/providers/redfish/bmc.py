@@ -84,7 +84,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         self.interrupts = False
         """Whether requests from now on interrupt the machine."""
         self.broken: ShepherdError | None = None
-        """The last error of a request without a useful answer, because sushy ignores some errors, also such ones."""
+        """The last error of a request without a useful answer; kept here because sushy ignores some errors."""
 
     @property
     def name(self) -> str:
@@ -98,7 +98,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
 
     @contextmanager
     def reserving(self, seconds: float) -> Iterator[None]:
-        """Leave the last *seconds*, at most a quarter of the time that is left, to what comes after the block."""
+        """Reserve *seconds*, at most a quarter of the time that is left, for what comes after the block."""
         work = self._work
         left = work.remaining()
         self._work = work.within(left - min(seconds, left / 4))

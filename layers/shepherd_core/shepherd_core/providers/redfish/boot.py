@@ -1,9 +1,9 @@
 """
 What a computer system boots from: its boot override, and the medium in its virtual drive.
 
-Before a plain restart, a one-time override is cleared, also one that the BMC does
-not show, and our medium is ejected. Some BMCs show an override as disabled until it
-holds, or a one-time one as lasting, and none says that it is one of them.
+Before a plain restart, a one-time override is cleared, even if the BMC shows none,
+and our medium is ejected. Some BMCs show an override as disabled until it takes
+effect, or a one-time one as lasting, and none of them says so.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Boot:
                 waits = ours is not None or any(enabled == once for enabled, _ in shown)
                 if waits or error.status_code not in _UNABLE:
                     raise
-                # No override of ours can wait: a BMC that cannot clear what it shows as cleared is believed.
+                # No override of ours can be set, so a BMC that shows none and cannot clear one is believed.
                 system = f"{self._bmc.name} {self._system.path}"
                 telemetry.warning("boot override not cleared", system=system, error=error)
         if self._source not in {None, PXE}:

@@ -190,7 +190,7 @@ class ComputerSystem:
         return failure
 
     def _steps(self, kinds: list[ResetType]) -> list[ResetType]:
-        """Return the resets of a restart: the first of *kinds* that is offered, else off and on; on, if it is off."""
+        """Return the resets of a restart: the first of *kinds* that is offered, else off and on; if off, only on."""
         on = (ResetType.ON, ResetType.FORCE_ON)
         if self._system.power_state is PowerState.OFF:
             return [self._offered(*on)]

@@ -54,7 +54,7 @@ class BmcRequest:
     effect: bool = False
     """Whether it changes something, so that it must not be sent after the end of the session."""
     interrupts: bool = False
-    """Whether it interrupts the machine, so that ``Deadline.confirm`` is called when the connection stands."""
+    """Whether it interrupts the machine, so that ``Deadline.confirm`` is called when the connection is made."""
 
     def carrying(self, header: str, value: str) -> BmcRequest:
         """Return a copy with one more header."""
@@ -120,7 +120,7 @@ class Transport:
 
 
 def _may_send(request: BmcRequest, deadline: Deadline, limit: Deadline) -> None:
-    """Return if *request* may be sent now. Raises as ``Transport.send``."""
+    """Check that *request* may be sent now. Raises as ``Transport.send``."""
     limit.left()
     if request.interrupts:
         deadline.confirm()
@@ -133,9 +133,9 @@ def _may_send(request: BmcRequest, deadline: Deadline, limit: Deadline) -> None:
 
 class _Connection(TimedHTTPSConnection):
     """
-    A connection that asks *may_send* when it stands, and then sends by *limit*.
+    A connection that calls *may_send* when it is made, and then sends by *limit*.
 
-    Until a BMC has accepted a connection, tens of seconds may pass, in which the machine may come back.
+    A BMC may take tens of seconds to accept a connection, in which the machine may come back.
     """
 
     def __init__(self, may_send: Callable[[], None], limit: Deadline, *args: Any, **options: Any) -> None:
