@@ -54,7 +54,7 @@ class Connection:
         *password* returns the password or token; None: the server asks for none.
         *authorities* is as in ``transport.dial``. Whatever may be retried is tried
         *attempts* times in all. A statement waits *lock_seconds* for a row that others
-        hold, and then fails; 0: no less than for anything else.
+        hold, and then fails; 0: until the statement timeout.
         """
         self._settings = settings
         self._password = password

@@ -125,7 +125,7 @@ class Session:
         return self._seconds / RENEWALS
 
     def seconds_left(self) -> float:
-        """Return the seconds until the session expires unless it is renewed; never too many. Safe from any thread."""
+        """Return the seconds until the session expires, at least, unless it is renewed. Safe from any thread."""
         return self._end - self._clock.monotonic()
 
     def renew(self) -> None:
@@ -173,7 +173,7 @@ class Session:
 
     def repeat_if_unanswered(self, first: Callable[[], T], again: Callable[[], T] | None = None) -> T:
         """
-        Return the result of *first*; if an answer is lost in it, the result of *again*, by default *first* once more.
+        Return the result of *first*; if it loses an answer, that of *again*, which is by default *first* once more.
 
         When *again* begins, what *first* sent has committed, or never will. Both must
         reach the BMDB through this session's methods only. Raises as ``run``.

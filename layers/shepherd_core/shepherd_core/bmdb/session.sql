@@ -14,8 +14,8 @@
 -- Open a session, and end the work of expired sessions with history 'Expired'. So no separate reaper is needed: every
 -- new session reaps.
 --
--- One of the machines of an expired session may have killed its function, or none; so each gets a cause that says this,
--- and a backoff that grows with the number of times in a row: 30 s, then four times as long each time, up to 64 minutes.
+-- One of the machines of an expired session may have killed its function, or none. So each gets a cause that says this,
+-- and a backoff that grows with the number of deaths in a row: 30 s, then four times as long each time, up to 64 minutes.
 -- From now on they are suspects (see claim). The backoff has no interval, because it says nothing about the machine.
 --
 -- The row of an expired session is locked first (SKIP LOCKED): a session that is renewing its lease or committing at

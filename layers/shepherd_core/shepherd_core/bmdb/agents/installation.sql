@@ -17,7 +17,7 @@ WHERE m.machine_id = :machine_id;
 
 -- name: request_installation
 -- Request an installation, in place of the previous request. No row: the request or the report has changed since the
--- caller read them, or the machine is not provided (it may still be forgotten).
+-- caller read them, or the machine is not provided, for example because it was forgotten meanwhile.
 INSERT INTO machine_os_installation_request (machine_id, generation, os_installation_request_raw, requested_at)
 SELECT p.machine_id, :generation::bigint, decode(:request, 'hex'), clock_timestamp()
 FROM machine_provided p

@@ -1,10 +1,10 @@
 """
 Reports of agents: heartbeats, and with them hardware and the outcome of installations.
 
-None of it needs a session. A session keeps others away from a machine during
-work, and work that began too long ago from being committed. Heartbeats are a
-single statement, which itself checks that each comes from the agent on record
-and is newer than the last one.
+They need no session. A session keeps others away from a machine during work, and
+keeps work that began too long ago from being committed. Heartbeats are recorded by
+one statement, which itself checks that each comes from the agent on record and is
+newer than the last one.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _accept_all(
         try:
             return replies | _past_locks(partial(_transacted, connection, record))
         except _GenerationsRefused as refusal:
-            # Again without those that are refused: nothing of them is recorded, and the others are none the worse.
+            # Again without those that are refused: the transaction that had them all was rolled back.
             replies |= refusal.replies
             reporting = [each for each in reporting if each.machine_id not in refusal.replies]
     return replies
@@ -186,7 +186,7 @@ def _transacted(connection: Connection, record: Callable[..., T], *, skip_locked
 
 
 def _past_locks(record: Callable[..., T]) -> T:
-    """Return the result of *record*, which skips rows that others hold if it waited for them in vain."""
+    """Return the result of *record*; if it waited for locked rows in vain, that of a second call that skips them."""
     try:
         return record(skip_locked=False)
     except StatementFailed as error:

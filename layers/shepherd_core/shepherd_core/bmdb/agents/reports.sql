@@ -1,6 +1,6 @@
--- Reports of agents. A heartbeat is the write that every machine causes all the time: many are recorded in a single
--- statement, without a session. accept_heartbeats itself checks everything by which a heartbeat is accepted, so nothing
--- has to be checked before. The other statements follow it in its transaction.
+-- Reports of agents. Heartbeats are the most frequent write: many are recorded in one statement, without a session.
+-- accept_heartbeats itself checks everything that a heartbeat must satisfy. The statements that write reports follow it in
+-- its transaction.
 
 -- name: reporting_agents
 -- The agents that should be reporting for these machines, where these are, and the time in the last heartbeat that was
@@ -27,17 +27,17 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 -- schema has another version. No machine may be in it twice.
 --
 -- A heartbeat that is not the first one writes nothing but its row: no lock and no index entry. Whatever deletes or
--- replaces an agent also deletes that row, or sets agent_signed_at to the highest number (unquarantine). So this statement
--- either updates the row before, and the other one waits for it; or it waits for the other one, and then finds no row
--- that it may update. A machine whose row is in the snapshot is in renewed alone, and every other one in first alone.
+-- replaces an agent also deletes that row, or sets agent_signed_at to the highest number (unquarantine). So either this
+-- statement updates the row first, and the other one waits for it; or this one waits, and then finds no row that it may
+-- update. A machine whose row is in the snapshot can only be in renewed, and every other one only in first.
 --
 -- Before its first heartbeat, an agent has no such row. FOR SHARE on the agent's row orders this statement with those that
--- delete the agent. Either the agent was deleted before, and this statement finds none; or the other one waits for this
--- statement and sees its heartbeat (lock_agent). A recovery waits too, but its single statement has an older snapshot, and
--- the row remains. It has no effect, and the next agent start or the decommissioning deletes it.
+-- delete the agent. Either the agent was deleted first, and this statement finds none; or the other one waits for this
+-- statement and sees its heartbeat (lock_agent). A recovery waits too, but its single statement has an older snapshot, so
+-- the heartbeat's row remains. It has no effect; the next agent start or the decommissioning deletes it.
 --
 -- Rows are written by machine id, so that concurrent batches do not deadlock. With skip_locked, machines whose rows others
--- hold are left out, and returned without a time. It is no default: a lock writes as much WAL as half a heartbeat.
+-- hold are left out, and returned without a time. It is not the default: a lock writes half as much WAL as a heartbeat.
 WITH input_rows AS (
     SELECT
         g.machine_id, decode(g.public_key, 'hex') AS public_key, g.signed_at, g.report_interval_seconds, g.failed_attempts
@@ -131,8 +131,8 @@ WHERE :skip_locked::boolean AND n.machine_id NOT IN (SELECT machine_id FROM free
 SELECT machine_id FROM machine_agent_started WHERE machine_id = :machine_id FOR UPDATE;
 
 -- name: machines_with_locked_due_rows
--- Lock the due rows of these machines as lock_due_rows does, but for those that others hold, and return the machines of
--- these.
+-- Lock the due rows of these machines as lock_due_rows does, but skip those that others hold, and return the machines
+-- whose rows were skipped.
 WITH locked AS (
     SELECT machine_id, process
     FROM machine_due

@@ -96,7 +96,7 @@ def cancel_release(session: Session, provider: str, machine_id: UUID, order: Rem
     """
     Cancel a release that the provider has not accepted: the loops work on the machine again. May run twice.
 
-    Who *order*ed that, and why, is written to the machine's history.
+    The owner and the reason of *order* are written to the machine's history.
 
     Raises:
         SessionExpired: the session or the lock is lost; nothing was changed.
@@ -123,7 +123,7 @@ def _run_decommissioning(
 
 def _require_done(row: dict[str, Any], machine_id: UUID) -> None:
     """
-    Return if the statement did what was asked.
+    Check that the statement did what was asked.
 
     Raises:
         WorkConflict: it did not; the message says why.

@@ -1,6 +1,7 @@
--- Decommissioning: machines that are released or forgotten. Like the Provisioner's writes, all statements require the
--- provider's lock and a live session. They follow lock_due_rows in their transaction: a claim in progress ends before,
--- and its work is seen here. Lock order: due row, provider's row, session's row, heartbeat.
+-- Decommissioning: machines that are released or forgotten. Like the Provisioner's writes, all statements but
+-- accept_release require the provider's lock and a live session. They follow lock_due_rows and lock_agent in their
+-- transaction: a claim in progress ends before, and its work is seen here. Lock order: due rows, agent, provider's row,
+-- session's row, heartbeat.
 
 -- name: decommission
 -- Decommission a machine: write a tombstone of what it was, and delete every fact by which it would be claimed, counted
@@ -90,7 +91,7 @@ FROM locked_session;
 -- name: request_release
 -- Record that a machine is to be released, and pause it for every loop. It is not done while a live session works on
 -- the machine, nor after a heartbeat younger than :fresh_seconds unless :despite_heartbeat. A request that is on record
--- already stays as it is, and the column known says so. No row: the lock or the session is lost.
+-- already stays as it is, and the column release_on_record says so. No row: the lock or the session is lost.
 WITH {locked_provider},
 last_heartbeat AS (
     SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = :machine_id FOR UPDATE

@@ -78,7 +78,7 @@ class Change:
 
     @property
     def summary(self) -> dict[str, object]:
-        """Return the change as facts for logs and output."""
+        """Return the change as fields for logs and output."""
         return {"machine_id": self.known.machine_id, "provider_id": self.known.provider_id, "changed": self.changed}
 
 
@@ -104,7 +104,7 @@ class ListingStatus:
 
 
 def check(connection: Connection, provider: str, update_seconds: float) -> ListingStatus:
-    """Return whether there is anything to update; usually not. Facts of other machines may be *update_seconds* old."""
+    """Return whether there is anything to update; usually not. Facts of steady machines may be *update_seconds* old."""
     status = ListingStatus(*connection.run("check_listing", provider=provider, seconds=update_seconds)[0])
     return replace(status, paused=paused(connection, provider)) if status.wanted else status
 

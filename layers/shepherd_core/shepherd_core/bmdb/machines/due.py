@@ -38,7 +38,7 @@ def change(connection: Connection, machine_id: UUID, step: Callable[[], T]) -> T
 
 def inconsistencies(connection: Connection, provider: str, start: UUID | None = None) -> dict[UUID, str]:
     """
-    Return machines of *provider* whose due row contradicts the facts, and how. None, unless something is broken.
+    Return machines of *provider* whose due row contradicts the facts, and how; empty, unless something is broken.
 
     Examines about 500 machines, from the id *start* on, or from a random one.
     """

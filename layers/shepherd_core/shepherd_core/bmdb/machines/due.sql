@@ -50,7 +50,7 @@
 -- end, which is later than any due row says. When it begins again, they no longer do, and a row may be too late; that
 -- matters only to an override, which has all machines checked (recheck_all_machines).
 --
--- (6) The write that every machine causes all the time. It makes the due row too early, never too late, because the
+-- (6) The most frequent write. It makes the due row too early, never too late, because the
 -- machine becomes unhealthy later than expected; the claim compares. reports.sql says why no heartbeat is lost beside a
 -- statement that deletes the agent.
 --

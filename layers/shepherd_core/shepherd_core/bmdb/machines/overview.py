@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
 
 HALF_HOURS = 48
-"""Of the day that ``tick_totals`` looks back."""
+"""The number of half hours in the day that ``tick_totals`` covers."""
 _EXCEPTIONS = 10_000
 """Beyond that, evaluating all machines of a fleet at once is faster than each exception by itself."""
 _NOTICES = 200
@@ -41,7 +41,7 @@ def count_machines(connection: Connection) -> list[dict[str, Any]]:
 
 def fleet_notices(connection: Connection) -> list[dict[str, Any]]:
     """
-    Return what holds machines back, at most 200 records; one of them has the ``kind`` now, and in ``since`` the time.
+    Return what holds machines back, at most 200 records. The one of the ``kind`` now has in ``since`` the present time.
 
     The other kinds are suspension, ssh_outage, override (``machines`` is how many
     more it lets through), limit (``reason`` is the limit), pause and quarantine.
@@ -53,7 +53,7 @@ def failures(
     connection: Connection, *, provider: str | None = None, location: str | None = None
 ) -> list[dict[str, Any]]:
     """
-    Return what fails now, by ``loop`` and ``kind``: the name with which a cause begins, or all of one without a name.
+    Return what fails now, by ``loop`` and ``kind``: the name with which a cause begins, or the whole cause without one.
 
     ``loop`` is a process (machines whose work failed), quarantine (machines), or the
     name of a loop: provisioner for capacity under a penalty, and each loop whose last

@@ -1,15 +1,16 @@
--- The whole fleet, for operators. All but the failures is read again and again, so it has to stay cheap in a large fleet.
+-- The whole fleet, for operators. All statements but failures and count_machines run often, so they must stay cheap in a
+-- large fleet.
 
 -- name: fleet_counts
--- The machines by provider, location and state; and in rows without a state, those that report by the age of the last
--- heartbeat: age_class is the number of :ages (seconds, whole minutes, in descending order) that it is not older than.
+-- The number of machines by provider, location and state; and, in rows without a state, of machines that report by the
+-- age of their last heartbeat: age_class is the number of :ages (seconds, whole minutes) that are greater than it.
 --
--- Most machines of a fleet are running, which one join can see: their last heartbeat is younger than every heartbeat
--- timeout. All others are exceptions, also those that have such a heartbeat and something else besides: quarantine, a
--- successful installation, or no agent or another one since (the heartbeat of an agent that was deleted may remain; its
--- machine is in machine_grace). Only exceptions are evaluated, by machine_need; the others are counted with the
--- places. If there are more than :exceptions of them, all machines are evaluated at once, which is then the faster way.
--- Among the ages is that of a heartbeat that remained after its agent was deleted.
+-- Most machines of a fleet are running, which one join shows: their last heartbeat is younger than every heartbeat
+-- timeout. All others are exceptions. So are machines with such a heartbeat that are in quarantine, have a successful
+-- installation, or have no agent or a new one since (the heartbeat of a deleted agent may remain; then the machine is in
+-- machine_grace). Only exceptions are evaluated, by machine_need; the others are counted by location. If there are more
+-- than :exceptions of them, all machines are evaluated at once, which is faster then. A heartbeat that remained after its
+-- agent was deleted counts among the ages.
 WITH timeouts AS (
     -- Without any policy, no machine is unhealthy, and any time will do.
     SELECT statement_timestamp() - coalesce(min(heartbeat_timeout_seconds), 600) * interval '1 second' AS fresh_after
@@ -97,8 +98,8 @@ ORDER BY 1, 2, 3, 4;
 -- name: fleet_notices
 -- What holds machines back, and since when: suspensions, SSH outages, overrides, places that wait for the limit, pauses
 -- (those of single machines by owner and reason) and quarantined machines by kind of cause. machines is null where it is
--- not known. The row now has the time of all. Pauses of single machines come last: of them there may be more
--- than :limit.
+-- not known. The row now has the time of the statement. Pauses of single machines come last, because there may be more
+-- than :limit of them.
 SELECT *
 FROM (
     SELECT 'now' AS kind, NULL AS provider, NULL AS location, NULL AS process, NULL::bigint AS machines, NULL AS owner,

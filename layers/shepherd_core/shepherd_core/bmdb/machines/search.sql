@@ -1,11 +1,12 @@
--- Machines by filters, page by page in the order of their ids or the newest first, at a cost that does not depend on the size of the fleet.
+-- Machines by filters, page by page in the order of their ids or the newest first, at a cost that does not depend on the
+-- size of the fleet.
 
 -- name: search_machines
 -- The first :limit machines that match all filters, among the :examine machines after :after, or of :machine_ids; a
 -- filter that is null matches all. Decommissioned machines are left out. Everything besides the ids is looked up machine
 -- by machine, and only until :limit is reached; the state and the pauses are evaluated only where the cheaper filters
--- match (OFFSET 0 keeps the planner from mixing the two, and subqueries with a value from hashing whole tables, as it
--- would for EXISTS).
+-- match. OFFSET 0 keeps the planner from mixing the two. Subqueries that return a value stand in place of EXISTS, for
+-- which the planner would hash whole tables.
 --
 -- :text is the beginning of a machine id or of an address, or a part of a provider id or of the hardware report, where
 -- the serial numbers are. :cause is a part of the cause of a quarantine, or of a failure that the statement failures
@@ -164,8 +165,8 @@ OFFSET :examine::bigint - 1
 LIMIT 1;
 
 -- name: newest_machines
--- The ids of the first :examine machines that are older than :after, which search_machines then examines. None are older
--- than a machine that there is not.
+-- The ids of the first :examine machines that are older than :after, which search_machines then examines. No row if
+-- there is no machine :after.
 SELECT machine_id
 FROM machines
 WHERE (machine_created_at, machine_id) < (

@@ -2,7 +2,7 @@
 
 -- name: timings
 -- The median and the 99th percentile of what machines took, by provider and location, from at most :limit rows of the
--- history and :limit agents, of the last 30 days. Of decommissioned machines nothing is counted.
+-- history and :limit agents, of the last 30 days. Decommissioned machines are left out.
 --
 -- The history of a machine is cut after each agent start that succeeded. In such a part, the machine began to boot at the
 -- end of the last recovery step, if that is none of :not_booting; without a step, at its creation, if the history reaches

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Block(StrEnum):
-    """Why a process does not take a machine; the first that applies, in this order."""
+    """Why a claim would not take a machine; of several reasons the first, in this order."""
 
     NOT_PROVIDED = "not_provided"
     QUARANTINED = "quarantined"
@@ -45,7 +45,7 @@ class Verdict:
     blocked_by: Block | None
     """None: it would take it."""
     because: str
-    """The reason, as text: who and why. The times are in the fields below."""
+    """The reason, as text, without the times."""
     until: datetime | None = None
     """When the block ends; None: unknown, or nothing blocks."""
     next_at: datetime | None = None

@@ -27,7 +27,7 @@ DELETE FROM recovery_override_machines
 WHERE override_id NOT IN (SELECT override_id FROM recovery_overrides);
 
 -- name: recheck_unreached_machines
--- Make machines that did not come back due for a check now. While SSH has an outage, no date says when they are due.
+-- Make machines that did not come back due for a check now. During an SSH outage their due time is infinity.
 UPDATE machine_due
 SET not_before = clock_timestamp(), revision = revision + 1
 WHERE process = 'ShepherdRecovery' AND machine_id IN (

@@ -102,7 +102,7 @@ def no_longer_due(session: Session, works: Sequence[Work]) -> dict[Work, NoLonge
     """
     Return those of *works* whose machines are not to be recovered any more, and why. One statement.
 
-    They are evaluated as the claim did.
+    It evaluates the machines as the claim does.
 
     Raises:
         SessionExpired: the deadline passed. Touch none of the machines.

@@ -232,11 +232,13 @@ rescheduled AS (
 SELECT machine_id FROM work_deleted;
 
 -- name: machines_that_kill
--- Those of the machines whose function has died at least twice in a row while it worked on them alone, with the cause;
--- they are to be quarantined, unless the functions had an outage, of which no machine is the cause. So either work on other
--- machines of the provider has ended between the last two deaths, or fewer than three machines died alone, and work on no
--- other one has ended since. And never more than ten of a provider at a time. The history row of a death is a moment later
--- than died_at.
+-- Those of the machines whose function has died at least twice in a row while it worked on them alone, with the cause.
+-- They are to be quarantined, unless the functions had an outage that no machine caused. So one of these must hold:
+-- - work on other machines of the provider has ended between the last two deaths, or
+-- - the function died alone with fewer than three machines of the provider, and work on no other machine has ended since
+--   the last death but one.
+-- None is returned while ten machines of the provider are in quarantine for this. The history row of a death is a moment
+-- later than died_at.
 WITH suspects AS (
     SELECT b.machine_id, p.provider, b.cause, b.died_at, x.timestamp AS died_before_at
     FROM work_backoff b

@@ -77,8 +77,7 @@ def take_health_snapshot(
 
     Records the time of this snapshot and the gap since the last one. Moves the due
     rows of healthy machines, as a claim would, and brings some forward if a timeout
-    became shorter. Pass the snapshot *before* to use
-    its sample again. May run twice.
+    became shorter. Pass the snapshot *before* to use its sample again. May run twice.
 
     Raises:
         SessionExpired: the deadline passed.

@@ -423,10 +423,10 @@ notice_rows AS ( -- of those that begin and end here
 SELECT count(*) FROM session;
 
 -- name: ignore_suspensions
--- For a dry run, which is rolled back: claim what would be claimed if recovery were not suspended, also by an SSH
--- outage, in force or over: only an agent start after its end would count. Machines that did not come back are due now,
--- as after recheck_unreached_machines, but locked rows are left alone: the transaction has locked other due rows already,
--- so it must not wait for one.
+-- For a dry run, which is rolled back: let a claim take what it would take if recovery were not suspended. Deletes the
+-- suspensions in force, and all SSH outages (one that is over still holds machines whose agent start failed during it).
+-- Machines that did not come back are due now, as after recheck_unreached_machines. Locked rows are left alone: the
+-- transaction has locked other due rows already, so it must not wait for one.
 WITH outages_deleted AS (
     DELETE FROM ssh_outages WHERE provider = :provider
 ),

@@ -1,5 +1,5 @@
 """
-The roles of the functions: a database user for each, that may do what the statements of this function need.
+The roles of the functions: a database user for each, which may do what the statements of its function need.
 
 ``roles/grants.sql`` has the grants. Each run takes back what was granted and
 grants it again, so that what a statement no longer needs is taken away. The

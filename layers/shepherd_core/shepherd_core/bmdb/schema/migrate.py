@@ -66,7 +66,7 @@ def mismatch(connection: Connection) -> SchemaMismatch:
 
 def require(connection: Connection) -> None:
     """
-    Return if the BMDB's schema has the version of this code. For callers that open no session.
+    Check that the BMDB's schema has the version of this code. For callers that open no session.
 
     Raises:
         SchemaMismatch: it is older or newer.

@@ -101,7 +101,7 @@ def meaning(error: Exception, what: str) -> BmdbError:
 
 
 def is_refusal(error: BmdbError) -> bool:
-    """Return whether the server said *error* itself, so that it did not carry out what it was sent."""
+    """Return whether *error* comes from the server, so that it did not carry out what it was sent."""
     return isinstance(error.__cause__, DatabaseError)
 
 

@@ -20,10 +20,10 @@ def oldest_transaction(connection: Connection, seconds: float) -> dict[str, Any]
     """
     Return the oldest transaction that keeps dead rows of the BMDB, if it is older than *seconds*.
 
-    ``kind`` (open or prepared), ``pid`` (None if prepared), ``owner``, ``application``
-    (of a prepared one, its name), ``state`` as PostgreSQL calls it, and ``seconds``. As
-    long as it lasts, claims and snapshots read the old places of all rows that moved.
-    Sees open transactions of other users only where ``sees_transactions``.
+    It has ``kind`` (open or prepared), ``pid`` (None if prepared), ``owner``,
+    ``application`` (of a prepared one, its name), ``state`` as PostgreSQL calls it, and
+    ``seconds``. While it lasts, claims and snapshots read the old places of all rows that
+    moved. Open transactions of other users are seen only if ``sees_transactions``.
     """
     found = connection.records("find_oldest_transaction", seconds=seconds)
     return found[0] if found else None

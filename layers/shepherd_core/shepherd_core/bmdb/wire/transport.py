@@ -78,7 +78,7 @@ def _encrypted(sock: socket.socket, host: str, context: ssl.SSLContext) -> ssl.S
     if not answer:
         raise ConnectionResetError("the server closed the connection when it was asked for TLS")
     if answer != b"S":
-        raise BmdbUntrusted(f"the server {host!r} does not offer TLS; no password is sent without TLS")
+        raise BmdbUntrusted(f"the server {host!r} does not offer TLS; no password or token is sent without TLS")
     try:
         return context.wrap_socket(sock, server_hostname=host)
     except ssl.SSLCertVerificationError as error:

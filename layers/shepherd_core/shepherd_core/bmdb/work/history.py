@@ -16,5 +16,5 @@ def read_history(connection: Connection, machine_id: UUID, limit: int = 100) -> 
 
 
 def delete_old_history(connection: Connection, days: int) -> int:
-    """Delete history older than *days*, about 1,000 rows at a time; return how many rows. May run twice."""
+    """Delete history older than *days* days, about 1,000 rows in one call; return how many. May run twice."""
     return len(connection.run("delete_old_history", days=days))

@@ -2,9 +2,9 @@
 
 -- name: claim_notices
 -- Claim the unsent notices of the provider, at most 50 of all kinds. A kind of which one was claimed in the last ten
--- minutes is left for later: so there is at most one message of a kind in ten minutes, and what was claimed by an
--- invocation that died is claimed again then. May run concurrently: the condition on the row itself is checked again when
--- the row is locked.
+-- minutes is left for later. So there is at most one message of a kind in ten minutes, and what an invocation claimed
+-- before it died is claimed again after that time. May run concurrently: the condition on the row itself is checked again
+-- when the row is locked.
 WITH candidates AS (
     SELECT n.notice_id
     FROM notices n

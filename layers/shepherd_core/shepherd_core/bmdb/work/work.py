@@ -50,7 +50,7 @@ class Work:
     last_interval_seconds: int | None
     """The backoff after the last failure of this process; None: no failure since it last finished."""
     due_at: datetime
-    """Since when the machine was due."""
+    """When the machine became due."""
     host_key_origin: HostKeyOrigin | None = None
     """Where the pinned host key is from."""
     deaths_alone: int = 0
@@ -158,10 +158,10 @@ class AgentStarted:
 
 def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
     """
-    Record that the agents were started, and return the machines of which it was recorded.
+    Record that the agents were started, and return the machines of which that was recorded.
 
-    It is not where another host key is pinned by now: the agent is on some other
-    machine, and the next work compares the keys.
+    It is not recorded where another host key is pinned by now: the agent is on some
+    other machine, and the next work compares the keys.
     """
     return end(
         session,
@@ -196,7 +196,7 @@ def finish_recovery(
     recovery again; None: it never is. No recovery is claimed for
     *cooldown_seconds*. If the machines boot, that is recorded; recent reboots count when
     the circuit breaker decides whether too many machines are unhealthy at once.
-    *lost_answers*: why it is unknown whether the step was taken, where it is.
+    *lost_answers* says for some works why it is unknown whether the step was taken.
     """
     causes = lost_answers or {}
     return end(

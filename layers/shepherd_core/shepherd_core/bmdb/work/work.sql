@@ -221,7 +221,7 @@ LEFT JOIN work_backoff b ON b.machine_id = l.machine_id AND b.process = :process
 
 -- name: find_unacknowledged_claims
 -- Work of this session that its owner does not know of, because the connection broke before the answer of a claim
--- arrived. Same columns as claim. The time since which the machine was due is lost; the current time stands for it.
+-- arrived. Same columns as claim. When the machine became due is lost; the current time stands for it.
 SELECT
     1 AS sessions,
     0 AS examined,
@@ -489,9 +489,9 @@ rescheduled AS (
 SELECT machine_id FROM work_deleted;
 
 -- name: cancel
--- Cancel work that was not done for no fault of the machine, and restore its due time. The floor may have been raised
--- above that meanwhile, so it is lowered; its revision tells a concurrent close_session, which must not raise it then.
--- Without a floor, other machines may have been due for longer: what is inserted then, for its revision, is below all.
+-- Cancel work that was not done, through no fault of the machine, and restore its due time. The floor may have been
+-- raised above that time meanwhile, so it is lowered. Its new revision tells a concurrent close_session not to raise it.
+-- If there was no floor, one below all due rows is inserted for its revision: other machines may have been due for longer.
 WITH input_rows AS (
     SELECT g.machine_id, g.not_before
     FROM unnest(:machine_ids::uuid[], :not_befores::timestamptz[]) AS g (machine_id, not_before)

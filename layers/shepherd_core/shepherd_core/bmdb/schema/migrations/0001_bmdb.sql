@@ -106,15 +106,15 @@ CREATE INDEX machine_agent_started_by_time ON machine_agent_started (agent_start
 
 -- The last heartbeat of the agent. agent_signed_at is the time that the agent signed, in milliseconds of its own
 -- clock: a heartbeat that is not later than the last one is a replay. first_heartbeat_at is written with the first one
--- and never again. report_interval_seconds: the agent sends the next one after this time at the latest, give or take a
--- tenth, and longer only if requests are lost; it is the interval that the agent was told or the one that it goes by,
--- whichever is longer, because the answer with the new one may be lost. 0: the agent follows none. failed_attempts: how
--- many requests got no answer before this one, or 5xx, or 429 of AWS. Written by the agent API; goes with the agent, so
--- that the next agent has a first one of its own.
--- Every machine causes this write all the time: there is no index besides the primary key, and free space in every
--- page keeps updates on their page (HOT), so that no index entry is written. padding: only the first version of a row
--- has it. PostgreSQL prunes a page that has less free space than the fill factor leaves at first. Without padding that
--- would be so after every heartbeat, and each would write half as much WAL again; with it, after dozens.
+-- and never again. report_interval_seconds: unless requests are lost, the agent sends the next one within this time, give
+-- or take a tenth. It is the longer one of the interval that the agent was told and the one that it follows, because the
+-- answer with the new one may be lost. 0: the agent follows none. failed_attempts: how many requests before this one got
+-- no answer, 5xx, or 429 from AWS. Written by the agent API; goes with the agent, so that the next agent has a first one
+-- of its own.
+-- This is the most frequent write: there is no index besides the primary key, and free space in every page keeps
+-- updates on their page (HOT), so that no index entry is written. padding: only the first version of a row has it.
+-- PostgreSQL prunes a page that has less free space than the fill factor leaves at first. Without padding that would
+-- happen after every heartbeat, and each would write half as much WAL again; with it, after dozens.
 CREATE TABLE machine_agent_heartbeat (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_agent_heartbeat_machine REFERENCES machines,
     agent_heartbeat_at timestamptz NOT NULL,
@@ -327,8 +327,8 @@ CREATE INDEX machine_due_for_recovery ON machine_due (provider, machine_id)
 
 -- Recovery -----------------------------------------------------------------------------------------------------------
 
--- The last reboot by the Recoverer, until when the machine may be booting, and whether it had reported before it
--- became unhealthy. Written by the Recoverer; stays until the next reboot replaces it.
+-- The last reboot by the Recoverer or an operator, until when the machine may be booting, and whether it had reported
+-- before. Written when the step is taken; stays until the next reboot replaces it.
 CREATE TABLE machine_rebooted (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_rebooted_machine REFERENCES machines,
     rebooted_at timestamptz NOT NULL,
@@ -346,8 +346,9 @@ CREATE TABLE machine_grace (
     grace_until timestamptz NOT NULL
 );
 
--- No loop works on the machine, because no recovery step is left; evidence has its last history rows, one line each.
--- Written by the Recoverer; goes when an operator ends the quarantine.
+-- No loop works on the machine, because no recovery step is left, or because functions died while they worked on it;
+-- evidence has its last history rows, one line each. Written by the Recoverer, in the second case also by the
+-- Initializer; goes when an operator ends the quarantine, or when the machine is decommissioned.
 CREATE TABLE machine_quarantine (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_quarantine_machine REFERENCES machines,
     quarantined_at timestamptz NOT NULL,
@@ -446,7 +447,7 @@ CREATE TABLE capacity_penalties (
     PRIMARY KEY (provider, capacity_id)
 );
 
--- One Provisioner at a time for each provider: the live session that is named here. For its next pass and for
+-- One Provisioner at a time for each provider: the live session that is named here. For the next invocation and for
 -- operators: the last creation, how many places the limit of machines keeps empty, that limit, and when that was seen.
 -- Written by the Provisioner; stays.
 CREATE TABLE provisioner_lock (
@@ -695,8 +696,8 @@ LEFT JOIN LATERAL (
 -- an operator's override may let a machine through that an SSH outage holds. suspended: an SSH outage suspends its
 -- recovery, and no override lifts that. locked_until is set while any Shepherd process has work on the machine, even if
 -- its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat,
--- and not by a fault of ours; a backoff without an interval does not come from a failure. The lookups are aggregates in joins, so that each is
--- planned and done once for a machine, and left out where its column is not read.
+-- and not by a fault of ours; a backoff without an interval does not come from a failure. The lookups are aggregates in
+-- joins, so that each is planned and done once for a machine, and left out where its column is not read.
 CREATE VIEW machine_eligibility AS
 SELECT
     n.machine_id,
