@@ -7,6 +7,7 @@ that are not killed.
 
 import itertools
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
 
@@ -101,8 +102,7 @@ def explore_pairs(scenario: Scenario, effects: int, chance: Random, more: Callab
 
 def _explore_one(scenario: Scenario, explored: Explored, gap: float, *kills: KillAt) -> bool:
     """Kill one invocation after the other, then let the schedules continue; False: the first had fewer effects."""
-    environment = scenario.arrange()
-    try:
+    with closing(scenario.arrange()) as environment:
         broken: list[str] = []
         for number, kill in enumerate(kills):
             if number:
@@ -117,8 +117,6 @@ def _explore_one(scenario: Scenario, explored: Explored, gap: float, *kills: Kil
         broken += [] if broken else converge(scenario, environment, explored, gap)
         where = " and ".join(str(kill) for kill in kills)
         explored.broken += [f"{scenario.name}, {where}: {each}" for each in broken]
-    finally:
-        environment.close()
     return True
 
 

@@ -1,6 +1,7 @@
 """The schedules that are played: random ones from a seed, or all with at most so many interruptions."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -105,15 +106,12 @@ class Played:
 
 def play(scenario: Play, choices: Choices, chance: Random) -> Ran:
     """Play one schedule, let the environment converge, and return the result."""
-    environment = scenario.arrange()
-    try:
+    with closing(scenario.arrange()) as environment:
         scheduler = Scheduler(environment, choices)
         points = Points(scheduler)
         ran = scheduler.run(scenario.cast(environment, points, chance), points)
         environment.fleet.disconnect()
         ran.broken += [] if ran.broken else converge(scenario, environment, Explored(), SOON_SECONDS)
-    finally:
-        environment.close()
     return ran
 
 

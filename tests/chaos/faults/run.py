@@ -1,6 +1,7 @@
 """Try a fault on its loop, end it, let the schedules continue, and return all differences from the table."""
 
 from collections.abc import Mapping
+from contextlib import closing
 
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.telemetry import Metric
@@ -21,25 +22,21 @@ _DRIFTED_ANYWAY = 1
 def try_fault(fault: Fault, scenario: FaultyScenario) -> list[str]:
     """Try *fault*; return the violations and every difference from how it must show."""
     scenario.access = Access()
-    environment = scenario.arrange()
-    stage = Stage(scenario, environment)
-    try:
+    with closing(scenario.arrange()) as environment:
+        stage = Stage(scenario, environment)
         with stage.undo:
             fault.begin(stage)
             shown = _shown(scenario, environment)
             found = [each for each in violations(environment) if not fault.breaks or not each.startswith(fault.breaks)]
         wrong = [] if shown == fault.shows else [f"it showed as {sorted(shown)} instead of {sorted(fault.shows)}"]
         return wrong + found + _recovered(scenario, environment)
-    finally:
-        environment.close()
 
 
 def try_machine_faults(scenario: AgentStarts) -> list[str]:
     """Try every machine fault at once, each on one machine of many; return all violations and differences."""
     scenario.access = access = Access(connect_seconds=1, machine_seconds=8, answer_seconds=3)
-    environment = scenario.arrange()
-    stage = Stage(scenario, environment)
-    try:
+    with closing(scenario.arrange()) as environment:
+        stage = Stage(scenario, environment)
         with stage.undo:
             faulty = dict(zip(scenario.machines(), MACHINES, strict=False))
             for name, fault in faulty.items():
@@ -56,8 +53,6 @@ def try_machine_faults(scenario: AgentStarts) -> list[str]:
             if end.split(":")[0] != expected[name]
         ]
         return found + _recovered(scenario, environment)
-    finally:
-        environment.close()
 
 
 def _recovered(scenario: FaultyScenario, environment: Environment) -> list[str]:

@@ -5,23 +5,19 @@ import os
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
-from ssl import PROTOCOL_TLS_SERVER, SSLContext
+from ssl import SSLContext
 from typing import Any
 
 import boto3
 import pytest
 import urllib3
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from shepherd_core.adapters import locations
 from shepherd_core.adapters.agent_cache import AgentCache, AgentFile
 from shepherd_core.adapters.documents import read
 from shepherd_core.domain.errors import AgentMismatch, SourceError, SourceMissing, SourceUnavailable
 
+from simulator.environment import certificate
 from tests.support.providers.scripted_http import Answer, Request, Script, scripted_server
 
 URL = "s3://agents/v1/agent"
@@ -111,34 +107,13 @@ def test_a_document_is_read_over_http_from_loopback() -> None:
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[SSLContext, Path]:
     """Return a server's side of TLS for 127.0.0.1, and the file with the certificate that vouches for it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
-    context = SSLContext(PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path)
-    return context, path
+    return certificate.make("127.0.0.1", tmp_path_factory.mktemp("tls"))
 
 
 def test_a_document_is_read_over_https(tls: tuple[SSLContext, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The one way from other machines."""
-    context, certificate = tls
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    context, authority = tls
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority))
     with scripted_server(lambda _: Answer(200, b"[]"), tls=context) as server:
         assert read(f"{server.url}/list") == b"[]"
 

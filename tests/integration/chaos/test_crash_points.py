@@ -5,7 +5,7 @@ Two crash points of each scenario; ``make chaos`` tries all. ``CHAOS_SEED=N`` re
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from uuid import uuid4
@@ -129,30 +129,24 @@ def test_an_initializer_killed_at_any_effect_records_the_agents_key(real_time: F
 def test_a_release_without_a_record_breaks_an_invariant(real_time: Fleet) -> None:
     """The exploration of releases relies on it."""
     scenario = Decommissioning(real_time)
-    environment = scenario.arrange()
-    try:
+    with closing(scenario.arrange()) as environment:
         with Points(KillAt()) as points:
             scenario.tick(environment, points)
         assert violations(environment) == scenario.missing(environment) == []
         real_time.sql("UPDATE machine_tombstone SET how = 'Forgotten'")
         assert [found.split(":")[0] for found in violations(environment)] == ["every_release_is_explained_by_a_record"]
-    finally:
-        environment.close()
 
 
 def test_a_killed_invocation_has_no_further_effect(real_time: Fleet) -> None:
     """A kill that let a ``finally`` close the session would prove nothing about real ones."""
     scenario = Provisioning(real_time)
-    environment = scenario.arrange()
-    try:
+    with closing(scenario.arrange()) as environment:
         kill = KillAt(20)
         with Points(kill) as points:
             assert alive(lambda: scenario.tick(environment, points)) is None
         assert kill.killed
         assert len(kill.names) == 20
         assert real_time.sql("SELECT count(*) FROM sessions") == [[1]]
-    finally:
-        environment.close()
 
 
 def test_code_that_catches_the_kill_is_reported(real_time: Fleet) -> None:
@@ -165,23 +159,17 @@ def test_code_that_catches_the_kill_is_reported(real_time: Fleet) -> None:
             return None
 
     scenario = Careless(real_time)
-    environment = scenario.arrange()
-    try:
+    with closing(scenario.arrange()) as environment:
         assert invoke(scenario, environment, Explored(), KillAt(5)) == ["some code caught the kill"]
-    finally:
-        environment.close()
 
 
 def test_an_undisturbed_invocation_is_checked_after_every_effect(real_time: Fleet) -> None:
     """A promise that is broken for a moment is broken."""
     scenario = Recoveries(real_time)
-    environment = scenario.arrange()
-    try:
+    with closing(scenario.arrange()) as environment:
         explored, kill = Explored(), KillAt()
         assert invoke(scenario, environment, explored, kill) == []
         assert explored.checks == len(kill.names) + 1
-    finally:
-        environment.close()
 
 
 @pytest.fixture(scope="module")
@@ -258,8 +246,7 @@ def test_each_invariant_fails_on_damaged_rows(recovered: Environment, damage: st
 def test_invariants_see_surplus_machines_at_the_provider(real_time: Fleet) -> None:
     """The invariants look at the provider itself, not only at the BMDB."""
     scenario = Provisioning(real_time)
-    environment = scenario.arrange()
-    try:
+    with closing(scenario.arrange()) as environment:
         assert invoke(scenario, environment, Explored(), KillAt()) == []
         (ours, *_) = (device for device in environment.api.devices() if device.hostname.startswith(PREFIX))
         for _ in range(3):
@@ -271,8 +258,6 @@ def test_invariants_see_surplus_machines_at_the_provider(real_time: Fleet) -> No
             "no_more_machines_than_the_limit",
             "every_effect_is_explained_by_a_record",
         }
-    finally:
-        environment.close()
 
 
 def test_an_effect_without_a_live_session_breaks_an_invariant(real_time: Fleet) -> None:

@@ -1,7 +1,7 @@
 """The Updater, between a provider and the BMDB as it is, interrupted wherever it can be."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -19,9 +19,8 @@ from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import EmptyPage
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
-from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix, static
+from tests.support.bmdb.capacity import PREFIX, Killed, equinix, static
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.listings import UP, Listed, Watched, facts, name_of, plant, record, rows
 
@@ -43,22 +42,10 @@ STATEMENTS = (
 """What an invocation over all machines runs, before it closes its session."""
 
 
-class Killed(BaseException):
-    """The process ends in the middle of what it does."""
-
-
 @pytest.fixture
 def listed() -> Listed:
     """Return a provider of whose machines the test decides."""
     return Listed()
-
-
-@pytest.fixture
-def api() -> Iterator[EquinixApi]:
-    """Return a project with two free reservations."""
-    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=2) as api:
-        yield api
-        assert api.errors == []
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from simulator.environment.faults import (
     Shrink,
 )
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.equinix.records import KeyRecord, ReservationRecord
+from simulator.providers.equinix.records import KeyRecord
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from tests.conftest import ManualClock
@@ -161,14 +161,6 @@ def test_the_listing_holds_our_devices_and_what_is_free(world: World, deadline: 
     assert {m.reservation_id for m in unused} == set(ids[5:])
     assert all(m.provider_id == INVALID and m.location == "da" for m in unused)
     assert len(listed) == 7
-
-
-def test_hardware_that_cannot_be_provisioned_is_no_capacity(clock: ManualClock, deadline: Deadline) -> None:
-    """Spares must be activated by somebody first; some hardware is being repaired."""
-    given = [ReservationRecord(), ReservationRecord(spare=True), ReservationRecord(provisionable=False)]
-    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=KEY, reservations=given) as api:
-        listed = provider(api.url, clock).list_machines(deadline)
-        assert [machine.reservation_id for machine in listed] == [api.reservations()[0].id]
 
 
 def test_an_empty_project_has_an_empty_listing(clock: ManualClock, deadline: Deadline) -> None:

@@ -22,6 +22,10 @@ PREFIX = "shepherd-"
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 
 
+class Killed(BaseException):
+    """The process ends in the middle of what it does."""
+
+
 class Edge(Provider):
     """A provider with hooks before and after its calls, by the names of the methods."""
 

@@ -12,7 +12,6 @@ from shepherd_core.settings import functions
 from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.deployment import DeploymentSettings, function_seconds
 from shepherd_core.settings.effective import FIXED, GIVEN
-from shepherd_core.settings.functions.loops import ProvisionerSettings
 from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import DEFAULT_PREFIX
@@ -177,12 +176,6 @@ def test_the_rules_between_settings_know_the_deployment_s_figures() -> None:
     known = function_seconds(DeploymentSettings().function_seconds)
     assert known == {function: _function_properties(function)["Timeout"] for function in FUNCTIONS}
     assert DeploymentSettings().loop_minutes == PARAMETERS["LoopMinutes"]["Default"]
-
-
-def test_every_provider_can_be_chosen() -> None:
-    """A provider that the code knows and the template does not cannot be deployed."""
-    choices = get_args(ProvisionerSettings.model_fields["provider"].annotation)
-    assert tuple(PARAMETERS["Provider"]["AllowedValues"]) == choices
 
 
 def test_every_way_to_log_in_to_the_database_can_be_chosen() -> None:

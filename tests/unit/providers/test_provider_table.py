@@ -15,6 +15,7 @@ from shepherd_core.settings.providers.spec import ProviderSpec
 from shepherd_core.wiring.providers import load
 
 from bench import coldstart
+from tests.support.deployment.deployments import TEMPLATE
 
 PATH = Path(__file__).parents[3] / "docs" / "providers"
 PAGE = (PATH / "README.md").read_text()
@@ -46,13 +47,14 @@ def test_an_adapter_can_do_what_its_spec_says(spec: ProviderSpec, monkeypatch: p
 
 
 def test_every_provider_has_a_spec_and_can_be_chosen() -> None:
-    """An adapter without one might as well not be there."""
+    """An adapter without one might as well not be there, and one that the template lacks cannot be deployed."""
     sources = [source.read_text() for path in providers.__path__ for source in Path(path).rglob("*.py")]
     pattern = r'^class \w+\(Provider\):.*?^    name = "(\w+)"'
     made = re.findall(pattern, "\n".join(sources), re.DOTALL | re.MULTILINE)
     names = [spec.name for spec in SPECS]
     assert sorted(made) == sorted(names)
     assert get_args(ProviderChoice.model_fields["provider"].annotation) == tuple(names)
+    assert TEMPLATE["Parameters"]["Provider"]["AllowedValues"] == names
 
 
 @each_provider

@@ -225,30 +225,12 @@ def test_the_timeouts_of_an_agent_are_settings(fleet: Fleet) -> None:
     """Operators tune the timeouts; no statement may have the defaults built in."""
     never, once = fleet.started_machine(30), fleet.unhealthy_machine(20)
     session = fleet.open_session()
-    assert (
-        claimed(
-            session,
-            RECOVER,
-            timeouts=replace(defaults.HEALTH, startup_timeout_seconds=100, heartbeat_timeout_seconds=50),
-        )
-        == []
-    )
+    timeouts = replace(defaults.HEALTH, startup_timeout_seconds=100, heartbeat_timeout_seconds=50)
+    assert claimed(session, RECOVER, timeouts=timeouts) == []
     fleet.pass_time(50)
-    assert ids(
-        claimed(
-            session,
-            RECOVER,
-            timeouts=replace(defaults.HEALTH, startup_timeout_seconds=100, heartbeat_timeout_seconds=50),
-        )
-    ) == [once]
+    assert ids(claimed(session, RECOVER, timeouts=timeouts)) == [once]
     fleet.pass_time(50)
-    assert ids(
-        claimed(
-            session,
-            RECOVER,
-            timeouts=replace(defaults.HEALTH, startup_timeout_seconds=100, heartbeat_timeout_seconds=50),
-        )
-    ) == [never]
+    assert ids(claimed(session, RECOVER, timeouts=timeouts)) == [never]
 
 
 @pytest.mark.parametrize(("interval", "minutes"), [(0, 10), (10, 10), (240, 10), (300, 12.5), (600, 25), (3600, 150)])

@@ -244,12 +244,6 @@ def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet
     assert (refused.exit_code, refused.stdout) == (2, "")
 
 
-def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet) -> None:
-    """Not even the head of a table, and no failure."""
-    result = CommandLine(fleet.settings)("status")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "there are no machines\n")
-
-
 # --- timings ---
 
 

@@ -211,10 +211,11 @@ def test_machines_that_need_attention_are_listed_first(fleet: Fleet) -> None:
     ]
 
 
-def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet) -> None:
+@pytest.mark.parametrize("command", ["machine list", "status", "inventory"])
+def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet, command: str) -> None:
     """No output at all would look like a mistake; programs get an empty list."""
     shepherdctl = CommandLine(fleet.settings)
-    result = shepherdctl("machine", "list")
+    result = shepherdctl(*command.split())
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "there are no machines\n")
     assert shepherdctl.load("machine", "list") == []
 

@@ -1,7 +1,7 @@
 """The way out of a disagreement, between a simulated provider and the BMDB as it is, interrupted wherever it can be."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -32,10 +32,9 @@ from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import Drop, EmptyPage, FakeAnswer
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, Edge, intents, provided
+from tests.support.bmdb.capacity import PREFIX, Edge, Killed, intents, provided
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
 from tests.support.bmdb.returnable import ORDER, deleting
@@ -46,18 +45,6 @@ MOMENT = 0.4
 
 DEVICE = "/devices/{id}"
 DEVICES = "/projects/{id}/devices"
-
-
-class Killed(BaseException):
-    """The process ends in the middle of what it does."""
-
-
-@pytest.fixture
-def api() -> Iterator[EquinixApi]:
-    """Return a project with two free reservations."""
-    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=2) as api:
-        yield api
-        assert api.errors == []
 
 
 @pytest.fixture

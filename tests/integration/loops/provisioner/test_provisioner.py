@@ -32,6 +32,7 @@ from tests.support.bmdb.capacity import (
     PREFIX,
     PROJECT,
     Edge,
+    Killed,
     assert_settled,
     equinix,
     equinix_settings,
@@ -59,10 +60,6 @@ STEPS = (
     ("before", "create_machine"),  # after it
     ("after", "create_machine"),  # the machine exists, and nobody wrote it down
 )
-
-
-class Killed(BaseException):
-    """The process ends in the middle of what it does."""
 
 
 @pytest.fixture

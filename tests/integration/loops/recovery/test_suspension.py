@@ -202,20 +202,6 @@ def test_a_small_fleet_is_not_recovered_if_most_of_it_is_unhealthy(world: World)
     assert world.provider.asked == []
 
 
-def test_a_small_fleet_is_recovered_without_regard_to_shares(world: World) -> None:
-    """One of three is a third; it is also just one machine."""
-    world.sound(2)
-    world.silent(1)
-    assert world.run()[Metric.FINISHED] == 1
-
-
-def test_two_machines_are_not_recovered_if_no_other_reports(world: World) -> None:
-    """Without any report it is unknown whether reports can arrive."""
-    world.silent(2)
-    assert world.run()[Metric.CLAIMED] == 0
-    assert world.held() == {WHOLE_PROVIDER: "no machine reports: 2 stopped reporting"}
-
-
 def test_a_suspension_continues_for_the_current_reason(world: World) -> None:
     """Operators look where the reason sends them, and one that is over sends them to the wrong place."""
     world.sound(REPORTING)
