@@ -19,16 +19,6 @@ from tests.support.bmdb.fleet import Fleet, claimed
 START = Process.AGENT_START
 
 
-def test_a_heartbeat_is_recorded_for_a_started_agent_alone(fleet: Fleet, connection: Connection) -> None:
-    """A heartbeat of an agent that was never started would keep the Initializer away."""
-    started, provided = fleet.started_machine(), fleet.provided_machine()
-    assert record_heartbeat(connection, started)
-    assert record_heartbeat(connection, started)
-    assert not record_heartbeat(connection, provided)
-    assert not record_heartbeat(connection, uuid4())
-    assert fleet.sql("SELECT machine_id FROM machine_agent_heartbeat") == [[started]]
-
-
 def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Connection) -> None:
     """It is the write that the whole fleet causes all the time; it must not wait for a claim either."""
     machine_id = fleet.unhealthy_machine()

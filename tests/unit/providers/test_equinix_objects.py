@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable
-from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
-from shepherd_core.providers.equinix.objects import Device, Link, machine, machines, token_tag
+from shepherd_core.domain.machine import Availability, Machine, ProviderStatus
+from shepherd_core.providers.equinix.objects import Device, Link, machine, machines
 from shepherd_core.providers.kit.api_object import parse
 
 TOKEN = UUID("6f9d9a52-4f5c-4d43-9f5e-3a6f0d0d1d11")
@@ -87,11 +87,6 @@ def test_the_token_is_read_from_its_tag(tags: list[str] | None, token: UUID | No
     assert meant(tags=tags).token == token
 
 
-def test_the_tag_of_a_token_is_read_back_as_that_token() -> None:
-    """What creation writes is what the listing looks for."""
-    assert meant(tags=[token_tag(TOKEN)]).token == TOKEN
-
-
 METRO = {"id": "m", "code": "fr"}
 
 
@@ -140,17 +135,6 @@ def test_only_host_names_that_begin_with_the_prefix_are_ours() -> None:
     names = ["shepherd-1", "Shepherd-2", "my-shepherd-3", "shepherd", "", None]
     devices = [device(id=f"d-{number}", hostname=name) for number, name in enumerate(names)]
     assert [found.provider_id for found in machines("shepherd-", devices, [])] == ["d-0"]
-
-
-def test_our_devices_are_known_used_and_free_reservations_known_unused() -> None:
-    """This is all that the Provisioner goes by."""
-    used, unused = machines("shepherd-", [device()], [reservation()])
-    assert (used.provider_id, used.availability) == ("d-1", Availability.KNOWN_USED)
-    assert (unused.provider_id, unused.reservation_id, unused.availability) == (
-        INVALID,
-        "r-1",
-        Availability.KNOWN_UNUSED,
-    )
 
 
 @pytest.mark.parametrize(
