@@ -279,10 +279,12 @@ class Bmdb(RuleBasedStateMachine):
         return seen, wanted
 
     def _connect(self, function: Function) -> None:
+        """Connect anew if need be, and ask for what the session may have lost: what breaks now is the step itself."""
         try:
             function.session.connection.run("now")
         except CommitUnknown:
             function.session.connection.run("now")
+        function.session.run("fence_session")
 
     def _happen(self, function: Function, event: Event) -> None:
         match event:
@@ -925,6 +927,14 @@ class KnownHistory:
         self.claim(0)
         self.end("finish", moment="old transaction")
 
+    def lost_twice(self) -> None:
+        """Lose an answer that nobody asks for, and the session; a later step asks, and loses a request of its own."""
+        self.step("invoke", at=1, close=True)
+        self.step("claim", at=1, process=Process.AGENT_START, limit=1, moment="old transaction")
+        self.wait(0, 1, "failover")
+        self.step("access", at=1, machine=0)
+        self.step("claim", at=1, process=Process.AGENT_START, limit=1, moment="request lost")
+
     def operators_beside(self) -> None:
         """Let two operators, and an agent, concurrently change one machine in quarantine."""
         self.wait(0, 30)
@@ -966,6 +976,7 @@ def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way
     known.agents()
     known.intervals()
     known.deaths()
+    known.lost_twice()
     known.work_by_name()
     known.strikes()
     known.schedules()
