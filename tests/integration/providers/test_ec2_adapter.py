@@ -421,7 +421,7 @@ def test_a_listing_with_a_foreign_instance_is_refused(site: Site, machine: Machi
     site.api.faults.append(
         lambda _, asked: Answer(200, site.api._forward(asked).body.replace(FLEET.encode() + b"<", b"other<"), {})
     )
-    with pytest.raises(ListingInvalid, match="although it is not"):
+    with pytest.raises(ListingInvalid, match="without the tag shepherd-fleet"):
         site.provider.list_machines(site.deadline)
 
 
