@@ -204,5 +204,5 @@ def test_a_loop_is_refused_where_its_provider_lacks_what_it_is_for(
     with pytest.raises(ConfigError) as caught:
         loops.build(loop)
     can = ", ".join(sorted(PROVIDERS[provider]))
-    wanted = f"SHEPHERD_PROVIDER is '{provider}', which cannot {WANTED[loop]} machines. It can: {can}."
+    wanted = f"the provider is '{provider}', which cannot {WANTED[loop]} machines. It can: {can}."
     assert wanted in str(caught.value)

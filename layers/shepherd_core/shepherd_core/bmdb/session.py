@@ -78,8 +78,8 @@ class Session:
         Also ends the work of expired sessions, with history ``Expired``.
         *component* is the tick that it belongs to, or names an operator's command;
         *runtime_info* says who runs it. *policy*: the machines of this provider have
-        these timeouts from now on. Close the session; if it is never closed, its work is
-        released when its deadline passes.
+        these timeouts from now on. Close the session; if it is never closed, its work
+        expires when its deadline passes.
 
         Raises:
             SchemaMismatch: the BMDB is older or newer than this code.

@@ -163,7 +163,7 @@ class Recoverer(Loop[NextStep]):
             try:
                 task.record(decision)
             except TimeLimitExceeded:
-                task.keeps_host_key = True  # it may be recorded nevertheless, and nothing was done
+                task.keeps_host_key = True  # the attempt may be recorded, but nothing was done
                 raise
         telemetry.info(
             "remediation step",

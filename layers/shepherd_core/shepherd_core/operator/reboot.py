@@ -123,9 +123,9 @@ class Reboot:
         if now is None:
             return "it is not in the BMDB any more"
         if now["state"] != machine["state"]:
-            return f"it was {machine['state']} and is {now['state']} now: look again"
+            return f"it was {machine['state']} and is {now['state']} now: check it again"
         begun = [line for line in record.history if line.event == WorkEvent.ATTEMPTED and line.at > seen_at]
-        return f"{begun[-1].step} was begun by another session meanwhile: look again" if begun else None
+        return f"{begun[-1].step} was begun by another session meanwhile: check it again" if begun else None
 
     def _decision(self, session: Session, record: RecoveryRecord) -> NextStep:
         since = unanswered_since([record.history], self.policy)

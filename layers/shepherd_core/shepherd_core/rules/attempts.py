@@ -116,7 +116,7 @@ class Standing:
 
 
 def unanswered_since(histories: Iterable[Sequence[HistoryLine]], policy: Sequence[Step]) -> datetime | None:
-    """Return from when attempts on other machines matter for these; None: none of their last attempts is unanswered."""
+    """Return from when attempts on other machines matter for these; None if all their last attempts were answered."""
     lasts = [attempts[-1] for each in histories if (attempts := past_attempts(each))]
     lost = [last.at for last in lasts if last.unanswered]
     return min(lost) - timedelta(seconds=max(step.timeouts.grace for step in policy)) if lost else None

@@ -30,8 +30,8 @@ class DriftKind(StrEnum):
     """The classes of drift; each drifted machine has exactly one."""
 
     ADOPTABLE = "adoptable"
-    """In use at the provider under our name, not in the BMDB, and claimed by no other BMDB: its token is that of a
-    creation that was begun or of a machine that was forgotten, or it has none."""
+    """In use at the provider under our name, not in the BMDB, and not another BMDB's: its token is that of a creation
+    that was begun or of a machine that was forgotten, or it has none."""
     STRANDED = "stranded"
     """In the BMDB, and no loop can complete it: it failed permanently at the provider, or its release was requested
     and it is still there. The two sides do not contradict each other, so it does not count towards the drift limit."""
@@ -151,7 +151,7 @@ def _unknown_drift(unknown: Sequence[Machine], ledger: Ledger) -> list[Drift | N
 
 
 def _claims(unknown: Sequence[Machine], ledger: Ledger) -> Mapping[UUID | None, Sequence[ProviderId]]:
-    """Return the machines that claim each token of the *unknown* ones, those of the BMDB included."""
+    """Return the machines that carry each token of the *unknown* ones, including machines of the BMDB."""
     claims: dict[UUID | None, list[ProviderId]] = {machine.token: [] for machine in unknown}
     for provided in ledger.provided:
         if provided.machine_id in claims:

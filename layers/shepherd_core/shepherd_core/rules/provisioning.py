@@ -129,7 +129,7 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
     count = len(known) - len(decommissioned) + len(complete)
     assimilate = unknown[: _room(limits, count)] if limits.assimilate else []
     count += len(assimilate)
-    # An intent whose token is claimed by several machines waits until an operator has decided which is the right one.
+    # An intent whose token several machines carry waits until an operator has decided which is the right one.
     # A machine with the token of an intent always counts as drift.
     claimed = {used[each.provider_id].token for each in found if each.provider_id not in known}
     unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]

@@ -17,7 +17,6 @@ from shepherd_core import telemetry
 from shepherd_core.bmdb.schema.migrate import require
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.functions.loops import (
     InitializerSettings,
     ProvisionerSettings,
@@ -186,7 +185,7 @@ def _require(provider: Provider, capability: Capability) -> None:
     """Refuse a provider that lacks what a loop needs, before the loop touches anything."""
     if capability not in provider.capabilities:
         offered = ", ".join(sorted(provider.capabilities))
-        fault = f"{PREFIX}PROVIDER is {provider.name!r}, which cannot {capability} machines. It can: {offered}."
+        fault = f"the provider is {provider.name!r}, which cannot {capability} machines. It can: {offered}."
         raise ConfigError([fault])
 
 

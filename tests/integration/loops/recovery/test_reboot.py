@@ -188,9 +188,12 @@ def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
     assert (second.result, claims) == (Result.REFUSED, 0)
     assert "already has work" in second.text
     late = desk.take(seen)
-    assert (late.result, late.text) == (Result.REFUSED, "it was unhealthy and is needs_agent now: look again")
+    assert (late.result, late.text) == (Result.REFUSED, "it was unhealthy and is needs_agent now: check it again")
     later = desk.take({**desk.seen(desk.unhealthy), "seen_at": seen["seen_at"]})
-    assert (later.result, later.text) == (Result.REFUSED, "reboot was begun by another session meanwhile: look again")
+    assert (later.result, later.text) == (
+        Result.REFUSED,
+        "reboot was begun by another session meanwhile: check it again",
+    )
     assert desk.provider.asked == ["reboot"]
 
 

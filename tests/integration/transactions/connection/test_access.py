@@ -206,7 +206,7 @@ def test_a_ca_file_without_a_certificate_is_a_wrong_setting(
     empty.write_bytes(content)
     with (
         Door(socket_path, authority.context(ADDRESS)) as door,
-        pytest.raises(ConfigError, match="SHEPHERD_BMDB_CA_SOURCE"),
+        pytest.raises(ConfigError, match="bmdb_ca_source contains"),
     ):
         Server(door.port, authority).connection(clock, ca=empty).run("now")
 

@@ -136,7 +136,7 @@ SELECT
 FROM locked_session;
 
 -- name: accept_release
--- The provider accepted the release. This is a fact whoever holds the lock by now, so the lock is not required.
+-- The provider accepted the release. That is so no matter who holds the lock by now, so the lock is not required.
 UPDATE machine_release
 SET accepted_at = coalesce(accepted_at, clock_timestamp())
 WHERE machine_id = :machine_id

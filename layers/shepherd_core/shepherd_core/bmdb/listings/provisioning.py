@@ -3,7 +3,7 @@ The Provisioner's part of the BMDB: the lock, intents, penalties, and the machin
 
 Beginning, recording or abandoning a creation requires the provider's lock and a
 live session. The statements check both, so that an expired Provisioner can do
-none of it. Penalties and pauses may be written late: they only prevent things.
+none of it. Penalties and pauses may be written late, because they only prevent work.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ def _context(authorities: Callable[[], bytes] | None) -> ssl.SSLContext:
         return ssl.create_default_context()
     text = authorities().decode("ascii", "ignore")  # comments may contain any characters
     if _PEM not in text:  # given an empty text, Python would use the CAs of the system
-        raise ConfigError([f"SHEPHERD_BMDB_CA_SOURCE contains no PEM certificate: {_PEM} not found"])
+        raise ConfigError([f"the document of bmdb_ca_source contains no PEM certificate: {_PEM} not found"])
     try:
         return ssl.create_default_context(cadata=text)
     except ssl.SSLError as error:
-        raise ConfigError([f"SHEPHERD_BMDB_CA_SOURCE contains a broken certificate: {error.reason}"]) from error
+        raise ConfigError([f"the document of bmdb_ca_source contains a broken certificate: {error.reason}"]) from error

@@ -152,7 +152,7 @@ class HetznerProvider(Provider):
         try:
             self._reset(number, reset, deadline)
         except ShepherdError:
-            # If the reset happens nevertheless, the server just boots. If disarming fails, the next reboot repeats it.
+            # If the reset was carried out, the server only boots. If disarming fails, the next reboot disarms again.
             self._boot_configuration.try_to_disarm(number, deadline)
             raise
 

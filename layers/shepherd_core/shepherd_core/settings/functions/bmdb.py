@@ -9,7 +9,7 @@ from pydantic import Field
 from shepherd_core.settings.base import Seconds, Settings
 
 ROLES = ("provisioner", "initializer", "recoverer", "updater", "agent-api", "operator")
-"""Who has a database user of its own, where ``bmdb_roles`` is set: every function but the Migrator, and operators."""
+"""Those with a database user of their own if ``bmdb_roles`` is set: all functions but the Migrator, and operators."""
 
 
 class BmdbSettings(Settings):
