@@ -4,7 +4,7 @@ from shepherd_core.providers.phoenixnap import read_name
 
 from simulator.environment.machine_source import SourceSpec
 from simulator.providers.kit.machines import FakeMachine
-from simulator.providers.kit.source import RestSource
+from simulator.providers.kit.rest_source import RestSource
 from simulator.providers.phoenixnap.api import PhoenixnapApi
 
 

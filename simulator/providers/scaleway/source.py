@@ -4,7 +4,7 @@ from shepherd_core.providers.scaleway import read_tag
 
 from simulator.environment.machine_source import SourceSpec
 from simulator.providers.kit.machines import FakeMachine
-from simulator.providers.kit.source import RestSource
+from simulator.providers.kit.rest_source import RestSource
 from simulator.providers.scaleway.api import OFFER, OS, PROJECT, ZONE, ScalewayApi
 
 _FLEET = "simulated"
