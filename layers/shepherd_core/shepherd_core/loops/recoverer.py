@@ -81,7 +81,7 @@ class Recoverer(Loop[NextStep]):
     process = Process.RECOVERY
 
     def __init__(self, provider: Provider, rules: RecoveryRules, look: Look | None = None) -> None:
-        """*look* is used before each step; None: do not look."""
+        """*look* at each machine before a step that the provider takes; None: do not."""
         self.backoff = rules.backoff
         self._provider = provider
         self._rules = rules

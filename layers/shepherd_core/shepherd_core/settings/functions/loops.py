@@ -150,8 +150,8 @@ class RecovererSettings(
         10,
         ge=0,
         le=3_600,
-        description="Maximum seconds of the look over SSH before a step. If it finds the machine alive, only the agent "
-        "is started anew; 0: do not look.",
+        description="Maximum seconds of the look over SSH before a step that interrupts a machine. If the machine is "
+        "alive, only its agent is started anew; 0: do not look.",
     )
     boot_wait_seconds: float = Field(
         120, ge=0, le=86_400, description="Seconds after a reboot before an agent start is tried."
