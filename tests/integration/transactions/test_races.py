@@ -94,15 +94,19 @@ def test_concurrent_claims_take_disjoint_sets_without_waiting(fleet: Fleet) -> N
     assert claimed(second, START) == []
 
 
-def test_a_machine_that_was_claimed_meanwhile_is_not_claimed_again(own_fleet: Fleet) -> None:
+@pytest.mark.parametrize("first", [START, RECOVER])
+@pytest.mark.parametrize("second", [START, RECOVER])
+def test_a_machine_that_was_claimed_meanwhile_is_not_claimed_again(
+    own_fleet: Fleet, first: Process, second: Process
+) -> None:
     """
-    It was claimed and committed after the second claim took its snapshot.
+    It was claimed and committed, by either loop, after the second claim took its snapshot.
 
     The row lock is free again then, and the work row is not in the snapshot. Only the changed due row shows it.
     """
-    machine_id = own_fleet.provided_machine()
-    with gated_claim(own_fleet, START) as late:
-        assert ids(claimed(own_fleet.open_session(), START)) == [machine_id]
+    machine_id = _overdue_machine(own_fleet)
+    with gated_claim(own_fleet, second) as late:
+        assert ids(claimed(own_fleet.open_session(), first)) == [machine_id]
     assert late.result(timeout=20).work == ()
     assert own_fleet.events(machine_id) == ["Started"]
 
@@ -129,16 +133,17 @@ def test_a_machine_whose_facts_changed_meanwhile_is_left_alone(own_fleet: Fleet)
     assert ids(claimed(own_fleet.open_session(), RECOVER)) == [machine_id]
 
 
-def test_a_machine_that_was_canceled_meanwhile_is_not_postponed(own_fleet: Fleet) -> None:
+@pytest.mark.parametrize("process", [START, RECOVER])
+def test_a_machine_that_was_canceled_meanwhile_is_not_postponed(own_fleet: Fleet, process: Process) -> None:
     """The late claim's snapshot shows work on it, and would make it wait for a session that has returned it."""
-    machine_id = own_fleet.provided_machine()
+    machine_id = own_fleet.provided_machine() if process is START else own_fleet.unhealthy_machine()
     session = own_fleet.open_session()
-    (held,) = claimed(session, START)
+    (held,) = claimed(session, process)
     own_fleet.change(machine_id)
-    with gated_claim(own_fleet, START) as late:
+    with gated_claim(own_fleet, process) as late:
         work.cancel(session, [held])
     assert late.result(timeout=20) == work.Claim((), 0)
-    assert ids(claimed(session, START)) == [machine_id]
+    assert ids(claimed(session, process)) == [machine_id]
 
 
 @pytest.mark.parametrize(("first", "second"), [(Process.ACCESS, START), (Process.ACCESS, RECOVER)])

@@ -22,9 +22,11 @@
 --   skipped, never waited for (SKIP LOCKED). Of two claims for different processes, the one that gets this row goes on.
 -- - Whatever ends work with a result, or changes a fact that decides what a machine needs, also changes the revisions
 --   of its rows, and has them locked until it commits.
--- - Rows are locked in their newest version. If that is newer than this statement's snapshot, its revision differs from
---   the one in the snapshot, which the joins in evaluated read without a lock, and the machine is left alone. So a
---   machine is evaluated by a snapshot that contains every claim before this one, or not at all.
+-- - Rows are locked in their newest version. If that is newer than this statement's snapshot, PostgreSQL evaluates the
+--   inner query of candidates again, with the newest version of the locked rows and with seen, which has no lock, as it
+--   was (OFFSET 0 keeps it apart): the revisions differ, and the machine is left alone. So a machine is evaluated by a
+--   snapshot that contains every claim before this one, or not at all. As a condition, the comparison would make the
+--   planner expect no row, and read all that are due.
 -- - The primary key of work (machine_id, process) would refuse a second claim for the same process.
 --
 -- Lock order: due rows, then the session's row. Only a claim that takes a machine locks the session's row; a claim that
@@ -54,11 +56,12 @@ exempt AS (
         )
 ),
 candidates AS (
-    SELECT machine_id, not_before, revision, start_revision
+    SELECT machine_id, not_before, unchanged
     FROM (
-        SELECT d.machine_id, d.not_before, d.revision, a.revision AS start_revision
+        SELECT d.machine_id, d.not_before, seen.revisions = d.revision + a.revision AS unchanged
         FROM machine_due d
         JOIN machine_due a ON a.machine_id = d.machine_id AND a.process = 'ShepherdAgentStart'
+        CROSS JOIN LATERAL (SELECT d.revision + a.revision AS revisions OFFSET 0) AS seen
         WHERE d.process = :process
             AND d.provider = :provider
             AND d.not_before >= {due_floor}
@@ -89,14 +92,13 @@ evaluated AS (
         n.last_interval_seconds,
         n.deaths_alone
     FROM candidates c
-    JOIN machine_due d ON d.machine_id = c.machine_id AND d.process = :process AND d.revision = c.revision
-    JOIN machine_due s ON s.machine_id = c.machine_id AND s.process = 'ShepherdAgentStart' AND s.revision = c.start_revision
     LEFT JOIN LATERAL (
         SELECT ready_at, recheck_at, last_interval_seconds, deaths_alone
         FROM machine_eligibility
         WHERE machine_id = c.machine_id AND process = :process
         LIMIT 1
     ) AS n ON true
+    WHERE c.unchanged
 ),
 work_rows AS (
     INSERT INTO work (machine_id, process, session_id, alone)
@@ -122,10 +124,9 @@ rescheduled AS (
         revision = d.revision + 1
     FROM evaluated e
     WHERE d.machine_id = e.machine_id
-        AND CASE
-            WHEN e.machine_id IN (SELECT machine_id FROM work_rows) THEN d.process IN (:process, 'ShepherdAgentStart')
-            ELSE d.process = :process AND NOT e.ready
-        END
+        -- So each row is found by the whole primary key.
+        AND d.process IN (:process, 'ShepherdAgentStart')
+        AND (e.machine_id IN (SELECT machine_id FROM work_rows) OR (d.process = :process AND NOT e.ready))
     RETURNING d.process
 ),
 history_rows AS (
