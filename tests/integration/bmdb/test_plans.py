@@ -531,7 +531,9 @@ def test_killers_are_judged_by_their_own_history_and_what_ended_since(
     """Which costs what the last hours cost, and not what the fleet does."""
     held = undue.run("SELECT machine_id FROM work_backoff WHERE deaths > 0")
     plan = explain(undue, "machines_that_kill", mode, machine_ids=[row[0] for row in held])
-    check(plan, 300 * BATCH, {"machine_quarantine"})
+    # In the worst of its plans, each machine reads a hundred rows of the last hours in an index, in the table, and in
+    # machine_provided.
+    check(plan, 400 * BATCH, {"machine_quarantine"})
 
 
 def test_the_reader_of_plans_sees_a_scan_of_the_fleet(undue: pg8000.native.Connection) -> None:
