@@ -157,6 +157,7 @@ def _command(arguments: tuple[str, ...], environment: Mapping[str, str], streams
     sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.argv = ["shepherdctl", *arguments]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background of a shell
     os.environ.clear()
     os.environ.update(environment)
     try:
