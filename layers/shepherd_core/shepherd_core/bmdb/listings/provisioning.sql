@@ -89,6 +89,12 @@ ORDER BY intended_at, machine_id;
 -- Capacity that is under a penalty now.
 SELECT capacity_id FROM capacity_penalties WHERE provider = :provider AND until > clock_timestamp();
 
+-- name: creation_paused
+-- Whether the Provisioner of this provider is paused: by a pause of everything or of the provider, not by one of a
+-- process.
+{creation_pauses}
+LIMIT 1;
+
 -- name: create_intent
 -- Decide to create a machine: insert its row, whose id is the idempotency token at the provider, and the intent. No
 -- row: creations are paused (ignored unless :respect_pauses, because an operator may adopt a machine during a pause),

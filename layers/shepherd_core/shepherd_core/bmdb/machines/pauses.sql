@@ -31,9 +31,3 @@ history_rows AS (
     WHERE machine_id IS NOT NULL AND :owner::text IS NOT NULL
 )
 SELECT pause_id FROM pause_deleted;
-
--- name: creation_paused
--- Whether the Provisioner of this provider is paused: by a pause of everything or of the provider, not by one of a
--- process.
-{creation_pauses}
-LIMIT 1;

@@ -32,13 +32,3 @@ SELECT version, name, checksum FROM schema_migrations ORDER BY version;
 -- name: record_migration
 -- Record that a migration was applied, and its checksum.
 INSERT INTO schema_migrations (version, name, checksum) VALUES (:version, :name, :checksum);
-
--- name: granted_tables
--- The tables and views on which, or on columns of which, this user has granted something to the roles of the functions.
-SELECT table_name, grantee
-FROM information_schema.role_table_grants
-WHERE table_schema = 'public' AND grantee = ANY(:users::text[])
-UNION
-SELECT table_name, grantee
-FROM information_schema.role_column_grants
-WHERE table_schema = 'public' AND grantee = ANY(:users::text[]);

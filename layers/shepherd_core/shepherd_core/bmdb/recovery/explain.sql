@@ -1,0 +1,87 @@
+-- Why a machine is worked on, or is not.
+
+-- name: why
+-- For each process of a loop, one row with everything by which a claim would evaluate the machine now. A column that is
+-- null does not block it.
+SELECT
+    x.process,
+    statement_timestamp() AS now,
+    p.provider,
+    p.provider_location AS location,
+    q.generation = r.generation AND r.os_installation_result = 'Success' AS installed,
+    z.quarantined_at,
+    z.cause AS quarantine_cause,
+    e.process AS needs,
+    w.grace_until,
+    n.process IS NOT NULL AS wanted,
+    coalesce(n.overdue, false) AS overdue,
+    CASE WHEN NOT n.suspended THEN nullif(n.since, 'infinity') END AS since,
+    CASE WHEN NOT n.suspended THEN nullif(n.due_at, 'infinity') END AS due_at,
+    n.timeout_at <= statement_timestamp() AND n.due_at > statement_timestamp() AS in_doubt,
+    (
+        SELECT extract(epoch FROM max(g.ended_at - g.began_at))::float8
+        FROM recovery_gaps_until_now g
+        WHERE g.provider = p.provider AND g.ended_at > n.since
+    ) AS gap_seconds,
+    coalesce(n.reported, false) AS reported,
+    n.backoff_until,
+    b.cause AS backoff_cause,
+    n.last_interval_seconds,
+    n.locked_until,
+    l.component_name AS locked_by,
+    l.runtime_info AS locked_info,
+    y.pause_id,
+    y.owner AS pause_owner,
+    y.reason AS pause_reason,
+    y.expires_at AS pause_expires_at,
+    h.location AS suspension_location,
+    h.reason AS suspension_reason,
+    f.fault AS start_fault,
+    f.cause AS start_cause,
+    o.reason AS outage_reason
+FROM unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
+JOIN machines m ON m.machine_id = :machine_id
+LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
+LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
+LEFT JOIN machine_os_installation_request q ON q.machine_id = m.machine_id
+LEFT JOIN machine_os_installation_report r ON r.machine_id = m.machine_id
+LEFT JOIN machine_grace w ON w.machine_id = m.machine_id
+LEFT JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = m.machine_id LIMIT 1) AS e ON true
+LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = m.machine_id AND process = x.process LIMIT 1) AS n ON true
+LEFT JOIN work_backoff b ON b.machine_id = m.machine_id AND b.process = x.process
+LEFT JOIN work_backoff f
+    ON f.machine_id = m.machine_id AND f.process = 'ShepherdAgentStart' AND f.last_interval_seconds IS NOT NULL
+LEFT JOIN LATERAL (
+    SELECT reason
+    FROM ssh_outages
+    WHERE provider = p.provider AND location IN ('', p.provider_location) AND ended_at IS NULL
+    ORDER BY location
+    LIMIT 1
+) AS o ON true
+LEFT JOIN LATERAL (
+    SELECT k.process, s.component_name, s.runtime_info
+    FROM work k
+    JOIN sessions s ON s.session_id = k.session_id
+    WHERE k.machine_id = m.machine_id AND k.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+    ORDER BY s.deadline DESC
+    LIMIT 1
+) AS l ON true
+LEFT JOIN LATERAL (
+    SELECT u.pause_id, u.owner, u.reason, u.expires_at
+    FROM machine_pauses u
+    WHERE u.machine_id = m.machine_id AND u.process = x.process
+    ORDER BY coalesce(u.expires_at, 'infinity') DESC
+    LIMIT 1
+) AS y ON true
+LEFT JOIN LATERAL (
+    SELECT v.location, v.reason
+    FROM recovery_suspensions v
+    WHERE x.process = 'ShepherdRecovery'
+        AND v.provider = p.provider
+        AND v.location IN ('', p.provider_location)
+        AND v.ended_at IS NULL
+        AND NOT EXISTS (SELECT 1 FROM recovery_exempt_machines u WHERE u.machine_id = m.machine_id)
+    ORDER BY v.location
+    LIMIT 1
+) AS h ON true
+ORDER BY x.process;
