@@ -5,6 +5,10 @@ A heartbeat gets the same judgement alone and in a batch. A wrong machine, key,
 signature or time gets the same answer after the same work, so that the answer
 does not reveal which machines exist; the log has the reason.
 
+``SignedBody.is_by`` verifies the signature, which covers domain, method, path,
+time and body. The statement ``accept_heartbeats`` refuses a heartbeat that is
+stale, not later than the last one, or signed by another key.
+
 Keys are cached, so that heartbeats usually cost one round trip, however many
 there are. A cached key is not trusted: the statement that records a heartbeat
 compares it with the key on record. If the statement refuses it, or the cached

@@ -17,9 +17,10 @@
 -- claim may examine them, and none takes them. :alone is recorded: the function works on nothing else meanwhile.
 --
 -- Two claims never take the same machine:
--- - The due row of the agent start stands for the machine: every claim locks it and changes its revision, a claim for
---   recovery besides its own row (a in candidates). A machine of which another statement has locked one of these rows is
---   skipped, never waited for (SKIP LOCKED). Of two claims for different processes, the one that gets this row goes on.
+-- - Every claim locks the due row of the agent start and raises its revision. A claim for recovery also locks its own
+--   row. In candidates, d is the claim's row and a that of the agent start. A machine of which another statement has
+--   locked one of these rows is skipped, never waited for (SKIP LOCKED). Of two claims for different processes, the one
+--   that gets the row of the agent start goes on.
 -- - Whatever ends work with a result, or changes a fact that decides what a machine needs, also changes the revisions
 --   of its rows, and has them locked until it commits.
 -- - Rows are locked in their newest version. If that is newer than this statement's snapshot, PostgreSQL evaluates the

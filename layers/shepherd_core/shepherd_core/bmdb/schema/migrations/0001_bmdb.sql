@@ -482,10 +482,10 @@ WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 -- agent. While recovery was suspended, a machine could perhaps not report: since is not before the end of the last
 -- suspension, and last_heartbeat_at is the true last heartbeat.
 --
--- state: its state, as in domain/states.py. timeout: of an agent that reported, the heartbeat timeout of the policy, but at
--- least two and a half of the intervals at which it reports; of one that never did, the startup timeout. So at least one
--- heartbeat is due in the first half of the timeout, and the circuit breaker may count a machine without one as late.
--- Without a policy, no agent is unhealthy.
+-- state: its state, as in domain/states.py. timeout: of an agent that never reported, the startup timeout; of one that did,
+-- the heartbeat timeout of the policy, but at least two and a half of the intervals at which it reports. So at least one
+-- heartbeat is due in the first half of the timeout; a machine that has sent none by then is late, and the circuit
+-- breaker counts it. Without a policy, no agent is unhealthy.
 --
 -- What is not read is not looked up: all joins are LEFT, and by a primary key. Few machines have no agent, so what
 -- only those need is no join.
