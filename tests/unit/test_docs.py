@@ -126,6 +126,24 @@ def test_every_view_named_is_in_the_newest_migration_that_makes_it(row: str) -> 
         assert {made[-1]} == linked
 
 
+def test_the_defaults_repeated_are_those_of_the_settings() -> None:
+    """They answer a question without a look into the code; a wrong one answers it wrongly."""
+    told, types = block("decided"), functions.FUNCTIONS
+    named = re.findall(r"`(\w+)`,? \(?([\d,]+) s\b", told)
+    assert {name for name, _ in named} == {"heartbeat_timeout_seconds", "startup_timeout_seconds", "session_seconds"}
+    for name, value in named:
+        defaults = {each.model_fields[name].default for each in types.values() if name in each.model_fields}
+        assert defaults == {int(value.replace(",", ""))}, name
+    for name in ("initializer", "recoverer"):
+        initial, exponent, most = (
+            types[name].model_fields[f"backoff_{each}"].default
+            for each in ("initial_seconds", "exponent", "maximum_seconds")
+        )
+        assert (
+            f"{name.title()}: {initial:,} s, each time \N{MULTIPLICATION SIGN} {exponent}, at most {most:,} s" in told
+        )
+
+
 def leads_somewhere(page: Path, path: str, anchor: str) -> bool:
     """Return whether *path*, relative to *page*, exists and, if *anchor* is not empty, has such a heading."""
     target = page.parent / path if path else page
@@ -179,10 +197,13 @@ def test_every_file_table_and_name_exists(page: str) -> None:
     named = set(re.findall(r"`([\w./]+)`", (ROOT / page).read_text()))
     files = {name for name in named if "/" in name or name.endswith((".py", ".sql", ".yaml", ".toml"))}
     names = {name for name in named - files if re.fullmatch(r"_?[a-z]+(_[a-z]+)+|_[a-z]+", name)}
-    code = "\n".join(
-        file.read_text()
-        for file in CORE.rglob("*")
-        if file.suffix in {".py", ".sql"} and file.parent.name != "migrations"
+    code = (
+        "\n".join(
+            file.read_text()
+            for file in CORE.rglob("*")
+            if file.suffix in {".py", ".sql"} and file.parent.name != "migrations"
+        )
+        + (ROOT / "samconfig.toml").read_text()
     )
     assert {name for name in files if not any((root / name).exists() for root in (ROOT, CORE, *CORE_PARTS))} == set()
     assert {name for name in names if not re.search(rf"\b{name}\b", code)} == set()
