@@ -47,7 +47,7 @@ def _rows() -> Iterator[tuple[str, str, str, FieldInfo]]:
             elif table not in {TOP, *FUNCTIONS} or (table in FUNCTIONS and not at_top(name)):
                 yield _reader_of(table, name), path(table, name), name, field
     for name, field in DeploymentSettings.model_fields.items():
-        yield "check", "", name, field
+        yield "deployment", "", name, field
     for name, field in OperatorSettings.model_fields.items():
         yield "operators", "", name, field
 

@@ -1,4 +1,4 @@
-"""The settings of a deployment as a whole. No function needs them to run; the rules between settings read them."""
+"""The settings of a deployment as a whole. The rules between settings read them; functions read two of them."""
 
 from __future__ import annotations
 

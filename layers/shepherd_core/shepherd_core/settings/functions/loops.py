@@ -87,8 +87,8 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
     agent_sha256: str | None = Field(
         None,
         pattern="^([0-9a-f]{64}|any)$",
-        description="SHA-256 that the agent executable must have, as agent/build.py prints it; any: whatever is there "
-        "runs as root on the machines. A deployment requires one of them.",
+        description="SHA-256 that the agent executable must have, as agent/build.py prints it; any: whatever file is "
+        "there runs as root on the machines. A deployment must set this.",
     )
     agent_endpoint: EndpointUrl = Field(
         description="Endpoint that agents report to; given to them at takeover, unless new_agent_endpoint is set."

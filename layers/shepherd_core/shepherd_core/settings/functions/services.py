@@ -58,11 +58,14 @@ class AgentApiSettings(BmdbSettings, EndpointSettings):
         5,
         ge=0,
         le=3_600,
-        description="Minimum seconds between two reports of an agent, as far as one instance of the function knows; "
-        "those that come sooner are refused.",
+        description="Minimum seconds between two reports of an agent; earlier ones are refused. Each instance of the "
+        "function counts by itself.",
     )
     min_hardware_report_seconds: float = Field(
-        60, ge=0, le=86_400, description="Minimum seconds between two hardware reports of an agent, in the same way."
+        60,
+        ge=0,
+        le=86_400,
+        description="Minimum seconds between two hardware reports of an agent, counted in the same way.",
     )
     stale_seconds: Seconds = Field(
         300,
