@@ -27,9 +27,9 @@ CREATE TABLE machine_creation_intent (
 
 CREATE INDEX machine_creation_intent_by_provider ON machine_creation_intent (provider);
 
--- The provider has the machine, and what it lists about it. Written by the Provisioner, kept up to date by the
--- Updater; goes when the machine is forgotten or released. The index of the primary key has what the view machine_need
--- reads: the health snapshot looks up 1,000 machines by random ids, each in a page of its own.
+-- The provider has the machine; what it lists about it. Written by the Provisioner, kept up to date by the Updater;
+-- goes when the machine is forgotten or released. The index of the primary key has what the view machine_need reads:
+-- the health snapshot looks up 1,000 machines by random ids, each in a page of its own.
 CREATE TABLE machine_provided (
     machine_id uuid CONSTRAINT machine_provided_machine REFERENCES machines,
     provider text NOT NULL CONSTRAINT machine_provided_provider CHECK (length(provider) BETWEEN 1 AND 64),
@@ -61,8 +61,8 @@ CREATE TABLE machine_host_key (
 );
 
 -- An operator requested the release of the machine; accepted_at is when the provider agreed. Written before the
--- provider is called; goes when the provider no longer has the machine, until when it stays provided and counts
--- towards the limit, or when the release is canceled before the provider accepts it.
+-- provider is called; goes when the provider no longer has the machine, or when the release is canceled before the
+-- provider accepts it; until then the machine stays provided and counts towards the limit.
 CREATE TABLE machine_release (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_release_machine REFERENCES machines,
     asked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -89,9 +89,9 @@ CREATE INDEX machine_tombstone_by_provider ON machine_tombstone (provider);
 
 -- Agents -------------------------------------------------------------------------------------------------------------
 
--- An agent was started on the machine, with this Ed25519 key. By agent_response_key it recognizes the answers that a
--- relay brings; null: it believes no relay. Written by the Initializer; goes when the Recoverer takes a step, when a
--- quarantine ends, and when the machine is decommissioned. About the index of the primary key see machine_provided.
+-- An agent was started on the machine, with this Ed25519 key. With agent_response_key it verifies the answers that come
+-- through a relay; null: it uses no relay. Written by the Initializer; goes when the Recoverer takes a step, when a
+-- quarantine ends, and when the machine is decommissioned. For the index of the primary key, see machine_provided.
 CREATE TABLE machine_agent_started (
     machine_id uuid CONSTRAINT machine_agent_started_machine REFERENCES machines,
     agent_started_at timestamptz NOT NULL,
@@ -104,17 +104,17 @@ CREATE TABLE machine_agent_started (
 -- Recently started agents show whether SSH works.
 CREATE INDEX machine_agent_started_by_time ON machine_agent_started (agent_started_at);
 
--- The last heartbeat of the agent. agent_signed_at is the time that the agent signed, in milliseconds of its own
--- clock: a heartbeat that is not later than the last one is a replay. first_heartbeat_at is written with the first one
--- and never again. report_interval_seconds: unless requests are lost, the agent sends the next one within this time, give
--- or take a tenth. It is the longer one of the interval that the agent was told and the one that it follows, because the
--- answer with the new one may be lost. 0: the agent follows none. failed_attempts: how many requests before this one got
--- no answer, 5xx, or 429 from AWS. Written by the agent API; goes with the agent, so that the next agent has a first one
--- of its own.
--- This is the most frequent write: there is no index besides the primary key, and free space in every page keeps
--- updates on their page (HOT), so that no index entry is written. padding: only the first version of a row has it.
--- PostgreSQL prunes a page that has less free space than the fill factor leaves at first. Without padding that would
--- happen after every heartbeat, and each would write half as much WAL again; with it, after dozens.
+-- The last heartbeat of the agent. agent_signed_at is the time that the agent signed, in milliseconds of its own clock:
+-- a heartbeat that is not later than the last one is a replay. first_heartbeat_at is written with the first one and
+-- never again. report_interval_seconds: unless requests are lost, the agent sends the next one within this time, give
+-- or take a tenth. It is the longer of two intervals: the one that the agent was told and the one that it follows,
+-- because the answer with the new one may be lost. 0: the agent follows none. failed_attempts: how many requests before
+-- this one got no answer, 5xx, or 429 from AWS. Written by the agent API; goes with the agent, so that the next agent
+-- has a first one of its own. This is the most frequent write: there is no index besides the primary key, and free
+-- space in every page keeps updates on their page (HOT), so that no index entry is written. padding: only the first
+-- version of a row has it. PostgreSQL prunes a page that has less free space than the fill factor leaves at first. With
+-- padding that happens once in dozens of heartbeats; without it, after each, which would then write half as much WAL
+-- again.
 CREATE TABLE machine_agent_heartbeat (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_agent_heartbeat_machine REFERENCES machines,
     agent_heartbeat_at timestamptz NOT NULL,
@@ -160,10 +160,10 @@ CREATE TABLE machine_os_installation_report (
 -- Sessions and work --------------------------------------------------------------------------------------------------
 
 -- A worker: an invocation of a loop, or a command of an operator. Alive until its deadline, which it moves ahead. Every
--- statement that writes for the session names its fence; a session that lost an answer raises it, so that what was sent
--- before can no longer commit. A tick has its loop and provider, the hash of its settings and the version of its code;
--- they are null for a command. Written by the worker; goes when it closes the session, or after the deadline, when
--- another session is closed.
+-- statement that writes for the session names its fence; a session that lost an answer raises it, so that earlier
+-- statements can no longer commit. A tick has its loop and provider, the hash of its settings and the version of its
+-- code; they are null for a command. Written by the worker; goes when it closes the session, or after the deadline,
+-- when another session is closed.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     component_name text NOT NULL,
@@ -222,9 +222,9 @@ CREATE TABLE notices (
 
 CREATE INDEX notices_by_time ON notices (noticed_at);
 
--- A session has locked the machine for one process. alone: its function works on no other machine as long as it has this
--- one. Written by a claim; goes when the work ends, with an event in work_history. A session that has work cannot be
--- deleted, so that no work ends without an event.
+-- A session has locked the machine for one process. alone: its function works on no other machine meanwhile. Written by
+-- a claim; goes when the work ends, with an event in work_history. A session that has work cannot be deleted, so that
+-- no work ends without an event.
 CREATE TABLE work (
     machine_id uuid NOT NULL CONSTRAINT work_machine REFERENCES machines,
     process text NOT NULL CONSTRAINT work_process CHECK (process IN
@@ -236,11 +236,11 @@ CREATE TABLE work (
 
 CREATE INDEX work_by_session ON work (session_id);
 
--- The process leaves the machine alone until then; fault says what is wrong, see domain/errors. Written when work
--- fails (with the interval, from which the next one follows), when it expires, and as a plain delay (both without one);
--- goes when the process succeeds, or by `machine retry`. deaths: how many times in a row the work has expired, because its
--- function died or was cut off, last at died_at, and deaths_alone in how many of them the machine was alone. A machine
--- with deaths is a suspect.
+-- The process leaves the machine alone until then; fault says what is wrong, see domain/errors. Written when work fails
+-- (with the interval, from which the next one follows), when it expires, and as a plain delay (both without one); goes
+-- when the process succeeds, or by `machine retry`. deaths: how often in a row the work has expired because its
+-- function died or was cut off, the last time at died_at; deaths_alone: how often the function worked on no other
+-- machine then. A machine with deaths is a suspect.
 CREATE TABLE work_backoff (
     machine_id uuid NOT NULL CONSTRAINT work_backoff_machine REFERENCES machines,
     process text NOT NULL,
@@ -258,8 +258,8 @@ CREATE INDEX work_backoff_for_access ON work_backoff (machine_id) WHERE fault = 
 CREATE INDEX work_backoff_of_suspects ON work_backoff (process) WHERE deaths > 0;
 
 -- The audit trail: work that started, how it ended, and the steps of remediation (see WorkEvent in domain/machine.py).
--- Written by the statements that begin and end work; goes after the retention, by Initializer and Recoverer. No foreign keys,
--- because it outlives machines and sessions.
+-- Written by the statements that begin and end work; goes after SHEPHERD_HISTORY_DAYS, by Initializer and Recoverer. No
+-- foreign keys, because it outlives machines and sessions.
 CREATE TABLE work_history (
     machine_id uuid NOT NULL,
     process text NOT NULL,
@@ -277,9 +277,9 @@ CREATE INDEX work_history_by_machine ON work_history (machine_id, timestamp);
 CREATE INDEX work_history_of_recovery ON work_history (machine_id, timestamp) WHERE process = 'ShepherdRecovery';
 CREATE INDEX work_history_by_time ON work_history (timestamp);
 
--- Loops keep away from a machine, a process, a provider, or a combination of them; a null column applies to all. In
--- force until expires_at. Written by operators, and for one machine by its release or by the Provisioner (while the
--- provider does not list it); goes when it is resumed.
+-- Loops leave a machine, a process, a provider, or a combination of them alone; a null column stands for all. In force
+-- until expires_at. Written by operators, and for one machine by its release or by the Provisioner (while the provider
+-- does not list it); goes when it is resumed.
 CREATE TABLE pauses (
     pause_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     machine_id uuid CONSTRAINT pauses_machine REFERENCES machines,
@@ -293,11 +293,11 @@ CREATE TABLE pauses (
 
 CREATE INDEX pauses_by_machine ON pauses (machine_id);
 
--- The due index, derived from the facts: from when on a process may need a machine; not_before is null while it does
--- not. Each provided machine has a row for each process of a loop. not_before may be too early (the claim evaluates the
--- facts), never too late. revision counts the changes of the row: a claim whose snapshot has an older revision leaves
--- the row alone. The rows of a machine are the lock on the facts that decide what it needs. Written with every such
--- fact, and by claims; goes when the machine is decommissioned.
+-- The due index, derived from the facts: the time (not_before) from which a process may need a machine; null while it
+-- does not. Each provided machine has a row for each process of a loop. not_before may be too early (the claim
+-- evaluates the facts), never too late. revision counts the changes of the row: a claim whose snapshot has an older
+-- revision leaves the row alone. The rows of a machine are the lock on the facts that decide what it needs. Written
+-- with every such fact, and by claims; goes when the machine is decommissioned.
 CREATE TABLE machine_due (
     machine_id uuid NOT NULL CONSTRAINT machine_due_machine REFERENCES machines,
     process text NOT NULL CONSTRAINT machine_due_process CHECK (process IN ('ShepherdAgentStart', 'ShepherdRecovery')),
@@ -309,10 +309,11 @@ CREATE TABLE machine_due (
 
 CREATE INDEX machine_due_by_time ON machine_due (process, provider, not_before, machine_id) WHERE not_before IS NOT NULL;
 
--- No due row of the process at the provider is earlier than floor: claims and snapshots begin to read machine_due_by_time
--- there. Each move of a due row leaves a dead entry in that index, which an open transaction keeps; nearly all of them are
--- below the floor. It only saves time: without a row, everything is read. revision changes when the floor is lowered.
--- Written when a loop closes its session (raised), and by cancel (lowered); stays. machines/due.sql says why it is safe.
+-- No due row of the process at the provider is earlier than floor: claims and snapshots begin to read
+-- machine_due_by_time there. Each move of a due row leaves a dead entry in that index, which an open transaction keeps;
+-- nearly all of them are below the floor. The floor only saves time: without a row, the whole index is read. revision
+-- changes when the floor is lowered. Written when a loop closes its session (raised), and by cancel (lowered); stays.
+-- machines/due.sql says why it is safe.
 CREATE TABLE due_floors (
     process text NOT NULL,
     provider text NOT NULL,
@@ -400,8 +401,8 @@ CREATE TABLE recovery_snapshots (
     taken_at timestamptz NOT NULL
 );
 
--- A time between two snapshots so long that missing heartbeats in it mean little; it matters for some minutes after
--- its end. Written by the Recoverer; goes a day after its end.
+-- A time between two snapshots that is so long that heartbeats missing in it prove little. It matters for some minutes
+-- after its end. Written by the Recoverer; goes a day after its end.
 CREATE TABLE recovery_gaps (
     gap_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     provider text NOT NULL,
@@ -411,9 +412,9 @@ CREATE TABLE recovery_gaps (
 
 CREATE INDEX recovery_gaps_by_end ON recovery_gaps (provider, ended_at);
 
--- An operator lets the Recoverer recover this many machines at a location ('': of the whole provider) although
--- recovery is suspended there, until expires_at; used counts those that it has let through. Written by an operator;
--- stays until the next override there replaces it.
+-- An operator lets the Recoverer recover this many machines at a location ('': of the whole provider) although recovery
+-- is suspended there, until expires_at; used: how many it has let through. Written by an operator; stays until the next
+-- override there replaces it.
 CREATE TABLE recovery_overrides (
     provider text NOT NULL,
     location text NOT NULL,
@@ -479,16 +480,16 @@ WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 
 -- The process that each provided machine needs, and since when; none (null) in quarantine, or after a successful
 -- installation of the requested generation. A heartbeat from before the agent was started says nothing about this
--- agent. While recovery was suspended, a machine could perhaps not report: since is not before the end of the last
--- suspension, and last_heartbeat_at is the true last heartbeat.
+-- agent. While recovery was suspended, a machine may have been unable to report: since is not before the end of the
+-- last suspension, and last_heartbeat_at is the true last heartbeat.
 --
 -- state: its state, as in domain/states.py. timeout: of an agent that never reported, the startup timeout; of one that did,
 -- the heartbeat timeout of the policy, but at least two and a half of the intervals at which it reports. So at least one
 -- heartbeat is due in the first half of the timeout; a machine that has sent none by then is late, and the circuit
 -- breaker counts it. Without a policy, no agent is unhealthy.
 --
--- What is not read is not looked up: all joins are LEFT, and by a primary key. Few machines have no agent, so what
--- only those need is no join.
+-- All joins are LEFT joins by a primary key, which PostgreSQL omits if their columns are not read. Facts that matter
+-- only without an agent are subqueries, since few machines have none.
 CREATE VIEW machine_need AS
 SELECT
     p.machine_id,
@@ -616,10 +617,10 @@ UNION ALL
 SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;
 
 -- The gaps in which missing heartbeats prove nothing, for agents that have reported and for those that never did
--- (never_reported), which have another timeout. A snapshot that finds no heartbeats from a time in which the BMDB was
--- down cannot tell that from an unhealthy machine. An agent that cannot report waits longer after each attempt: for
--- about half of the time that it has been trying, and for some heartbeats at most. So a gap leaves a doubt for as long
--- before its begin and after its end. Gaps of up to half of the timeout make no difference.
+-- (never_reported), which have another timeout. While the BMDB was down, no heartbeats arrived, so that a healthy
+-- machine looks like an unhealthy one. An agent that cannot report waits longer after each attempt: for about half of
+-- the time that it has been trying, and for some heartbeats at most. So a gap leaves a doubt for as long before its
+-- begin and after its end. Gaps of up to half of the timeout make no difference.
 CREATE VIEW recovery_gaps_in_doubt AS
 SELECT g.provider, g.never_reported, g.began_at, g.ended_at, g.doubt
 FROM (
@@ -640,11 +641,11 @@ FROM (
 ) AS g
 WHERE g.ended_at - g.began_at + g.doubt > g.timeout AND g.ended_at + g.doubt > statement_timestamp();
 
--- When each of these processes is due by the facts and the policy of its provider. timeout_at: when the timeout is over;
--- unhealthy_at: the same without regard to suspensions. due_at is timeout_at, or the end of the doubt about a gap, if that is
--- later: the timeout must have begun before the doubt did. The doubt is that of recovery_gaps_in_doubt for the timeout of
--- this machine, and longer if its interval is more than a sixth of that: its last heartbeat may be an interval older than
--- the gap. A machine that did not come back must have been overdue before the gap began.
+-- When each of these processes is due by the facts and the policy of its provider. timeout_at: when the timeout is
+-- over; unhealthy_at: the same without regard to suspensions. due_at is timeout_at, or the end of the doubt about a gap
+-- if that is later and the timeout did not begin before the doubt. The doubt is that of recovery_gaps_in_doubt for the
+-- timeout of this machine, and longer if its interval is more than a sixth of that: its last heartbeat may be an
+-- interval older than the gap. A machine that did not come back must have been overdue before the gap began.
 CREATE VIEW machine_due_at AS
 SELECT
     n.machine_id,
@@ -689,11 +690,11 @@ LEFT JOIN LATERAL (
         AND n.since > g.began_at - CASE WHEN n.overdue THEN interval '0 seconds' ELSE g.doubt END
 ) AS d ON true;
 
--- The same, with everything that may block it: whether and when a claim takes a machine is decided here, for claims,
+-- The same, with everything that may block it. Whether and when a claim takes a machine is decided here, for claims,
 -- snapshots and operators alike. ready_at: not before then; null: the process is not needed. recheck_at: when to
 -- evaluate the machine again if it is not ready: at ready_at, or earlier where that may become earlier without a change
--- of the due row: the first heartbeat of an agent ends the startup timeout, a heartbeat may bring a shorter interval, and
--- an operator's override may let a machine through that an SSH outage holds. suspended: an SSH outage suspends its
+-- of the due row: the first heartbeat of an agent ends the startup timeout, a heartbeat may bring a shorter interval,
+-- and an operator's override may let a machine through despite an SSH outage. suspended: an SSH outage suspends its
 -- recovery, and no override lifts that. locked_until is set while any Shepherd process has work on the machine, even if
 -- its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat,
 -- and not by a fault of ours; a backoff without an interval does not come from a failure. The lookups are aggregates in
