@@ -73,10 +73,10 @@ class Metric(StrEnum):
     """1 if the invocation ran out of time before it ran out of work, else 0."""
     RECOVERY_SUSPENDED = "recovery_suspended", _ALARM
     """Locations where recovery is suspended, or 1 for the whole provider: too many machines are unhealthy at once."""
-    UNHEALTHY = "unhealthy"
-    """Machines whose agent stopped reporting, in the examined sample."""
-    STARTUP_TIMEOUTS = "startup_timeouts"
-    """Machines whose agent never reported, in the examined sample."""
+    LATE_HEARTBEATS = "late_heartbeats"
+    """Machines of the sample whose agent has not reported for half of their heartbeat timeout."""
+    LATE_FIRST_HEARTBEATS = "late_first_heartbeats"
+    """Machines of the sample whose agent has not reported within half of the startup timeout."""
     QUARANTINED = "quarantined", _ALARM
     """Quarantined machines; no loop touches them until an operator ends the quarantine."""
     NO_ACCESS = "no_access"

@@ -97,7 +97,7 @@ def test_a_machine_with_a_longer_interval_reports_for_half_of_its_own_timeout(
     machine_id = fleet.locate(fleet.unhealthy_machine(silent_for=minutes * MINUTE), HERE)
     fleet.tell_interval(machine_id, interval)
     (stats,) = snapshot(fleet).stats.values()
-    assert (stats.reporting, stats.unhealthy[STOPPED]) == ((1, 0) if reports else (0, 1))
+    assert (stats.reporting, stats.late[STOPPED]) == ((1, 0) if reports else (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_fresh_agent_is_late_after_half_of_the_startup_timeout(
 ) -> None:
     """Its first heartbeat takes longer than the next ones."""
     fleet.locate(fleet.started_machine(minutes * MINUTE), HERE)
-    assert {location: stats.unhealthy for location, stats in snapshot(fleet).stats.items()} == late
+    assert {location: stats.late for location, stats in snapshot(fleet).stats.items()} == late
 
 
 @pytest.mark.parametrize("minutes", [0, 59, 61])
@@ -209,7 +209,7 @@ def test_a_paused_machine_is_not_due(fleet: Fleet, due_machine: Callable[..., UU
     assert snapshot(fleet).claimable == 1
     pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
     found = snapshot(fleet)
-    assert (found.claimable, found.stats[HERE].unhealthy) == (0, {})
+    assert (found.claimable, found.stats[HERE].late) == (0, {})
 
 
 @each_due

@@ -247,8 +247,8 @@ def test_an_invocation_answers_and_logs_the_same_counts(
         if loop == "recoverer":
             expected = expected | {
                 Metric.RECOVERY_SUSPENDED,
-                Metric.UNHEALTHY,
-                Metric.STARTUP_TIMEOUTS,
+                Metric.LATE_HEARTBEATS,
+                Metric.LATE_FIRST_HEARTBEATS,
                 Metric.QUARANTINED,
             }
             expected |= {Metric.NO_LONGER_DUE, Metric.NOT_TAKEN, Metric.NO_ACCESS, Metric.FOUND_ALIVE}

@@ -270,7 +270,7 @@ def test_the_figures_of_locations_add_up() -> None:
     both = total([one, two])
     assert (both.unsampled[NEVER], both.recovered_in_trouble[STOPPED]) == (7, 8)
     assert (both.heard, both.losing) == (30, 3)
-    assert (both.reporting, both.unhealthy[STOPPED], both.due[NEVER], both.recovered[STOPPED]) == (3, 2, 5, 6)
+    assert (both.reporting, both.late[STOPPED], both.due[NEVER], both.recovered[STOPPED]) == (3, 2, 5, 6)
     assert one.due[STOPPED] == 0, "the parts stay as they are"
 
 
@@ -287,12 +287,10 @@ def test_more_reports_never_suspend_and_fewer_never_resume(
         unhealthy=Limit(20, silent), never_reported=Limit(20, never), losing_share=1, share_min_machines=smallest
     )
     suspended = bool(over_share({None: cell}, limits))
-    ever = cell.reporting + cell.unhealthy[STOPPED]
+    ever = cell.reporting + cell.late[STOPPED]
     if not suspended and ever >= smallest:
-        back = LocationStats(cell.reporting + 1, cell.unhealthy)
+        back = LocationStats(cell.reporting + 1, cell.late)
         assert not over_share({None: back}, limits)
     if suspended and cell.reporting > 1:
-        fewer = LocationStats(
-            cell.reporting - 1, Counter({STOPPED: cell.unhealthy[STOPPED] + 1, NEVER: cell.unhealthy[NEVER]})
-        )
+        fewer = LocationStats(cell.reporting - 1, Counter({STOPPED: cell.late[STOPPED] + 1, NEVER: cell.late[NEVER]}))
         assert over_share({None: fewer}, limits)

@@ -84,7 +84,7 @@ class Fleet:
             silent = now - (max(self.ended_at, machine.last))
             timeout = TIMEOUTS[machine.kind]
             if 2 * silent >= timeout:
-                stats.unhealthy[machine.kind] += 1
+                stats.late[machine.kind] += 1
                 if silent >= timeout and machine.not_before <= now:
                     stats.due[machine.kind] += 1
                     overdue.append(number)

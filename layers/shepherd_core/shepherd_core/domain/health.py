@@ -34,7 +34,7 @@ class LocationStats:
 
     reporting: int = 0
     """Machines of the sample with a heartbeat within half of their heartbeat timeout."""
-    unhealthy: Counter[Unhealthy] = field(default_factory=Counter)
+    late: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines of the sample without a heartbeat for half of their timeout. Paused machines, and those whose recovery
     failed since, are left out: they say nothing about an outage."""
     due: Counter[Unhealthy] = field(default_factory=Counter)
@@ -43,7 +43,7 @@ class LocationStats:
     recovered: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines that are being recovered, or were rebooted in the last hour."""
     unsampled: Counter[Unhealthy] = field(default_factory=Counter)
-    """Machines rebooted in the last hour that are not in the sample as reporting or unhealthy: they have no agent, or a
+    """Machines rebooted in the last hour that are not in the sample as reporting or late: they have no agent, or a
     fresh one."""
     recovered_in_trouble: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines rebooted in the last six hours, where recovery is suspended or was within the last hour."""
@@ -56,7 +56,7 @@ class LocationStats:
         """Return the figures of both together."""
         return LocationStats(
             self.reporting + other.reporting,
-            self.unhealthy + other.unhealthy,
+            self.late + other.late,
             self.due + other.due,
             self.recovered + other.recovered,
             self.unsampled + other.unsampled,

@@ -50,11 +50,11 @@ class CircuitBreaker:
         for location, reason in suspended.items():
             telemetry.warning("recovery suspended", where=where(location), reason=reason)
         outages = self._ssh_outages(session, snapshot)
-        unhealthy = total(snapshot.stats.values()).unhealthy
+        late = total(snapshot.stats.values()).late
         counts = {
             Metric.RECOVERY_SUSPENDED: len(suspended) + len(outages),
-            Metric.UNHEALTHY: unhealthy[Unhealthy.STOPPED_REPORTING],
-            Metric.STARTUP_TIMEOUTS: unhealthy[Unhealthy.NEVER_REPORTED],
+            Metric.LATE_HEARTBEATS: late[Unhealthy.STOPPED_REPORTING],
+            Metric.LATE_FIRST_HEARTBEATS: late[Unhealthy.NEVER_REPORTED],
             Metric.QUARANTINED: snapshot.quarantined,
             Metric.NO_ACCESS: snapshot.no_access,
         }

@@ -142,7 +142,7 @@ def _none_reports(provider: LocationStats, limits: BreakerLimits) -> str | None:
     """Return why it is unknown whether heartbeats arrive at all; the share limit needs no minimum here."""
     if provider.reporting:
         return None
-    unhealthy = {kind: count for kind, count in provider.unhealthy.items() if count and limits.of(kind).share < 1}
+    unhealthy = {kind: count for kind, count in provider.late.items() if count and limits.of(kind).share < 1}
     if sum(unhealthy.values()) < _UNHEALTHY_ALONE:
         return None
     return "no machine reports: " + ", ".join(f"{count} {kind}" for kind, count in sorted(unhealthy.items()))
@@ -150,7 +150,7 @@ def _none_reports(provider: LocationStats, limits: BreakerLimits) -> str | None:
 
 def _most(provider: LocationStats, limits: BreakerLimits) -> str | None:
     """Return why most machines of a fleet too small for shares are unhealthy, or were before their recovery."""
-    found = provider.unhealthy + provider.unsampled
+    found = provider.late + provider.unsampled
     unhealthy = sum(count for kind, count in found.items() if limits.of(kind).share < 1)
     fleet = provider.reporting + unhealthy
     if fleet >= limits.share_min_machines or unhealthy < _FEW or unhealthy <= provider.reporting:
@@ -177,11 +177,11 @@ def _losing(stats: LocationStats, limits: BreakerLimits) -> str | None:
 def _share(stats: LocationStats, limits: BreakerLimits) -> str | None:
     """Return why too large a share is unhealthy: of the machines that ever reported, or, if they never did, of all."""
     stopped, never = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED
-    ever = stats.reporting + stats.unhealthy[stopped]
-    for kind, fleet in ((stopped, ever), (never, ever + stats.unhealthy[never])):
+    ever = stats.reporting + stats.late[stopped]
+    for kind, fleet in ((stopped, ever), (never, ever + stats.late[never])):
         share = limits.of(kind).share
-        if fleet >= limits.share_min_machines and stats.unhealthy[kind] > round(share * fleet, 9):
-            return f"{stats.unhealthy[kind]} of {fleet} machines {kind}, the limit is {100 * share:g} %"
+        if fleet >= limits.share_min_machines and stats.late[kind] > round(share * fleet, 9):
+            return f"{stats.late[kind]} of {fleet} machines {kind}, the limit is {100 * share:g} %"
     return None
 
 

@@ -406,7 +406,7 @@ def test_a_machine_whose_look_failed_by_our_fault_is_still_seen_by_the_limits(wo
     session = world.fleet.open_session()
     (stats,) = suspension.take_health_snapshot(session, PROVIDER).stats.values()
     session.close()
-    assert stats.unhealthy.total() == 1
+    assert stats.late.total() == 1
     world.fleet.sql("UPDATE work_backoff SET until = until - interval '1 day'")
     world.fleet.sql("UPDATE machine_due SET not_before = now() WHERE process = 'ShepherdRecovery'")
     session = world.fleet.open_session()

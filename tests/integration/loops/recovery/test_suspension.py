@@ -298,7 +298,11 @@ def test_the_counts_show_a_suspension_and_the_unhealthy_machines(world: World) -
     world.silent(5)
     world.never(3)
     counts = world.run()
-    assert (counts[Metric.RECOVERY_SUSPENDED], counts[Metric.UNHEALTHY], counts[Metric.STARTUP_TIMEOUTS]) == (1, 5, 3)
+    assert (
+        counts[Metric.RECOVERY_SUSPENDED],
+        counts[Metric.LATE_HEARTBEATS],
+        counts[Metric.LATE_FIRST_HEARTBEATS],
+    ) == (1, 5, 3)
 
 
 def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(world: World) -> None:
@@ -344,7 +348,7 @@ def test_a_second_look_keeps_the_shares_of_the_first(world: World) -> None:
     first = suspension.take_health_snapshot(session, PROVIDER)
     second = suspension.take_health_snapshot(session, PROVIDER, skipped_locations=["fra"], before=first)
     for cells in (first.stats, second.stats):
-        assert (cells["ams"].reporting, cells["fra"].unhealthy[Unhealthy.STOPPED_REPORTING]) == (10, 5)
+        assert (cells["ams"].reporting, cells["fra"].late[Unhealthy.STOPPED_REPORTING]) == (10, 5)
     assert (
         first.stats["fra"].due[Unhealthy.STOPPED_REPORTING],
         second.stats["fra"].due[Unhealthy.STOPPED_REPORTING],

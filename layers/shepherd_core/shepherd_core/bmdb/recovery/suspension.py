@@ -149,7 +149,7 @@ def _of_sample(before: HealthSnapshot | None) -> Stats:
     stats: Stats = defaultdict(LocationStats)
     for location, each in before.stats.items() if before else ():
         stats[location] = LocationStats(
-            each.reporting, each.unhealthy, unsampled=each.unsampled, heard=each.heard, losing=each.losing
+            each.reporting, each.late, unsampled=each.unsampled, heard=each.heard, losing=each.losing
         )
     return stats
 
@@ -166,7 +166,7 @@ def _stats(rows: list[list[Any]], before: HealthSnapshot | None) -> Stats:
             case "losing":
                 stats[location].losing += int(number)
             case "late":
-                stats[location].unhealthy[kind] += int(number)
+                stats[location].late[kind] += int(number)
             case "unsampled" if before is None:
                 stats[location].unsampled[kind] += int(number)
             case "recovering":
