@@ -1,5 +1,5 @@
 """
-Where the operator's files are: the forms of their URLs, and what a path or S3 answers.
+The places of the operator's files: the forms of their URLs, and the reading of a path or of S3.
 
 A URL is a setting and not a secret: errors name it in full. A URL that holds a
 user or a password is refused.

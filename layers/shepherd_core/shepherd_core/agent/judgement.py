@@ -47,7 +47,7 @@ MOST_OF_A_MACHINE = 3
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request, or one agent, may ask for."""
+    """The limits of a request and of an agent."""
 
     body_bytes: int
     stale_seconds: float
@@ -66,7 +66,7 @@ class Limits:
 
 @dataclass(slots=True)
 class _Known:
-    """What is cached about the agent of a machine. Times are in milliseconds since the Unix epoch."""
+    """The cached facts about the agent of a machine. Times are in milliseconds since the Unix epoch."""
 
     key: bytes
     response_key: bytes | None

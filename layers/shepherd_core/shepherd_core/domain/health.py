@@ -1,4 +1,4 @@
-"""When a machine is unhealthy, and how many machines are: the figures that the circuit breaker evaluates."""
+"""The timeouts after which a machine is unhealthy, and the figures that the circuit breaker evaluates."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class LocationStats:
 
 @dataclass(slots=True)
 class Access:
-    """How many machines SSH reaches, and does not reach although they should have come back after a recovery step."""
+    """The numbers of machines that SSH reaches, and does not reach although a step should have brought them back."""
 
     unreached: int = 0
     """Machines that SSH does not reach."""

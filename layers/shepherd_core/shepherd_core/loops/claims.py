@@ -1,5 +1,5 @@
 """
-What one invocation claims: due machines as far as its loop admits them, and suspects one at a time.
+Claims for one invocation: due machines as far as its loop admits them, and suspects one at a time.
 
 A suspect is a machine that may have killed the function that worked on it.
 """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
-    """How agents are started."""
+    """The options with which agents are started."""
 
     path: str
     """Of the agent on the machines."""

@@ -1,4 +1,4 @@
-"""Whether the provider has an outage, so that the Recoverer stops asking it."""
+"""Notices an outage of the provider, so that the Recoverer stops asking it."""
 
 from __future__ import annotations
 

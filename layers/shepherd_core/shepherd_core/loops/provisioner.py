@@ -61,7 +61,7 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How a machine came to be recorded."""
+    """The origin of a machine that is recorded."""
 
     metric: Metric
     created: bool = True

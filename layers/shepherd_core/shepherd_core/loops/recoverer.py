@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRules:
-    """When machines are recovered, how, and when recovery is suspended."""
+    """The rules of recovery, and of its suspension."""
 
     timeouts: HealthTimeouts
     backoff: Backoff

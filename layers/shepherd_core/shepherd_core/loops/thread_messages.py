@@ -1,5 +1,5 @@
 """
-What the threads of an invocation tell the one that talks to the BMDB: results of their work, and questions.
+Messages of an invocation's threads to the one that talks to the BMDB: results of their work, and questions.
 
 A thread waits for the answer to its question. After ``close``, which is called
 once, all questions are refused.

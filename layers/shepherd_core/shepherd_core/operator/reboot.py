@@ -118,7 +118,7 @@ class Reboot:
         return self._ask(session, work, outcome, deadline)
 
     def _changed(self, machine: Mapping[str, Any], record: RecoveryRecord, seen_at: datetime) -> str | None:
-        """Return what happened to the machine since it was seen; None: nothing. Nobody else works on it now."""
+        """Return what happened to the machine since it was seen; None: nothing. No other session works on it now."""
         (now,) = search(self.connection, Search(machine_ids=(machine["machine_id"],)), None, 1).machines or (None,)
         if now is None:
             return "it is not in the BMDB any more"

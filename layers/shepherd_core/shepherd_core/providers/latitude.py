@@ -56,7 +56,7 @@ class Project(ApiObject):
 
 
 class Attributes(ApiObject):
-    """What a server is."""
+    """The attributes of a server."""
 
     hostname: Text | None = None
     status: str = ""
@@ -89,7 +89,7 @@ class Server(ApiObject):
 
 
 class Key(ApiObject):
-    """What an SSH key is."""
+    """The attributes of an SSH key."""
 
     name: Text | None = None
     public_key: str

@@ -1,5 +1,5 @@
 """
-What a machine's history says of its recovery: the attempts that count for its next step, and the looks at it.
+Reads from a machine's history the attempts that count for its next step, and the looks at it.
 
 A machine's position in the policy is never stored. It is computed from the
 history since the machine was last healthy for long enough.

@@ -1,4 +1,4 @@
-"""What all settings types have in common."""
+"""The base of all settings types."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _STAND_INS: dict[type, Any] = {str: "https://stand-in.invalid", int: 1}
 
 
 class Source(StrEnum):
-    """Where a value comes from."""
+    """The source of a value."""
 
     DEFAULT = "default"
     DEPLOYMENT = "deployment"

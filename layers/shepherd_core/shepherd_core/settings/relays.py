@@ -1,4 +1,4 @@
-"""Which relay the agents of a provider or location report through."""
+"""The relays that the agents of a provider or location report through."""
 
 from __future__ import annotations
 

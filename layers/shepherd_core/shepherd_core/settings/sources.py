@@ -1,5 +1,5 @@
 """
-Where the values of settings come from.
+Reads the values of settings from their sources.
 
 A setting is read from the environment variable ``SHEPHERD_`` + its name in
 capitals, else from the settings document, else from ``SHEPHERD_DEFAULT_`` + its

@@ -1,4 +1,4 @@
-"""What operators do through the provider, built from the settings."""
+"""Builds from the settings what operators do through the provider."""
 
 from __future__ import annotations
 

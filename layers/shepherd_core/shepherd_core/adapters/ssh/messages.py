@@ -1,5 +1,5 @@
 """
-What a function and the process of a machine say to each other: one small JSON object for each message.
+The messages between a function and the process of a machine, each one small JSON object.
 
 The process reads what the machine sends, and a machine may find a way to write in
 its name. So a function takes from it only texts and numbers of known size and
@@ -36,7 +36,7 @@ _EXIT_STATUS = range(-1, 256)
 
 
 class Failure(StrEnum):
-    """How a request failed."""
+    """The kind of failure of a request."""
 
     FAILED = "failed"
     """The machine refused it; the connection still works."""

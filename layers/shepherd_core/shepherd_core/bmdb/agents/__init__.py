@@ -1,1 +1,1 @@
-"""What agents report, installation requests, and the SSH host keys by which machines are known."""
+"""The reports of agents, installation requests, and the SSH host keys by which machines are known."""

@@ -1,4 +1,4 @@
-"""How long machines of this fleet take to boot, agents to start and to report, from facts and history."""
+"""The times that machines of this fleet take to boot, and agents to start and to report, from facts and history."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Why a machine is worked on, or is not: explanations for operators, from the views that claims use.
+Explains to operators why a machine is worked on, or is not, from the views that claims use.
 
 Only the words are made here. Whether a claim would take the machine is decided
 in SQL, and a test holds the two together.

@@ -35,7 +35,7 @@ _ITERATIONS = 4096  # PostgreSQL's own default
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How a role logs in."""
+    """The user and password with which a role logs in."""
 
     user: str
     password: Callable[[], str] | None = None

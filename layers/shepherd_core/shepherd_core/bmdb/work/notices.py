@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def claim(connection: Connection, provider: str) -> list[Notice]:
-    """Return the notices to publish now, by kind and time. Nobody else gets them for ten minutes."""
+    """Return the notices to publish now, by kind and time. No other invocation gets them for ten minutes."""
     records = connection.records("claim_notices", provider=provider)
     return [Notice(**{**record, "kind": NoticeKind(record["kind"])}) for record in records]
 

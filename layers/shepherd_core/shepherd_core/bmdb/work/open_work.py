@@ -1,4 +1,4 @@
-"""What is under way: sessions and what they hold, creations, penalties and releases. For operators."""
+"""Lists for operators what is under way: sessions and what they hold, creations, penalties and releases."""
 
 from __future__ import annotations
 

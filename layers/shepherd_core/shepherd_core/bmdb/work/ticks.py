@@ -23,7 +23,7 @@ _CAUSE_LENGTH = 1000
 
 @dataclass(frozen=True, slots=True)
 class TickHead:
-    """What is known of a tick when its session opens."""
+    """The part of a tick's record that is known when its session opens."""
 
     loop: str
     provider: str
@@ -39,7 +39,7 @@ class TickHead:
 
 @dataclass(frozen=True, slots=True)
 class TickEnd:
-    """How a tick ended."""
+    """The end of a tick."""
 
     counts: Mapping[str, float] = field(default_factory=dict)
     """Metrics by name, without the backlog, which the session counts when it closes."""

@@ -16,7 +16,7 @@ class NoAddress(MachineError):
 
 
 class HostKeyUnknown(MachineError):
-    """Nobody has named the SSH host key of the machine, and the settings require it."""
+    """The SSH host key of the machine is not known in advance, and the settings require it."""
 
     fault = Fault.ACCESS
 

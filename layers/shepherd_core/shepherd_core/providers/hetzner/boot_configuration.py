@@ -1,4 +1,4 @@
-"""What a server boots next: its disks or, if it is armed, a boot configuration (an installation, a rescue system)."""
+"""Reads and sets what a server boots next: its disks or, if armed, an installation or a rescue system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client proves its identity to an API: one class for each style. They keep nothing but their settings."""
+"""Ways in which a client proves its identity to an API, each a class that keeps nothing but its settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RENEWAL_SECONDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What the requests of a client carry."""
+    """The headers that the requests of a client carry, and their secrets."""
 
     headers: Mapping[str, str] = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)

@@ -1,4 +1,4 @@
-"""What the adapters of providers are built with, besides their settings."""
+"""The objects that adapters of providers are built with, besides their settings."""
 
 from __future__ import annotations
 

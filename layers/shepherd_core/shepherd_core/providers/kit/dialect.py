@@ -1,4 +1,4 @@
-"""How an API differs from the others, as data, and the meaning of its answers other than 2xx."""
+"""The differences between APIs, as data, and the meaning of their answers other than 2xx."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How an API differs from the others."""
+    """The differences of an API from the others."""
 
     refusals: Sequence[Refusal] = ()
     """Answers that mean something else than their status says; the first that fits counts."""

@@ -1,5 +1,5 @@
 """
-What a computer system boots from: its boot override, and the medium in its virtual drive.
+Reads and sets what a computer system boots from: its boot override, and the medium in its virtual drive.
 
 Before a plain restart, a one-time override is cleared, even if the BMC shows none,
 and our medium is ejected. Some BMCs show an override as disabled until it takes
@@ -32,7 +32,7 @@ _DISCS = {VirtualMediaType.CD, VirtualMediaType.DVD}
 
 
 class Boot:
-    """What *system* of *bmc* boots from."""
+    """Reads and sets what *system* of *bmc* boots from."""
 
     def __init__(self, bmc: Bmc, system: System, source: str | None) -> None:
         """*source*: ``pxe``, or the URL of an image for the virtual drive; None: it is never reinstalled."""

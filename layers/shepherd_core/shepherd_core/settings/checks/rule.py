@@ -1,4 +1,4 @@
-"""What a rule between settings is."""
+"""The type of a rule between settings."""
 
 from __future__ import annotations
 

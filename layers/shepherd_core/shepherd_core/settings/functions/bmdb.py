@@ -1,4 +1,4 @@
-"""How functions and operators log in to the BMDB."""
+"""The settings by which functions and operators log in to the BMDB."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROLES = ("provisioner", "initializer", "recoverer", "updater", "agent-api", "ope
 
 
 class BmdbSettings(Settings):
-    """How to connect to the BMDB."""
+    """The connection to the BMDB."""
 
     table = "bmdb"
 

@@ -9,7 +9,7 @@ from shepherd_core.settings.base import Seconds, Settings
 
 
 class HealthSettings(Settings):
-    """When a machine counts as unhealthy."""
+    """The settings by which a machine counts as unhealthy."""
 
     table = "recoverer"
 

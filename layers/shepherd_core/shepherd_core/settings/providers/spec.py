@@ -1,4 +1,4 @@
-"""What a module of this package says about its provider."""
+"""The description of a provider that each module of this package has."""
 
 from __future__ import annotations
 
