@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Clock
     from shepherd_core.loops.base import Admission, Loop
 
-ADMISSION_SECONDS = 30.0
+_ADMISSION_SECONDS = 30.0
 """For how long an admission holds."""
 
-SUSPECT_BATCHES = 10
+_SUSPECT_BATCHES = 10
 """If twice as many suspects or more are due, a claim takes this fraction of them; else one."""
-DEATHS_ALONE = 2
+_DEATHS_ALONE = 2
 """A machine is quarantined if its function died this many times in a row while it worked on this machine alone."""
 
 THREAD = "work on a machine"
@@ -60,7 +60,7 @@ class Claims:
         used_up = self.admission is None or self._allowed <= 0 < self.admission.limit
         if self.admission is None or used_up or self.clock.monotonic() >= self._admitted_until:
             self.admission = self.loop.admit(self.session)
-            self._admitted_until = self.clock.monotonic() + ADMISSION_SECONDS
+            self._admitted_until = self.clock.monotonic() + _ADMISSION_SECONDS
             self._allowed = self.admission.limit
             if self.admission.idle:
                 self.more, self.suspects = False, 0
@@ -93,9 +93,9 @@ class Claims:
         work is *alone* only if no thread of abandoned work is left in this operating-system process, from this
         invocation or an earlier one: that thread could be the cause.
         """
-        limit = min(max(1, self.suspects // SUSPECT_BATCHES), concurrency)
+        limit = min(max(1, self.suspects // _SUSPECT_BATCHES), concurrency)
         works = self.claim(limit, suspects=True)
-        killers = [work for work in works if work.deaths_alone >= DEATHS_ALONE]
+        killers = [work for work in works if work.deaths_alone >= _DEATHS_ALONE]
         gone = remediation.quarantine_killers(self.session, killers) if killers else set()
         for machine_id in gone:
             telemetry.warning(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shepherd_core.domain.clock import (
     ANSWER_SECONDS,
@@ -105,24 +105,34 @@ def _transaction(connect: float, statement: float) -> str | None:
     )
 
 
-def _connections(  # noqa: PLR0913, PLR0917 - one for each setting
-    minutes: Mapping[str, int],
-    seconds: Mapping[str, int],
-    limit: int | None,
-    requests: int | None,
-    roles: str | None,
-    allowed: int,
-    offered: int,
-    enabled: Collection[str],
-) -> str | None:
-    most = [math.ceil(seconds[loop] / (60 * each)) for loop, each in minutes.items() if each and loop in enabled]
-    concurrent = sum(min(each, limit or each) for each in most)
+class _Connections(NamedTuple):
+    """The values on which the number of connections depends, in the order of the rule's settings."""
+
+    minutes: Mapping[str, int]
+    seconds: Mapping[str, int]
+    loop_concurrency: int | None
+    agent_api_concurrency: int | None
+    roles: str | None
+    agent_api_connections: int
+    offered: int
+    enabled: Collection[str]
+
+
+def _connections(*values: Any) -> str | None:
+    given = _Connections(*values)
+    most = [
+        math.ceil(given.seconds[loop] / (60 * each))
+        for loop, each in given.minutes.items()
+        if each and loop in given.enabled
+    ]
+    concurrent = sum(min(each, given.loop_concurrency or each) for each in most)
     # Without users of their own, nothing but the account limits the agent API, and its limit is not known here.
-    agent_api = requests if roles is None else min(allowed, requests or allowed)
+    requests, allowed = given.agent_api_concurrency, given.agent_api_connections
+    agent_api = requests if given.roles is None else min(allowed, requests or allowed)
     needed = concurrent + (agent_api or 0) + 1
-    if needed <= offered:
+    if needed <= given.offered:
         return None
-    lower = "reserve less concurrency" if roles is None else "lower agent_api_connections, reserve less concurrency"
+    lower = f"{'' if given.roles is None else 'lower agent_api_connections, '}reserve less concurrency"
     return (
         f"up to {needed} connections are open at once (loops {concurrent}, Migrator 1, agent API "
         f"{agent_api or 'not counted'}): let the database accept more, {lower}, or run loops less often"
