@@ -20,7 +20,7 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.provider import NotSupported
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Capability
-from shepherd_core.operator.adopt_forget import OperatorAction, Outcome, Result
+from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, OperatorAction
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.rules.drift import Comparison, DriftKind
@@ -130,21 +130,21 @@ def compare(repair: DriftRepair) -> Comparison:
     return repair.compare(Deadline(repair.clock, SECONDS))
 
 
-def confirmation(outcomes: Sequence[Outcome], *, ask_for_one: bool) -> str | None:
+def confirmation(outcomes: Sequence[ActionOutcome], *, ask_for_one: bool) -> str | None:
     """Return what an operator must type before the machines that are ready are changed; None: nothing."""
-    ready = [outcome for outcome in outcomes if outcome.result is Result.READY]
+    ready = [outcome for outcome in outcomes if outcome.result is ActionResult.READY]
     if len(ready) > 1:
         return f"{len(ready)} machines"
     return str(ready[0].provider_id) if ready and ask_for_one else None
 
 
-def dry_run(repair: DriftRepair, action: OperatorAction, first: Comparison) -> list[Outcome]:
+def dry_run(repair: DriftRepair, action: OperatorAction, first: Comparison) -> list[ActionOutcome]:
     """Compare again, and return for each machine whether *action* is allowed; change nothing."""
     deadline = Deadline(repair.clock, SECONDS + repair.interval_seconds)
     return action.evaluate(first, repair.compare_again(first, deadline))
 
 
-def carry_out(repair: DriftRepair, action: OperatorAction, first: Comparison) -> list[Outcome]:
+def carry_out(repair: DriftRepair, action: OperatorAction, first: Comparison) -> list[ActionOutcome]:
     """Compare again, apply what both comparisons allow, and return the outcome for each machine. May run twice."""
     deadline = Deadline(repair.clock, SECONDS + repair.interval_seconds)
     with redirect_stdout(ReadableLog()):

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pg8000.native
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.schema.make_roles import Login, make
+from shepherd_core.bmdb.schema.make_roles import RoleLogin, make
 from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.settings.functions.bmdb import ROLES, BmdbSettings
@@ -72,7 +72,7 @@ class Postgres(Closeable):
         connection = Connection(self.settings(TEMPLATE), self.password, SystemClock())
         migrate(connection)
         users = {role: self.settings(TEMPLATE).of_role(role).bmdb_user for role in ROLES}
-        make(connection, {role: Login(user, self.password) for role, user in users.items()})
+        make(connection, {role: RoleLogin(user, self.password) for role, user in users.items()})
         connection.close()
         self._run(f'GRANT pg_read_all_stats TO "{users["operator"]}"')  # as docs/deployment.md says
 

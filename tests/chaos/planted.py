@@ -335,14 +335,14 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
             Edit(
                 "loops/provisioner.py",
                 "            return False\n        self._record(session, intent.machine_id, machine, "
-                "_Outcome(Metric.CREATED, created=not creation.takes_over))\n",
+                "_Origin(Metric.CREATED, created=not creation.takes_over))\n",
                 "            return False\n"
                 "        if fresh:\n"
                 "            machine_id = provisioning.create_intent(session, "
                 "self._provider.name, capacity.capacity_id)\n"
                 "            assert machine_id is not None\n"
                 "            intent = records.Intent(machine_id, capacity.capacity_id)\n"
-                "        self._record(session, intent.machine_id, machine, _Outcome(Metric.CREATED))\n",
+                "        self._record(session, intent.machine_id, machine, _Origin(Metric.CREATED))\n",
             ),
         ),
         SOON,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shepherd_core.agent.endpoint import AgentRequest
 
 
-class Tick(BaseModel):
+class TickEvent(BaseModel):
     """The event that a schedule sends; see ``events/``."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -170,9 +170,9 @@ def _request(event: Mapping[str, Any]) -> AgentRequest:
         raise EventInvalid(message) from error
 
 
-def _tick(loop: str, event: Mapping[str, object]) -> Tick:
+def _tick(loop: str, event: Mapping[str, object]) -> TickEvent:
     try:
-        tick = Tick.model_validate(event_object(event))
+        tick = TickEvent.model_validate(event_object(event))
     except ValidationError as error:
         faults = "; ".join(
             f"{'.'.join(map(str, fault['loc']))} is "

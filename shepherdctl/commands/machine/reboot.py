@@ -9,7 +9,7 @@ from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
 from shepherd_core.domain.states import State
-from shepherd_core.operator.adopt_forget import Outcome, Result
+from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
 from shepherd_core.wiring import operators
 
 from shepherdctl.commands.machine.repair import print_outcomes
@@ -90,7 +90,7 @@ def _interrupt(
         observer = Observer(server.now(step.connection), pauses.pauses_in_force(step.connection))
         machines = selection.to_change(step.connection)
         outcomes = [step.evaluate(machine) for machine in machines]
-        ready = [each for each, outcome in zip(machines, outcomes, strict=True) if outcome.result is Result.READY]
+        ready = [each for each, outcome in zip(machines, outcomes, strict=True) if outcome.result is ActionResult.READY]
         if dry_run:
             outcomes = [_with_state(*each, observer) for each in zip(outcomes, machines, strict=True)]
         elif ready:
@@ -106,10 +106,10 @@ def _interrupt(
     print_outcomes(outcomes, output, dry_run=dry_run)
 
 
-def _with_state(outcome: Outcome, machine: Mapping[str, Any], observer: Observer) -> Outcome:
-    if outcome.result is not Result.READY:
+def _with_state(outcome: ActionOutcome, machine: Mapping[str, Any], observer: Observer) -> ActionOutcome:
+    if outcome.result is not ActionResult.READY:
         return outcome
-    return outcome.with_result(Result.READY, f"{outcome.text}: {observer.describe(machine)}")
+    return outcome.with_result(ActionResult.READY, f"{outcome.text}: {observer.describe(machine)}")
 
 
 def _name(machines: Sequence[Mapping[str, Any]], *, ask_for_one: bool) -> str | None:

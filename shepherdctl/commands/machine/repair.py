@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.operator.adopt_forget import Adopt, Forget, OperatorAction, Outcome, Result
+from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, Adopt, Forget, OperatorAction
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 from shepherd_core.wiring import operators
@@ -130,11 +130,11 @@ def release(
 
 def _carry_out(
     repair: DriftRepair, action: OperatorAction, *, ask_for_one: bool, dry_run: bool, yes: bool
-) -> list[Outcome]:
+) -> list[ActionOutcome]:
     """Compare listing and BMDB, ask for confirmation, and carry out *action*."""
     first = actions.compare(repair)
     expected = action.evaluate(first, first)
-    if not any(outcome.result in (Result.READY, Result.BEGUN) for outcome in expected):
+    if not any(outcome.result in (ActionResult.READY, ActionResult.BEGUN) for outcome in expected):
         return expected
     if dry_run:
         return actions.dry_run(repair, action, first)
@@ -146,7 +146,7 @@ def _carry_out(
     return actions.carry_out(repair, action, first)
 
 
-def print_outcomes(outcomes: Sequence[Outcome], output: Form, *, dry_run: bool) -> None:
+def print_outcomes(outcomes: Sequence[ActionOutcome], output: Form, *, dry_run: bool) -> None:
     """Print the outcome for each machine; the command fails if one was refused."""
     if output is Form.JSON:
         document({"dry_run": dry_run, "machines": [outcome.record for outcome in outcomes]})
@@ -160,5 +160,5 @@ def print_outcomes(outcomes: Sequence[Outcome], output: Form, *, dry_run: bool) 
         )
     if dry_run:
         note("dry run: nothing was changed")
-    if any(outcome.result is Result.REFUSED for outcome in outcomes):
+    if any(outcome.result is ActionResult.REFUSED for outcome in outcomes):
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ import typer
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.provider import Capability
-from shepherd_core.operator.adopt_forget import Forget, OperatorAction, Outcome, Result
+from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, Forget, OperatorAction
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import Release
 from shepherd_core.rules.drift import FRESH_SECONDS, Comparison, alive
@@ -66,7 +66,7 @@ def retire(
         ]
         if not steps:
             note("no machine matches: nothing is left to retire")
-        open_steps = [outcome for _, outcome in steps if outcome.result in (Result.READY, Result.BEGUN)]
+        open_steps = [outcome for _, outcome in steps if outcome.result in (ActionResult.READY, ActionResult.BEGUN)]
         if open_steps and not dry_run:
             for outcome in open_steps:
                 note(f"{outcome.provider_id}: {outcome.text}")
@@ -81,27 +81,27 @@ def retire(
             )
         ]
     print_outcomes(outcomes, output, dry_run=dry_run)
-    if not dry_run and any(outcome.result is not Result.DONE for outcome in outcomes):
+    if not dry_run and any(outcome.result is not ActionResult.DONE for outcome in outcomes):
         raise typer.Exit(NOT_YET)
 
 
 def _step(
     repair: DriftRepair, machine_id: UUID, first: Comparison, order: RemovalRequest
-) -> tuple[type[Release | Forget] | None, Outcome]:
+) -> tuple[type[Release | Forget] | None, ActionOutcome]:
     """Return the action that is next for a machine, None if an operator must act, and what is to be expected of it."""
     provided = first.machine(machine_id)
     if provided is not None and provided.asked_seconds is None:
         listed = first.has(provided.provider_id)
-        waits = Outcome(Result.BEGUN, "", provided.provider_id, machine_id)
+        waits = ActionOutcome(ActionResult.BEGUN, "", provided.provider_id, machine_id)
         if listed and Capability.RELEASE not in repair.provider.capabilities:
             name = repair.provider.name
             what = _LISTS.get(name, f"give it back with the tools of {name}")
-            return None, waits.with_result(Result.BEGUN, f"{what}, end its agent, and run this again")
+            return None, waits.with_result(ActionResult.BEGUN, f"{what}, end its agent, and run this again")
         if not listed and alive(provided):
             seconds = provided.heartbeat_seconds or 0
             left = span(FRESH_SECONDS - seconds)
             text = f"its agent reported {span(seconds)} ago: end it, and run this again, in {left} at the earliest"
-            return None, waits.with_result(Result.BEGUN, text)
+            return None, waits.with_result(ActionResult.BEGUN, text)
         action = Release if listed else Forget
     else:
         action = Forget if provided is None else Release
@@ -109,7 +109,7 @@ def _step(
     return action, outcome
 
 
-def _pause(repair: DriftRepair, steps: Sequence[Outcome], order: RemovalRequest) -> None:
+def _pause(repair: DriftRepair, steps: Sequence[ActionOutcome], order: RemovalRequest) -> None:
     """Pause these machines until further notice, those that are not."""
     paused = {
         pause["machine_id"]
@@ -133,14 +133,14 @@ def _pause(repair: DriftRepair, steps: Sequence[Outcome], order: RemovalRequest)
 def _carried_out(
     repair: DriftRepair,
     kind: type[Release | Forget] | None,
-    steps: Sequence[Outcome],
+    steps: Sequence[ActionOutcome],
     first: Comparison,
     order: RemovalRequest,
     *,
     dry_run: bool,
-) -> Sequence[Outcome]:
+) -> Sequence[ActionOutcome]:
     """Carry out one kind of action, or only evaluate it if *dry_run*, and return the outcomes."""
-    if kind is None or not any(step.result in (Result.READY, Result.BEGUN) for step in steps):
+    if kind is None or not any(step.result in (ActionResult.READY, ActionResult.BEGUN) for step in steps):
         return steps
     action: OperatorAction = kind(tuple(step.machine_id for step in steps if step.machine_id is not None), order)
     return actions.dry_run(repair, action, first) if dry_run else actions.carry_out(repair, action, first)

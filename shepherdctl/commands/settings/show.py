@@ -8,7 +8,7 @@ from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.deployment import CapacitySettings
 from shepherd_core.settings.document import bounded
-from shepherd_core.settings.effective import Effective, Source, Value, effective
+from shepherd_core.settings.effective import Effective, Value, ValueSource, effective
 from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.keys import BMDB, TOP, place, readers, tables
 from shepherd_core.settings.providers import PROVIDERS
@@ -17,7 +17,7 @@ from shepherdctl.commands.settings.check import SourceArgument, read_document
 from shepherdctl.output import printing
 from shepherdctl.output.printing import Column, Form, Output, note, table
 
-_STYLES = {Source.DOCUMENT: "green", Source.ENVIRONMENT: "yellow", Source.DEPLOYMENT: "cyan"}
+_STYLES = {ValueSource.DOCUMENT: "green", ValueSource.ENVIRONMENT: "yellow", ValueSource.DEPLOYMENT: "cyan"}
 
 
 def show(
@@ -42,7 +42,7 @@ def show(
     document, faults = read_document(source)
     found = effective(document)
     faults += found.faults
-    rows = [row for row in _rows(found) if not (changed and row[1].source is Source.DEFAULT)]
+    rows = [row for row in _rows(found) if not (changed and row[1].source is ValueSource.DEFAULT)]
     if output_form is Form.JSON:
         printing.document(
             {

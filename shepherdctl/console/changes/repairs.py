@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.operator.adopt_forget import Adopt, Forget, Result
+from shepherd_core.operator.adopt_forget import ActionResult, Adopt, Forget
 from shepherd_core.rules.drift import DriftKind
 from shepherd_core.wiring import operators
 
@@ -20,7 +20,7 @@ from shepherdctl.output.printing import one_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shepherd_core.operator.adopt_forget import OperatorAction, Outcome
+    from shepherd_core.operator.adopt_forget import ActionOutcome, OperatorAction
     from shepherd_core.operator.drift_repair import DriftRepair
     from shepherd_core.rules.drift import Comparison
 
@@ -37,7 +37,7 @@ def _repair(
             wanted = action(repair)
             if not dry_run:
                 outcomes = actions.carry_out(repair, wanted, compared[-1])
-                if all(outcome.result is Result.REFUSED for outcome in outcomes):
+                if all(outcome.result is ActionResult.REFUSED for outcome in outcomes):
                     raise ShepherdError("; ".join(f"refused: {outcome.text}" for outcome in outcomes))
                 return _outcomes(outcomes)
             compared.append(actions.compare(repair))
@@ -46,11 +46,11 @@ def _repair(
     return Plan(f"{line} --interval {interval:.0f}", run, two_phase=True)
 
 
-def _outcomes(outcomes: Sequence[Outcome], *, ask_for_one: bool = False) -> Shown:
+def _outcomes(outcomes: Sequence[ActionOutcome], *, ask_for_one: bool = False) -> Shown:
     return Shown(
         ("Provider id", "Machine", "Result", "Reason"),
         [(outcome.provider_id, outcome.machine_id, outcome.result, outcome.text) for outcome in outcomes],
-        possible=any(outcome.result in (Result.READY, Result.BEGUN) for outcome in outcomes),
+        possible=any(outcome.result in (ActionResult.READY, ActionResult.BEGUN) for outcome in outcomes),
         typed=actions.confirmation(outcomes, ask_for_one=ask_for_one),
     )
 

@@ -10,7 +10,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.agent.endpoint import AgentApi, AgentRequest, AgentResponse
+from shepherd_core.agent.endpoint import AgentApi, AgentRequest
+from shepherd_core.agent.received_request import AgentResponse
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.pb.callback_pb2 import (
     AgentHardwareReport,

@@ -13,7 +13,7 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors import Fault
-from shepherd_core.domain.health import Access, LocationStats, Unhealthy
+from shepherd_core.domain.health import LocationStats, SshReach, Unhealthy
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, RESTART_AGENT, StepKind
 
@@ -190,7 +190,7 @@ def test_an_agent_start_shows_for_an_hour_that_ssh_works(fleet: Fleet, minutes: 
     """An older one says nothing about the present network."""
     unreached(fleet)
     fleet.locate(fleet.started_machine(minutes * MINUTE), HERE)
-    assert snapshot(fleet).ssh == {HERE: Access(unreached=1, reached=reached)}
+    assert snapshot(fleet).ssh == {HERE: SshReach(unreached=1, reached=reached)}
 
 
 def test_gaps_of_another_provider_do_not_count(fleet: Fleet) -> None:

@@ -19,7 +19,7 @@ import pytest
 from moto import mock_aws
 from moto.ec2.models import ec2_backends
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.bmdb.schema.make_roles import Login, make
+from shepherd_core.bmdb.schema.make_roles import RoleLogin, make
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.provider import ProviderError
 from shepherd_core.domain.machine import ProviderId
@@ -449,7 +449,7 @@ def bmdb_port(shared_database: BmdbSettings, others: Any, tmp_path_factory: pyte
     if not fleet.sql("SELECT 1 FROM pg_roles WHERE rolname = 'shepherd'"):
         fleet.sql("CREATE ROLE shepherd SUPERUSER LOGIN")  # who owns the schema in a deployment with IAM
         fleet.sql("CREATE ROLE rds_iam")
-    make(fleet.connection, {role: Login(f"shepherd-{role}") for role in ROLES})
+    make(fleet.connection, {role: RoleLogin(f"shepherd-{role}") for role in ROLES})
     fleet.close()
     server = Path(shared_database.bmdb_host) / f".s.PGSQL.{shared_database.bmdb_port}"
     with Door(server, authority.context(ADDRESS)) as door:

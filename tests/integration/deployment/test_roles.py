@@ -12,7 +12,7 @@ import boto3
 import pytest
 from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.schema.make_roles import Login, make
+from shepherd_core.bmdb.schema.make_roles import RoleLogin, make
 from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import TimeLimitExceeded
@@ -270,7 +270,7 @@ def test_grants_change_as_a_whole(owner: Owner) -> None:
     """A function that runs meanwhile must not meet a moment without any."""
     owner.migrate()
     connection = owner.connection()
-    logins = {role: Login(f"here-{role}", lambda: "another") for role in ROLES}
+    logins = {role: RoleLogin(f"here-{role}", lambda: "another") for role in ROLES}
 
     class Late(Deadline):
         def check(self) -> None:
@@ -308,7 +308,7 @@ def test_with_iam_the_roles_may_log_in_with_tokens(owner: Owner, clock: ManualCl
     owner.server._run("CREATE ROLE rds_iam ADMIN owner")
     connection = owner.connection()
     migrate(connection)
-    make(connection, {role: Login(f"here-{role}", iam=True) for role in ROLES})
+    make(connection, {role: RoleLogin(f"here-{role}", iam=True) for role in ROLES})
     members = connection._connected().run(
         "SELECT m.rolname FROM pg_auth_members a JOIN pg_roles m ON m.oid = a.member "
         "WHERE a.roleid = 'rds_iam'::regrole AND m.rolname <> 'owner' ORDER BY 1"

@@ -199,7 +199,11 @@ class Case:
 
     def heard(self, signed_at: int, generation: int | None = None) -> reports.Heartbeat:
         """Return a heartbeat, with a report of success if an installation is requested."""
-        success = None if generation is None else reports.Installation(raw=b"", generation=generation, result="Success")
+        success = (
+            None
+            if generation is None
+            else reports.ReportedInstallation(raw=b"", generation=generation, result="Success")
+        )
         return reports.Heartbeat(machine_id=self.machine_id, public_key=KEY, signed_at=signed_at, installation=success)
 
 

@@ -4,8 +4,9 @@ import json
 from http import HTTPStatus
 
 import pytest
-from shepherd_core.agent.endpoint import AgentApi, AgentRequest, AgentResponse
+from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.agent.judgement import Limits
+from shepherd_core.agent.received_request import AgentResponse
 from shepherd_core.settings.relays import Relays
 
 MACHINE = "c0ffee00-0000-4000-8000-000000000001"

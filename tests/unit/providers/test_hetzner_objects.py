@@ -6,15 +6,22 @@ from typing import Any
 import pytest
 from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, ProviderStatus
-from shepherd_core.providers.hetzner.objects import BootEntry, Server, fingerprint, machine, machines, stored_keys
+from shepherd_core.providers.hetzner.objects import (
+    BootEntry,
+    HetznerServer,
+    fingerprint,
+    machine,
+    machines,
+    stored_keys,
+)
 from shepherd_core.providers.kit.api_object import parse
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"
 
 
-def server(**fields: Any) -> Server:
+def server(**fields: Any) -> HetznerServer:
     """Return a server with nothing but a number, a name and *fields*."""
-    return Server(server_number=321, server_name="fleet-1", **fields)
+    return HetznerServer(server_number=321, server_name="fleet-1", **fields)
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from shepherd_core.agent.heartbeats import Refused, SignedBody
+from shepherd_core.agent.heartbeats import HeartbeatRefused, SignedBody
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatAnswer, HeartbeatBatchResponse, SignedHeartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from shepherd_core.agent.received_request import Answer
+    from shepherd_core.agent.received_request import AgentResponse
 
 MOST_ENTRIES = 500
 """Heartbeats in a batch: as many as one statement records."""
@@ -31,27 +31,27 @@ _ENVELOPE_BYTES = 256
 _LONGEST_LENGTH = 4  # bytes of a length: up to 256 MiB
 
 
-def decode(message: bytes, path: str, body_bytes: int) -> list[SignedBody | Refused]:
+def decode(message: bytes, path: str, body_bytes: int) -> list[SignedBody | HeartbeatRefused]:
     """
     Return the heartbeats of a HeartbeatBatch in its order, and the refusals of those that are not valid.
 
     *path* is what their signatures cover. No body is longer than *body_bytes*.
 
     Raises:
-        Refused: *message* is not a HeartbeatBatch, or has none or too many heartbeats.
+        HeartbeatRefused: *message* is not a HeartbeatBatch, or has none or too many heartbeats.
     """
     entries: list[memoryview] = []
     for entry in _split(message):
         if len(entries) == MOST_ENTRIES:
             text = f"the batch has more than {MOST_ENTRIES} heartbeats"
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+            raise HeartbeatRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
         entries.append(entry)
     if not entries:
-        raise Refused(HTTPStatus.BAD_REQUEST, "the batch has no heartbeat")
+        raise HeartbeatRefused(HTTPStatus.BAD_REQUEST, "the batch has no heartbeat")
     return [_entry(entry, path, body_bytes) for entry in entries]
 
 
-def encode(answers: Iterable[tuple[bytes, Answer]]) -> bytes:
+def encode(answers: Iterable[tuple[bytes, AgentResponse]]) -> bytes:
     """Return the HeartbeatBatchResponse; each answer comes with the signature of its heartbeat."""
     encoded = (
         HeartbeatAnswer(status=answer.status, time=answer.time, body=answer.body, mac=_mac(signature, answer))
@@ -60,7 +60,7 @@ def encode(answers: Iterable[tuple[bytes, Answer]]) -> bytes:
     return HeartbeatBatchResponse(answer=encoded).SerializeToString()
 
 
-def _mac(signature: bytes, answer: Answer) -> bytes:
+def _mac(signature: bytes, answer: AgentResponse) -> bytes:
     """Return the MAC by which the agent knows that we sent the answer, to this heartbeat; empty: there is no key."""
     if answer.response_key is None:
         return b""
@@ -87,18 +87,18 @@ def _split(message: bytes) -> Iterator[memoryview]:
         rest = rest[position + length :]
 
 
-def _not_a_batch() -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, "the body is not a HeartbeatBatch")
+def _not_a_batch() -> HeartbeatRefused:
+    return HeartbeatRefused(HTTPStatus.BAD_REQUEST, "the body is not a HeartbeatBatch")
 
 
-def _entry(entry: memoryview, path: str, body_bytes: int) -> SignedBody | Refused:
-    too_long = Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is longer than {body_bytes} bytes")
+def _entry(entry: memoryview, path: str, body_bytes: int) -> SignedBody | HeartbeatRefused:
+    too_long = HeartbeatRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is longer than {body_bytes} bytes")
     if len(entry) > body_bytes + _ENVELOPE_BYTES:
         return too_long
     try:
         signed = SignedHeartbeat.FromString(bytes(entry))
     except DecodeError:
-        return Refused(HTTPStatus.BAD_REQUEST, "the entry is not a SignedHeartbeat")
+        return HeartbeatRefused(HTTPStatus.BAD_REQUEST, "the entry is not a SignedHeartbeat")
     if len(signed.body) > body_bytes:
         return too_long
     return SignedBody(signed.machine_id, path, str(signed.time), signed.signature, signed.body)

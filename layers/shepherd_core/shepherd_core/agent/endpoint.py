@@ -14,10 +14,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from shepherd_core.agent import batch
-from shepherd_core.agent.heartbeats import Refused, SignedBody
+from shepherd_core.agent.heartbeats import HeartbeatRefused, SignedBody
 from shepherd_core.agent.judgement import Judgement
 from shepherd_core.agent.new_endpoint import NewEndpoint
-from shepherd_core.agent.received_request import ReceivedRequest
+from shepherd_core.agent.received_request import TIME_HEADER, AgentResponse, ReceivedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.settings.relays import Relays
 
-MACHINE_HEADER, TIME_HEADER, SIGNATURE_HEADER = "shepherd-machine", "shepherd-time", "shepherd-signature"
+MACHINE_HEADER, SIGNATURE_HEADER = "shepherd-machine", "shepherd-signature"
 
 _HEARTBEAT, _BATCH = "/heartbeat", "/heartbeats"
-_RETRY_SECONDS = "10"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +45,6 @@ class AgentRequest:
     """When it arrived, in milliseconds since the Unix epoch."""
     address: str = ""
     """The address that it came from, for the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentResponse:
-    """The response: a HeartbeatBatchResponse, a HeartbeatResponse if the status is 200, or else a line of text."""
-
-    status: HTTPStatus
-    time: int
-    """Milliseconds since the Unix epoch, by the database's clock if it was asked. A header unless the status is 200."""
-    body: bytes
-    relayed: bool = False
-    """The body is a HeartbeatBatchResponse, whatever the status."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Return the headers by lower-case name."""
-        if self.status is HTTPStatus.OK or self.relayed:
-            return {"content-type": "application/x-protobuf"}  # its bytes are paid for with every heartbeat
-        return {
-            "content-type": "text/plain; charset=utf-8",
-            TIME_HEADER: str(self.time),
-            **({"allow": "POST"} if self.status is HTTPStatus.METHOD_NOT_ALLOWED else {}),
-            **({"retry-after": _RETRY_SECONDS} if self.status is HTTPStatus.SERVICE_UNAVAILABLE else {}),
-        }
 
 
 class AgentApi:
@@ -103,12 +78,11 @@ class AgentApi:
             self._check(request)
             if relayed:
                 return self._answer_batch(request, received)
-            answer = self._judgement.judge([_signed(request)], received)[0]
-        except Refused as refusal:
-            answer = received.refuse(refusal)
+            return self._judgement.judge([_signed(request)], received)[0]
+        except HeartbeatRefused as refusal:
+            return received.refuse(refusal)
         finally:
             received.close()
-        return AgentResponse(answer.status, answer.time, answer.body)
 
     def _answer_batch(self, request: AgentRequest, received: ReceivedRequest) -> AgentResponse:
         path = request.path.removesuffix(_BATCH) + _HEARTBEAT
@@ -126,14 +100,14 @@ class AgentApi:
         """Refuse requests that are wrong, no matter who sent them."""
         prefix = request.path.rpartition("/")[0]
         if not request.path.endswith((_HEARTBEAT, _BATCH)) or self._limits.path_prefix not in {None, prefix}:
-            raise Refused(HTTPStatus.NOT_FOUND, "not found")
+            raise HeartbeatRefused(HTTPStatus.NOT_FOUND, "not found")
         if request.method != "POST":
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only POST is allowed")
+            raise HeartbeatRefused(HTTPStatus.METHOD_NOT_ALLOWED, "only POST is allowed")
         if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must not be compressed")
+            raise HeartbeatRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must not be compressed")
         longest = self._limits.batch_bytes if request.path.endswith(_BATCH) else self._limits.body_bytes
         if len(request.body) > longest:
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is longer than {longest} bytes")
+            raise HeartbeatRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is longer than {longest} bytes")
 
 
 def _signed(request: AgentRequest) -> SignedBody:

@@ -35,7 +35,7 @@ _MOST_PARTS = 512
 """Processors, disks, network ports and warnings of a hardware report. A large server has some 200 disks."""
 
 
-class Refused(Exception):
+class HeartbeatRefused(Exception):
     """A heartbeat is refused, with a text for the agent and a reason for the log. Never leaves the agent API."""
 
     def __init__(self, status: HTTPStatus, text: str, why: str = "", time: int | None = None) -> None:
@@ -64,12 +64,12 @@ class SignedBody:
         Return the id of the machine that it says it is from.
 
         Raises:
-            Refused: it is not a UUID.
+            HeartbeatRefused: it is not a UUID.
         """
         try:
             return UUID(self.machine)
         except ValueError as error:
-            raise Refused(
+            raise HeartbeatRefused(
                 HTTPStatus.BAD_REQUEST,
                 "the id of the machine, in the header Shepherd-Machine or the batch, is not a UUID",
             ) from error
@@ -92,14 +92,14 @@ class SignedBody:
         *told_interval* is the interval in the answer, in seconds; the answer may be lost.
 
         Raises:
-            Refused: the body is not valid.
+            HeartbeatRefused: the body is not valid.
         """
         try:
             message = HeartbeatRequest.FromString(self.body)
         except DecodeError as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, "the body is not a HeartbeatRequest") from error
+            raise HeartbeatRefused(HTTPStatus.BAD_REQUEST, "the body is not a HeartbeatRequest") from error
         if message.machine_id != str(machine_id):
-            raise Refused(
+            raise HeartbeatRefused(
                 HTTPStatus.BAD_REQUEST,
                 "the machine_id of the body is not that of the header Shepherd-Machine or the batch",
             )
@@ -117,11 +117,13 @@ class SignedBody:
         )
 
 
-def _hardware(report: AgentHardwareReport) -> reports.Hardware:
+def _hardware(report: AgentHardwareReport) -> reports.ReportedHardware:
     node = report.report
     parts = len(node.cpu) + len(node.block_device) + len(node.network_interface) + len(report.warning)
     if parts > _MOST_PARTS:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"the hardware report has {parts} parts, more than {_MOST_PARTS}")
+        raise HeartbeatRefused(
+            HTTPStatus.BAD_REQUEST, f"the hardware report has {parts} parts, more than {_MOST_PARTS}"
+        )
     sums = {
         "hardware_threads": sum(cpu.hardware_threads for cpu in node.cpu),
         "memory_bytes": node.memory_installed_bytes,
@@ -130,15 +132,17 @@ def _hardware(report: AgentHardwareReport) -> reports.Hardware:
     }
     for name, value in sums.items():
         if not 0 <= value <= _LARGEST:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"hardware report: {name} is {value}; it must be 0 to {_LARGEST}")
-    return reports.Hardware(raw=report.SerializeToString(), **sums)
+            raise HeartbeatRefused(
+                HTTPStatus.BAD_REQUEST, f"hardware report: {name} is {value}; it must be 0 to {_LARGEST}"
+            )
+    return reports.ReportedHardware(raw=report.SerializeToString(), **sums)
 
 
-def _installation(report: OSInstallationReport) -> reports.Installation:
+def _installation(report: OSInstallationReport) -> reports.ReportedInstallation:
     outcome = report.WhichOneof("result")
     if outcome is None:
-        raise Refused(HTTPStatus.BAD_REQUEST, "the installation report has no result")
-    return reports.Installation(
+        raise HeartbeatRefused(HTTPStatus.BAD_REQUEST, "the installation report has no result")
+    return reports.ReportedInstallation(
         raw=report.SerializeToString(),
         generation=report.generation,
         result="Success" if outcome == "success" else "Error",

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from nacl.signing import SigningKey
 
 from shepherd_core import telemetry
-from shepherd_core.agent.heartbeats import Refused
-from shepherd_core.agent.received_request import Answer
+from shepherd_core.agent.heartbeats import HeartbeatRefused
+from shepherd_core.agent.received_request import AgentResponse
 from shepherd_core.bmdb.agents import reports
 from shepherd_core.domain.errors.bmdb import BmdbError
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
@@ -82,7 +82,7 @@ class _Entry:
 
     signed: SignedBody
     heartbeat: reports.Heartbeat | None = None
-    answer: Answer | None = None
+    answer: AgentResponse | None = None
     response_key: bytes | None = None
 
 
@@ -97,7 +97,7 @@ class Judgement:
         # Used if a machine has no key, so that the work is the same. Its private half is discarded.
         self._dummy_key = SigningKey.generate().verify_key.encode()
 
-    def judge(self, bodies: Sequence[SignedBody], received: ReceivedRequest) -> list[Answer]:
+    def judge(self, bodies: Sequence[SignedBody], received: ReceivedRequest) -> list[AgentResponse]:
         """
         Record the heartbeats in *bodies* and return the answer to each, also if the BMDB is down.
 
@@ -115,7 +115,7 @@ class Judgement:
             try:
                 machine_id = entry.signed.machine_id()
                 _next_round(rounds, machine_id)[machine_id] = entry
-            except Refused as refusal:
+            except HeartbeatRefused as refusal:
                 entry.answer = received.refuse(refusal, machine_id)
         try:
             for each in filter(None, rounds):
@@ -187,29 +187,29 @@ class Judgement:
                 entry.heartbeat = heartbeat = entry.signed.heartbeat(machine_id, agent.key, interval)
                 self._check_pace(agent, heartbeat, now)
                 heartbeats.append(heartbeat)
-            except Refused as refusal:
+            except HeartbeatRefused as refusal:
                 entry.answer = received.refuse(refusal, machine_id)
         if not heartbeats:
             return
-        replies = reports.accept_heartbeats(self._connection, heartbeats, self._limits.stale_seconds)
+        outcomes = reports.accept_heartbeats(self._connection, heartbeats, self._limits.stale_seconds)
         for heartbeat in heartbeats:
-            reply = replies.get(heartbeat.machine_id)
-            if reply is None:
+            outcome = outcomes.get(heartbeat.machine_id)
+            if outcome is None:
                 continue
             agent, entry = agents[heartbeat.machine_id], entries[heartbeat.machine_id]
-            if reply.locked:
+            if outcome.locked:
                 entry.answer = received.unavailable()
                 continue
             agent.reported_at = now
             agent.hardware_at = now if heartbeat.hardware is not None else agent.hardware_at
-            if reply.refused:
+            if outcome.refused:
                 text = "the generation of the installation report goes backwards, or was never asked for"
-                backwards = Refused(HTTPStatus.BAD_REQUEST, text, time=reply.time)
+                backwards = HeartbeatRefused(HTTPStatus.BAD_REQUEST, text, time=outcome.time)
                 entry.answer = received.refuse(backwards, heartbeat.machine_id)
             else:
                 endpoint = received.told(heartbeat.machine_id)
-                response = _response(reply, endpoint, interval, agent.relay, relayed=received.relayed)
-                entry.answer = Answer(HTTPStatus.OK, reply.time, response)
+                response = _response(outcome, endpoint, interval, agent.relay, relayed=received.relayed)
+                entry.answer = AgentResponse(HTTPStatus.OK, outcome.time, response)
 
     def _relay(self, agent: reports.Agent) -> str:
         """Return the relay that an agent should report through; empty: none, or it would not recognize our answers."""
@@ -222,7 +222,7 @@ class Judgement:
             times.append((known.hardware_at, self._limits.hardware_seconds, "hardware reports"))
         for last, seconds, what in times:
             if 0 <= now - last < seconds * 1000:
-                raise Refused(HTTPStatus.TOO_MANY_REQUESTS, f"{what} come more often than every {seconds:g} s")
+                raise HeartbeatRefused(HTTPStatus.TOO_MANY_REQUESTS, f"{what} come more often than every {seconds:g} s")
 
     def _why_not_accepted(self, heartbeat: reports.Heartbeat, agent: reports.Agent) -> str:
         """Return why a heartbeat with a valid signature was not recorded."""
@@ -242,21 +242,21 @@ def _next_round(rounds: Sequence[dict[UUID, _Entry]], machine_id: UUID) -> dict[
         if machine_id not in each:
             return each
     text = f"there are more than {len(rounds)} heartbeats of one machine in the batch"
-    raise Refused(HTTPStatus.TOO_MANY_REQUESTS, text)
+    raise HeartbeatRefused(HTTPStatus.TOO_MANY_REQUESTS, text)
 
 
-def _unauthorized(why: str, agent: reports.Agent) -> Refused:
-    return Refused(HTTPStatus.UNAUTHORIZED, "not authorized", why, agent.time)
+def _unauthorized(why: str, agent: reports.Agent) -> HeartbeatRefused:
+    return HeartbeatRefused(HTTPStatus.UNAUTHORIZED, "not authorized", why, agent.time)
 
 
-def _response(report: reports.HeartbeatReply, endpoint: str, interval: int, relay: str, *, relayed: bool) -> bytes:
+def _response(outcome: reports.HeartbeatOutcome, endpoint: str, interval: int, relay: str, *, relayed: bool) -> bytes:
     """Return the HeartbeatResponse."""
     response = HeartbeatResponse(endpoint=endpoint, report_interval_seconds=interval)
-    if report.request is None:
+    if outcome.request is None:
         response.relay = relay
     elif not relayed:
         # May contain secrets, which no relay brings. The response names no relay, so the next heartbeat comes directly.
-        generation, raw = report.request
+        generation, raw = outcome.request
         response.installation_request.MergeFromString(raw)
         response.installation_request.generation = generation
     return response.SerializeToString()

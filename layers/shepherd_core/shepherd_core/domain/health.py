@@ -67,7 +67,7 @@ class LocationStats:
 
 
 @dataclass(slots=True)
-class Access:
+class SshReach:
     """The numbers of machines that SSH reaches, and does not reach although a step should have brought them back."""
 
     unreached: int = 0
@@ -75,6 +75,6 @@ class Access:
     reached: int = 0
     """Machines on which SSH started an agent in the last hour."""
 
-    def __add__(self, other: Access) -> Access:
+    def __add__(self, other: SshReach) -> SshReach:
         """Return the figures of both together."""
-        return Access(self.unreached + other.unreached, self.reached + other.reached)
+        return SshReach(self.unreached + other.unreached, self.reached + other.reached)

@@ -60,7 +60,7 @@ class RateLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Origin:
     """The origin of a machine that is recorded."""
 
     metric: Metric
@@ -155,7 +155,7 @@ class Provisioner:
             provisioning.set_aside(session, provided.machine_id, "the provider does not have it")
         for intent, machine in plan.complete:
             self._record(
-                session, intent.machine_id, machine, _Outcome(Metric.INTENTS_COMPLETED, age_seconds=intent.age_seconds)
+                session, intent.machine_id, machine, _Origin(Metric.INTENTS_COMPLETED, age_seconds=intent.age_seconds)
             )
         for intent in plan.abandon:
             self._abandon(session, intent)
@@ -236,7 +236,7 @@ class Provisioner:
                 self._penalize(session, intent, error)
             self._counts[Metric.INCOMPLETE] = 1
             return False
-        self._record(session, intent.machine_id, machine, _Outcome(Metric.CREATED, created=not creation.takes_over))
+        self._record(session, intent.machine_id, machine, _Origin(Metric.CREATED, created=not creation.takes_over))
         return True
 
     def _penalize_forbidden(self, session: Session) -> None:
@@ -251,12 +251,12 @@ class Provisioner:
         for intent, error in self._forbidden:
             self._penalize(session, intent, error)
 
-    def _record(self, session: Session, machine_id: UUID, machine: Machine, outcome: _Outcome) -> None:
+    def _record(self, session: Session, machine_id: UUID, machine: Machine, origin: _Origin) -> None:
         usual = self._rates.boot_seconds if self._rates.boot_seconds is not None else self._provider.boot_seconds
-        left = max(0.0, usual - outcome.age_seconds) if machine.status is ProviderStatus.PROVISIONING else 0.0
+        left = max(0.0, usual - origin.age_seconds) if machine.status is ProviderStatus.PROVISIONING else 0.0
         name = self._provider.name
-        provisioning.provide(session, name, machine_id, machine, created=outcome.created, boot_seconds=left)
-        self._recorded(machine_id, machine, outcome.metric)
+        provisioning.provide(session, name, machine_id, machine, created=origin.created, boot_seconds=left)
+        self._recorded(machine_id, machine, origin.metric)
 
     def _recorded(self, machine_id: UUID, machine: Machine, metric: Metric) -> None:
         self._counts[metric] += 1

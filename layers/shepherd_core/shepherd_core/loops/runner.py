@@ -32,7 +32,7 @@ from shepherd_core.domain.errors import ConfigError, Fault, NoLongerDue, Shepher
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.loops.base import Closing, Task, cause_of, tick_head
 from shepherd_core.loops.claims import THREAD, Claims
-from shepherd_core.loops.thread_messages import Messages, Question, Result
+from shepherd_core.loops.thread_messages import Messages, Question, WorkResult
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ class _Run(Generic[F]):
 
     def _work_on(self, task: Task) -> None:
         try:
-            self.messages.put(Result(task.work, self.loop.work_on(task)))
+            self.messages.put(WorkResult(task.work, self.loop.work_on(task)))
         except Exception as error:  # noqa: BLE001 - handed to the thread that commits and logs
-            self.messages.put(Result(task.work, error=error))
+            self.messages.put(WorkResult(task.work, error=error))
 
     def _answer(self, questions: Sequence[Question]) -> None:
         """Answer all questions of a kind with one statement. Abandoned work is refused; all, if a statement fails."""

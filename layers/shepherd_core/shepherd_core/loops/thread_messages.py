@@ -23,7 +23,7 @@ F = TypeVar("F")
 
 
 @dataclass(frozen=True, slots=True)
-class Result(Generic[F]):
+class WorkResult(Generic[F]):
     """The outcome of the work on one machine."""
 
     work: Work
@@ -48,10 +48,10 @@ class Messages(Generic[F]):
     """The messages of one invocation that have not been read."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[Result[F] | Question] = SimpleQueue()
+        self._queue: SimpleQueue[WorkResult[F] | Question] = SimpleQueue()
         self._closed = False
 
-    def put(self, result: Result[F]) -> None:
+    def put(self, result: WorkResult[F]) -> None:
         """Leave the outcome of the work on a machine."""
         self._queue.put(result)
 
@@ -75,14 +75,14 @@ class Messages(Generic[F]):
         if refusal is not None:
             raise refusal
 
-    def collect(self, seconds: float) -> tuple[list[Result[F]], list[Question]]:
+    def collect(self, seconds: float) -> tuple[list[WorkResult[F]], list[Question]]:
         """Return the messages that are there; wait *seconds* at most for the first."""
         try:
             received = [self._queue.get(timeout=seconds), *self._received()]
         except Empty:
             received = []
         return (
-            [message for message in received if isinstance(message, Result)],
+            [message for message in received if isinstance(message, WorkResult)],
             [message for message in received if isinstance(message, Question)],
         )
 
@@ -93,7 +93,7 @@ class Messages(Generic[F]):
             if isinstance(message, Question):
                 message.answer.put(SessionExpired())
 
-    def _received(self) -> list[Result[F] | Question]:
+    def _received(self) -> list[WorkResult[F] | Question]:
         """Return the messages that are there, without waiting."""
         received = []
         try:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from shepherd_core.domain.provider import Provider
 
 
-def changes(listing: Sequence[Machine], known: Sequence[provider_facts.KnownMachine]) -> list[provider_facts.Change]:
+def changes(
+    listing: Sequence[Machine], known: Sequence[provider_facts.KnownMachine]
+) -> list[provider_facts.FactsChange]:
     """
     Return the changes that make the records of *known* machines, all or some, match the complete *listing*.
 
@@ -36,7 +38,7 @@ def changes(listing: Sequence[Machine], known: Sequence[provider_facts.KnownMach
         ListingInvalid: the listing contradicts itself.
     """
     used = in_use(listing, {each.provider_id for each in known})
-    found = [provider_facts.Change(each, _now(each, used.get(each.provider_id))) for each in known]
+    found = [provider_facts.FactsChange(each, _now(each, used.get(each.provider_id))) for each in known]
     return [change for change in found if change.now != change.known.facts]
 
 

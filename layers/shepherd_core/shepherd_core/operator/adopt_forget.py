@@ -8,6 +8,7 @@ that holds the provider's lock. Each may run twice.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _RECENT = "it is not missing yet: the provider may list it later"
 
 
-class Result(StrEnum):
+class ActionResult(StrEnum):
     """The result of an action for one machine."""
 
     READY = "ready"
@@ -42,16 +43,16 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ActionOutcome:
     """The outcome of an action for one machine."""
 
-    result: Result
+    result: ActionResult
     text: str
     """Why; human-readable."""
     provider_id: ProviderId | None = None
     machine_id: UUID | None = None
 
-    def with_result(self, result: Result, text: str) -> Outcome:
+    def with_result(self, result: ActionResult, text: str) -> ActionOutcome:
         """Return the same machine's outcome with another result."""
         return replace(self, result=result, text=text)
 
@@ -69,12 +70,12 @@ class Outcome:
 class OperatorAction(Protocol):
     """One action of an operator on some machines."""
 
-    def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
+    def evaluate(self, first: Comparison, second: Comparison) -> list[ActionOutcome]:
         """Return for each machine, in the order of the command, whether the action is allowed."""
 
     def apply(
-        self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison, deadline: Deadline
-    ) -> Outcome:
+        self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison, deadline: Deadline
+    ) -> ActionOutcome:
         """
         Apply the action to a machine that is ready by the *comparison* made just now.
 
@@ -83,14 +84,34 @@ class OperatorAction(Protocol):
             SessionExpired, BmdbError: likewise, and the session cannot be used any more.
         """
 
-    def finish(self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison) -> Outcome:
+    def finish(
+        self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison
+    ) -> ActionOutcome:
         """Complete a started action if a later *comparison* shows its effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal(ABC):
+    """An action on machines of the BMDB that removes them, or cancels that."""
+
+    machine_ids: tuple[UUID, ...]
+    order: RemovalRequest
+
+    def evaluate(self, first: Comparison, second: Comparison) -> list[ActionOutcome]:
+        """See ``OperatorAction``."""
+        return [self._evaluate(machine_id, first, second) for machine_id in self.machine_ids]
+
+    @abstractmethod
+    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> ActionOutcome:
+        """Return whether the action on this machine is allowed."""
 
 
 class OnePhase:
     """An action that is complete after ``apply``."""
 
-    def finish(self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison) -> Outcome:
+    def finish(
+        self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison
+    ) -> ActionOutcome:
         """See ``OperatorAction``."""
         del session, provider, comparison
         return outcome
@@ -106,77 +127,72 @@ class Adopt(OnePhase):
     """0: no limit."""
     owner: str
 
-    def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
+    def evaluate(self, first: Comparison, second: Comparison) -> list[ActionOutcome]:
         """See ``OperatorAction``."""
         managed = len(second.ledger.provided) + len(second.ledger.intents)
         known = {provided.provider_id: provided.machine_id for provided in second.ledger.provided}
         begun = {intent.machine_id for intent in second.ledger.intents}
-        outcomes: list[Outcome] = []
+        outcomes: list[ActionOutcome] = []
         for name in self.provider_ids:
             then, now = first.drift.get(name), second.drift.get(name)
             if name in known:
-                outcomes.append(Outcome(Result.DONE, "is in the BMDB", name, known[name]))
+                outcomes.append(ActionOutcome(ActionResult.DONE, "is in the BMDB", name, known[name]))
                 continue
             if now is None or now != then:
                 text = _disagreement(then, now) if then or now else "it has not drifted"
-                outcomes.append(Outcome(Result.REFUSED, text, name))
+                outcomes.append(ActionOutcome(ActionResult.REFUSED, text, name))
                 continue
             # Of several machines with one token, the first is the interrupted creation, which *managed* counts already.
             token = second.used[name].token
             intended = token if token in begun else None
             if now.kind is not self.kind:
                 text = f"it is {now.kind}, and {self.kind} machines were to be adopted: {now.text}"
-                outcomes.append(Outcome(Result.REFUSED, text, name))
+                outcomes.append(ActionOutcome(ActionResult.REFUSED, text, name))
             elif intended is None and self.max_machines and managed >= self.max_machines:
-                outcomes.append(Outcome(Result.REFUSED, f"the limit of {self.max_machines} machines is reached", name))
+                outcomes.append(
+                    ActionOutcome(ActionResult.REFUSED, f"the limit of {self.max_machines} machines is reached", name)
+                )
             else:
                 managed += intended is None
                 begun -= {token}
-                outcomes.append(Outcome(Result.READY, now.text, name, intended))
+                outcomes.append(ActionOutcome(ActionResult.READY, now.text, name, intended))
         return outcomes
 
     def apply(
-        self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison, deadline: Deadline
-    ) -> Outcome:
+        self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison, deadline: Deadline
+    ) -> ActionOutcome:
         """See ``OperatorAction``."""
         del deadline
         machine = comparison.used[outcome.provider_id or ProviderId("")]
         machine_id = provisioning.adopt(session, provider.name, machine, outcome.machine_id, operator=self.owner)
-        return replace(outcome, result=Result.DONE, text="adopted", machine_id=machine_id)
+        return replace(outcome, result=ActionResult.DONE, text="adopted", machine_id=machine_id)
 
 
 @dataclass(frozen=True, slots=True)
-class Forget(OnePhase):
+class Forget(Removal, OnePhase):
     """Remove machines from the BMDB that the provider does not have any more."""
 
-    machine_ids: tuple[UUID, ...]
-    order: RemovalRequest
-
-    def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
-        """See ``OperatorAction``."""
-        return [self._evaluate(machine_id, first, second) for machine_id in self.machine_ids]
-
-    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> Outcome:
+    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> ActionOutcome:
         provided = second.machine(machine_id)
         if provided is None:
             return not_managed(machine_id, second)
         name = provided.provider_id
-        outcome = Outcome(Result.REFUSED, "", name, machine_id)
+        outcome = ActionOutcome(ActionResult.REFUSED, "", name, machine_id)
         then, now = first.drift.get(name), second.drift.get(name)
         if first.has(name) or second.has(name):
-            return outcome.with_result(Result.REFUSED, "the provider has it in use; release gives it back")
+            return outcome.with_result(ActionResult.REFUSED, "the provider has it in use; release gives it back")
         if then != now or now is None:
-            return outcome.with_result(Result.REFUSED, _disagreement(then, now) if then or now else _RECENT)
+            return outcome.with_result(ActionResult.REFUSED, _disagreement(then, now) if then or now else _RECENT)
         ready = now.kind in (DriftKind.VANISHED, DriftKind.STRANDED) and not alive(provided)
-        return outcome.with_result(Result.READY if ready else Result.REFUSED, now.text)
+        return outcome.with_result(ActionResult.READY if ready else ActionResult.REFUSED, now.text)
 
     def apply(
-        self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison, deadline: Deadline
-    ) -> Outcome:
+        self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison, deadline: Deadline
+    ) -> ActionOutcome:
         """See ``OperatorAction``."""
         del comparison, deadline
         decommissioning.forget(session, provider.name, machine_id_of(outcome), self.order)
-        return outcome.with_result(Result.DONE, "forgotten")
+        return outcome.with_result(ActionResult.DONE, "forgotten")
 
 
 def _disagreement(first: Drift | None, second: Drift | None) -> str:
@@ -184,20 +200,20 @@ def _disagreement(first: Drift | None, second: Drift | None) -> str:
     return f"the two comparisons do not agree: {then}, then {now}"
 
 
-def not_managed(machine_id: UUID, comparison: Comparison, *, gone: Result = Result.DONE) -> Outcome:
+def not_managed(machine_id: UUID, comparison: Comparison, *, gone: ActionResult = ActionResult.DONE) -> ActionOutcome:
     """Return the outcome for a machine without a record; *gone* is the result if the machine was removed."""
     for tombstone in comparison.ledger.tombstones:
         if tombstone.machine_id == machine_id:
             text = "released" if tombstone.released else "forgotten"
-            return Outcome(gone, text, tombstone.provider_id, machine_id)
+            return ActionOutcome(gone, text, tombstone.provider_id, machine_id)
     begun = any(intent.machine_id == machine_id for intent in comparison.ledger.intents)
     text = (
         "its creation is in progress; the Provisioner completes it" if begun else "it is not a machine of this provider"
     )
-    return Outcome(Result.REFUSED, text, None, machine_id)
+    return ActionOutcome(ActionResult.REFUSED, text, None, machine_id)
 
 
-def machine_id_of(outcome: Outcome) -> UUID:
+def machine_id_of(outcome: ActionOutcome) -> UUID:
     """Return the machine id of an outcome for a machine that is in the BMDB."""
     assert outcome.machine_id is not None
     return outcome.machine_id

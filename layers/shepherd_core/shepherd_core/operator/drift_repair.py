@@ -20,7 +20,7 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.errors.provider import ProviderError
-from shepherd_core.operator.adopt_forget import Result
+from shepherd_core.operator.adopt_forget import ActionResult
 from shepherd_core.rules.drift import Comparison
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.operator.adopt_forget import OperatorAction, Outcome
+    from shepherd_core.operator.adopt_forget import ActionOutcome, OperatorAction
 
 LOCK_SECONDS = 120.0
 """How long to wait for a Provisioner or another operator that holds the lock."""
@@ -69,7 +69,7 @@ class DriftRepair:
 
     def carry_out(
         self, action: OperatorAction, first: Comparison, deadline: Deadline, runtime_info: str
-    ) -> list[Outcome]:
+    ) -> list[ActionOutcome]:
         """
         Compare again, apply what both comparisons allow, and return the outcome for each machine. May run twice.
 
@@ -86,7 +86,7 @@ class DriftRepair:
                 self._apply(action, session, was, outcome, second, deadline)
                 for was, outcome in zip(expected, action.evaluate(first, second), strict=True)
             ]
-            if any(outcome.result is Result.BEGUN for outcome in outcomes):
+            if any(outcome.result is ActionResult.BEGUN for outcome in outcomes):
                 last = self._compare_in(session, deadline)
                 outcomes = [action.finish(session, self.provider, outcome, last) for outcome in outcomes]
             return outcomes
@@ -95,21 +95,21 @@ class DriftRepair:
         self,
         action: OperatorAction,
         session: Session,
-        was: Outcome,
-        outcome: Outcome,
+        was: ActionOutcome,
+        outcome: ActionOutcome,
         comparison: Comparison,
         deadline: Deadline,
-    ) -> Outcome:
+    ) -> ActionOutcome:
         """Apply *action* to a machine that is ready, unless it *was* refused when the operator confirmed."""
-        if outcome.result is not Result.READY:
+        if outcome.result is not ActionResult.READY:
             return outcome
-        if was.result is Result.REFUSED:
-            return outcome.with_result(Result.REFUSED, f"at the first comparison it was refused: {was.text}")
+        if was.result is ActionResult.REFUSED:
+            return outcome.with_result(ActionResult.REFUSED, f"at the first comparison it was refused: {was.text}")
         session.renew()
         try:
             done = action.apply(session, self.provider, outcome, comparison, deadline)
         except (ProviderError, WorkConflict, TimeLimitExceeded) as error:
-            return outcome.with_result(Result.REFUSED, f"{type(error).__name__}: {error}")
+            return outcome.with_result(ActionResult.REFUSED, f"{type(error).__name__}: {error}")
         telemetry.info("operator action applied", **done.record)
         return done
 

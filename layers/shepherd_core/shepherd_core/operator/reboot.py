@@ -23,7 +23,7 @@ from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.errors.provider import NotSupported, ProviderUnavailable
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.remediation import NextStep
-from shepherd_core.operator.adopt_forget import Outcome, Result
+from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
 from shepherd_core.rules.attempts import all_attempts, standing, unanswered_since
 
 if TYPE_CHECKING:
@@ -66,20 +66,20 @@ class Reboot:
             message = f"the provider {self.provider.name} cannot {needed} machines: use the provider's own tools"
             raise NotSupported(message)
 
-    def evaluate(self, machine: Mapping[str, Any]) -> Outcome:
+    def evaluate(self, machine: Mapping[str, Any]) -> ActionOutcome:
         """Return whether the step can be taken on a *machine*, a record of ``search``. Its health does not matter."""
-        outcome = Outcome(Result.READY, str(self.step.name), machine["provider_id"], machine["machine_id"])
+        outcome = ActionOutcome(ActionResult.READY, str(self.step.name), machine["provider_id"], machine["machine_id"])
         if machine["provider_id"] is None:
-            return outcome.with_result(Result.REFUSED, "it is not provided yet")
+            return outcome.with_result(ActionResult.REFUSED, "it is not provided yet")
         if machine["provider"] != self.provider.name:
             return outcome.with_result(
-                Result.REFUSED, f"it is of {machine['provider']}: use the settings of that provider"
+                ActionResult.REFUSED, f"it is of {machine['provider']}: use the settings of that provider"
             )
         return outcome
 
     def carry_out(
         self, machines: Sequence[Mapping[str, Any]], seen_at: datetime, remark: str, runtime_info: str
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[ActionOutcome]:
         """
         Take the step on each of *machines*, as they were seen at *seen_at*, and yield the outcomes as they come.
 
@@ -99,20 +99,20 @@ class Reboot:
         finally:
             session.close()
 
-    def _take(self, session: Session, machine: Mapping[str, Any], seen_at: datetime, remark: str) -> Outcome:
+    def _take(self, session: Session, machine: Mapping[str, Any], seen_at: datetime, remark: str) -> ActionOutcome:
         outcome = self.evaluate(machine)
-        if outcome.result is not Result.READY:
+        if outcome.result is not ActionResult.READY:
             return outcome
         try:
             work = start_work(session, Process.RECOVERY, machine["machine_id"], remark)
         except WorkConflict as error:
-            return outcome.with_result(Result.REFUSED, f"{error}: see shepherdctl machine show")
+            return outcome.with_result(ActionResult.REFUSED, f"{error}: see shepherdctl machine show")
         record = remediation.recovery_records(session, [work])[work]
         if changed := self._changed(machine, record, seen_at):
             cancel(session, [work])
-            return outcome.with_result(Result.REFUSED, changed)
+            return outcome.with_result(ActionResult.REFUSED, changed)
         if not remediation.record_attempts(session, {work: self._decision(session, record)}):
-            return outcome.with_result(Result.REFUSED, "its work was lost: nothing was done")
+            return outcome.with_result(ActionResult.REFUSED, "its work was lost: nothing was done")
         telemetry.info("remediation step of an operator", machine_id=work.machine_id, step=self.step.name)
         deadline = Deadline(self.clock, self.machine_seconds, session.seconds_left)
         return self._ask(session, work, outcome, deadline)
@@ -141,7 +141,7 @@ class Reboot:
         number = 1 + sum(attempt.step == self.step.name for attempt in known.attempts)
         return NextStep(self.step, number, uncounted=known.uncounted, healthy_until=known.healthy_until)
 
-    def _ask(self, session: Session, work: Work, outcome: Outcome, deadline: Deadline) -> Outcome:
+    def _ask(self, session: Session, work: Work, outcome: ActionOutcome, deadline: Deadline) -> ActionOutcome:
         """Ask the provider for the step, and record what came of it."""
         take, provider_id, timeouts, lost = self.step.kind.take, work.provider_id, self.step.timeouts, None
         assert take is not None
@@ -154,7 +154,7 @@ class Reboot:
                 fail(session, {work: self._failure(work, cause, error, untouched=not deadline.interrupted)})
                 if not isinstance(error, ShepherdError):
                     raise
-                return outcome.with_result(Result.REFUSED, cause)
+                return outcome.with_result(ActionResult.REFUSED, cause)
             lost = cause  # the step may have been taken: the next one waits for the grace, as if it was
         ended = finish_recovery(
             session,
@@ -166,10 +166,12 @@ class Reboot:
             lost_answers={} if lost is None else {work: lost},
         )
         if not ended:
-            return outcome.with_result(Result.REFUSED, "the provider accepted, but the work was lost: see its history")
+            return outcome.with_result(
+                ActionResult.REFUSED, "the provider accepted, but the work was lost: see its history"
+            )
         if lost is not None:
-            return outcome.with_result(Result.REFUSED, f"it is unknown whether the provider accepted: {lost}")
-        return outcome.with_result(Result.DONE, "the provider accepted")
+            return outcome.with_result(ActionResult.REFUSED, f"it is unknown whether the provider accepted: {lost}")
+        return outcome.with_result(ActionResult.DONE, "the provider accepted")
 
     def _failure(self, work: Work, cause: str, error: Exception, *, untouched: bool) -> Failure:
         return Failure(

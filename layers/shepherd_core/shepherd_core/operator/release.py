@@ -15,13 +15,19 @@ from typing import TYPE_CHECKING
 from shepherd_core.bmdb.listings import decommissioning
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.operator.adopt_forget import OnePhase, Outcome, Result, machine_id_of, not_managed
+from shepherd_core.operator.adopt_forget import (
+    ActionOutcome,
+    ActionResult,
+    OnePhase,
+    Removal,
+    machine_id_of,
+    not_managed,
+)
 from shepherd_core.rules.drift import YOUNG_SECONDS, alive
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
@@ -32,38 +38,31 @@ RELEASE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(Removal):
     """Return machines to the provider; everything on them is lost."""
 
-    machine_ids: tuple[UUID, ...]
-    order: RemovalRequest
-
-    def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
-        """See ``OperatorAction``."""
-        return [self._evaluate(machine_id, first, second) for machine_id in self.machine_ids]
-
-    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> Outcome:
+    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> ActionOutcome:
         provided = second.machine(machine_id)
         if provided is None:
             return not_managed(machine_id, second)
         name = provided.provider_id
-        outcome = Outcome(Result.REFUSED, "", name, machine_id)
+        outcome = ActionOutcome(ActionResult.REFUSED, "", name, machine_id)
         if provided.released_seconds is not None and not second.has(name):
-            return outcome.with_result(Result.BEGUN, "released")
+            return outcome.with_result(ActionResult.BEGUN, "released")
         if first.machine(machine_id) is None or first.has(name) != second.has(name):
             return outcome.with_result(
-                Result.REFUSED, "the two comparisons do not agree whether the provider has it in use"
+                ActionResult.REFUSED, "the two comparisons do not agree whether the provider has it in use"
             )
         if not second.has(name) and provided.asked_seconds is None:
-            return outcome.with_result(Result.REFUSED, "the provider does not have it in use; forget removes it")
+            return outcome.with_result(ActionResult.REFUSED, "the provider does not have it in use; forget removes it")
         if alive(provided) and not self.order.despite_heartbeat:
             text = f"its agent reported {provided.heartbeat_seconds:.0f} s ago"
-            return outcome.with_result(Result.REFUSED, text)
-        return outcome.with_result(Result.READY, "will be released")
+            return outcome.with_result(ActionResult.REFUSED, text)
+        return outcome.with_result(ActionResult.READY, "will be released")
 
     def apply(
-        self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison, deadline: Deadline
-    ) -> Outcome:
+        self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison, deadline: Deadline
+    ) -> ActionOutcome:
         """See ``OperatorAction``. The record comes first, so that the reason is on record when the machine is gone."""
         del comparison
         machine_id, name = machine_id_of(outcome), outcome.provider_id or ProviderId("")
@@ -79,48 +78,44 @@ class Release:
             raise
         decommissioning.accept_release(session, machine_id)
         return outcome.with_result(
-            Result.BEGUN, "accepted; it counts as a machine until the provider does not list it any more"
+            ActionResult.BEGUN, "accepted; it counts as a machine until the provider does not list it any more"
         )
 
-    def finish(self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison) -> Outcome:
+    def finish(
+        self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison
+    ) -> ActionOutcome:
         """See ``OperatorAction``. The Provisioner completes releases of machines that are still listed."""
-        if outcome.result is not Result.BEGUN or outcome.provider_id is None or comparison.has(outcome.provider_id):
+        name = outcome.provider_id
+        if outcome.result is not ActionResult.BEGUN or name is None or comparison.has(name):
             return outcome
         removed = decommissioning.remove_released(session, provider.name, machine_id_of(outcome))
-        return outcome.with_result(Result.DONE, "released") if removed else outcome
+        return outcome.with_result(ActionResult.DONE, "released") if removed else outcome
 
 
 @dataclass(frozen=True, slots=True)
-class CancelRelease(OnePhase):
+class CancelRelease(Removal, OnePhase):
     """Cancel the release of machines whose release was requested and did not happen."""
 
-    machine_ids: tuple[UUID, ...]
-    order: RemovalRequest
-
-    def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
-        """See ``OperatorAction``."""
-        return [self._evaluate(machine_id, first, second) for machine_id in self.machine_ids]
-
-    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> Outcome:
+    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> ActionOutcome:
         provided = second.machine(machine_id)
         if provided is None:
-            return not_managed(machine_id, second, gone=Result.REFUSED)
-        outcome = Outcome(Result.REFUSED, "", provided.provider_id, machine_id)
+            return not_managed(machine_id, second, gone=ActionResult.REFUSED)
+        outcome = ActionOutcome(ActionResult.REFUSED, "", provided.provider_id, machine_id)
         if provided.asked_seconds is None:
-            return outcome.with_result(Result.DONE, "its release is not requested")
+            return outcome.with_result(ActionResult.DONE, "its release is not requested")
         if provided.released_seconds is not None:
-            return outcome.with_result(Result.REFUSED, "the provider accepted its release")
+            return outcome.with_result(ActionResult.REFUSED, "the provider accepted its release")
         if not (first.has(provided.provider_id) and second.has(provided.provider_id)):
-            return outcome.with_result(Result.REFUSED, "the provider does not have it in use")
+            return outcome.with_result(ActionResult.REFUSED, "the provider does not have it in use")
         if provided.asked_seconds <= YOUNG_SECONDS:
             text = f"its release was requested {provided.asked_seconds:.0f} s ago and may still take effect"
-            return outcome.with_result(Result.REFUSED, text)
-        return outcome.with_result(Result.READY, "will be kept")
+            return outcome.with_result(ActionResult.REFUSED, text)
+        return outcome.with_result(ActionResult.READY, "will be kept")
 
     def apply(
-        self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison, deadline: Deadline
-    ) -> Outcome:
+        self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison, deadline: Deadline
+    ) -> ActionOutcome:
         """See ``OperatorAction``."""
         del comparison, deadline
         decommissioning.cancel_release(session, provider.name, machine_id_of(outcome), self.order)
-        return outcome.with_result(Result.DONE, "kept")
+        return outcome.with_result(ActionResult.DONE, "kept")

@@ -65,7 +65,7 @@ class Attributes(ApiObject):
     site: Text | None = None
 
 
-class Server(ApiObject):
+class LatitudeServer(ApiObject):
     """One server."""
 
     id: Id
@@ -88,7 +88,7 @@ class Server(ApiObject):
         )
 
 
-class Key(ApiObject):
+class LatitudeKey(ApiObject):
     """The attributes of an SSH key."""
 
     name: Text | None = None
@@ -118,7 +118,7 @@ class LatitudeProvider(Provider):
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
         """Return one of our servers."""
         answer = self._api.get(f"/servers/{segment(provider_id)}", deadline, missing=MachineNotFound)
-        server = parse(Server, at(answer, "data"), f"server {provider_id}")
+        server = parse(LatitudeServer, at(answer, "data"), f"server {provider_id}")
         machine = server.machine(self._fleet)
         if machine is None or server.id != provider_id or server.attributes.project.id != self._fleet:
             raise MachineNotFound(f"server {provider_id} is not one of ours in the project {self._fleet}")
@@ -137,7 +137,7 @@ class LatitudeProvider(Provider):
                 **self._installed(name_of(token, capacity.capacity_id), deadline),
             }
             answer = self._api.post("/servers", _document("servers", wanted), deadline)
-            server = parse(Server, at(answer, "data"), "the new server")
+            server = parse(LatitudeServer, at(answer, "data"), "the new server")
             machine = server.machine(self._fleet)
             if machine is None or machine.token != token:  # not a refusal, which would forget a server that is paid for
                 raise ProviderUnavailable(f"server {server.id}, which was made, has another host name")
@@ -177,13 +177,13 @@ class LatitudeProvider(Provider):
 
     def _machines(self, deadline: Deadline) -> list[Machine]:
         entries = listed(self._api, "/servers", deadline, _PAGES, {"filter[project]": self._fleet, **_TOTAL})
-        servers = [parse(Server, entry, f"server {entry['id']!r:.80}", ListingInvalid) for entry in entries]
+        servers = [parse(LatitudeServer, entry, f"server {entry['id']!r:.80}", ListingInvalid) for entry in entries]
         ours = (server.machine(self._fleet) for server in servers if server.attributes.project.id == self._fleet)
         return [machine for machine in ours if machine is not None]
 
     def _keys(self, deadline: Deadline) -> list[StoredKey]:
         entries = listed(self._api, "/ssh_keys", deadline, _PAGES, _TOTAL)
-        keys = ((str(entry["id"]), parse(Key, entry.get("attributes"), "an SSH key")) for entry in entries)
+        keys = ((str(entry["id"]), parse(LatitudeKey, entry.get("attributes"), "an SSH key")) for entry in entries)
         return [StoredKey(key_id, key.name, key.public_key, key.created_at) for key_id, key in keys]
 
     def _add_key(self, name: str, line: str, deadline: Deadline) -> None:

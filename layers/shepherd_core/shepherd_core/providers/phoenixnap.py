@@ -51,7 +51,7 @@ def read_name(name: str) -> tuple[str, UUID] | None:
     return (f"{found[1]}/{found[2]}", token) if found and token else None
 
 
-class Server(ApiObject):
+class PhoenixnapServer(ApiObject):
     """One server."""
 
     id: Id
@@ -110,7 +110,7 @@ class PhoenixnapProvider(Provider):
             if any(each.provider_id == provider_id for each in self._machines(deadline)):
                 raise
             raise MachineNotFound(f"server {provider_id} is not listed") from None
-        server = parse(Server, answer, f"server {provider_id}")
+        server = parse(PhoenixnapServer, answer, f"server {provider_id}")
         if (machine := server.machine(self._fleet)) is None or server.id != provider_id:
             raise MachineNotFound(f"server {provider_id} is not one of the fleet {self._fleet}")
         return machine
@@ -133,7 +133,9 @@ class PhoenixnapProvider(Provider):
                 },
                 **keys,
             }
-            machine = parse(Server, self._api.post("/servers", wanted, deadline), "the new server").machine(self._fleet)
+            machine = parse(PhoenixnapServer, self._api.post("/servers", wanted, deadline), "the new server").machine(
+                self._fleet
+            )
             if machine is None:
                 raise ProviderUnavailable("the new server is not the one that was asked for")
             return machine
@@ -169,7 +171,7 @@ class PhoenixnapProvider(Provider):
 
     def _machines(self, deadline: Deadline) -> list[Machine]:
         entries = listed(self._api, "/servers", deadline, OnePage())
-        servers = (parse(Server, entry, f"server {entry['id']!r:.80}", ListingInvalid) for entry in entries)
+        servers = (parse(PhoenixnapServer, entry, f"server {entry['id']!r:.80}", ListingInvalid) for entry in entries)
         return [machine for server in servers if (machine := server.machine(self._fleet)) is not None]
 
 

@@ -54,7 +54,7 @@ class Ip(ApiObject):
     version: str = ""
 
 
-class Server(ApiObject):
+class ScalewayServer(ApiObject):
     """One server."""
 
     id: Id
@@ -84,7 +84,7 @@ class Server(ApiObject):
         )
 
 
-class Key(ApiObject):
+class ScalewayKey(ApiObject):
     """An SSH key."""
 
     id: Id
@@ -128,7 +128,7 @@ class ScalewayProvider(Provider):
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
         """Return one of our servers."""
         answer = self._api.get(f"{self._servers}/{segment(provider_id)}", deadline, missing=MachineNotFound)
-        server = parse(Server, answer, f"server {provider_id}")
+        server = parse(ScalewayServer, answer, f"server {provider_id}")
         if (machine := server.machine(self._settings)) is None or server.id != provider_id:
             raise MachineNotFound(f"server {provider_id} is not one of the fleet {self._settings.scaleway_fleet}")
         return machine
@@ -148,7 +148,7 @@ class ScalewayProvider(Provider):
                 "install": self._install(token, deadline),
             }
             with self._key.watched():
-                made = parse(Server, self._api.post(self._servers, wanted, deadline), "the new server")
+                made = parse(ScalewayServer, self._api.post(self._servers, wanted, deadline), "the new server")
             if (machine := made.machine(self._settings)) is None:
                 raise ProviderUnavailable("the new server has another tag or project than it was ordered with")
             return machine
@@ -184,12 +184,14 @@ class ScalewayProvider(Provider):
 
     def _machines(self, deadline: Deadline) -> list[Machine]:
         entries = listed(self._api, self._servers, deadline, _PAGES, {"project_id": self._settings.scaleway_project})
-        servers = [parse(Server, entry, f"server {entry['id']!r:.80}", ListingInvalid) for entry in entries]
+        servers = [parse(ScalewayServer, entry, f"server {entry['id']!r:.80}", ListingInvalid) for entry in entries]
         return [machine for server in servers if (machine := server.machine(self._settings)) is not None]
 
     def _keys(self, deadline: Deadline) -> list[StoredKey]:
         params = {"project_id": self._settings.scaleway_project, "disabled": "false"}
-        keys = [parse(Key, each, "an SSH key") for each in listed(self._api, _KEYS, deadline, _KEY_PAGES, params)]
+        keys = [
+            parse(ScalewayKey, each, "an SSH key") for each in listed(self._api, _KEYS, deadline, _KEY_PAGES, params)
+        ]
         return [StoredKey(key.id, key.name, key.public_key, key.created_at or "") for key in keys]
 
     def _add_key(self, name: str, line: str, deadline: Deadline) -> None:

@@ -22,7 +22,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.health import Access, LocationStats, Unhealthy
+from shepherd_core.domain.health import LocationStats, SshReach, Unhealthy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,7 +69,7 @@ class BreakerLimits:
         return self.unhealthy if kind is Unhealthy.STOPPED_REPORTING else self.never_reported
 
 
-def ssh_outages(ssh: Mapping[str | None, Access]) -> dict[str, str]:
+def ssh_outages(ssh: Mapping[str | None, SshReach]) -> dict[str, str]:
     """
     Return the locations where SSH fails for so many machines that the fault is probably not theirs, and why.
 
@@ -78,7 +78,7 @@ def ssh_outages(ssh: Mapping[str | None, Access]) -> dict[str, str]:
     found = {
         location: reason for location, each in ssh.items() if location is not None and (reason := _unreachable(each))
     }
-    if not found and (reason := _unreachable(sum(ssh.values(), Access()))):
+    if not found and (reason := _unreachable(sum(ssh.values(), SshReach()))):
         return {WHOLE_PROVIDER: reason}
     return found
 
@@ -129,11 +129,11 @@ def total(stats: Iterable[LocationStats]) -> LocationStats:
     return sum(stats, LocationStats())
 
 
-def _unreachable(access: Access) -> str | None:
-    if access.unreached < _UNREACHED or access.unreached <= access.reached:
+def _unreachable(reach: SshReach) -> str | None:
+    if reach.unreached < _UNREACHED or reach.unreached <= reach.reached:
         return None
     return (
-        f"SSH does not reach {access.unreached} machines that should have come back, and reached {access.reached} "
+        f"SSH does not reach {reach.unreached} machines that should have come back, and reached {reach.reached} "
         "in the last hour: check network, firewall and key"
     )
 

@@ -19,7 +19,7 @@ from shepherd_core.settings.providers import PROVIDERS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shepherd_core.settings.checks.rule import Rule
+    from shepherd_core.settings.checks.rule import SettingsRule
 
     All = Mapping[str, Mapping[str, Any]]
     """
@@ -39,7 +39,7 @@ def check(settings: All) -> list[str]:
     return [fault for rule in RULES for fault in _faults(rule, settings)]
 
 
-def _faults(rule: Rule, settings: All) -> Iterator[str]:
+def _faults(rule: SettingsRule, settings: All) -> Iterator[str]:
     parts = [key.partition(".")[::2] for key in (*rule.keys, *rule.facts)]
     if not all(name in settings.get(function, {}) for function, name in parts):
         return

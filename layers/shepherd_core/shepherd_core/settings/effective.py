@@ -43,7 +43,7 @@ _PROVIDER, _DEPLOYMENT, _RECOVERER = "provider", "deployment", "recoverer"
 _STAND_INS: dict[type, Any] = {str: "https://stand-in.invalid", int: 1}
 
 
-class Source(StrEnum):
+class ValueSource(StrEnum):
     """The source of a value."""
 
     DEFAULT = "default"
@@ -58,7 +58,7 @@ class Value:
     """An effective value."""
 
     value: Any
-    source: Source
+    source: ValueSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +135,13 @@ def _read(
     return {
         name: Value(
             getattr(settings, name),
-            Source.ENVIRONMENT
+            ValueSource.ENVIRONMENT
             if name in environment
-            else Source.DOCUMENT
+            else ValueSource.DOCUMENT
             if name in from_document
-            else Source.DEPLOYMENT
+            else ValueSource.DEPLOYMENT
             if name in defaults
-            else Source.DEFAULT,
+            else ValueSource.DEFAULT,
         )
         for name in fields
         if name not in absent

@@ -154,7 +154,7 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
         SecretError: a password cannot be read or created. Call again.
         RolesRefused, BmdbError, TimeLimitExceeded: as ``make_roles.make``.
     """
-    from shepherd_core.bmdb.schema.make_roles import Login, make  # noqa: PLC0415 - only the Migrator needs it
+    from shepherd_core.bmdb.schema.make_roles import RoleLogin, make  # noqa: PLC0415 - only the Migrator needs it
 
     (settings,) = load(MigratorSettings)
     if settings.bmdb_roles is None:
@@ -166,7 +166,7 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
         parameter = own.bmdb_password_parameter if own.bmdb_auth == "password" else None
         password = None if parameter is None else partial(store.create_once, parameter, partial(token_urlsafe, 32))
         connections = settings.agent_api_connections if role == "agent-api" else None
-        logins[role] = Login(own.bmdb_user, password, iam=own.bmdb_auth == "iam", connections=connections)
+        logins[role] = RoleLogin(own.bmdb_user, password, iam=own.bmdb_auth == "iam", connections=connections)
     make(connection, logins, deadline)
     return [login.user for login in logins.values()]
 

@@ -157,7 +157,7 @@ def test_a_machine_that_leaves_the_place_of_an_ssh_outage_is_due_at_once(fleet: 
     assert provider_facts.begin(session, PROVIDER, None)
     (known,) = provider_facts.known(session.connection, PROVIDER, everything=True)
     now = replace(known.facts, location=THERE if moved else HERE, address="192.0.2.1")
-    assert provider_facts.write(session, PROVIDER, [provider_facts.Change(known, now)])
+    assert provider_facts.write(session, PROVIDER, [provider_facts.FactsChange(known, now)])
     assert ids(claimed(session, RECOVER)) == ([machine] if moved else [])
 
 

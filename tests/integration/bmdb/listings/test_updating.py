@@ -11,7 +11,7 @@ from uuid import UUID
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.listings import provider_facts
-from shepherd_core.bmdb.listings.provider_facts import Change, ListingStatus
+from shepherd_core.bmdb.listings.provider_facts import FactsChange, ListingStatus
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.domain.errors.bmdb import SessionExpired
@@ -53,7 +53,7 @@ def holder(fleet: Fleet) -> Session:
     return session
 
 
-def a_change(fleet: Fleet) -> Change:
+def a_change(fleet: Fleet) -> FactsChange:
     """Return a change of a running machine."""
     machine_id = fleet.provided_machine()
     record(fleet, machine_id)
@@ -62,7 +62,7 @@ def a_change(fleet: Fleet) -> Change:
         for each in provider_facts.known(fleet.connection, PROVIDER, everything=True)
         if each.machine_id == machine_id
     )
-    return Change(known, replace(known.facts, location="fra"))
+    return FactsChange(known, replace(known.facts, location="fra"))
 
 
 def location(fleet: Fleet, machine_id: UUID) -> str | None:
@@ -169,7 +169,7 @@ def test_a_statement_that_waited_while_the_place_was_taken_writes_nothing(fleet:
     """The new Updater reads the facts next; from then on they must not change without it."""
     change = a_change(fleet)
     heir = fleet.open_session()
-    written: list[Future[list[Change]]] = []
+    written: list[Future[list[FactsChange]]] = []
     with ThreadPoolExecutor(1) as pool:
 
         def take() -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.agents import installation, reports
-from shepherd_core.bmdb.agents.reports import HeartbeatReply
+from shepherd_core.bmdb.agents.reports import HeartbeatOutcome
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, NetworkInterface, Node
 from shepherd_core.domain.pb.callback_pb2 import (
@@ -41,9 +41,9 @@ def heard(
     fleet: Fleet,
     machine_id: UUID,
     *,
-    hardware: reports.Hardware | None = None,
-    installation: reports.Installation | None = None,
-) -> HeartbeatReply | None:
+    hardware: reports.ReportedHardware | None = None,
+    installation: reports.ReportedInstallation | None = None,
+) -> HeartbeatOutcome | None:
     """Let the agent of a started machine send a heartbeat, and return what it is told."""
     agent = reports.reporting_agents(fleet.connection, [machine_id])[machine_id]
     signed_at = max(agent.time, (agent.signed_at or 0) + 1)
@@ -60,7 +60,7 @@ def reported(fleet: Fleet, machine_id: UUID, generation: int, error: str | None 
         report.success.SetInParent()
     else:
         report.error.error = error
-    installation = reports.Installation(
+    installation = reports.ReportedInstallation(
         raw=report.SerializeToString(), generation=generation, result="Success" if error is None else "Error"
     )
     assert heard(fleet, machine_id, installation=installation)
@@ -68,7 +68,7 @@ def reported(fleet: Fleet, machine_id: UUID, generation: int, error: str | None 
 
 def reported_hardware(fleet: Fleet, machine_id: UUID, report: AgentHardwareReport) -> None:
     """Let the agent report what its machine consists of."""
-    hardware = reports.Hardware(
+    hardware = reports.ReportedHardware(
         raw=report.SerializeToString(), hardware_threads=1, memory_bytes=1, disks=1, disk_bytes=1
     )
     assert heard(fleet, machine_id, hardware=hardware)

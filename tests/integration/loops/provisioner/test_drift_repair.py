@@ -22,7 +22,7 @@ from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.updater import Updater
-from shepherd_core.operator.adopt_forget import Adopt, Forget, OperatorAction, Outcome, Result
+from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, Adopt, Forget, OperatorAction
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.providers.equinix.objects import token_tag
@@ -62,26 +62,28 @@ class Operator:
         self.clock = clock
         self.resolution = DriftRepair(provider, fleet.connection, clock, 0, 60, interval)
 
-    def resolve(self, remedy: OperatorAction, meanwhile: Callable[[], object] = lambda: None) -> list[Outcome]:
+    def resolve(self, remedy: OperatorAction, meanwhile: Callable[[], object] = lambda: None) -> list[ActionOutcome]:
         """Look, let happen what happens *meanwhile*, and do it."""
         deadline = Deadline(self.clock, 600)
         first = self.resolution.compare(deadline)
         meanwhile()
         return self.resolution.carry_out(remedy, first, deadline, "a test")
 
-    def adopt(self, *names: str, kind: DriftKind = DriftKind.ADOPTABLE, most: int = 0, **how: Any) -> list[Outcome]:
+    def adopt(
+        self, *names: str, kind: DriftKind = DriftKind.ADOPTABLE, most: int = 0, **how: Any
+    ) -> list[ActionOutcome]:
         """Adopt machines."""
         return self.resolve(Adopt(tuple(map(ProviderId, names)), kind, most, ORDER.owner), **how)
 
-    def forget(self, *machine_ids: UUID, **how: Any) -> list[Outcome]:
+    def forget(self, *machine_ids: UUID, **how: Any) -> list[ActionOutcome]:
         """Forget machines."""
         return self.resolve(Forget(machine_ids, ORDER), **how)
 
-    def release(self, *machine_ids: UUID, despite_heartbeat: bool = False, **how: Any) -> list[Outcome]:
+    def release(self, *machine_ids: UUID, despite_heartbeat: bool = False, **how: Any) -> list[ActionOutcome]:
         """Release machines."""
         return self.resolve(Release(machine_ids, replace(ORDER, despite_heartbeat=despite_heartbeat)), **how)
 
-    def keep(self, *machine_ids: UUID) -> list[Outcome]:
+    def keep(self, *machine_ids: UUID) -> list[ActionOutcome]:
         """Keep machines after all."""
         return self.resolve(CancelRelease(machine_ids, ORDER))
 
@@ -121,7 +123,7 @@ def lister(fleet: Fleet, listed: Listed, clock: ManualClock) -> Operator:
     return Operator(fleet, listed, clock)
 
 
-def results(verdicts: list[Outcome]) -> list[Result]:
+def results(verdicts: list[ActionOutcome]) -> list[ActionResult]:
     """Return what became of the machines."""
     return [verdict.result for verdict in verdicts]
 
@@ -195,7 +197,7 @@ def test_an_adopted_machine_is_one_of_ours(fleet: Fleet, operator: Operator, api
     """It is due for its agent, and no difference any more; to adopt it again changes nothing."""
     made = api.add_active_device(f"{PREFIX}by-hand")
     (verdict,) = operator.adopt(made.id)
-    assert (verdict.result, verdict.machine_id) == (Result.DONE, provided(fleet)[made.id])
+    assert (verdict.result, verdict.machine_id) == (ActionResult.DONE, provided(fleet)[made.id])
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [verdict.machine_id]
     assert operator.adopt(made.id)[0] == replace(verdict, text="is in the BMDB")
     assert intents(fleet) == []
@@ -216,7 +218,7 @@ def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, api: Equi
     """It is the limit of machines to manage, wherever they come from."""
     made = [api.add_active_device(f"{PREFIX}{number}").id for number in range(3)]
     verdicts = operator.adopt(*made, most=2)
-    assert results(verdicts) == [Result.DONE, Result.DONE, Result.REFUSED]
+    assert results(verdicts) == [ActionResult.DONE, ActionResult.DONE, ActionResult.REFUSED]
     assert verdicts[2].text == "the limit of 2 machines is reached"
     assert set(provided(fleet)) == set(made[:2])
 
@@ -225,9 +227,9 @@ def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operat
     """Another deployment's machine is taken from it only by somebody who says that this is meant."""
     strange = api.add_active_device(f"{PREFIX}x", [token_tag(fleet.bare_machine())]).id
     (refused,) = operator.adopt(strange)
-    assert refused.result is Result.REFUSED
+    assert refused.result is ActionResult.REFUSED
     assert refused.text.startswith("it is foreign, and adoptable machines were to be adopted")
-    assert results(operator.adopt(strange, kind=DriftKind.FOREIGN)) == [Result.DONE]
+    assert results(operator.adopt(strange, kind=DriftKind.FOREIGN)) == [ActionResult.DONE]
 
 
 def test_drift_that_the_comparisons_disagree_about_is_left_alone(
@@ -237,10 +239,10 @@ def test_drift_that_the_comparisons_disagree_about_is_left_alone(
     made = api.add_active_device(f"{PREFIX}x")
     (verdict,) = operator.adopt(made.id, meanwhile=lambda: api.forget(made.id))
     assert (verdict.result, verdict.text) == (
-        Result.REFUSED,
+        ActionResult.REFUSED,
         "the two comparisons do not agree: adoptable, then no drift",
     )
-    assert results(operator.adopt("nonsense")) == [Result.REFUSED]
+    assert results(operator.adopt("nonsense")) == [ActionResult.REFUSED]
     assert provided(fleet) == {}
 
 
@@ -248,7 +250,7 @@ def test_machines_are_adopted_while_creations_are_on_hold(fleet: Fleet, operator
     """An operator who repairs drift has often paused the Provisioner."""
     pauses.pause(fleet.connection, owner="me", reason="what a mess")
     made = api.add_active_device(f"{PREFIX}x")
-    assert results(operator.adopt(made.id)) == [Result.DONE]
+    assert results(operator.adopt(made.id)) == [ActionResult.DONE]
     assert set(provided(fleet)) == {made.id}
 
 
@@ -257,11 +259,11 @@ def test_of_two_machines_with_one_token_a_person_decides(fleet: Fleet, operator:
     begun = fleet.bare_machine()
     fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
     one, copy = (api.add_active_device(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xy")
-    assert results(operator.adopt(one)) == [Result.REFUSED]
+    assert results(operator.adopt(one)) == [ActionResult.REFUSED]
     assert operator.adopt(one, kind=DriftKind.DUPLICATED)[0].machine_id == begun
     (second,) = operator.adopt(copy, kind=DriftKind.DUPLICATED)
     assert second.machine_id not in (None, begun)
-    assert results(operator.release(provided(fleet)[copy])) == [Result.DONE]
+    assert results(operator.release(provided(fleet)[copy])) == [ActionResult.DONE]
     assert provided(fleet) == {one: begun}
 
 
@@ -273,7 +275,7 @@ def test_copies_that_are_adopted_together_are_machines_of_their_own(
     fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
     names = [api.add_active_device(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xyz"]
     verdicts = operator.adopt(*names, kind=DriftKind.DUPLICATED, most=2)
-    assert results(verdicts) == [Result.DONE, Result.DONE, Result.REFUSED]
+    assert results(verdicts) == [ActionResult.DONE, ActionResult.DONE, ActionResult.REFUSED]
     assert verdicts[0].machine_id == begun
     assert provided(fleet) == {verdict.provider_id: verdict.machine_id for verdict in verdicts[:2]}
     assert intents(fleet) == []
@@ -293,10 +295,10 @@ def test_a_machine_that_was_refused_when_the_operator_confirmed_is_left_alone(
         fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now() - interval '3 hours'")
 
     verdicts = operator.release(dead, alive, meanwhile=pass_time)
-    assert results(verdicts) == [Result.DONE, Result.REFUSED]
+    assert results(verdicts) == [ActionResult.DONE, ActionResult.REFUSED]
     assert verdicts[1].text.startswith("at the first comparison it was refused: its agent reported")
     assert set(provided(fleet).values()) == {alive}
-    assert results(operator.release(alive)) == [Result.DONE]
+    assert results(operator.release(alive)) == [ActionResult.DONE]
 
 
 def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: Operator) -> None:
@@ -311,7 +313,7 @@ def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: 
     assert operator.provision(max_machines=1)[Metric.CREATED] == 0
 
     (verdict,) = operator.forget(machine_id)
-    assert (verdict.result, verdict.machine_id, verdict.provider_id) == (Result.DONE, machine_id, name)
+    assert (verdict.result, verdict.machine_id, verdict.provider_id) == (ActionResult.DONE, machine_id, name)
     assert tombstones(fleet) == [[machine_id, "Forgotten", "me", "it is slow"]]
     shown = lookup.show_machine(fleet.connection, machine_id)
     assert (shown["decommissioned_provider_id"], shown["provider"], shown["agent_public_key"]) == (name, None, None)
@@ -328,10 +330,10 @@ def test_a_forgotten_machine_that_is_back_can_be_adopted(fleet: Fleet, operator:
     machine_id = device(fleet, api, fleet.provided_machine())
     (made,) = api.devices()
     api.forget(made.id)
-    assert results(operator.forget(machine_id)) == [Result.DONE]
+    assert results(operator.forget(machine_id)) == [ActionResult.DONE]
     back = api.add_active_device(f"{PREFIX}back", [token_tag(machine_id)])
     (verdict,) = operator.adopt(back.id)
-    assert verdict.result is Result.DONE
+    assert verdict.result is ActionResult.DONE
     assert provided(fleet) == {back.id: verdict.machine_id}
     assert verdict.machine_id != machine_id
 
@@ -340,10 +342,10 @@ def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> 
     """Whatever the provider says: it runs our agent, and perhaps somebody's work."""
     machine_id = old(fleet, fleet.unhealthy_machine(silent_for=2 * HOUR - 60))
     (verdict,) = operator.forget(machine_id)
-    assert verdict.result is Result.REFUSED
+    assert verdict.result is ActionResult.REFUSED
     assert "its agent reported 71" in verdict.text
     fleet.pass_time(61)
-    assert results(operator.forget(machine_id)) == [Result.DONE]
+    assert results(operator.forget(machine_id)) == [ActionResult.DONE]
 
 
 def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet, operator: Operator) -> None:
@@ -354,10 +356,10 @@ def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet
     assert remediation.unquarantine(fleet.connection, machine_id, reason="?")
     assert not record_heartbeat(fleet.connection, machine_id)
     (verdict,) = operator.forget(machine_id)
-    assert verdict.result is Result.REFUSED
+    assert verdict.result is ActionResult.REFUSED
     assert "its agent reported 0 s ago" in verdict.text
     fleet.pass_time(2 * HOUR + 1)
-    assert results(operator.forget(machine_id)) == [Result.DONE]
+    assert results(operator.forget(machine_id)) == [ActionResult.DONE]
 
 
 @pytest.mark.parametrize("leave", [decommissioning.forget, decommissioning.request_release])
@@ -390,10 +392,10 @@ def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> 
     session = fleet.open_session()
     (held,) = claimed(session, Process.RECOVERY, provider="equinix")
     (verdict,) = operator.forget(machine_id)
-    assert (verdict.result, held.machine_id) == (Result.REFUSED, machine_id)
+    assert (verdict.result, held.machine_id) == (ActionResult.REFUSED, machine_id)
     assert verdict.text.startswith(f"WorkConflict: machine {machine_id} is being worked on")
     fleet.expire(session)
-    assert results(operator.forget(machine_id)) == [Result.DONE]
+    assert results(operator.forget(machine_id)) == [ActionResult.DONE]
     assert fleet.events(machine_id) == ["Started", "Expired"]
 
 
@@ -405,10 +407,10 @@ def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operat
     begun = fleet.bare_machine()
     fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
     other = fleet.provided_machine("static")
-    assert results(operator.forget(there, young, begun, other)) == [Result.REFUSED] * 4
+    assert results(operator.forget(there, young, begun, other)) == [ActionResult.REFUSED] * 4
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
     (verdict,) = operator.forget(there, meanwhile=lambda: api.forget(made.id))
-    assert (verdict.result, len(provided(fleet))) == (Result.REFUSED, 3)
+    assert (verdict.result, len(provided(fleet))) == (ActionResult.REFUSED, 3)
 
 
 def test_a_machine_that_is_missed_only_by_now_is_not_forgotten_yet(fleet: Fleet, operator: Operator) -> None:
@@ -416,7 +418,7 @@ def test_a_machine_that_is_missed_only_by_now_is_not_forgotten_yet(fleet: Fleet,
     machine_id = fleet.provided_machine("equinix")
     (verdict,) = operator.forget(machine_id, meanwhile=lambda: fleet.pass_time(HOUR))
     assert (verdict.result, verdict.text) == (
-        Result.REFUSED,
+        ActionResult.REFUSED,
         "the two comparisons do not agree: no drift, then vanished",
     )
 
@@ -427,10 +429,10 @@ def test_a_permanently_failed_machine_can_be_removed(fleet: Fleet, operator: Ope
     (made,) = api.devices()
     api.fail(made.id)
     assert operator.forget(machine_id)[0].text == "the provider has it in use; release gives it back"
-    assert results(operator.release(machine_id)) == [Result.DONE]
+    assert results(operator.release(machine_id)) == [ActionResult.DONE]
     gone = old(fleet, fleet.provided_machine())
     fleet.sql("UPDATE machine_provided SET provider_status = 'ProvisioningFailedPermanent'")
-    assert results(operator.forget(gone)) == [Result.DONE]
+    assert results(operator.forget(gone)) == [ActionResult.DONE]
 
 
 # --- release ---
@@ -451,7 +453,7 @@ def test_a_release_is_on_record_before_the_provider_hears_of_it(
     edge.before["release"] = look
     (verdict,) = operator.release(machine_id)
     assert found == [[[machine_id, False]], []]
-    assert verdict.result is Result.DONE
+    assert verdict.result is ActionResult.DONE
     assert (api.devices(), provided(fleet), asked(fleet)) == ([], {}, [])
     assert tombstones(fleet) == [[machine_id, "Released", "me", "it is slow"]]
     assert pauses.pauses_in_force(fleet.connection) == []
@@ -479,7 +481,7 @@ def test_a_release_that_was_cut_off_is_asked_for_again(
         DriftKind.STRANDED if moment == "before" else DriftKind.VANISHED
     ]
     assert operator.provision(max_machines=1)[Metric.CREATED] == 0
-    assert results(operator.release(machine_id)) == [Result.DONE]
+    assert results(operator.release(machine_id)) == [ActionResult.DONE]
     assert (api.devices(), tombstones(fleet)) == ([], [[machine_id, "Released", "me", "it is slow"]])
 
 
@@ -491,7 +493,7 @@ def test_a_released_machine_counts_until_the_provider_has_it_no_more(
     name = known_as(fleet, machine_id)
     listed.put(name)
     (verdict,) = lister.release(machine_id)
-    assert verdict.result is Result.BEGUN
+    assert verdict.result is ActionResult.BEGUN
     for _ in range(2):
         counts = lister.provision(drift_limit=0)
         assert (counts[Metric.MACHINES_TOTAL], counts[Metric.DRIFTED]) == (1, 0)
@@ -506,8 +508,8 @@ def test_a_released_machine_counts_until_the_provider_has_it_no_more(
     listed.put(name)  # listings lag behind; and a token is not needed to know it again
     counts = lister.provision(assimilate=True)
     assert (counts[Metric.ASSIMILATED], counts[Metric.DRIFTED]) == (0, 1)
-    assert results(lister.adopt(name)) == [Result.REFUSED]
-    assert results(lister.adopt(name, kind=DriftKind.DISPUTED)) == [Result.DONE]
+    assert results(lister.adopt(name)) == [ActionResult.REFUSED]
+    assert results(lister.adopt(name, kind=DriftKind.DISPUTED)) == [ActionResult.DONE]
 
 
 def test_a_release_without_effect_is_stranded_and_can_be_repeated(
@@ -522,7 +524,7 @@ def test_a_release_without_effect_is_stranded_and_can_be_repeated(
     (difference,) = lister.resolution.compare(Deadline(lister.clock, 60)).drift.values()
     assert difference.kind is DriftKind.STRANDED
     listed.release = lambda provider_id, deadline: listed.machines.clear()  # type: ignore[method-assign]  # as above
-    assert results(lister.release(machine_id)) == [Result.DONE]
+    assert results(lister.release(machine_id)) == [ActionResult.DONE]
 
 
 def test_the_updater_takes_no_offence_at_machines_that_leave(
@@ -550,7 +552,7 @@ def test_a_release_that_the_provider_refuses_leaves_the_machine_as_it_was(
     machine_id = device(fleet, api, fleet.provided_machine())
     api.faults.add(FakeAnswer(method="DELETE", path=DEVICE, status=403))
     (verdict,) = operator.release(machine_id)
-    assert (verdict.result, verdict.text) == (Result.REFUSED, "ProviderRefused: 403")
+    assert (verdict.result, verdict.text) == (ActionResult.REFUSED, "ProviderRefused: 403")
     assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [machine_id]
 
@@ -561,15 +563,15 @@ def test_a_release_of_unknown_outcome_is_kept_until_an_operator_decides(
     """The first request may have its effect yet, so the second one's refusal says nothing about it."""
     machine_id = device(fleet, api, fleet.provided_machine())
     api.faults.add(Drop(method="DELETE", path=DEVICE))
-    assert results(operator.release(machine_id)) == [Result.REFUSED]
+    assert results(operator.release(machine_id)) == [ActionResult.REFUSED]
     api.faults.add(FakeAnswer(method="DELETE", path=DEVICE, status=403))
-    assert results(operator.release(machine_id)) == [Result.REFUSED]
+    assert results(operator.release(machine_id)) == [ActionResult.REFUSED]
     assert asked(fleet) == [[machine_id, False]]
-    assert results(operator.keep(machine_id)) == [Result.REFUSED]  # too early
+    assert results(operator.keep(machine_id)) == [ActionResult.REFUSED]  # too early
     fleet.pass_time(YOUNG_SECONDS)
-    assert results(operator.keep(machine_id)) == [Result.DONE]
+    assert results(operator.keep(machine_id)) == [ActionResult.DONE]
     assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
-    assert results(operator.keep(machine_id)) == [Result.DONE]
+    assert results(operator.keep(machine_id)) == [ActionResult.DONE]
 
 
 def test_an_accepted_release_cannot_be_canceled(fleet: Fleet, lister: Operator, listed: Listed) -> None:
@@ -578,19 +580,19 @@ def test_an_accepted_release_cannot_be_canceled(fleet: Fleet, lister: Operator, 
     listed.put(known_as(fleet, machine_id))
     lister.release(machine_id)
     fleet.pass_time(HOUR)
-    assert results(lister.keep(machine_id)) == [Result.REFUSED]
+    assert results(lister.keep(machine_id)) == [ActionResult.REFUSED]
     listed.machines.clear()
-    assert results(lister.release(machine_id)) == [Result.DONE]
-    assert results(lister.keep(machine_id)) == [Result.REFUSED]
+    assert results(lister.release(machine_id)) == [ActionResult.DONE]
+    assert results(lister.keep(machine_id)) == [ActionResult.REFUSED]
 
 
 def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
     """The usual slip of the hand is the wrong one of two ids."""
     machine_id = device(fleet, api, fleet.unhealthy_machine(silent_for=60))
     (verdict,) = operator.release(machine_id)
-    assert verdict.result is Result.REFUSED
+    assert verdict.result is ActionResult.REFUSED
     assert len(api.devices()) == 1
-    assert results(operator.release(machine_id, despite_heartbeat=True)) == [Result.DONE]
+    assert results(operator.release(machine_id, despite_heartbeat=True)) == [ActionResult.DONE]
 
 
 def test_a_machine_in_work_is_not_released(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
@@ -694,7 +696,7 @@ def test_a_running_provisioner_is_waited_for_with_a_limit(fleet: Fleet, operator
         operator.forget(gone)
     assert tombstones(fleet) == []
     provisioner.close()
-    assert results(operator.forget(gone)) == [Result.DONE]
+    assert results(operator.forget(gone)) == [ActionResult.DONE]
     assert fleet.sql("SELECT * FROM sessions") == []
 
 
@@ -724,7 +726,7 @@ def test_a_waiting_operator_renews_the_session(fleet: Fleet, api: EquinixApi) ->
     provisioner = fleet.open_session(connection=fleet.connect())
     assert provisioning.take_lock(provisioner, "equinix") is not None
     clock.after[70] = provisioner.close
-    assert results(operator.forget(gone)) == [Result.DONE]
+    assert results(operator.forget(gone)) == [ActionResult.DONE]
     assert clock.now == 70
 
 
@@ -738,7 +740,7 @@ def test_concurrent_commands_act_once_and_both_succeed(fleet: Fleet, api: Equini
     strange = api.add_active_device(f"{PREFIX}strange").id
     together = threading.Barrier(2)
 
-    def twin() -> list[Outcome]:
+    def twin() -> list[ActionOutcome]:
         operator = Operator(fleet, deleting(api, SystemClock()), SystemClock(), 0)
         operator.resolution = replace(operator.resolution, connection=fleet.connect())
         named = strange if remedy == "adopt" else machine_id
@@ -746,7 +748,7 @@ def test_concurrent_commands_act_once_and_both_succeed(fleet: Fleet, api: Equini
 
     with ThreadPoolExecutor(2) as pool:
         verdicts = [each.result()[0] for each in [pool.submit(twin) for _ in range(2)]]
-    assert results(verdicts) == [Result.DONE, Result.DONE]
+    assert results(verdicts) == [ActionResult.DONE, ActionResult.DONE]
     assert verdicts[0].machine_id == verdicts[1].machine_id
     assert len(tombstones(fleet)) == (remedy != "adopt")
     assert (strange in provided(fleet)) is (remedy == "adopt")

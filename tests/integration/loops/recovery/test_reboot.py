@@ -15,7 +15,7 @@ from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, 
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
-from shepherd_core.operator.adopt_forget import Outcome, Result
+from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
 from shepherd_core.operator.reboot import Reboot
 from shepherd_core.rules.policy import step_of
 from shepherd_core.telemetry import Metric
@@ -49,7 +49,7 @@ class Desk(RecoveryEnvironment):
 
     def take(
         self, machine: UUID | dict[str, Any], kind: StepKind = REBOOT, connection: Connection | None = None
-    ) -> Outcome:
+    ) -> ActionOutcome:
         """Take a step on a machine, as it is now or was seen."""
         assert isinstance(self.policy, str)
         policy, used = defaults.policy(self.policy), connection or self.fleet.connection
@@ -107,7 +107,7 @@ def desk(fleet: Fleet, clock: ManualClock) -> Desk:
 
 def test_an_attempt_of_an_operator_counts_as_one_of_the_recoverers(desk: Desk) -> None:
     """It waits for the machine to come back, and goes on in the policy where the operator left it."""
-    assert desk.take(desk.unhealthy, POWER_CYCLE).result is Result.DONE
+    assert desk.take(desk.unhealthy, POWER_CYCLE).result is ActionResult.DONE
     assert desk.told(desk.unhealthy) == ["Started", "power-cycle", "Finished"]
     (started, *_) = reversed(history.read_history(desk.fleet.connection, desk.unhealthy))
     assert started["failed_cause"] == REMARK
@@ -131,7 +131,7 @@ def test_a_healthy_machine_can_be_rebooted_and_its_policy_starts_over(desk: Desk
         id=desk.healthy,
     )
     desk.fleet.sql("UPDATE machine_agent_started SET agent_started_at = now() - interval '8 days'")
-    assert desk.take(desk.healthy).result is Result.DONE
+    assert desk.take(desk.healthy).result is ActionResult.DONE
     assert desk.told(desk.healthy)[2:].count("Healthy") == 1
     assert desk.seen(desk.healthy)["state"] == "needs_agent"
     desk.watch(4)
@@ -182,16 +182,16 @@ def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
         found.append(desk.run(desk.fleet.connect())[Metric.CLAIMED])
 
     desk.provider.then = twin
-    assert desk.take(seen).result is Result.DONE
+    assert desk.take(seen).result is ActionResult.DONE
     second, claims = found
-    assert isinstance(second, Outcome)
-    assert (second.result, claims) == (Result.REFUSED, 0)
+    assert isinstance(second, ActionOutcome)
+    assert (second.result, claims) == (ActionResult.REFUSED, 0)
     assert "already has work" in second.text
     late = desk.take(seen)
-    assert (late.result, late.text) == (Result.REFUSED, "it was unhealthy and is needs_agent now: check it again")
+    assert (late.result, late.text) == (ActionResult.REFUSED, "it was unhealthy and is needs_agent now: check it again")
     later = desk.take({**desk.seen(desk.unhealthy), "seen_at": seen["seen_at"]})
     assert (later.result, later.text) == (
-        Result.REFUSED,
+        ActionResult.REFUSED,
         "reboot was begun by another session meanwhile: check it again",
     )
     assert desk.provider.asked == ["reboot"]
@@ -219,7 +219,7 @@ def test_what_the_provider_did_not_do_is_told_and_recorded(
     """A refusal is a step that was not taken; without an answer it may have been, and nothing repeats it soon."""
     desk.provider.then = refuse(error)
     outcome = desk.take(desk.unhealthy)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is ActionResult.REFUSED
     assert text in outcome.text
     assert desk.told(desk.unhealthy) == ["Started", *events]
 
@@ -237,7 +237,7 @@ def test_machines_that_the_provider_does_not_have_are_refused(
     """Before anything is recorded."""
     machine_id = plant(desk.fleet)
     outcome = desk.take(machine_id)
-    assert (outcome.result, outcome.text) == (Result.REFUSED, text)
+    assert (outcome.result, outcome.text) == (ActionResult.REFUSED, text)
     assert desk.told(machine_id) == []
 
 

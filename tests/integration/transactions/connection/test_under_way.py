@@ -413,7 +413,7 @@ def _write_facts(fleet: Fleet, session: Session) -> Callable[[], object]:
     fleet.provided_machine()
     assert provider_facts.begin(session, PROVIDER, None)
     changes = [
-        provider_facts.Change(known, provider_facts.Facts.of(MACHINE))
+        provider_facts.FactsChange(known, provider_facts.Facts.of(MACHINE))
         for known in provider_facts.known(session.connection, PROVIDER, everything=True)
     ]
     return lambda: provider_facts.write(session, PROVIDER, changes)

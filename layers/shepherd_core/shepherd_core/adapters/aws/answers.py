@@ -31,26 +31,26 @@ def limit(client: Any) -> None:
     botocore passes on as streams, as those of S3, are limited by whoever reads them.
     """
     # botocore has no hook for that but one that replaces its sessions, with their proxies and CAs.
-    client._endpoint.http_session._pool_classes_by_scheme.update(http=_HTTPPool, https=_HTTPSPool)  # noqa: SLF001
+    client._endpoint.http_session._pool_classes_by_scheme.update(http=_AwsHTTPPool, https=_AwsHTTPSPool)  # noqa: SLF001
 
 
-class _HTTPConnection(TimedHTTPConnection, awsrequest.AWSHTTPConnection):  # type: ignore[misc]  # botocore has no types
+class _AwsHTTPConnection(TimedHTTPConnection, awsrequest.AWSHTTPConnection):  # type: ignore[misc]  # botocore has no types
     def getresponse(self) -> Any:
         answer = super().getresponse()
         answer.stream = partial(_whole, answer, self.timeout)  # what botocore reads unless it passes the body on
         return answer
 
 
-class _HTTPSConnection(_HTTPConnection, awsrequest.AWSHTTPSConnection):  # type: ignore[misc]
+class _AwsHTTPSConnection(_AwsHTTPConnection, awsrequest.AWSHTTPSConnection):  # type: ignore[misc]
     pass
 
 
-class _HTTPPool(awsrequest.AWSHTTPConnectionPool):  # type: ignore[misc]
-    ConnectionCls = _HTTPConnection
+class _AwsHTTPPool(awsrequest.AWSHTTPConnectionPool):  # type: ignore[misc]
+    ConnectionCls = _AwsHTTPConnection
 
 
-class _HTTPSPool(awsrequest.AWSHTTPSConnectionPool):  # type: ignore[misc]
-    ConnectionCls = _HTTPSConnection
+class _AwsHTTPSPool(awsrequest.AWSHTTPSConnectionPool):  # type: ignore[misc]
+    ConnectionCls = _AwsHTTPSConnection
 
 
 def _whole(answer: urllib3.BaseHTTPResponse, seconds: float | None) -> Iterator[bytes]:

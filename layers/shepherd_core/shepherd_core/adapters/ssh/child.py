@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from shepherd_core.adapters.ssh import messages
-from shepherd_core.adapters.ssh.client import Client, Misbehaved
-from shepherd_core.adapters.ssh.messages import MEMORY_BYTES, MESSAGE_BYTES, TEXT, Failure, RequestFailed
+from shepherd_core.adapters.ssh.client import Client, ProtocolViolation
+from shepherd_core.adapters.ssh.messages import MEMORY_BYTES, MESSAGE_BYTES, TEXT, RequestFailed, SshFailure
 
 _OUT_OF_MEMORY = 70
 """The exit status of a process that has no memory left to report that."""
@@ -60,18 +60,18 @@ def serve(machine: socket.socket, requests: socket.socket, fork_server: int) -> 
         os._exit(status)
 
 
-def how_it_ended(status: int) -> tuple[Failure, str]:
+def how_it_ended(status: int) -> tuple[SshFailure, str]:
     """Return why a process ended by itself; *status* is its exit status, or the negative number of its signal."""
     if status == -signal.SIGKILL:
-        return Failure.OURS, "the process that talks to it was killed: the function may need more memory"
+        return SshFailure.OURS, "the process that talks to it was killed: the function may need more memory"
     if status == _WITHOUT_LIMITS:
-        return Failure.OURS, "the process that talks to it could not set its limits"
+        return SshFailure.OURS, "the process that talks to it could not set its limits"
     if status == -signal.SIGXCPU:
-        return Failure.MISBEHAVED, "it made the process that talks to it use up its processor time"
+        return SshFailure.MISBEHAVED, "it made the process that talks to it use up its processor time"
     if status == _OUT_OF_MEMORY:
-        return Failure.MISBEHAVED, _MEMORY
+        return SshFailure.MISBEHAVED, _MEMORY
     how = f"signal {-status}" if status < 0 else f"status {status}"
-    return Failure.MISBEHAVED, f"it made the process that talks to it end with {how}"
+    return SshFailure.MISBEHAVED, f"it made the process that talks to it end with {how}"
 
 
 def _limit() -> None:
@@ -106,8 +106,8 @@ def _answer(client: Client, request: dict[str, Any], stdin: int = -1) -> bytes:
                 return messages.encode_result(client.execute(request["command"], stdin))
     except RequestFailed as error:
         failure, text = error.failure, error.text
-    except Misbehaved as error:
-        failure, text = Failure.MISBEHAVED, str(error)
+    except ProtocolViolation as error:
+        failure, text = SshFailure.MISBEHAVED, str(error)
     except MemoryError:
-        failure, text = Failure.MISBEHAVED, _MEMORY
+        failure, text = SshFailure.MISBEHAVED, _MEMORY
     return messages.encode({"failure": failure, "text": text[:TEXT]})

@@ -23,7 +23,7 @@ from paramiko.common import MSG_EXT_INFO
 from paramiko.kex_curve25519 import KexCurve25519
 from paramiko.packet import Packetizer
 
-from shepherd_core.adapters.ssh.messages import DETAIL, STDOUT_BYTES, Failure, RequestFailed, text_of
+from shepherd_core.adapters.ssh.messages import DETAIL, STDOUT_BYTES, RequestFailed, SshFailure, text_of
 from shepherd_core.agent.takeover import STDERR_BYTES, RunResult, printable
 from shepherd_core.domain.clock import SystemClock
 
@@ -54,7 +54,7 @@ _EXTENSION_BYTES = 8  # the shortest: two empty texts
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")  # the algorithms behind a key of type ssh-rsa
 
 
-class Misbehaved(paramiko.SSHException):
+class ProtocolViolation(paramiko.SSHException):
     """The machine sent what no SSH server sends."""
 
 
@@ -90,11 +90,11 @@ class Client:
             if not self._transport.is_active():  # paramiko raises this also when the connection broke
                 raise self._failed(error) from error
             banner = printable((self._transport.get_banner() or b"")[:DETAIL].decode(errors="replace"), DETAIL)
-            raise RequestFailed(Failure.LOGIN, f"{text_of(error)} {banner}".strip()) from error
+            raise RequestFailed(SshFailure.LOGIN, f"{text_of(error)} {banner}".strip()) from error
         except Exception as error:
             raise self._failed(error) from error
         if missing:
-            raise RequestFailed(Failure.LOGIN, f"it requires more: {', '.join(missing)}")
+            raise RequestFailed(SshFailure.LOGIN, f"it requires more: {', '.join(missing)}")
 
     def execute(self, command: str, stdin: int) -> RunResult:
         """Run *command* with the file *stdin* as its input, wait for its end, and return what it wrote."""
@@ -144,7 +144,7 @@ class Client:
             if channel.recv_ready():
                 stdout += channel.recv(_READ_BYTES)
             if len(stdout) > STDOUT_BYTES:
-                raise RequestFailed(Failure.FLOODED, f"the program wrote more than {STDOUT_BYTES >> 10} KiB")
+                raise RequestFailed(SshFailure.FLOODED, f"the program wrote more than {STDOUT_BYTES >> 10} KiB")
             if channel.recv_stderr_ready():
                 stderr = (stderr + channel.recv_stderr(_READ_BYTES))[-STDERR_BYTES:]
             if ended and grace_ends is None:
@@ -163,9 +163,9 @@ class Client:
         """Return the error to raise for a request that *error* ended."""
         lost = self._broken()
         error = self._packetizer.refused or self._transport.get_exception() or error  # of the thread that reads
-        if isinstance(error, (Misbehaved, MemoryError)):
+        if isinstance(error, (ProtocolViolation, MemoryError)):
             return error
-        return RequestFailed(Failure.LOST if lost else Failure.FAILED, text_of(error))
+        return RequestFailed(SshFailure.LOST if lost else SshFailure.FAILED, text_of(error))
 
     def _broken(self) -> bool:
         """Return whether the connection is lost. If it just broke, its thread is about to notice."""
@@ -205,7 +205,7 @@ class _Packetizer(Packetizer):
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
-        self.refused: Misbehaved | None = None
+        self.refused: ProtocolViolation | None = None
         """Why no more is read; paramiko may hide it behind an error of its own."""
         self._banner_bytes = 0
 
@@ -237,7 +237,7 @@ class _Packetizer(Packetizer):
         return part
 
     def _refuse(self, text: str) -> NoReturn:
-        self.refused = Misbehaved(text)
+        self.refused = ProtocolViolation(text)
         raise self.refused
 
 

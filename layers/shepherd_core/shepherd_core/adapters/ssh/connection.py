@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from shepherd_core.adapters.ssh import messages
-from shepherd_core.adapters.ssh.messages import DETAIL, Failure, RequestFailed
+from shepherd_core.adapters.ssh.messages import DETAIL, RequestFailed, SshFailure
 from shepherd_core.adapters.ssh.processes import FORK_SERVER
 from shepherd_core.agent.takeover import RunResult, printable
 from shepherd_core.domain.errors import TimeLimitExceeded
@@ -144,7 +144,7 @@ class SshConnection:
             if result.exit_status != 0:
                 words = (result.stderr or result.stdout).decode(errors="replace")
                 text = printable(words, DETAIL) or f"exit status {result.exit_status}"
-                raise RequestFailed(Failure.FAILED, text)
+                raise RequestFailed(SshFailure.FAILED, text)
 
     def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
         """See ``takeover.MachineConnection``."""
@@ -178,7 +178,7 @@ class SshConnection:
     ) -> dict[str, Any]:
         """Return the answer of the process, within *deadline* and *at_most* seconds; else end the process."""
         if self._lost:
-            raise RequestFailed(Failure.LOST, "it was lost or closed before")
+            raise RequestFailed(SshFailure.LOST, "it was lost or closed before")
         try:
             seconds = deadline.left(at_most)
         except TimeLimitExceeded:
@@ -215,16 +215,16 @@ class SshConnection:
             raise SshTimedOut(f"{doing} {self._peer} took longer than {late} s") from late
         except RequestFailed as error:
             text = printable(error.text, messages.TEXT)
-            if error.failure is Failure.FAILED:
+            if error.failure is SshFailure.FAILED:
                 raise fault(f"{doing} {self._peer} failed: {text}") from error
-            if error.failure is Failure.LOGIN:
+            if error.failure is SshFailure.LOGIN:
                 raise SshAuthenticationFailed(f"{self._peer} refuses our key for {self._user}: {text}") from error
-            if error.failure is Failure.FLOODED:
+            if error.failure is SshFailure.FLOODED:
                 raise MalformedAnswer(text) from error
             self.close()
-            if error.failure is Failure.OURS:
+            if error.failure is SshFailure.OURS:
                 raise SshForkServerLost(f"{doing} {self._peer} ended: {text}") from error
-            if error.failure is Failure.MISBEHAVED:
+            if error.failure is SshFailure.MISBEHAVED:
                 raise SshMisbehaved(f"{self._peer} misbehaved while {doing} it: {text}") from error
             raise SshConnectionLost(f"the connection broke while {doing} {self._peer}: {text}") from error
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from shepherd_core.adapters.ssh import child, messages
-from shepherd_core.adapters.ssh.messages import Failure
+from shepherd_core.adapters.ssh.messages import SshFailure
 
 _CONTROL = 0
 """The file descriptor of the control socket."""
@@ -36,7 +36,7 @@ class _Child:
     """The child's end, to notice that the function has closed the other, and for the last message."""
 
 
-class _Server:
+class _ForkServer:
     def __init__(self) -> None:
         self._control = socket.socket(fileno=_CONTROL)
         self._poll = select.poll()
@@ -80,7 +80,7 @@ class _Server:
             lifeline, held = os.pipe()
             pid = os.fork()
         except OSError as error:
-            _report(requests, Failure.OURS, f"no process can be made: {error.strerror}")
+            _report(requests, SshFailure.OURS, f"no process can be made: {error.strerror}")
             machine.close()
             return True
         if pid == 0:
@@ -110,7 +110,7 @@ class _Server:
         os.close(ended.lifeline)
 
 
-def _report(requests: socket.socket, failure: Failure, text: str) -> None:
+def _report(requests: socket.socket, failure: SshFailure, text: str) -> None:
     """Tell the function, if it still waits for an answer, and close the socket."""
     requests.settimeout(0)
     with requests, suppress(OSError):  # the function has closed it, or does not read
@@ -125,7 +125,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.collect()
     gc.freeze()  # a collection in a child then copies no memory
-    server = _Server()
+    server = _ForkServer()
     server.ready()
     server.serve()
 

@@ -35,7 +35,7 @@ MEMORY_BYTES = 32 << 20
 _EXIT_STATUS = range(-1, 256)
 
 
-class Failure(StrEnum):
+class SshFailure(StrEnum):
     """The kind of failure of a request."""
 
     FAILED = "failed"
@@ -55,7 +55,7 @@ class Failure(StrEnum):
 class RequestFailed(Exception):
     """The process of the machine reports a failure."""
 
-    def __init__(self, failure: Failure, text: str) -> None:
+    def __init__(self, failure: SshFailure, text: str) -> None:
         self.failure = failure
         self.text = text
         super().__init__(failure, text)
@@ -83,10 +83,10 @@ def decode(data: bytes) -> dict[str, Any]:
         answer = json.loads(data)
         if "failure" not in answer:
             return dict(answer)
-        failure, text = Failure(answer["failure"]), str(answer["text"])[:TEXT]
+        failure, text = SshFailure(answer["failure"]), str(answer["text"])[:TEXT]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RequestFailed(
-            Failure.MISBEHAVED, "the process that talks to it sent something other than an answer"
+            SshFailure.MISBEHAVED, "the process that talks to it sent something other than an answer"
         ) from error
     raise RequestFailed(failure, text)
 
@@ -102,7 +102,7 @@ def host_key(answer: Mapping[str, Any]) -> str:
     valid = isinstance(key, str) and len(key) <= HOST_KEY and re.fullmatch(r"[a-z0-9@.-]{1,64} [^ ]+", key)
     if isinstance(key, str) and valid and _bytes(key.partition(" ")[2], HOST_KEY):
         return key
-    raise RequestFailed(Failure.MISBEHAVED, "the process that talks to it sent no host key")
+    raise RequestFailed(SshFailure.MISBEHAVED, "the process that talks to it sent no host key")
 
 
 def result(answer: Mapping[str, Any]) -> RunResult:
@@ -115,7 +115,7 @@ def result(answer: Mapping[str, Any]) -> RunResult:
     stdout, stderr = _bytes(answer.get("stdout"), STDOUT_BYTES), _bytes(answer.get("stderr"), STDERR_BYTES)
     status = answer.get("exit_status")
     if stdout is None or stderr is None or type(status) is not int or status not in _EXIT_STATUS:
-        raise RequestFailed(Failure.MISBEHAVED, "the process that talks to it sent no result of a program")
+        raise RequestFailed(SshFailure.MISBEHAVED, "the process that talks to it sent no result of a program")
     return RunResult(stdout, stderr, status)
 
 

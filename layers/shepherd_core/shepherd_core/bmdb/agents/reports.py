@@ -46,7 +46,7 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
+class ReportedHardware:
     """The hardware of a machine; each sum is 0 to ``2**63 - 1``."""
 
     raw: bytes
@@ -58,7 +58,7 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
+class ReportedInstallation:
     """The outcome of an installation."""
 
     raw: bytes
@@ -80,13 +80,13 @@ class Heartbeat:
     """The longest interval at which the agent may report from now on, 0 to 3600; 0: it follows none."""
     failed_attempts: int = 0
     """How many requests of the agent failed since the last heartbeat that was accepted."""
-    hardware: Hardware | None = None
-    installation: Installation | None = None
+    hardware: ReportedHardware | None = None
+    installation: ReportedInstallation | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatReply:
-    """The answer to a heartbeat of the agent on record."""
+class HeartbeatOutcome:
+    """The outcome of recording a heartbeat of the agent on record."""
 
     time: int
     """The database's time, in milliseconds since the Unix epoch."""
@@ -95,14 +95,14 @@ class HeartbeatReply:
     refused: bool = False
     """Nothing was recorded: the generation of the installation report is too low, or was never requested."""
     locked: bool = False
-    """Nothing was recorded: somebody else holds a row of the machine, for longer than the connection waits."""
+    """Nothing was recorded: another transaction holds a row of the machine for longer than the connection waits."""
 
 
 class _GenerationsRefused(Exception):
     """Rolls the transaction back; never leaves this module."""
 
-    def __init__(self, replies: dict[UUID, HeartbeatReply]) -> None:
-        self.replies = replies
+    def __init__(self, outcomes: dict[UUID, HeartbeatOutcome]) -> None:
+        self.outcomes = outcomes
 
 
 def reporting_agents(connection: Connection, machine_ids: Iterable[UUID]) -> dict[UUID, Agent]:
@@ -132,7 +132,7 @@ def reporting_agents(connection: Connection, machine_ids: Iterable[UUID]) -> dic
 
 def accept_heartbeats(
     connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float
-) -> dict[UUID, HeartbeatReply]:
+) -> dict[UUID, HeartbeatOutcome]:
     """
     Record each of *heartbeats* and its reports, or nothing of it; return the answers for the agents.
 
@@ -148,37 +148,37 @@ def accept_heartbeats(
         CommitUnknown: the connection broke twice. The heartbeats may be on record.
     """
 
-    def unit() -> dict[UUID, HeartbeatReply]:
+    def unit() -> dict[UUID, HeartbeatOutcome]:
         try:
             return _accept_all(connection, heartbeats, stale_seconds)
         except CommitUnknown:
             # Waits for the lost statement to end. What it committed is refused now, and found on record.
-            replies = _accept_all(connection, heartbeats, stale_seconds)
-            refused = {each.machine_id: each for each in heartbeats if each.machine_id not in replies}
+            outcomes = _accept_all(connection, heartbeats, stale_seconds)
+            refused = {each.machine_id: each for each in heartbeats if each.machine_id not in outcomes}
             for machine_id, agent in (reporting_agents(connection, refused) if refused else {}).items():
                 heartbeat = refused[machine_id]
                 if (agent.public_key, agent.signed_at) == (heartbeat.public_key, heartbeat.signed_at):
-                    replies[machine_id] = HeartbeatReply(agent.time)  # the next one gets the installation request
-            return replies
+                    outcomes[machine_id] = HeartbeatOutcome(agent.time)  # the next one gets the installation request
+            return outcomes
 
     return _in_this_schema(connection, unit)
 
 
 def _accept_all(
     connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float
-) -> dict[UUID, HeartbeatReply]:
+) -> dict[UUID, HeartbeatOutcome]:
     plain = [each for each in heartbeats if each.hardware is None and each.installation is None]
     reporting = [each for each in heartbeats if each.hardware is not None or each.installation is not None]
-    replies = _past_locks(partial(_accept, connection, plain, stale_seconds)) if plain else {}
+    outcomes = _past_locks(partial(_accept, connection, plain, stale_seconds)) if plain else {}
     while reporting:
         record = partial(_accept_reports, connection, reporting, stale_seconds)
         try:
-            return replies | _past_locks(partial(_transacted, connection, record))
+            return outcomes | _past_locks(partial(_transacted, connection, record))
         except _GenerationsRefused as refusal:
             # Again without those that are refused: the transaction that had them all was rolled back.
-            replies |= refusal.replies
-            reporting = [each for each in reporting if each.machine_id not in refusal.replies]
-    return replies
+            outcomes |= refusal.outcomes
+            reporting = [each for each in reporting if each.machine_id not in refusal.outcomes]
+    return outcomes
 
 
 def _transacted(connection: Connection, record: Callable[..., T], *, skip_locked: bool) -> T:
@@ -197,7 +197,7 @@ def _past_locks(record: Callable[..., T]) -> T:
 
 def _accept(
     connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float, *, skip_locked: bool
-) -> dict[UUID, HeartbeatReply]:
+) -> dict[UUID, HeartbeatOutcome]:
     rows = connection.run(
         "accept_heartbeats",
         machine_ids=[each.machine_id for each in heartbeats],
@@ -210,7 +210,7 @@ def _accept(
         schema_version=migrations()[-1].version,
     )
     return {
-        machine_id: HeartbeatReply(
+        machine_id: HeartbeatOutcome(
             time or 0, None if generation is None else (generation, request), locked=time is None
         )
         for machine_id, time, generation, request in rows
@@ -219,17 +219,17 @@ def _accept(
 
 def _accept_reports(
     connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float, *, skip_locked: bool
-) -> dict[UUID, HeartbeatReply]:
+) -> dict[UUID, HeartbeatOutcome]:
     installing = [each.machine_id for each in heartbeats if each.installation is not None]
-    replies: dict[UUID, HeartbeatReply] = {}
+    outcomes: dict[UUID, HeartbeatOutcome] = {}
     if installing and skip_locked:
         rows = connection.run("machines_with_locked_due_rows", machine_ids=installing)
-        replies = {machine_id: HeartbeatReply(0, locked=True) for (machine_id,) in rows}
-        heartbeats = [each for each in heartbeats if each.machine_id not in replies]
+        outcomes = {machine_id: HeartbeatOutcome(0, locked=True) for (machine_id,) in rows}
+        heartbeats = [each for each in heartbeats if each.machine_id not in outcomes]
     elif installing:
         connection.run("lock_due_rows", machine_ids=installing)
-    replies |= _accept(connection, heartbeats, stale_seconds, skip_locked=skip_locked)
-    accepted = [each for each in heartbeats if each.machine_id in replies and not replies[each.machine_id].locked]
+    outcomes |= _accept(connection, heartbeats, stale_seconds, skip_locked=skip_locked)
+    accepted = [each for each in heartbeats if each.machine_id in outcomes and not outcomes[each.machine_id].locked]
     hardware = {each.machine_id: each.hardware for each in accepted if each.hardware}
     if hardware:
         connection.run(
@@ -249,13 +249,13 @@ def _accept_reports(
         )
         refused = installed.keys() - {machine_id for (machine_id,) in rows}
         if refused:
-            raise _GenerationsRefused({each: HeartbeatReply(replies[each].time, refused=True) for each in refused})
+            raise _GenerationsRefused({each: HeartbeatOutcome(outcomes[each].time, refused=True) for each in refused})
         connection.run("reschedule", machine_ids=list(installed))
     for machine_id, report in installed.items():
-        reply = replies[machine_id]
-        if reply.request is not None and reply.request[0] == report.generation:
-            replies[machine_id] = HeartbeatReply(reply.time)
-    return replies
+        outcome = outcomes[machine_id]
+        if outcome.request is not None and outcome.request[0] == report.generation:
+            outcomes[machine_id] = HeartbeatOutcome(outcome.time)
+    return outcomes
 
 
 def _in_this_schema(connection: Connection, unit: Callable[[], T]) -> T:

@@ -64,7 +64,7 @@ class KnownMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FactsChange:
     """New facts of a machine, which may equal the old ones."""
 
     known: KnownMachine
@@ -132,7 +132,7 @@ def known(connection: Connection, provider: str, *, everything: bool) -> list[Kn
     ]
 
 
-def write(session: Session, provider: str, changes: Sequence[Change]) -> list[Change]:
+def write(session: Session, provider: str, changes: Sequence[FactsChange]) -> list[FactsChange]:
     """
     Record up to ``CHUNK`` changes in one statement; return those whose machines still exist. May run twice.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.domain.health import Access, LocationStats, Unhealthy
+from shepherd_core.domain.health import LocationStats, SshReach, Unhealthy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -53,7 +53,7 @@ class HealthSnapshot:
     idle: bool
     """No row is due at all: a claim would find nothing."""
     quarantined: int
-    ssh: dict[str | None, Access] = field(default_factory=dict)
+    ssh: dict[str | None, SshReach] = field(default_factory=dict)
     """Whether SSH works, for each location where machines should have come back and SSH fails for some of them."""
     outages: frozenset[str] = frozenset()
     """The locations where an SSH outage is on record."""
@@ -123,7 +123,7 @@ def _snapshot(
     *,
     whole: bool,
 ) -> HealthSnapshot:
-    ssh: dict[str | None, Access] = defaultdict(Access)
+    ssh: dict[str | None, SshReach] = defaultdict(SshReach)
     for figure, location, _, _, number, _ in rows:
         match figure:
             case "unreached":

@@ -34,7 +34,7 @@ _ITERATIONS = 4096  # PostgreSQL's own default
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class RoleLogin:
     """The user and password with which a role logs in."""
 
     user: str
@@ -45,7 +45,7 @@ class Login:
     """How many connections it may have at once; None: as it is."""
 
 
-def make(connection: Connection, logins: Mapping[str, Login], deadline: Deadline | None = None) -> None:
+def make(connection: Connection, logins: Mapping[str, RoleLogin], deadline: Deadline | None = None) -> None:
     """
     Make the roles that are missing, set their passwords, and grant each what its function needs; nothing else.
 
@@ -82,7 +82,7 @@ def make(connection: Connection, logins: Mapping[str, Login], deadline: Deadline
         raise RolesRefused(message) from error
 
 
-def _create(connection: Connection, login: Login) -> bool:
+def _create(connection: Connection, login: RoleLogin) -> bool:
     """Create a role if it is not there, and return whether this user may."""
     try:
         connection.transact(partial(connection.script, _text("create", user=login.user)))
@@ -93,7 +93,7 @@ def _create(connection: Connection, login: Login) -> bool:
     return True
 
 
-def _login_changes(login: Login) -> list[str]:
+def _login_changes(login: RoleLogin) -> list[str]:
     changes = []
     if login.connections is not None:
         changes.append(_text("limit", user=login.user, connections=str(login.connections)))

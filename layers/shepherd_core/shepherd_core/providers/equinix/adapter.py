@@ -17,10 +17,10 @@ from shepherd_core.domain.errors.provider import CapacityTaken, MachineNotFound,
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.equinix.objects import (
     Device,
-    Devices,
+    DevicePage,
+    EquinixKeys,
     FreeReservation,
     Reservation,
-    SshKeys,
     machine,
     machines,
     token_tag,
@@ -196,7 +196,7 @@ class EquinixProvider(Provider):
         reservation = parse(Reservation, self._api.get(path, deadline, _RESERVATION), f"reservation {reservation_id}")
         # Search by tag first: the reservation may be minutes out of date.
         answer = self._api.get(self._devices, deadline, {**_DEVICE, "tag": token_tag(token), "per_page": PER_PAGE})
-        for device in parse(Devices, answer, f"{self._devices} with the tag of {token}").devices:
+        for device in parse(DevicePage, answer, f"{self._devices} with the tag of {token}").devices:
             if device.has(token):
                 return machine(device)
         if reservation.device is None:
@@ -210,7 +210,7 @@ class EquinixProvider(Provider):
         return machine(device, reservation.id)
 
     def _listed_keys(self, deadline: Deadline) -> list[StoredKey]:
-        listed = parse(SshKeys, self._api.get(self._keys, deadline), self._keys).ssh_keys
+        listed = parse(EquinixKeys, self._api.get(self._keys, deadline), self._keys).ssh_keys
         return [StoredKey(one.id, one.label, one.key, one.created_at) for one in listed]
 
 

@@ -103,13 +103,13 @@ class FreeReservation(Machine):
     metro: str | None
 
 
-class Devices(ApiObject):
+class DevicePage(ApiObject):
     """The first page of a listing of devices."""
 
     devices: list[Device]
 
 
-class SshKey(ApiObject):
+class EquinixKey(ApiObject):
     """An SSH key of the project."""
 
     id: str
@@ -118,10 +118,10 @@ class SshKey(ApiObject):
     created_at: str = ""
 
 
-class SshKeys(ApiObject):
+class EquinixKeys(ApiObject):
     """All SSH keys of the project; not paged."""
 
-    ssh_keys: list[SshKey]
+    ssh_keys: list[EquinixKey]
 
 
 def token_tag(token: UUID) -> str:

@@ -13,8 +13,8 @@ from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.hetzner.api import robot_api
 from shepherd_core.providers.hetzner.boot_configuration import BootConfiguration
 from shepherd_core.providers.hetzner.objects import (
+    HetznerServer,
     ResetEntry,
-    Server,
     ServerEntry,
     machine,
     machines,
@@ -156,7 +156,7 @@ class HetznerProvider(Provider):
             self._boot_configuration.try_to_disarm(number, deadline)
             raise
 
-    def _server(self, provider_id: ProviderId, deadline: Deadline) -> Server:
+    def _server(self, provider_id: ProviderId, deadline: Deadline) -> HetznerServer:
         if not re.fullmatch("[1-9][0-9]{0,17}", provider_id):
             raise MachineNotFound(f"{provider_id!r} is not the number of a server")
         answer = self._api.get(f"/server/{provider_id}", deadline)

@@ -23,7 +23,7 @@ _HOST = 2
 """Hetzner's installer and rescue system give a server the second address of its IPv6 network."""
 
 
-class Server(ApiObject):
+class HetznerServer(ApiObject):
     """A rented server."""
 
     server_number: Annotated[int, Field(ge=0, lt=10**18)]
@@ -43,7 +43,7 @@ class Server(ApiObject):
 class ServerEntry(ApiObject):
     """The object around a server."""
 
-    server: Server
+    server: HetznerServer
 
 
 class Reset(ApiObject):
@@ -65,7 +65,7 @@ class ResetEntry(ApiObject):
     reset: Reset
 
 
-class Key(ApiObject):
+class HetznerKey(ApiObject):
     """An SSH key of the key store; without its data if it is part of another object."""
 
     name: str = ""
@@ -77,7 +77,7 @@ class Key(ApiObject):
 class KeyEntry(ApiObject):
     """The object around a key."""
 
-    key: Key
+    key: HetznerKey
 
 
 class BootOption(ApiObject):
@@ -99,7 +99,7 @@ class BootEntry(ApiObject):
                 yield kind, {entry.key.fingerprint for entry in option.authorized_key or ()}
 
 
-def machine(server: Server) -> Machine:
+def machine(server: HetznerServer) -> Machine:
     """
     Return *server* as a machine.
 
@@ -150,7 +150,7 @@ def fingerprint(line: str) -> str:
     return digest.hex(":")
 
 
-def _address(server: Server) -> IPv4Address | IPv6Address | None:
+def _address(server: HetznerServer) -> IPv4Address | IPv6Address | None:
     """Return the address for SSH: the main one, else any single one, else the host in the IPv6 network."""
     for text in (server.server_ip, *(server.ip or ())):
         address = fields.address(text)

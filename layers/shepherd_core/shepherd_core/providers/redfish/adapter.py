@@ -22,7 +22,7 @@ from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.kit.context import readable
 from shepherd_core.providers.kit.machine_list import machine
 from shepherd_core.providers.redfish.bmc import BmcOptions, connected
-from shepherd_core.providers.redfish.login import Logins
+from shepherd_core.providers.redfish.login import BmcCredentials
 from shepherd_core.providers.redfish.machine_list import redfish_list
 from shepherd_core.providers.redfish.system import ComputerSystem, path_of_the_only, status
 from shepherd_core.providers.redfish.transport import BmcAccess
@@ -72,7 +72,7 @@ class RedfishProvider(Provider):
         self._list_power = settings.redfish_list_power
         self._max_calls = settings.redfish_max_calls
         self._options = BmcOptions(
-            logins=Logins(read_secret, invalidate_secret, clock),
+            logins=BmcCredentials(read_secret, invalidate_secret, clock),
             clock=clock,
             seconds=settings.redfish_timeout_seconds,
             sessions=settings.redfish_auth == "session",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.errors.provider import ProviderError
-    from shepherd_core.providers.redfish.login import Logins
+    from shepherd_core.providers.redfish.login import BmcCredentials
     from shepherd_core.providers.redfish.transport import BmcAccess
 
 TRIES = 3
@@ -41,7 +41,7 @@ _PASSING = (408, 409, 423, 425, 429, 500, 502, 503, 504, 507)
 class BmcOptions:
     """The options for all BMCs."""
 
-    logins: Logins
+    logins: BmcCredentials
     clock: Clock
     seconds: float
     """The time limit of a request, including all tries."""

@@ -37,7 +37,7 @@ class Credential:
         return (self.basic.removeprefix("Basic "), self.password)
 
 
-class Logins:
+class BmcCredentials:
     """
     The credentials of all BMCs, each a secret ``user:password``.
 

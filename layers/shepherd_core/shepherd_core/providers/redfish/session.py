@@ -16,7 +16,7 @@ from shepherd_core.providers.redfish.transport import ROOT, BmcRequest, Transpor
 if TYPE_CHECKING:
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.providers.redfish.answer import BmcAnswer
-    from shepherd_core.providers.redfish.login import Credential, Logins
+    from shepherd_core.providers.redfish.login import BmcCredentials, Credential
     from shepherd_core.providers.redfish.transport import BmcAccess
 
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -30,7 +30,7 @@ _UNAUTHORIZED = 401
 class BmcSession:
     """The requests of one operation, from one thread."""
 
-    def __init__(self, bmc_access: BmcAccess, logins: Logins, deadline: Deadline, *, sessions: bool) -> None:
+    def __init__(self, bmc_access: BmcAccess, logins: BmcCredentials, deadline: Deadline, *, sessions: bool) -> None:
         """*deadline* is that of the operation; *sessions*: see ``BmcOptions``."""
         self._bmc_access = bmc_access
         self._logins = logins
@@ -51,7 +51,7 @@ class BmcSession:
         """
         Send with the credential; if it is refused, once more with its replacement, if there is one.
 
-        Raises as ``Transport.send`` and ``Logins.get``.
+        Raises as ``Transport.send`` and ``BmcCredentials.get``.
         """
         logins, url, secret = self._logins, self._bmc_access.url, self._bmc_access.secret
         credential = self._credential = self._credential or logins.get(url, secret, limit)

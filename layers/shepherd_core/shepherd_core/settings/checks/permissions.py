@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shepherd_core.settings.checks.rule import Rule
+from shepherd_core.settings.checks.rule import SettingsRule
 
 if TYPE_CHECKING:
     from shepherd_core.settings.checks.rule import Broken
@@ -54,8 +54,8 @@ def _unchecked_agent(owner: str | None, sha256: str | None) -> str | None:
 
 
 RULES = (
-    Rule(("deployment.bucket_owner", "initializer.agent_sha256"), _unchecked_agent),
-    *(Rule((f"{function}.{name}",), _named(document)) for name, (function, document) in DOCUMENTS.items()),
-    Rule(("provider.ec2_launch_template",), _launch_template),
-    Rule(("provider.ec2_security_groups", "provider.ec2_launch_template"), _groups),
+    SettingsRule(("deployment.bucket_owner", "initializer.agent_sha256"), _unchecked_agent),
+    *(SettingsRule((f"{function}.{name}",), _named(document)) for name, (function, document) in DOCUMENTS.items()),
+    SettingsRule(("provider.ec2_launch_template",), _launch_template),
+    SettingsRule(("provider.ec2_security_groups", "provider.ec2_launch_template"), _groups),
 )

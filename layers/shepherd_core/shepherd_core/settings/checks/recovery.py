@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.remediation import Timeouts
 from shepherd_core.rules.policy import parse_policy, possible
-from shepherd_core.settings.checks.rule import Rule
+from shepherd_core.settings.checks.rule import SettingsRule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -126,14 +126,14 @@ def _history(days: int, *values: Any) -> str | None:
 
 
 RULES = (
-    Rule(("recoverer.loop_minutes", "recoverer.heartbeat_timeout_seconds"), _rarely),
-    Rule((_INTERVAL, "recoverer.heartbeat_timeout_seconds"), _lost_requests),
-    Rule((_INTERVAL, "recoverer.startup_timeout_seconds"), _lost_requests),
-    Rule((_INTERVAL, "agent_api.min_report_seconds"), _too_often),
-    Rule((*_POLICY, "initializer.backoff_initial_seconds", "initializer.loop_minutes"), _steps, _CAPABILITIES),
-    Rule(("recoverer.reset_after_seconds", "recoverer.heartbeat_timeout_seconds"), _reset),
+    SettingsRule(("recoverer.loop_minutes", "recoverer.heartbeat_timeout_seconds"), _rarely),
+    SettingsRule((_INTERVAL, "recoverer.heartbeat_timeout_seconds"), _lost_requests),
+    SettingsRule((_INTERVAL, "recoverer.startup_timeout_seconds"), _lost_requests),
+    SettingsRule((_INTERVAL, "agent_api.min_report_seconds"), _too_often),
+    SettingsRule((*_POLICY, "initializer.backoff_initial_seconds", "initializer.loop_minutes"), _steps, _CAPABILITIES),
+    SettingsRule(("recoverer.reset_after_seconds", "recoverer.heartbeat_timeout_seconds"), _reset),
     *(
-        Rule(
+        SettingsRule(
             (
                 f"{loop}.history_days",
                 *_POLICY,

@@ -11,7 +11,7 @@ Broken: TypeAlias = Callable[..., str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SettingsRule:
     """A rule between settings."""
 
     keys: tuple[str, ...]

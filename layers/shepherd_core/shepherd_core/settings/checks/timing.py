@@ -13,7 +13,7 @@ from shepherd_core.domain.clock import (
     MARGIN_SECONDS,
     RENEWALS,
 )
-from shepherd_core.settings.checks.rule import Rule
+from shepherd_core.settings.checks.rule import SettingsRule
 from shepherd_core.settings.deployment import LOOPS
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _listing(request: float, timeout: float) -> str | None:
 
 
 RULES = (
-    Rule(
+    SettingsRule(
         (
             "initializer.ssh_connect_timeout_seconds",
             "initializer.agent_timeout_seconds",
@@ -177,23 +177,27 @@ RULES = (
         ),
         _takeover,
     ),
-    Rule(("recoverer.look_seconds", "recoverer.machine_seconds"), _look),
+    SettingsRule(("recoverer.look_seconds", "recoverer.machine_seconds"), _look),
     *(
-        Rule((f"{loop}.machine_seconds", f"{loop}.function_seconds"), _no_machine)
+        SettingsRule((f"{loop}.machine_seconds", f"{loop}.function_seconds"), _no_machine)
         for loop in ("initializer", "recoverer")
     ),
-    Rule(("provisioner.chunk", "provisioner.creation_seconds", "provisioner.function_seconds"), _chunk),
-    *(Rule((f"{loop}.session_seconds", f"{loop}.bmdb_statement_timeout_seconds"), _renewal) for loop in LOOPS),
-    *(Rule((f"{loop}.session_seconds", f"{loop}.function_seconds"), _long_session) for loop in LOOPS),
+    SettingsRule(("provisioner.chunk", "provisioner.creation_seconds", "provisioner.function_seconds"), _chunk),
+    *(SettingsRule((f"{loop}.session_seconds", f"{loop}.bmdb_statement_timeout_seconds"), _renewal) for loop in LOOPS),
+    *(SettingsRule((f"{loop}.session_seconds", f"{loop}.function_seconds"), _long_session) for loop in LOOPS),
     *(
-        Rule((f"{loop}.bmdb_statement_timeout_seconds", f"{loop}.function_seconds"), _statement(CLOSING_SECONDS))
+        SettingsRule(
+            (f"{loop}.bmdb_statement_timeout_seconds", f"{loop}.function_seconds"), _statement(CLOSING_SECONDS)
+        )
         for loop in LOOPS
     ),
     *(
-        Rule((f"{function}.bmdb_connect_timeout_seconds", f"{function}.bmdb_statement_timeout_seconds"), _transaction)
+        SettingsRule(
+            (f"{function}.bmdb_connect_timeout_seconds", f"{function}.bmdb_statement_timeout_seconds"), _transaction
+        )
         for function in (*LOOPS, "agent_api")
     ),
-    Rule(
+    SettingsRule(
         (
             "agent_api.bmdb_connect_timeout_seconds",
             "agent_api.bmdb_statement_timeout_seconds",
@@ -201,8 +205,8 @@ RULES = (
         ),
         _statement(0),
     ),
-    Rule(("migrator.bmdb_statement_timeout_seconds", "migrator.function_seconds"), _statement(ANSWER_SECONDS)),
-    Rule(
+    SettingsRule(("migrator.bmdb_statement_timeout_seconds", "migrator.function_seconds"), _statement(ANSWER_SECONDS)),
+    SettingsRule(
         (
             "deployment.loop_minutes",
             "deployment.function_seconds",
@@ -215,16 +219,16 @@ RULES = (
         _connections,
         ("deployment.enabled",),
     ),
-    Rule(
+    SettingsRule(
         ("deployment.agent_api_rate", "provisioner.max_machines", "agent_api.heartbeat_interval_seconds"), _heartbeats
     ),
     *(
-        Rule((f"{loop}.backoff_initial_seconds", f"{loop}.backoff_maximum_seconds"), _backoff)
+        SettingsRule((f"{loop}.backoff_initial_seconds", f"{loop}.backoff_maximum_seconds"), _backoff)
         for loop in ("initializer", "recoverer")
     ),
-    Rule(("provider.redfish_timeout_seconds", "recoverer.machine_seconds"), _bmc),
+    SettingsRule(("provider.redfish_timeout_seconds", "recoverer.machine_seconds"), _bmc),
     *(
-        Rule(("provider.redfish_timeout_seconds", f"{loop}.function_seconds"), _listing)
+        SettingsRule(("provider.redfish_timeout_seconds", f"{loop}.function_seconds"), _listing)
         for loop in ("provisioner", "updater")
     ),
 )
