@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from bench.cost.formula import Amounts, dollars, month
 from bench.cost.inputs import Inputs
-from bench.fleet import driver
 from bench.results import Result, Table, median
 from simulator.environment.environment import Environment, EnvironmentSettings
 from simulator.lambda_.service import Invocation
+from tests.support.bmdb.fleet import administrator
 
 SPEED = 6
 """The fastest at which two processors can send the heartbeats of that many agents."""
@@ -95,7 +95,7 @@ def measure(*, quick: bool) -> Result:
 def _run(machines: int, speed: float) -> Run:
     ticks: list[Invocation] = []
     with Environment(EnvironmentSettings(machines=machines, speed=speed, twice=0), ticks.append) as environment:
-        admin = driver(environment.bmdb_settings)
+        admin = administrator(environment.bmdb_settings)
         end = time.monotonic() + LIMIT_SECONDS
         running = 0
         while running < machines:

@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import pg8000.native
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import SystemClock
@@ -11,6 +10,7 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.environment.postgres import Postgres
 from tests.support import defaults
+from tests.support.bmdb.fleet import administrator
 
 PROVIDER = "static"
 
@@ -63,7 +63,7 @@ class BenchFleet:
         self.machines = machines
         self.due = max(1, machines // 100) if due is None else due
         self.settings: BmdbSettings = postgres.new_database()
-        self.admin = driver(self.settings)
+        self.admin = administrator(self.settings)
         self.admin.run(_PLANT.format(machines=machines, due=self.due + SPARE))
         self.admin.run("VACUUM")  # as a fleet that exists for more than some minutes
         self.admin.run("CHECKPOINT")
@@ -103,12 +103,6 @@ class BenchFleet:
         return Session.open(
             connection or self.connect(), SystemClock(), "bench", "bench", 3600, ("static", defaults.HEALTH)
         )
-
-
-def driver(settings: BmdbSettings) -> pg8000.native.Connection:
-    """Return a connection of the bare driver."""
-    socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
-    return pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket, ssl_context=False)
 
 
 class RoundTripCounter:

@@ -1,6 +1,7 @@
 """What every test stands on: an environment without our variables, and a clock that a test moves."""
 
 import gc
+import json
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -122,3 +123,8 @@ def aws() -> Iterator[None]:
     read_models_once()
     with mock_aws():
         yield
+
+
+def log_lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """Return what was logged since the last call."""
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

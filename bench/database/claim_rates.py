@@ -6,10 +6,11 @@ from collections.abc import Callable
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
-from bench.fleet import PROVIDER, BenchFleet, driver
+from bench.fleet import PROVIDER, BenchFleet
 from bench.results import in_turn, median
 from bench.rivals.predecessor import PAUSE_SECONDS, Predecessor
 from bench.workers import Done, Meter, together
+from tests.support.bmdb.fleet import administrator
 
 LARGE = 100_000
 """Machines of a fleet that takes long to measure."""
@@ -108,7 +109,7 @@ def _bare(fleet: BenchFleet, count: int) -> Done:
     """Update rows over *count* connections, each its own rows, one at a time."""
 
     def ready(number: int) -> Callable[[], Done]:
-        own = driver(fleet.settings)
+        own = administrator(fleet.settings)
         meter = Meter(own)
         machine_ids = [row[0] for row in own.run("SELECT machine_id FROM bench_bare ORDER BY machine_id")]
         machine_ids = machine_ids[number::count]

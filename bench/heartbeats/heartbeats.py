@@ -23,12 +23,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
 from shepherd_core.wiring import agent_endpoint
 
-from bench.fleet import driver as open_driver
 from bench.heartbeats import costs, wire
 from bench.results import Result, Table, in_turn, median
 from functions.agent_api.app import lambda_handler
 from simulator.environment.postgres import Postgres
 from simulator.lambda_.environment import Context
+from tests.support.bmdb.fleet import administrator
 
 GOAL = 0.5
 KEPT_BYTES, RESUMED_BYTES, WAL_BYTES = 700, 1_500, 120
@@ -142,7 +142,7 @@ def measure(*, quick: bool) -> Result:
             SHEPHERD_BMDB_USER=settings.bmdb_user,
             SHEPHERD_MIN_REPORT_SECONDS="0",
         )
-        driver = open_driver(settings)
+        driver = administrator(settings)
         plant = f"INSERT INTO machines SELECT FROM generate_series(1, {machines}) RETURNING machine_id"
         fleet = [Machine(str(row[0])) for row in driver.run(plant)]
         start = driver.prepare(
@@ -194,15 +194,15 @@ def _add_costs(result: Result, by_size: Mapping[int, costs.Costs]) -> None:
 
 
 def _add_bytes(result: Result, found: Mapping[str, Mapping[str, tuple[float, float]]]) -> None:
-    """Add the bytes on the wire by connection and door."""
+    """Add the bytes on the wire by connection and added headers."""
     rows = []
-    for connection, doors in found.items():
-        for door, (sent, received) in doors.items():
-            rows.append([connection, door, sent, received, sent + received])
-            name = f"{connection}_{door}".replace(" ", "_").lower()
+    for connection, ways in found.items():
+        for way, (sent, received) in ways.items():
+            rows.append([connection, way, sent, received, sent + received])
+            name = f"{connection}_{way}".replace(" ", "_").lower()
             result.figures.update({f"{name}_sent_bytes": sent, f"{name}_received_bytes": received})
     columns = ["connection", "answer's headers", "bytes sent", "received", "both"]
     result.tables.append(Table("Bytes of a heartbeat on the wire", columns, rows))
-    for door in wire.DOORS:
-        result.at_most(f"bytes of a heartbeat, kept connection, {door}", KEPT_BYTES, sum(found["kept"][door]))
-        result.at_most(f"the same, resumed, {door}", RESUMED_BYTES, sum(found["resumed"][door]))
+    for way in wire.HEADERS:
+        result.at_most(f"bytes of a heartbeat, kept connection, {way}", KEPT_BYTES, sum(found["kept"][way]))
+        result.at_most(f"the same, resumed, {way}", RESUMED_BYTES, sum(found["resumed"][way]))

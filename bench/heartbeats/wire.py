@@ -41,7 +41,7 @@ _IDLE_SECONDS = 0.4
 _ACKNOWLEDGED_SECONDS = 0.1
 """After that long the last acknowledgement has come."""
 
-DOORS: dict[str, dict[str, str]] = {
+HEADERS: dict[str, dict[str, str]] = {
     "as few headers as possible": {},
     "HTTP API": {
         "Date": "Sun, 22 Nov 2026 20:00:00 GMT",
@@ -140,10 +140,10 @@ class _ClosingServer(Server):
 def measure(
     body: bytes, headers: Mapping[str, str], interval: int, repeats: int
 ) -> dict[str, dict[str, tuple[float, float]]]:
-    """Return the bytes of a heartbeat, sent and received, by connection (new, resumed, kept) and door."""
+    """Return the bytes of a heartbeat, sent and received, by connection (new, resumed, kept) and added headers."""
     answer = Reply(status=200, body=body, headers=headers)
     return {
-        connection: {door: _one(answer, interval, repeats, connection, DOORS[door]) for door in DOORS}
+        connection: {way: _one(answer, interval, repeats, connection, added) for way, added in HEADERS.items()}
         for connection in ("new", "resumed", "kept")
     }
 

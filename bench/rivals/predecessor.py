@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 from pg8000.exceptions import DatabaseError
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
-from bench.fleet import PROVIDER, driver
+from bench.fleet import PROVIDER
 from bench.workers import Done, Meter
+from tests.support.bmdb.fleet import administrator
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Predecessor:
     def __init__(self, settings: BmdbSettings, pause_seconds: float = PAUSE_SECONDS) -> None:
         """*pause_seconds*: the longest pause after a conflict."""
         self._pause_seconds = pause_seconds
-        self._driver = driver(settings)
+        self._driver = administrator(settings)
         self._run = {name: self._driver.prepare(text).run for name, text in _STATEMENTS.items()}
         self._session_id = self._driver.run(
             "INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline) "

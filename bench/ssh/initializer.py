@@ -15,11 +15,12 @@ from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.telemetry import Metric
 
-from bench.fleet import PROVIDER, driver
+from bench.fleet import PROVIDER
 from bench.results import Result, Table
 from bench.ssh.pool import BenchPool, machines, provider
 from bench.ssh.processes import processor_seconds
 from simulator.environment.postgres import Postgres
+from tests.support.bmdb.fleet import administrator
 
 AGENT_BYTES = 5_000_000
 CONCURRENCY = 10
@@ -69,7 +70,7 @@ def _ours(
     """Return the machines, the machines per minute, and our processor seconds per machine, of one invocation."""
     settings = postgres.new_database()
     quoted = ", ".join(f"'{address}'" for address in addresses)
-    with driver(settings) as admin:
+    with administrator(settings) as admin:
         admin.run(_PLANT.format(count=len(addresses), addresses=quoted))
 
     clock = SystemClock()

@@ -61,7 +61,7 @@ def fleet(database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
 @pytest.fixture
 def machine_id(fleet: Fleet) -> UUID:
     """Return one of several machines in several states, with a history, whose names are hostile."""
-    fleet.unhealthy_machine(30)
+    fleet.reporting_machine(30)
     fleet.provided_machine()
     fleet.quarantine(fleet.unhealthy_machine(), "PolicyExhausted: x")
     fleet.sql(

@@ -12,6 +12,7 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.environment.postgres import Postgres
 from tests.conftest import ManualClock
+from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import Backends, Fleet
 
 # The BMDB runs on several major versions; the wheel brings 16 and 18.
@@ -95,3 +96,11 @@ def _planted(settings: BmdbSettings, clock: ManualClock, backends: Backends | No
 def connection(fleet: Fleet) -> Connection:
     """Return a connection of the product to this test's database."""
     return fleet.connection
+
+
+@pytest.fixture
+def counting(fleet: Fleet) -> Iterator[BreakingConnection]:
+    """Return a way to the test's database that counts round trips."""
+    with BreakingConnection(fleet.settings) as way:
+        yield way
+        fleet.disconnect()

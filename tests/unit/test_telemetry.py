@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,6 +17,8 @@ from shepherd_core.domain.errors import SecretUnavailable
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.machine import Process
 from shepherd_core.telemetry import Metric
+
+from tests.conftest import log_lines
 
 MACHINE = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 
@@ -29,14 +30,10 @@ def _unbound() -> Iterator[None]:
     telemetry.unbind()
 
 
-def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
 def test_a_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     """CloudWatch takes one line for one event, and finds by key."""
     telemetry.info("agent started", machine=MACHINE, attempt=2)
-    (line,) = _lines(capsys)
+    (line,) = log_lines(capsys)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line.pop("timestamp"))  # as Lambda wants it
     assert line.pop("location").startswith("test_a_line_is_one_json_object:")
     assert line == {
@@ -53,7 +50,7 @@ def test_levels_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
     telemetry.info("a")
     telemetry.warning("b")
     telemetry.error("c")
-    assert [(line["level"], line["message"]) for line in _lines(capsys)] == [
+    assert [(line["level"], line["message"]) for line in log_lines(capsys)] == [
         ("INFO", "a"),
         ("WARNING", "b"),
         ("ERROR", "c"),
@@ -69,7 +66,7 @@ def test_an_error_is_logged_with_its_cause(capsys: pytest.CaptureFixture[str]) -
             raise SshRefused("nothing listens on 192.0.2.1") from error
     except SshRefused as error:
         telemetry.error("work failed", exc=error, machine=MACHINE)
-    (line,) = _lines(capsys)
+    (line,) = log_lines(capsys)
     assert line["exception_name"] == "SshRefused"
     assert "nothing listens on 192.0.2.1" in line["exception"]
     assert "Connection refused" in line["exception"]
@@ -82,7 +79,7 @@ def test_an_error_without_exception_has_none(capsys: pytest.CaptureFixture[str])
         int("x")
     except ValueError:
         telemetry.error("drift_limit_exceeded")
-    (line,) = _lines(capsys)
+    (line,) = log_lines(capsys)
     assert "exception" not in line
 
 
@@ -108,7 +105,7 @@ def test_an_error_without_exception_has_none(capsys: pytest.CaptureFixture[str])
 def test_any_value_can_be_logged(capsys: pytest.CaptureFixture[str], value: object, shown: object) -> None:
     """A log line must not fail over what it tells, and must stay JSON."""
     telemetry.info("a", value=value)
-    (line,) = _lines(capsys)
+    (line,) = log_lines(capsys)
     assert line["value"] == shown
 
 
@@ -116,7 +113,7 @@ def test_any_value_can_be_logged(capsys: pytest.CaptureFixture[str], value: obje
 def test_no_key_is_forbidden(capsys: pytest.CaptureFixture[str], name: str) -> None:
     """Python's logging refuses these, among them a word of our domain."""
     telemetry.info("a", **{name: "x"})
-    (line,) = _lines(capsys)
+    (line,) = log_lines(capsys)
     assert line[name] == "x"
 
 
@@ -124,7 +121,7 @@ def test_no_key_is_forbidden(capsys: pytest.CaptureFixture[str], name: str) -> N
 def test_a_fact_does_not_replace_what_every_line_has(capsys: pytest.CaptureFixture[str], name: str) -> None:
     """Neither of the two may be lost."""
     telemetry.warning("a", **{name: "x"})
-    (line,) = _lines(capsys)
+    (line,) = log_lines(capsys)
     assert line[f"{name}_"] == "x"
     assert line["message"] == "a"
     assert line["level"] == "WARNING"
@@ -134,7 +131,7 @@ def test_a_fact_does_not_replace_what_every_line_has(capsys: pytest.CaptureFixtu
 def test_a_message_is_logged_unchanged(capsys: pytest.CaptureFixture[str], message: str) -> None:
     """Text that looks like JSON or a pattern is still text."""
     telemetry.info(message)
-    (line,) = _lines(capsys)
+    (line,) = log_lines(capsys)
     assert line["message"] == message
 
 
@@ -146,7 +143,7 @@ def test_bound_keys_are_on_every_line_until_unbound(capsys: pytest.CaptureFixtur
     telemetry.info("b", loop="other")
     telemetry.unbind()
     telemetry.info("c")
-    first, second, third = _lines(capsys)
+    first, second, third = log_lines(capsys)
     assert (first["request_id"], first["loop"], first["provider"]) == ("r1", "initializer", "static")
     assert (second["request_id"], second["loop"]) == ("r1", "other")
     assert not {"request_id", "loop", "provider"} & set(third)
@@ -158,7 +155,7 @@ def test_bound_keys_are_on_the_lines_of_other_threads(capsys: pytest.CaptureFixt
     thread = threading.Thread(target=telemetry.info, args=("a",))
     thread.start()
     thread.join()
-    (line,) = _lines(capsys)
+    (line,) = log_lines(capsys)
     assert line["request_id"] == "r1"
 
 
@@ -166,7 +163,7 @@ def test_counts_are_one_line_with_the_metrics_that_alarms_evaluate(capsys: pytes
     """Alarms name their dimensions: with one more or one fewer they would see nothing. Each metric has a price."""
     telemetry.bind(request_id="r1", settings="abc")
     telemetry.emit("initializer", "static", {Metric.CLAIMED: 3, Metric.OLDEST_DUE_AGE: 12.5})
-    (record,) = _lines(capsys)
+    (record,) = log_lines(capsys)
     assert 1_700_000_000_000 < record["_aws"].pop("Timestamp") < 10_000_000_000_000
     assert record == {
         "message": "counts",
@@ -192,7 +189,7 @@ def test_a_count_of_nothing_is_no_metric(capsys: pytest.CaptureFixture[str]) -> 
     """An alarm needs no data to be over, and CloudWatch would charge for a month of zeros."""
     telemetry.emit("recoverer", "static", {Metric.QUARANTINED: 0, Metric.RECOVERY_SUSPENDED: 2})
     telemetry.emit("recoverer", "static", {Metric.QUARANTINED: 0, Metric.LATE_HEARTBEATS: 7})
-    some, none = _lines(capsys)
+    some, none = log_lines(capsys)
     assert some["quarantined"] == none["quarantined"] == 0
     assert [each["Name"] for each in some["_aws"]["CloudWatchMetrics"][0]["Metrics"]] == ["recovery_suspended"]
     assert "_aws" not in none
@@ -202,7 +199,7 @@ def test_a_line_of_counts_holds_only_its_own(capsys: pytest.CaptureFixture[str])
     """A warm function must not report the counts of its last invocation again."""
     telemetry.emit("initializer", "static", {Metric.CLAIMED: 3})
     telemetry.emit("recoverer", "equinix", {Metric.FAILED: 1})
-    record = _lines(capsys)[1]
+    record = log_lines(capsys)[1]
     assert (record["loop"], record["provider"], record["failed"]) == ("recoverer", "equinix", 1)
     assert "claimed" not in record
 
@@ -210,7 +207,7 @@ def test_a_line_of_counts_holds_only_its_own(capsys: pytest.CaptureFixture[str])
 def test_every_count_can_be_emitted(capsys: pytest.CaptureFixture[str]) -> None:
     """CloudWatch drops records with a unit that it does not know."""
     telemetry.emit("provisioner", "static", dict.fromkeys(Metric, 1))
-    (record,) = _lines(capsys)
+    (record,) = log_lines(capsys)
     assert {metric.value: record[metric.value] for metric in Metric} == {metric.value: 1 for metric in Metric}
     (directive,) = record["_aws"]["CloudWatchMetrics"]
     assert {each["Unit"] for each in directive["Metrics"]} <= {"Count", "Seconds"}

@@ -168,7 +168,7 @@ class Recoveries(loops.Recoveries):
         environment = Environment(fleet, SystemClock())
         self._unhealthy = [fleet.unhealthy_machine() for _ in range(2)]
         environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in self._unhealthy}
-        environment.healthy = [fleet.unhealthy_machine(silent_for=60)]
+        environment.healthy = [fleet.reporting_machine(60)]
         paused = fleet.unhealthy_machine()
         for machine_id in (*environment.healthy, paused):
             environment.machine_at_provider(machine_id)

@@ -103,7 +103,7 @@ class FleetOperation:
             "INSERT INTO machine_agent_heartbeat VALUES (:id, now() - interval '2 hours', 0)", id=self._unhealthy[1]
         )
         self._paused = self._unhealthy[2]
-        environment.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(_HEALTHY)]
+        environment.healthy = [fleet.reporting_machine(60) for _ in range(_HEALTHY)]
         ours = [self._fresh, *self._unhealthy, *environment.healthy]
         devices = {machine_id: environment.machine_at_provider(machine_id) for machine_id in ours}
         environment.may_be_rebooted = {devices[machine_id] for machine_id in self._unhealthy}

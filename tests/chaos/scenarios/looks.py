@@ -58,7 +58,7 @@ class Looks(Recoveries):
         for machine_id in self._alive.values():
             environment.machine_at_provider(machine_id)
         environment.may_be_rebooted = {environment.machine_at_provider(dead)}
-        environment.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(_HEALTHY)]
+        environment.healthy = [fleet.reporting_machine(60) for _ in range(_HEALTHY)]
         for machine_id in environment.healthy:
             environment.machine_at_provider(machine_id)
         return environment

@@ -269,7 +269,7 @@ class Recoveries:
         }
         gone = fleet.unhealthy_machine()
         environment.api.forget(environment.machine_at_provider(gone))
-        environment.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(16)]
+        environment.healthy = [fleet.reporting_machine(60) for _ in range(16)]
         paused = fleet.unhealthy_machine()
         for machine_id in (*environment.healthy, paused):
             environment.machine_at_provider(machine_id)

@@ -47,7 +47,7 @@ class SshOutage(FleetOperation):
         fleet = self._fleet
         self._machines = DeadMachines()
         environment = Environment(fleet, SystemClock())
-        environment.healthy = [fleet.unhealthy_machine(silent_for=_MINUTE) for _ in range(_HELD)]
+        environment.healthy = [fleet.reporting_machine(_MINUTE) for _ in range(_HELD)]
         for machine_id in environment.healthy:
             environment.machine_at_provider(machine_id)
         self._dead = [fleet.provided_machine() for _ in range(_HELD + _ADMITTED)]

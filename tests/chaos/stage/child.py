@@ -83,9 +83,9 @@ def _serve(request: dict[str, Any], pipe: int) -> None:
     """Carry out *request* in this process, and exit."""
     os.environ.clear()
     os.environ.update(request["environment"])
-    silence = os.open(os.devnull, os.O_RDWR)
+    nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
-        os.dup2(silence, descriptor)
+        os.dup2(nothing, descriptor)
     name = request["function"]
     spec = importlib.util.spec_from_file_location(f"{name}_app", ROOT / "functions" / name / "app.py")
     assert spec is not None

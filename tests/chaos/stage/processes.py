@@ -236,7 +236,7 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
 
     Then run the schedules, one function at a time, until nothing is missing.
     """
-    environment, silent, agents = _arrange_load(fleet)
+    environment, unhealthy, agents = _arrange_load(fleet)
     loaded = Loaded()
     lock = threading.Lock()
     end = time.monotonic() + seconds
@@ -268,7 +268,7 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
             loaded.checks += 1
             loaded.broken += [each for each in found if each not in loaded.broken]
             time.sleep(0.05)
-        loaded.broken += [] if loaded.broken else _converge(environment, functions, silent)
+        loaded.broken += [] if loaded.broken else _converge(environment, functions, unhealthy)
     finally:
         environment.close()
     return loaded
@@ -283,18 +283,18 @@ def _heartbeats(agents: list[SignedAgent], chance: Random) -> AgentRequest:
 
 def _arrange_load(fleet: Fleet) -> tuple[Environment, list[UUID], list[SignedAgent]]:
     environment = Environment(fleet, SystemClock(), reservations=_CAPACITY, margin_seconds=_MARGIN_SECONDS)
-    silent = [fleet.unhealthy_machine() for _ in range(_UNHEALTHY)]
-    environment.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(_HEALTHY)]
-    environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in silent}
+    unhealthy = [fleet.unhealthy_machine() for _ in range(_UNHEALTHY)]
+    environment.healthy = [fleet.reporting_machine(60) for _ in range(_HEALTHY)]
+    environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in unhealthy}
     for machine_id in environment.healthy:
         environment.machine_at_provider(machine_id)
     agents = [SignedAgent(fleet, machine_id) for machine_id in environment.healthy[:4]]
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
     environment.limit = _UNHEALTHY + _HEALTHY + _CAPACITY - 1
-    return environment, silent, agents
+    return environment, unhealthy, agents
 
 
-def _converge(environment: Environment, functions: Functions, silent: list[UUID]) -> list[str]:
+def _converge(environment: Environment, functions: Functions, unhealthy: list[UUID]) -> list[str]:
     missing: list[str] = []
     for _ in range(_ROUNDS):
         environment.pass_time(SOON_SECONDS)
@@ -304,13 +304,13 @@ def _converge(environment: Environment, functions: Functions, silent: list[UUID]
                 return [f"{function}, undisturbed, failed: {ended.told}"]
         if broken := violations(environment):
             return broken
-        missing = _missing(environment, silent)
+        missing = _missing(environment, unhealthy)
         if not missing:
             return []
     return missing
 
 
-def _missing(environment: Environment, silent: list[UUID]) -> list[str]:
+def _missing(environment: Environment, unhealthy: list[UUID]) -> list[str]:
     ours = {device.id for device in environment.api.devices() if device.hostname.startswith(PREFIX)}
     acted = {device.id for device in environment.api.devices() if device.actions_taken}
     known = provided(environment.fleet)
@@ -319,7 +319,7 @@ def _missing(environment: Environment, silent: list[UUID]) -> list[str]:
     found += [
         f"{each} was not rebooted"
         for name, each in known.items()
-        if each in silent and name not in acted and not environment.counts_as_rebooted(each)
+        if each in unhealthy and name not in acted and not environment.counts_as_rebooted(each)
     ]
     kept = {"machine_creation_intent": "the intent of {} is still there", "work": "there is still work on {}"}
     return found + [

@@ -260,19 +260,19 @@ def test_a_reboot_ends_the_agent_until_it_is_started_again(
     beats.wait("id")
 
 
-def test_a_silenced_agent_sends_no_heartbeats(
+def test_a_stopped_agent_sends_no_heartbeats(
     client: Client, machine: str, endpoint: AgentEndpoint, beats: Beats, executable: Path
 ) -> None:
-    """The demonstration silences machines that way."""
+    """The demonstration stops agents that way."""
     client.rack("other")
     client.upload("other", PATH, executable.read_bytes())
-    _start(client, machine, endpoint.url, "silent")
-    beats.wait("silent")
+    _start(client, machine, endpoint.url, "stopped")
+    beats.wait("stopped")
     client.pool.stop_agents(machine)
-    before = beats.count["silent"]
+    before = beats.count["stopped"]
     _start(client, "other", endpoint.url, "talking")
     beats.wait("talking", 10)
-    assert beats.count["silent"] <= before + 1  # one may have been on its way
+    assert beats.count["stopped"] <= before + 1  # one may have been on its way
 
 
 def test_an_outage_of_the_endpoint_does_not_end_the_agent(

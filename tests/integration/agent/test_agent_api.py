@@ -1,7 +1,7 @@
 """Who is believed at the agents' endpoint, and what is recorded of what they say."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http import HTTPStatus
@@ -24,7 +24,7 @@ from shepherd_core.domain.pb.callback_pb2 import (
 )
 
 from simulator.environment.postgres import Postgres
-from tests.conftest import ManualClock
+from tests.conftest import ManualClock, log_lines
 from tests.support.agents.signed_agent import ADDRESS, MAX_BODY_BYTES, RECEIVED_AT, SignedAgent, database_time, endpoint
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import Fleet, claimed, ids
@@ -53,14 +53,9 @@ def recorded(fleet: Fleet) -> list[list[list[Any]]]:
     return [fleet.sql(f"SELECT * FROM {table} ORDER BY machine_id") for table in REPORTS]
 
 
-def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """Return the log lines since the last look."""
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
 def why(capsys: pytest.CaptureFixture[str]) -> str:
     """Return the reason that the log gives for the one refusal since the last look."""
-    (line,) = lines(capsys)
+    (line,) = log_lines(capsys)
     assert line["level"] == "WARNING"
     found: str = line["why"]
     return found
@@ -76,14 +71,14 @@ def test_a_heartbeat_of_the_right_agent_is_recorded(fleet: Fleet, api: AgentApi,
     assert (answer.status, answer.body) == (OK, b"")
     assert answer.headers == {"content-type": "application/x-protobuf"}
     assert before <= answer.time <= database_time(fleet)
-    assert fleet.tags(agent.machine_id) == {"agent_started", "agent_heartbeat"}
+    assert fleet.facts(agent.machine_id) == {"agent_started", "agent_heartbeat"}
 
 
 def test_a_plain_heartbeat_writes_no_log(api: AgentApi, agent: SignedAgent, capsys: pytest.CaptureFixture[str]) -> None:
     """A hundred thousand machines send one a minute."""
     for _ in range(2):
         api.handle(agent.request())
-    assert lines(capsys) == []
+    assert log_lines(capsys) == []
 
 
 @pytest.mark.parametrize("path", ["/heartbeat", "/prod/heartbeat", "/a%20b/heartbeat", "//heartbeat"])
@@ -201,7 +196,7 @@ def test_the_log_names_the_reason_of_a_failed_authentication(
     told = {}
     for name, request in strangers(fleet, agent).items():
         api.handle(request)
-        (line,) = lines(capsys)
+        (line,) = log_lines(capsys)
         assert str(UUID(line["machine_id"])) == line["machine_id"]
         assert (line["level"], line["status"], line["address"]) == ("WARNING", 401, ADDRESS)
         assert len(json.dumps(line)) < 500
@@ -279,7 +274,7 @@ def test_an_agent_that_was_given_up_is_not_believed_any_more(fleet: Fleet, api: 
     assert api.handle(agent.request()).status == OK
     fleet.change(agent.machine_id, "DELETE FROM machine_agent_started", "DELETE FROM machine_agent_heartbeat")
     assert api.handle(agent.request()).status == UNAUTHORIZED
-    assert fleet.tags(agent.machine_id) == set()
+    assert fleet.facts(agent.machine_id) == set()
 
 
 def test_an_agent_that_was_replaced_is_not_believed_any_more(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
@@ -320,14 +315,6 @@ def test_a_recovery_in_the_middle_of_a_request_wins(
 
 
 # --- what it costs ---
-
-
-@pytest.fixture
-def counting(fleet: Fleet) -> Iterator[BreakingConnection]:
-    """Return a way to the test's database that counts round trips."""
-    with BreakingConnection(fleet.settings) as way:
-        yield way
-        fleet.disconnect()
 
 
 def trips(way: BreakingConnection, api: AgentApi, request: AgentRequest) -> tuple[HTTPStatus, int]:
@@ -418,7 +405,7 @@ def test_an_agent_that_reports_too_often_is_refused_until_the_time_is_over(
     other = SignedAgent(fleet)
     told = [api.handle(agent.request(received_at=at)).status for at in (100_000, 104_999, 105_000, 105_001)]
     assert told == [OK, HTTPStatus.TOO_MANY_REQUESTS, OK, HTTPStatus.TOO_MANY_REQUESTS]
-    assert [line["why"] for line in lines(capsys)] == ["reports come more often than every 5 s"] * 2
+    assert [line["why"] for line in log_lines(capsys)] == ["reports come more often than every 5 s"] * 2
     assert api.handle(other.request(received_at=105_001)).status == OK
     # A clock of the API that went back does not lock agents out.
     assert api.handle(agent.request(received_at=50_000)).status == OK
@@ -713,7 +700,7 @@ def test_during_a_bmdb_outage_agents_are_asked_to_retry(
     answer = endpoint(nowhere).handle(request)
     assert (answer.status, answer.body) == (HTTPStatus.SERVICE_UNAVAILABLE, b"try again later\n")
     assert answer.headers["shepherd-time"] == str(RECEIVED_AT)
-    (line,) = lines(capsys)
+    (line,) = log_lines(capsys)
     assert (line["level"], line["machine_id"]) == ("ERROR", str(agent.machine_id))
     assert line["cause"].startswith("BmdbUnavailable: cannot connect to the BMDB")
     assert len(json.dumps(line)) < 600
@@ -732,7 +719,7 @@ def test_a_frozen_endpoint_reconnects_and_continues(
         fleet.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shepherd'")
         fleet.wait_until("NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd')")
         assert api.handle(SignedAgent(fleet).request(message)).status == OK
-    assert lines(capsys) == []
+    assert log_lines(capsys) == []
 
 
 @pytest.mark.parametrize("commit", [False, True], ids=["plain", "report"])
@@ -770,7 +757,7 @@ def test_a_connection_that_breaks_twice_is_an_outage(
     counting.lose("request")
     counting.lose("request")
     assert api.handle(agent.request()).status == HTTPStatus.SERVICE_UNAVAILABLE
-    assert lines(capsys)[0]["cause"].startswith("CommitUnknown: ")
+    assert log_lines(capsys)[0]["cause"].startswith("CommitUnknown: ")
     assert api.handle(agent.request()).status == OK
 
 
@@ -787,7 +774,7 @@ def test_no_heartbeat_is_taken_in_a_schema_that_this_code_does_not_know(
     own_fleet.sql("INSERT INTO schema_migrations VALUES (99, 'newer', '')")
     assert api.handle(agent.request()).status == HTTPStatus.SERVICE_UNAVAILABLE
     assert recorded(own_fleet) == before
-    (line,) = lines(capsys)
+    (line,) = log_lines(capsys)
     assert line["cause"].startswith("SchemaMismatch: the BMDB's schema is version 99")
 
 
@@ -803,7 +790,7 @@ def test_a_schema_without_what_is_needed_is_an_old_one(
     headers = {"shepherd-machine": str(uuid4())}
     answer = endpoint(connection).handle(AgentRequest("POST", "/heartbeat", headers, b"", RECEIVED_AT))
     assert answer.status == HTTPStatus.SERVICE_UNAVAILABLE
-    (line,) = lines(capsys)
+    (line,) = log_lines(capsys)
     assert line["cause"].startswith("SchemaMismatch: the BMDB's schema is version 0")
     connection.close()
     postgres.drop(settings)
@@ -865,7 +852,7 @@ def test_the_log_names_each_agent_that_reports_elsewhere_once_an_hour(
     hour = 3_600_000
     for received_at in (2 * hour, 2 * hour + 60_000, 3 * hour - 1, 3 * hour):
         assert told(api, agent.request(received_at=received_at)) == NEW
-    assert [(line["message"], line["machine_id"], line["address"]) for line in lines(capsys)] == 2 * [
+    assert [(line["message"], line["machine_id"], line["address"]) for line in log_lines(capsys)] == 2 * [
         ("agent told of the new endpoint", str(agent.machine_id), ADDRESS)
     ]
 

@@ -27,6 +27,7 @@ from functions.agent_api.app import lambda_handler
 from simulator.environment import certificate
 from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
 from simulator.lambda_.service import Invocation
+from tests.conftest import log_lines
 from tests.support.agents.installation_key import signed_request, taught
 from tests.support.agents.signed_agent import SignedAgent
 from tests.support.bmdb.fleet import Fleet
@@ -96,7 +97,7 @@ def test_a_sample_request_is_not_believed(sample: dict[str, Any], capsys: pytest
     assert answer["statusCode"] == 401
     assert b64decode(answer["body"]) == b"not authorized\n"
     assert int(answer["headers"]["shepherd-time"]) != sample["requestContext"]["timeEpoch"]
-    (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    (line,) = log_lines(capsys)
     assert line["address"] == sample["requestContext"]["http"]["sourceIp"] == "192.0.2.13"
     assert (line["loop"], line["request_id"], line["why"]) == ("agent_api", "a-request", "it has no agent")
     assert "provider" not in line
@@ -115,7 +116,7 @@ def test_a_signed_request_is_taken(fleet: Fleet, sample: dict[str, Any], monkeyp
     assert answer["isBase64Encoded"] is True
     told = HeartbeatResponse.FromString(b64decode(answer["body"]))
     assert told.installation_request.generation == 1
-    assert fleet.tags(agent.machine_id) == {"agent_started", "agent_heartbeat"}
+    assert fleet.facts(agent.machine_id) == {"agent_started", "agent_heartbeat"}
 
 
 @configured
@@ -150,7 +151,7 @@ def test_an_event_that_is_no_request_fails_the_invocation(
     event = {name: value for name, value in {**SAMPLE, **change}.items() if value is not None}
     with pytest.raises(EventInvalid, match=r"payload version 2\.0"):
         invoke(event)
-    (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    (line,) = log_lines(capsys)
     assert (line["level"], line["loop"], line["request_id"]) == ("ERROR", "agent_api", "a-request")
 
 
@@ -233,7 +234,7 @@ def test_an_agent_reports_over_https(fleet: Fleet, served: tuple[str, bytes], tm
     agent = RealAgent(fleet, *served, tmp_path / "agent.install")
     for _ in range(3):
         agent.heartbeats.send()
-    assert fleet.tags(agent.machine_id) == {"agent_started", "agent_heartbeat"}
+    assert fleet.facts(agent.machine_id) == {"agent_started", "agent_heartbeat"}
     assert fleet.sql("SELECT hardware_report_raw FROM machine_hardware_report") == [[HARDWARE]]
 
 
@@ -247,7 +248,7 @@ def test_an_agent_whose_clock_is_wrong_is_heard_the_second_time(
         agent.heartbeats.send()
     for _ in range(2):
         agent.heartbeats.send()
-    assert fleet.tags(agent.machine_id) == {"agent_started", "agent_heartbeat"}
+    assert fleet.facts(agent.machine_id) == {"agent_started", "agent_heartbeat"}
 
 
 def test_an_agent_is_asked_to_install_and_reports_it_once(
@@ -276,11 +277,11 @@ def test_an_agent_is_asked_to_install_and_reports_it_once(
 def test_an_agent_whose_machine_is_recovered_goes_on_unheard(
     fleet: Fleet, served: tuple[str, bytes], tmp_path: Path
 ) -> None:
-    """It may be the network that was silent; what it says must not look like its successor's."""
+    """The network may have been down; what this agent says must not look like its successor's."""
     agent = RealAgent(fleet, *served, tmp_path / "agent.install")
     agent.heartbeats.send()
     fleet.change(agent.machine_id, "DELETE FROM machine_agent_started", "DELETE FROM machine_agent_heartbeat")
     for _ in range(2):
         with pytest.raises(Unauthorized):
             agent.heartbeats.send()
-    assert fleet.tags(agent.machine_id) == set()
+    assert fleet.facts(agent.machine_id) == set()

@@ -12,110 +12,110 @@ import pytest
 from agent.shepherd_agent.reports.connection import Line
 from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
 from simulator.providers.kit.http_server import Reply
-from tests.support.agents.door import Door, certificate
+from tests.support.agents.https_server import HttpsServer, certificate
 
 CLOSE = {"Connection": "close"}
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
+def server(tmp_path: Path) -> Iterator[HttpsServer]:
     """Return a running server."""
-    with closing(Door(*certificate(tmp_path))) as door:
-        yield door
+    with closing(HttpsServer(*certificate(tmp_path))) as server:
+        yield server
 
 
-def test_a_connection_is_used_for_many_heartbeats(door: Door) -> None:
+def test_a_connection_is_used_for_many_heartbeats(server: HttpsServer) -> None:
     """A TLS handshake has ten times the bytes of a heartbeat."""
-    reporter = door.reporter()
+    reporter = server.reporter()
     for _ in range(3):
         reporter.send("heartbeat", b"")
-    assert len(door.requests) == 3
-    assert door.handshakes == [False]
+    assert len(server.requests) == 3
+    assert server.handshakes == [False]
 
 
-def test_a_session_is_resumed_if_the_connection_is_not_kept(door: Door) -> None:
+def test_a_session_is_resumed_if_the_connection_is_not_kept(server: HttpsServer) -> None:
     """Then no certificate is sent. Each resumed connection makes the next one possible."""
-    door.treatments = [Reply(status=200, headers=CLOSE)]
-    reporter = door.reporter()
+    server.treatments = [Reply(status=200, headers=CLOSE)]
+    reporter = server.reporter()
     for _ in range(3):
         reporter.send("heartbeat", b"")
-    assert door.handshakes == [False, True, True]
+    assert server.handshakes == [False, True, True]
 
 
-def test_the_certificate_is_verified_again_in_time(door: Door) -> None:
+def test_the_certificate_is_verified_again_in_time(server: HttpsServer) -> None:
     """A resumed session proves nothing about a certificate that has expired since."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    tls.load_verify_locations(cadata=door.ca)
-    line = Line("127.0.0.1", int(door.url.rpartition(":")[2]), tls, verify_seconds=0.0)
+    tls.load_verify_locations(cadata=server.ca)
+    line = Line("127.0.0.1", int(server.url.rpartition(":")[2]), tls, verify_seconds=0.0)
     for _ in range(2):
         assert line.kept() is None
         connection = line.connect(time.monotonic() + 10)
         connection.exchange(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", time.monotonic() + 10, 10)
         line.keep(connection, reusable=True)
     line.close()
-    assert door.handshakes == [False, False]
+    assert server.handshakes == [False, False]
 
 
-def test_a_connection_that_was_closed_meanwhile_costs_nothing(door: Door) -> None:
+def test_a_connection_that_was_closed_meanwhile_costs_nothing(server: HttpsServer) -> None:
     """Servers close idle connections after a minute or so; the agent sees that before it sends."""
-    reporter = door.reporter()
+    reporter = server.reporter()
     reporter.send("heartbeat", b"")
     kept = reporter.endpoint._line._kept
     assert kept is not None
-    door.treatments = [None, Reply(status=200)]
+    server.treatments = [None, Reply(status=200)]
     kept.sock.sendall(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
     assert kept.sock.recv(1) == b""  # the server has ended it
     reporter.send("heartbeat", b"")
-    assert len(door.requests) == 3
-    assert door.handshakes == [False, True]
+    assert len(server.requests) == 3
+    assert server.handshakes == [False, True]
 
 
-def test_a_connection_that_dies_on_the_way_loses_no_heartbeat(door: Door) -> None:
+def test_a_connection_that_dies_on_the_way_loses_no_heartbeat(server: HttpsServer) -> None:
     """It is sent once more, with a later time: the first may have arrived, and this one must be no replay."""
-    door.treatments = [Reply(status=200), None, Reply(status=200)]
-    reporter = door.reporter()
+    server.treatments = [Reply(status=200), None, Reply(status=200)]
+    reporter = server.reporter()
     reporter.send("heartbeat", b"")
     reporter.send("heartbeat", b"")
-    assert len(door.handshakes) == 2
-    times = [int(request.headers["Shepherd-Time"]) for request in door.requests]
+    assert len(server.handshakes) == 2
+    times = [int(request.headers["Shepherd-Time"]) for request in server.requests]
     assert times == sorted(set(times))
-    assert len({request.headers["Shepherd-Signature"] for request in door.requests}) == 3
+    assert len({request.headers["Shepherd-Signature"] for request in server.requests}) == 3
 
 
-def test_a_new_connection_that_dies_is_not_tried_again(door: Door) -> None:
+def test_a_new_connection_that_dies_is_not_tried_again(server: HttpsServer) -> None:
     """The pause between heartbeats is what spares an endpoint in trouble."""
-    door.treatments = [Reply(status=200), None]
-    reporter = door.reporter()
+    server.treatments = [Reply(status=200), None]
+    reporter = server.reporter()
     reporter.send("heartbeat", b"")
     with pytest.raises(NotDelivered) as lost:
         reporter.send("heartbeat", b"")
     assert not lost.value.answered
-    assert len(door.requests) == 3
+    assert len(server.requests) == 3
 
 
-def test_a_connection_that_was_forgotten_on_the_way_loses_no_heartbeat(door: Door) -> None:
+def test_a_connection_that_was_forgotten_on_the_way_loses_no_heartbeat(server: HttpsServer) -> None:
     """A firewall that has dropped it swallows the request. Later ones must not wait for the same thing again."""
     swallowed = threading.Event()
-    door.treatments = [Reply(status=200), swallowed, Reply(status=200)]
-    reporter = door.reporter(3)
+    server.treatments = [Reply(status=200), swallowed, Reply(status=200)]
+    reporter = server.reporter(3)
     try:
         reporter.send("heartbeat", b"")
         reporter.send("heartbeat", b"")
     finally:
         swallowed.set()
     line = reporter.endpoint._line
-    assert len(door.requests) == 3
+    assert len(server.requests) == 3
     assert 0 < line._longest_idle < 3
     line.forgotten_after(0)
     reporter.send("heartbeat", b"")
-    assert len(door.handshakes) == 3
+    assert len(server.handshakes) == 3
 
 
-def test_a_kept_connection_gets_no_more_time(door: Door) -> None:
+def test_a_kept_connection_gets_no_more_time(server: HttpsServer) -> None:
     """However many connections a heartbeat takes, its time limit holds for them together."""
     never = threading.Event()
-    door.treatments = [Reply(status=200), never]
-    reporter = door.reporter(1)
+    server.treatments = [Reply(status=200), never]
+    reporter = server.reporter(1)
     reporter.send("heartbeat", b"")
     try:
         with pytest.raises(NotDelivered, match="no answer within 1 s"):
@@ -124,17 +124,17 @@ def test_a_kept_connection_gets_no_more_time(door: Door) -> None:
         never.set()
 
 
-def test_an_answer_that_is_cut_off_is_no_answer(door: Door) -> None:
+def test_an_answer_that_is_cut_off_is_no_answer(server: HttpsServer) -> None:
     """The half of a HeartbeatResponse may be a valid one that asks for something else."""
-    door.treatments = [Reply(status=200, body=b"1234", cut=True)]
+    server.treatments = [Reply(status=200, body=b"1234", cut=True)]
     with pytest.raises(NotDelivered, match="IncompleteRead"):
-        door.reporter().send("heartbeat", b"")
+        server.reporter().send("heartbeat", b"")
 
 
-def test_a_request_has_no_header_that_can_be_done_without(door: Door) -> None:
+def test_a_request_has_no_header_that_can_be_done_without(server: HttpsServer) -> None:
     """They would be a third of its bytes."""
-    door.reporter().send("heartbeat", b"body")
-    (request,) = door.requests
+    server.reporter().send("heartbeat", b"body")
+    (request,) = server.requests
     assert request.content == b"body"
     assert request.headers.keys() == [
         "Host",
@@ -146,9 +146,9 @@ def test_a_request_has_no_header_that_can_be_done_without(door: Door) -> None:
     ]
 
 
-def test_a_header_cannot_be_smuggled_in(door: Door) -> None:
+def test_a_header_cannot_be_smuggled_in(server: HttpsServer) -> None:
     """The machine id is text that came from outside."""
-    endpoint = Endpoint(door.url, door.ca)
+    endpoint = Endpoint(server.url, server.ca)
     with pytest.raises(NotDelivered, match="not valid"):
         endpoint.post("heartbeat", b"", lambda: {"Shepherd-Machine": "id\r\nShepherd-Time: 1"})
-    assert door.requests == []
+    assert server.requests == []

@@ -13,7 +13,7 @@ from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.reports.switching_reporter import SwitchingReporter
 from simulator.providers.kit.http_server import Reply
-from tests.support.agents.door import Door, certificate
+from tests.support.agents.https_server import HttpsServer, certificate
 
 DAY = 86_400.0
 
@@ -30,7 +30,7 @@ STAY = _naming("")
 class Setting:
     """Two endpoints under one CA, an agent's reporter for the first, and a clock."""
 
-    def __init__(self, first: Door, second: Door, record: Path) -> None:
+    def __init__(self, first: HttpsServer, second: HttpsServer, record: Path) -> None:
         self.first = first
         self.second = second
         self.record = record
@@ -62,7 +62,7 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
         tls, ca = certificate(tmp_path)
         again = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         again.load_cert_chain(tmp_path / "server.pem")
-        first, second = (stack.enter_context(closing(Door(each, ca))) for each in (tls, again))
+        first, second = (stack.enter_context(closing(HttpsServer(each, ca))) for each in (tls, again))
         yield Setting(first, second, tmp_path / "agent.endpoint")
 
 
@@ -153,7 +153,7 @@ def test_an_endpoint_under_another_ca_is_not_used(setting: Setting, tmp_path: Pa
     """The one CA of the takeover holds for every endpoint."""
     folder = tmp_path / "other"
     folder.mkdir()
-    with closing(Door(*certificate(folder))) as stranger:
+    with closing(HttpsServer(*certificate(folder))) as stranger:
         stranger.treatments = [STAY]
         setting.first.treatments = [_naming(stranger.url)]
         assert setting.send(3) == [3, 0]

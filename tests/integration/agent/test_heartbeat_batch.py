@@ -1,7 +1,7 @@
 """Many heartbeats in one request: each is judged as if it had come alone."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http import HTTPStatus
@@ -24,8 +24,8 @@ from shepherd_core.domain.pb.callback_pb2 import (
     SignedHeartbeat,
 )
 
-from tests.conftest import ManualClock
-from tests.integration.agent.test_agent_api import REPORTS, lines, recorded, strangers, trips
+from tests.conftest import ManualClock, log_lines
+from tests.integration.agent.test_agent_api import REPORTS, recorded, strangers, trips
 from tests.support.agents.signed_agent import (
     ADDRESS,
     MAX_BATCH_BYTES,
@@ -54,14 +54,6 @@ def api(connection: Connection) -> AgentApi:
 def agents(fleet: Fleet) -> list[SignedAgent]:
     """Return agents that were just started."""
     return [SignedAgent(fleet) for _ in range(4)]
-
-
-@pytest.fixture
-def counting(fleet: Fleet) -> Iterator[BreakingConnection]:
-    """Return a way to the test's database that counts round trips."""
-    with BreakingConnection(fleet.settings) as way:
-        yield way
-        fleet.disconnect()
 
 
 def sent(body: bytes, **headers: str) -> AgentRequest:
@@ -96,7 +88,7 @@ def test_all_heartbeats_of_a_batch_are_recorded(fleet: Fleet, api: AgentApi, age
     found = answers(api.handle(passed_on(*(agent.request() for agent in agents))))
     assert [answer.status for answer in found] == [OK] * 4
     assert all(before <= answer.time <= database_time(fleet) for answer in found)
-    assert all(fleet.tags(agent.machine_id) >= {"agent_heartbeat"} for agent in agents)
+    assert all(fleet.facts(agent.machine_id) >= {"agent_heartbeat"} for agent in agents)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -129,17 +121,17 @@ def test_a_heartbeat_of_a_batch_gets_the_answer_that_it_gets_alone(
         agents[1].request(b"x" * (MAX_BODY_BYTES + 1)),
         agent.request(),
     ]
-    lines(capsys)
+    log_lines(capsys)
     for request in sendable(requests):
         alone = endpoint(fleet.connect()).handle(replace(request, path="/heartbeat"))
-        logged = lines(capsys)
+        logged = log_lines(capsys)
         fleet.sql("UPDATE machine_agent_heartbeat SET agent_signed_at = 0 WHERE machine_id = :id", id=agent.machine_id)
         (answer,) = answers(endpoint(fleet.connect()).handle(passed_on(request)))
         if logged and logged[0]["why"] == "it is not later than the last one":
             continue  # the replay of a moment ago is none any more
         assert answer.status == alone.status
         assert (answer.status == OK) or answer.body == alone.body
-        again = lines(capsys)
+        again = log_lines(capsys)
         assert [line.get("status") for line in again] == [line.get("status") for line in logged]
 
 
@@ -254,7 +246,7 @@ def test_the_second_heartbeat_of_a_machine_comes_too_soon_in_a_batch(fleet: Flee
 
 
 def test_garbage_in_the_name_of_a_machine_does_not_shut_it_out(api: AgentApi, agents: list[SignedAgent]) -> None:
-    """Whoever reaches the relay could otherwise silence a neighbour."""
+    """A client of the relay could otherwise stop the heartbeats of another machine."""
     agent = agents[0]
     garbage = [replace(agent.request(), body=b"garbage") for _ in range(2)]
     assert statuses(api, *garbage, agent.request()) == [UNAUTHORIZED, UNAUTHORIZED, OK]
@@ -310,9 +302,9 @@ def test_a_batch_writes_few_lines_into_the_log(
     """None for heartbeats that are recorded; for refused ones one, which counts them and names a few."""
     requests = [agents[0].request(machine_id=uuid4()) for _ in range(100)]
     statuses(api, *(agent.request() for agent in agents))
-    assert lines(capsys) == []
+    assert log_lines(capsys) == []
     assert statuses(api, *requests, agents[1].request()) == [UNAUTHORIZED] * 100 + [OK]
-    logged = lines(capsys)
+    logged = log_lines(capsys)
     assert [line["message"] for line in logged] == ["request refused"]
     assert (logged[0]["count"], logged[0]["address"], len(logged[0]["others"])) == (100, ADDRESS, 9)
     assert all(line["status"] == UNAUTHORIZED and line["why"] for line in (logged[0], *logged[0]["others"]))
@@ -352,11 +344,11 @@ def test_a_locked_machine_does_not_hold_up_the_others_of_a_batch(
 
     def while_locked() -> list[int]:
         holder.script(f"SELECT 1 FROM {table} WHERE machine_id = '{machine_ids[0]}' FOR UPDATE")
-        lines(capsys)
+        log_lines(capsys)
         return statuses(api, *batch())
 
     assert holder.transact(while_locked) == [503, OK, OK, OK]
-    assert [(line["message"], line["machines"]) for line in lines(capsys)] == [
+    assert [(line["message"], line["machines"]) for line in log_lines(capsys)] == [
         ("heartbeats not recorded: rows are locked", 1)
     ]
     assert statuses(api, agents[0].outcome(1)) == [OK]
@@ -397,7 +389,7 @@ def test_an_installation_report_that_is_refused_leaves_the_others(
     assert [answer.status for answer in found] == [BAD, OK, OK, OK]
     assert b"generation" in found[0].body
     assert [len(rows) for rows in recorded(fleet)] == [3, 1, 1]
-    assert "agent_heartbeat" not in fleet.tags(refused.machine_id)
+    assert "agent_heartbeat" not in fleet.facts(refused.machine_id)
 
 
 # --- batches that are none ---
@@ -471,7 +463,7 @@ def test_during_a_bmdb_outage_each_agent_of_a_batch_is_asked_to_retry(
     requests = [agent.request() for agent in agents]
     found = answers(endpoint(nowhere).handle(passed_on(*requests)))
     assert {(answer.status, answer.body) for answer in found} == {(503, b"try again later\n")}
-    (line,) = lines(capsys)
+    (line,) = log_lines(capsys)
     assert (line["level"], line["machines"]) == ("ERROR", 4)
     assert len(json.dumps(line)) < 600
 

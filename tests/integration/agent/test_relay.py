@@ -1,4 +1,4 @@
-"""Heartbeats through a relay: a real one, and such as lie, hang or die. None makes a healthy machine silent."""
+"""Heartbeats through a relay: a real one, and such as lie, hang or die. None makes a healthy machine unhealthy."""
 
 import hmac
 import socket
@@ -290,8 +290,8 @@ def test_an_older_answer_is_not_believed_again(fleet: Fleet, api: Api) -> None:
 
 def test_a_relay_that_hangs_delays_a_heartbeat_by_seconds(fleet: Fleet, api: Api) -> None:
     """It takes the request and says nothing; or one byte a second, for ever."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        agent = Agent(fleet, api.url, f"127.0.0.1:{silent.getsockname()[1]}", seconds=0.2)
+    with socket.create_server(("127.0.0.1", 0)) as unresponsive:
+        agent = Agent(fleet, api.url, f"127.0.0.1:{unresponsive.getsockname()[1]}", seconds=0.2)
         agent.send()
         assert api.paths == ["/prod/heartbeat"]
 
@@ -473,7 +473,7 @@ def test_a_relay_refuses_arguments_that_are_not_valid(
 
 
 def test_not_even_a_direct_report_is_delivered_without_the_endpoint(fleet: Fleet, api: Api, relay: Relay) -> None:
-    """Then the machine is silent, and Shepherd's own fault is for the circuit breaker."""
+    """The machine then counts as unhealthy, and Shepherd's own fault is for the circuit breaker."""
     agent = Agent(fleet, api.url, relay.address)
     api.server.outage = True
     with pytest.raises(NotDelivered):

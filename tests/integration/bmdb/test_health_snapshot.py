@@ -82,7 +82,7 @@ each_due = pytest.mark.parametrize("due_machine", [unhealthy, unreached])
 )
 def test_a_machine_reports_for_half_of_the_heartbeat_timeout(fleet: Fleet, minutes: int, stats: LocationStats) -> None:
     """Later than that it may still be healthy, but it is no evidence that reports arrive."""
-    fleet.locate(fleet.unhealthy_machine(silent_for=minutes * MINUTE), HERE)
+    fleet.locate(fleet.unhealthy_machine(reported_ago=minutes * MINUTE), HERE)
     assert snapshot(fleet).stats == {HERE: stats}
 
 
@@ -94,7 +94,7 @@ def test_a_machine_with_a_longer_interval_reports_for_half_of_its_own_timeout(
     fleet: Fleet, interval: int, minutes: float, reports: bool
 ) -> None:
     """Or an hourly heartbeat would make the whole fleet look late, and suspend recovery for good."""
-    machine_id = fleet.locate(fleet.unhealthy_machine(silent_for=minutes * MINUTE), HERE)
+    machine_id = fleet.locate(fleet.unhealthy_machine(reported_ago=minutes * MINUTE), HERE)
     fleet.tell_interval(machine_id, interval)
     (stats,) = snapshot(fleet).stats.values()
     assert (stats.reporting, stats.late[STOPPED]) == ((1, 0) if reports else (0, 1))
@@ -107,7 +107,7 @@ def test_a_machine_that_lost_requests_counts_while_its_heartbeat_is_fresh(
     fleet: Fleet, failed: int, minutes: int, heard: int, losing: int
 ) -> None:
     """One machine is one sign, whatever number it claims; an hour later, an hourly heartbeat says nothing any more."""
-    machine_id = fleet.locate(fleet.unhealthy_machine(silent_for=minutes * MINUTE), HERE)
+    machine_id = fleet.locate(fleet.unhealthy_machine(reported_ago=minutes * MINUTE), HERE)
     fleet.tell_interval(machine_id, 3600)
     fleet.sql("UPDATE machine_agent_heartbeat SET failed_attempts = :failed", failed=failed)
     for stats in (snapshot(fleet).stats[HERE], snapshot(fleet, THERE).stats[HERE]):

@@ -57,7 +57,7 @@ MACHINES = 3
 FUNCTIONS = 2
 HERE = "rack 1"
 
-SILENCE = HealthTimeouts(
+TIMEOUTS = HealthTimeouts(
     startup_timeout_seconds=STARTUP_TIMEOUT_SECONDS,
     heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS,
     grace_seconds=GRACE_SECONDS,
@@ -87,8 +87,8 @@ WHERE n.process IS NOT NULL
             ELSE interval '{STARTUP_TIMEOUT_SECONDS} seconds'
         END
     ))
-    -- A hold that begins anew takes back the end of the last, from which silence was counted. Nobody waits for that:
-    -- while it lasts no machine there is recovered, and afterwards silence is counted from its end.
+    -- A suspension that begins again takes back the end of the last, from which the timeouts were counted. That does no
+    -- harm: while it lasts no machine there is recovered, and afterwards the timeouts are counted from its end.
     AND NOT (
         n.process = 'ShepherdRecovery'
         AND d.not_before IS NOT NULL
@@ -197,7 +197,7 @@ class Bmdb(RuleBasedStateMachine):
         self.pauses: list[tuple[UUID, Pause]] = []
         self.put_off = False
         """Whether a claim may have met a machine of an expired session, and rescheduled it by five seconds."""
-        self.fleet.timeouts = SILENCE
+        self.fleet.timeouts = TIMEOUTS
         self.appear(None)
         for _ in range(FUNCTIONS):
             self.functions.append(self._function())
@@ -216,7 +216,7 @@ class Bmdb(RuleBasedStateMachine):
     def _function(self) -> Function:
         clock = ManualClock()
         connection = self.fleet.connect(self.way.settings)
-        session = Session.open(connection, clock, "test", "a test", SESSION_SECONDS, (PROVIDER, SILENCE))
+        session = Session.open(connection, clock, "test", "a test", SESSION_SECONDS, (PROVIDER, TIMEOUTS))
         number = self.model.open(SESSION_SECONDS)
         self.numbers[session.session_id] = number
         return Function(session, number, clock)
@@ -490,7 +490,7 @@ class Bmdb(RuleBasedStateMachine):
         function = self.functions[at]
 
         def real() -> None:
-            suspension.set_suspensions(function.session, PROVIDER, dict.fromkeys(where, "many are silent"))
+            suspension.set_suspensions(function.session, PROVIDER, dict.fromkeys(where, "many are unhealthy"))
 
         seen, wanted = self._both(function, real, lambda: self.model.suspend(function.number, where), moment, event)
         assert seen == wanted, "an_expired_session_commits_nothing"
@@ -645,7 +645,7 @@ class Bmdb(RuleBasedStateMachine):
             case "retry":
                 return self.model.retry(machine)
             case "install":
-                return not found.departed
+                return not found.decommissioned
             case "forget":
                 return self.model.forget(machine, UNIT)
             case "heartbeat":

@@ -38,19 +38,19 @@ def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet,
     work.fail(session, {held: Failure("no luck", 600)})
     machines = {
         "bare": fleet.bare_machine(),
-        "silent": fleet.unhealthy_machine(),
+        "unhealthy": fleet.unhealthy_machine(),
         "failed": failed,
         "paused": fleet.provided_machine(),
         "in work": fleet.provided_machine(),
     }
     pause_id = pauses.pause(connection, owner="me", reason="?", machine_id=machines["paused"])
-    pauses.pause(connection, owner="me", reason="?", machine_id=machines["silent"], seconds=-1)
+    pauses.pause(connection, owner="me", reason="?", machine_id=machines["unhealthy"], seconds=-1)
     work.start_work(session, Process.ACCESS, machines["in work"])
     rows = {machine["machine_id"]: machine for machine in matching(connection)}
     columns = ("provider", "needs", "backing_off", "being_worked_on", "pause_ids")
     assert {name: tuple(rows[machine_id][column] for column in columns) for name, machine_id in machines.items()} == {
         "bare": (None, None, None, False, []),
-        "silent": ("static", "ShepherdRecovery", None, False, []),
+        "unhealthy": ("static", "ShepherdRecovery", None, False, []),
         "failed": ("failing", START, True, False, []),
         "paused": ("static", START, None, False, [pause_id]),
         "in work": ("static", START, None, True, []),

@@ -96,7 +96,7 @@ def test_a_failure_pins_no_host_key(fleet: Fleet, session: Session) -> None:
     machine_id = fleet.provided_machine()
     (held,) = claimed(session, START)
     work.fail(session, {held: Failure("disk full", 1, keeps_host_key=True)})
-    assert fleet.tags(machine_id) == set()
+    assert fleet.facts(machine_id) == set()
 
 
 def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, session: Session) -> None:
@@ -104,7 +104,7 @@ def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, sessi
     machine_id = fleet.unhealthy_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     assert work.finish_recovery(session, claimed(session, RECOVER), 120) == {machine_id}
-    assert fleet.tags(machine_id) == {"host_key", "rebooted"}
+    assert fleet.facts(machine_id) == {"host_key", "rebooted"}
     assert claimed(session, START) == []
     assert claimed(session, RECOVER) == []
     fleet.pass_time(120)

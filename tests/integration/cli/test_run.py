@@ -49,12 +49,12 @@ def logged(lines: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
 
 
-def test_a_loop_is_rehearsed_then_run_then_seen(shepherdctl: Callable[[Listing], CommandLine]) -> None:
+def test_a_loop_is_run_dry_then_run_then_seen(shepherdctl: Callable[[Listing], CommandLine]) -> None:
     """The first ten minutes of a new user with a list of machines."""
     command_line = shepherdctl(RACK)
-    rehearsed = command_line.process("run", "provisioner", "--dry-run")
-    assert rehearsed.returncode == 0
-    titles, *steps = rehearsed.stdout.splitlines()
+    dry = command_line.process("run", "provisioner", "--dry-run")
+    assert dry.returncode == 0
+    titles, *steps = dry.stdout.splitlines()
     assert titles.split("  ")[0] == "STEP"
     assert [step.split() for step in steps] == [
         ["create", "rack1-1", "192.0.2.11", "Amsterdam"],
@@ -105,16 +105,16 @@ def test_a_plan_of_the_provisioner_as_json_names_steps_and_limits(
     assert (document["plan"]["set_aside"], document["plan"]["managed"]) == ([], 0)
 
 
-def test_a_rehearsed_recovery_names_the_machines_and_touches_none(fleet: Fleet) -> None:
+def test_a_dry_run_of_recovery_names_the_machines_and_touches_none(fleet: Fleet) -> None:
     """Who is about to be rebooted is worth knowing before."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
     fleet.sql("UPDATE machine_due SET provider = 'equinix'")
     command_line = CommandLine(fleet.settings, EQUINIX)
-    rehearsed = command_line.process("run", "recoverer", "--dry-run")
-    assert rehearsed.returncode == 0
-    assert str(machine_id) in rehearsed.stdout
-    assert "Recoverer" in rehearsed.stdout
+    dry = command_line.process("run", "recoverer", "--dry-run")
+    assert dry.returncode == 0
+    assert str(machine_id) in dry.stdout
+    assert "Recoverer" in dry.stdout
     document = json.loads(command_line.process("run", "recoverer", "--dry-run", "-o", "json").stdout)
     assert [work["machine_id"] for work in document["plan"]] == [str(machine_id)]
     assert document["plan"][0]["due_at"].endswith("Z")
@@ -131,13 +131,13 @@ def test_a_dry_run_of_recovery_shows_suspended_machines_and_their_steps(fleet: F
     fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
     fleet.sql("UPDATE machine_due SET provider = 'equinix'")
     command_line = CommandLine(fleet.settings, EQUINIX)
-    rehearsed = command_line.process("run", "recoverer", "--dry-run")
-    titles, *rows = rehearsed.stdout.splitlines()
+    dry = command_line.process("run", "recoverer", "--dry-run")
+    titles, *rows = dry.stdout.splitlines()
     assert "SUSPENDED" in titles
     assert {row.split()[0] for row in rows} == {str(machine_id) for machine_id in machines}
     assert all("  yes  " in row and "reboot, attempt 1 of 3" in row for row in rows)
-    assert "no machine would be claimed" in rehearsed.stderr
-    assert "recovery is suspended: the whole provider: no machine reports: 12 stopped reporting" in rehearsed.stderr
+    assert "no machine would be claimed" in dry.stderr
+    assert "recovery is suspended: the whole provider: no machine reports: 12 stopped reporting" in dry.stderr
     document = json.loads(command_line.process("run", "recoverer", "--dry-run", "-o", "json").stdout)
     assert (document["plan"], len(document["plan_without_suspension"])) == ([], 12)
     assert document["plan_without_suspension"][0]["due_at"].endswith("Z")
@@ -161,14 +161,14 @@ def test_a_discrepancy_fails_and_names_every_machine(
 
 
 def test_a_dry_run_of_the_provisioner_shows_drift(shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet) -> None:
-    """A rehearsal that hid it would look like all is well."""
+    """A dry run that hid it would look like all is well."""
     shepherdctl(RACK).process("run", "provisioner")
     fleet.pass_time(3600)
     command_line = shepherdctl(RACK[:1])
     command_line.environment["SHEPHERD_DRIFT_LIMIT"] = "3"
-    rehearsed = command_line.process("run", "provisioner", "--dry-run")
-    assert rehearsed.stdout.splitlines()[1].startswith("set aside  rack1-2")
-    assert "drift: rack1-2" in rehearsed.stderr
+    dry = command_line.process("run", "provisioner", "--dry-run")
+    assert dry.stdout.splitlines()[1].startswith("set aside  rack1-2")
+    assert "drift: rack1-2" in dry.stderr
     ran = command_line.process("run", "provisioner")
     assert ran.returncode == 0
     shepherdctl(RACK)
@@ -181,8 +181,8 @@ def test_a_dry_run_of_the_updater_shows_each_changed_fact(
     """An operator who edits a list sees the effect."""
     shepherdctl(RACK).process("run", "provisioner")
     command_line = shepherdctl([{**RACK[0], "Addr": "192.0.2.99", "Location": "Berlin"}, RACK[1]])
-    rehearsed = command_line.process("run", "updater", "--dry-run")
-    titles, *facts = rehearsed.stdout.splitlines()
+    dry = command_line.process("run", "updater", "--dry-run")
+    titles, *facts = dry.stdout.splitlines()
     assert titles.split("  ")[0] == "MACHINE"
     assert [row.split()[1:] for row in facts] == [
         ["rack1-1", "address", "192.0.2.11", "192.0.2.99"],

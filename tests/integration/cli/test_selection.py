@@ -32,7 +32,7 @@ def machines(fleet: Fleet) -> dict[UUID, str]:
     fleet.quarantine(quarantined, "still unhealthy after reboot 3 times")
     fleet.sql("UPDATE machine_quarantine SET quarantined_at = now() - interval '3 days'")
     running, unhealthy = (
-        fleet.locate(fleet.unhealthy_machine(60), "ams"),
+        fleet.locate(fleet.reporting_machine(60), "ams"),
         fleet.locate(fleet.unhealthy_machine(), "ams"),
     )
     pauses.pause(fleet.connection, owner="alice", reason="?", machine_id=running)

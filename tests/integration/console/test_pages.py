@@ -42,7 +42,7 @@ def mixed(fleet: Fleet) -> dict[State, UUID]:
         State.CREATING: creating,
         State.NEEDS_AGENT: fleet.provided_machine(),
         State.STARTING: fleet.started_machine(60),
-        State.RUNNING: fleet.unhealthy_machine(60),
+        State.RUNNING: fleet.reporting_machine(60),
         State.UNHEALTHY: fleet.unhealthy_machine(2 * HOUR),
         State.INSTALLED: installed,
         State.QUARANTINED: fleet.quarantine(fleet.unhealthy_machine(), "PolicyExhausted: x"),
@@ -74,23 +74,23 @@ def test_the_fleet_page_takes_four_statements(fleet: Fleet, mixed: dict[State, U
 @pytest.mark.parametrize("exceptions", [0, 5_000], ids=["all evaluated", "exceptions evaluated"])
 def test_the_fleet_is_counted_as_status_does(fleet: Fleet, exceptions: int) -> None:
     """However it gets there: what a heartbeat alone does not tell must not be taken for running."""
-    fleet.unhealthy_machine(60, started_ago=30)  # the heartbeat is of an agent before this one
+    fleet.reporting_machine(60, started_ago=30)  # the heartbeat is of an agent before this one
     fleet.started_machine(2 * HOUR)  # never reported
     fleet.provided_machine("equinix")
     fleet.tell_interval(fleet.unhealthy_machine(2_000), 1_000)  # not unhealthy yet
-    gone = fleet.locate(fleet.unhealthy_machine(60), "ams")  # the heartbeat came while the agent was deleted
+    gone = fleet.locate(fleet.reporting_machine(60), "ams")  # the heartbeat came while the agent was deleted
     fleet.change(
         gone,
         f"DELETE FROM machine_agent_started WHERE machine_id = '{gone}'",
         f"INSERT INTO machine_grace VALUES ('{gone}', now(), now())",
     )
-    installed = fleet.unhealthy_machine(60)
+    installed = fleet.reporting_machine(60)
     fleet.request_installation(installed, 2)
     fleet.report_installation(installed, 2)
-    again = fleet.unhealthy_machine(60)
+    again = fleet.reporting_machine(60)
     fleet.request_installation(again, 3)
     fleet.report_installation(again, 2)
-    fleet.quarantine(fleet.unhealthy_machine(60))
+    fleet.quarantine(fleet.reporting_machine(60))
     counts = fleet.connection.records("fleet_counts", ages=[HOUR, 60.0], exceptions=exceptions)
     counted: Counter[tuple[str, str]] = Counter()
     for one in overview.count_machines(fleet.connection):

@@ -21,6 +21,7 @@ from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_record
 from simulator.machines.pool import MachinePool
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
+from tests.conftest import log_lines
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
 from tests.support.bmdb.fleet import Fleet
 from tests.support.deployment import function_process
@@ -123,7 +124,7 @@ def list_machines(environment: dict[str, str], *entries: tuple[str, str]) -> Non
 
 def output(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the lines with counts, and the others."""
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = log_lines(capsys)
     counts = [line for line in lines if line["message"] == "counts"]
     return counts, [line for line in lines if line not in counts]
 

@@ -21,7 +21,7 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from functions.migrator.app import lambda_handler
 from simulator.environment.postgres import Postgres
 from simulator.lambda_.environment import Context
-from tests.conftest import ManualClock
+from tests.conftest import ManualClock, log_lines
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.deployment import function_process
@@ -172,7 +172,7 @@ def test_a_rollback_is_let_pass(
     invoke(asked(cloudformation, "Update", version=LATEST, before=LATEST + 1))
     answer = answered(cloudformation)
     assert (answer["Status"], answer["Data"]) == ("SUCCESS", {"SchemaVersion": LATEST})
-    warnings = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if line["level"] == "WARNING"]
+    warnings = [line for line in log_lines(capsys) if line["level"] == "WARNING"]
     assert ["the loops stop until code for this schema is deployed" in line["message"] for line in warnings] == [True]
 
 

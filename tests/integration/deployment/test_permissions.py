@@ -41,7 +41,7 @@ from simulator.providers.kit.machines import FakeMachine
 from simulator.providers.latitude.api import LatitudeApi
 from tests.conftest import read_models_once
 from tests.support.bmdb.fleet import Fleet
-from tests.support.bmdb.tls_postgres import ADDRESS, Door
+from tests.support.bmdb.tls_postgres import ADDRESS, TlsProxy
 from tests.support.deployment import function_process
 from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
@@ -452,8 +452,8 @@ def bmdb_port(shared_database: BmdbSettings, others: Any, tmp_path_factory: pyte
     make(fleet.connection, {role: RoleLogin(f"shepherd-{role}") for role in ROLES})
     fleet.close()
     server = Path(shared_database.bmdb_host) / f".s.PGSQL.{shared_database.bmdb_port}"
-    with Door(server, authority.context(ADDRESS)) as door:
-        yield door.port
+    with TlsProxy(server, authority.context(ADDRESS)) as proxy:
+        yield proxy.port
 
 
 @pytest.fixture
@@ -536,7 +536,7 @@ def plant_work(fleet: Fleet, case: Case) -> ProviderId:
     return ProviderId(provider_id)
 
 
-def climb(provider_id: ProviderId) -> None:
+def take_all_steps(provider_id: ProviderId) -> None:
     """Do to a machine all that the Recoverer may come to do, the gravest first."""
     _, provider = providers.load(RecovererSettings)
     for capability, act in (
@@ -575,7 +575,7 @@ def test_a_function_asks_for_what_the_table_says(
     handler = importlib.import_module(f"functions.{case.function}.app").lambda_handler
     handler(event, Context("a-request", case.function, time.monotonic() + 300))
     if case.function == "recoverer":
-        climb(provider_id)
+        take_all_steps(provider_id)
     assert asked == case.asks | reads(SETTINGS) | (set() if case.update else case.login)
 
 

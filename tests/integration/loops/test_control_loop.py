@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.telemetry import Metric
 
-from tests.conftest import ManualClock
+from tests.conftest import ManualClock, log_lines
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet
 from tests.support.waiting import WAIT_SECONDS, eventually
@@ -45,27 +44,27 @@ HOST_KEY = "ssh-ed25519 AAAA"
 ENDED = (Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
 
 
-class Errands(Loop[None]):
+class FakeLoop(Loop[None]):
     """A loop whose work is what a test says; what comes of it is recorded as the start of an agent."""
 
-    name = "errands"
+    name = "fake"
     process = Process.AGENT_START
     backoff = Backoff(60, 3600, 1.2)
 
     def __init__(
         self,
-        errand: Callable[[Task], object] = lambda _: None,
+        run_task: Callable[[Task], object] = lambda _: None,
         *,
         prepare: Callable[[Deadline], object] = lambda _: None,
         finish: Callable[[list[UUID]], object] = lambda _: None,
     ) -> None:
-        """*errand* is the work on one machine; *finish* hears what is committed together, just before."""
+        """*run_task* is the work on one machine; *finish* hears what is committed together, just before."""
         self.tasks: list[Task] = []
         self.prepared = 0
         self.most_at_once = 0
         self.admission = Admission()
         self.admitted = 0
-        self._errand = errand
+        self._run_task = run_task
         self._prepare = prepare
         self._finish = finish
         self._working: set[UUID] = set()
@@ -87,7 +86,7 @@ class Errands(Loop[None]):
         self._prepare(deadline)
 
     def work_on(self, task: Task) -> None:
-        """Run the errand, and see who else is at it."""
+        """Do the work, and see that nothing else works on the machine."""
         machine_id = task.work.machine_id
         with self._lock:
             assert machine_id not in self._working, "two work on one machine"
@@ -95,7 +94,7 @@ class Errands(Loop[None]):
             self.tasks.append(task)
             self.most_at_once = max(self.most_at_once, len(self._working))
         try:
-            self._errand(task)
+            self._run_task(task)
         finally:
             with self._lock:
                 self._working.remove(machine_id)
@@ -115,7 +114,7 @@ class Runner:
 
     def __call__(
         self,
-        loop: Errands,
+        loop: FakeLoop,
         *,
         seconds: float = 600,
         concurrency: int = 10,
@@ -170,18 +169,13 @@ def kill_sessions(fleet: Fleet) -> None:
     )
 
 
-def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """Return what was logged."""
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
 def raises(error: Exception) -> Callable[[Task], None]:
-    """Return an errand that fails."""
+    """Return work that fails."""
 
-    def errand(_: Task) -> None:
+    def run_task(_: Task) -> None:
         raise error
 
-    return errand
+    return run_task
 
 
 # --- the normal case ---
@@ -190,7 +184,7 @@ def raises(error: Exception) -> Callable[[Task], None]:
 def test_everything_that_is_due_is_worked_on_and_counted(fleet: Fleet, run: Runner) -> None:
     """One invocation claims again and again, and leaves neither work nor a session behind."""
     machines = [fleet.provided_machine() for _ in range(5)]
-    loop = Errands()
+    loop = FakeLoop()
     assert run(loop, concurrency=2) == {
         Metric.CLAIMED: 5,
         Metric.FINISHED: 5,
@@ -210,11 +204,11 @@ def test_an_invocation_records_its_counts_as_a_tick(fleet: Fleet, run: Runner) -
     for _ in range(3):
         fleet.provided_machine()
     telemetry.bind(settings="5e771465", code="c0de")
-    counts = run(Errands(raises(SshRefused())), concurrency=2)
+    counts = run(FakeLoop(raises(SshRefused())), concurrency=2)
     telemetry.unbind()
     (found,) = last_ticks(fleet.connection)
     assert found["counts"] == {metric.value: count for metric, count in counts.items()}
-    assert [found[name] for name in ("loop", "provider", "outcome")] == ["errands", PROVIDER, "Succeeded"]
+    assert [found[name] for name in ("loop", "provider", "outcome")] == ["fake", PROVIDER, "Succeeded"]
     assert [found[name] for name in ("settings_hash", "code_version", "runtime_info")] == ["5e771465", "c0de", "a test"]
 
 
@@ -226,7 +220,7 @@ def test_an_invocation_that_fails_records_its_cause_and_its_counts_so_far(fleet:
         raise ProviderUnavailable("it rains")
 
     with pytest.raises(ProviderUnavailable):
-        run(Errands(prepare=prepare))
+        run(FakeLoop(prepare=prepare))
     (found,) = last_ticks(fleet.connection)
     assert (found["outcome"], found["cause"]) == ("Failed", "ProviderUnavailable: it rains")
     assert (found["counts"]["claimed"], found["counts"]["backlog"]) == (1, 1)
@@ -234,7 +228,7 @@ def test_an_invocation_that_fails_records_its_cause_and_its_counts_so_far(fleet:
 
 def test_nothing_due_is_a_normal_result(run: Runner) -> None:
     """Most invocations find nothing to do."""
-    loop = Errands()
+    loop = FakeLoop()
     assert set(run(loop).values()) == {0}
     assert loop.prepared == 0
 
@@ -245,7 +239,7 @@ def test_the_longest_waiting_machine_comes_first(fleet: Fleet, run: Runner) -> N
     for _ in range(3):
         machines.append(fleet.provided_machine())
         fleet.pass_time(10)
-    loop = Errands()
+    loop = FakeLoop()
     run(loop, concurrency=1)
     assert loop.machines == machines
 
@@ -255,7 +249,7 @@ def test_no_more_machines_are_in_work_at_a_time_than_allowed(fleet: Fleet, run: 
     for _ in range(9):
         fleet.provided_machine()
     together = threading.Barrier(3)
-    loop = Errands(lambda _: together.wait(WAIT_SECONDS))
+    loop = FakeLoop(lambda _: together.wait(WAIT_SECONDS))
     assert run(loop, concurrency=3)[Metric.FINISHED] == 9
     assert loop.most_at_once == 3
 
@@ -264,7 +258,7 @@ def test_more_machines_can_be_in_work_than_one_claim_gives(fleet: Fleet, run: Ru
     """A claim looks at 100 machines; the rest must not be left for the next invocation."""
     for _ in range(103):
         fleet.provided_machine()
-    assert run(Errands(), concurrency=200)[Metric.FINISHED] == 103
+    assert run(FakeLoop(), concurrency=200)[Metric.FINISHED] == 103
 
 
 def test_a_slow_machine_does_not_hold_up_the_others(fleet: Fleet, run: Runner) -> None:
@@ -273,7 +267,7 @@ def test_a_slow_machine_does_not_hold_up_the_others(fleet: Fleet, run: Runner) -
     left = set(others)
     others_committed = threading.Event()
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         if task.work.machine_id == slow:
             assert others_committed.wait(WAIT_SECONDS)
 
@@ -282,7 +276,7 @@ def test_a_slow_machine_does_not_hold_up_the_others(fleet: Fleet, run: Runner) -
         if not left:
             others_committed.set()
 
-    assert run(Errands(errand, finish=finish), concurrency=2)[Metric.FINISHED] == 5
+    assert run(FakeLoop(run_task, finish=finish), concurrency=2)[Metric.FINISHED] == 5
 
 
 def test_results_that_are_there_together_are_committed_together(fleet: Fleet, run: Runner) -> None:
@@ -294,7 +288,7 @@ def test_results_that_are_there_together_are_committed_together(fleet: Fleet, ru
     commits: list[int] = []
     first_commit = threading.Event()
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         if task.work.machine_id != first:
             threads.append(threading.current_thread())
             assert first_commit.wait(WAIT_SECONDS)
@@ -305,7 +299,7 @@ def test_results_that_are_there_together_are_committed_together(fleet: Fleet, ru
         for thread in threads:
             thread.join(WAIT_SECONDS)
 
-    run(Errands(errand, finish=finish))
+    run(FakeLoop(run_task, finish=finish))
     assert commits == [1, 4]
 
 
@@ -316,12 +310,12 @@ def test_counts_add_up_whatever_comes_of_the_work(fleet: Fleet, run: Runner) -> 
         machine: (None, SshRefused(), ValueError("a bug"))[number % 3] for number, machine in enumerate(machines)
     }
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         error = outcomes[task.work.machine_id]
         if error is not None:
             raise error
 
-    counts = run(Errands(errand), concurrency=5)
+    counts = run(FakeLoop(run_task), concurrency=5)
     assert counts[Metric.CLAIMED] == 12
     assert [counts[metric] for metric in ENDED] == [4, 8, 0]
     for machine, error in outcomes.items():
@@ -334,10 +328,10 @@ def test_the_backlog_is_what_is_still_due_and_for_how_long(fleet: Fleet, run: Ru
         fleet.provided_machine()
     fleet.pass_time(100)
 
-    def errand(_: Task) -> None:
+    def run_task(_: Task) -> None:
         clock.now += 50
 
-    counts = run(Errands(errand), concurrency=1, seconds=100)
+    counts = run(FakeLoop(run_task), concurrency=1, seconds=100)
     assert (counts[Metric.CLAIMED], counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 2, 1)
     assert 100 <= counts[Metric.OLDEST_DUE_AGE] < 100 + WAIT_SECONDS
 
@@ -348,53 +342,53 @@ def test_the_backlog_is_what_is_still_due_and_for_how_long(fleet: Fleet, run: Ru
 def test_a_failure_is_kept_with_its_cause(fleet: Fleet, run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
     """The history is what people read who look for the reason."""
     machine = fleet.provided_machine()
-    run(Errands(raises(SshRefused("nobody at home"))))
+    run(FakeLoop(raises(SshRefused("nobody at home"))))
     assert history.read_history(fleet.connection, machine)[0]["failed_cause"] == "SshRefused: nobody at home"
-    (line,) = lines(capsys)
+    (line,) = log_lines(capsys)
     assert (line["level"], line["machine_id"], line["retry_in_seconds"]) == ("WARNING", str(machine), 60)
 
 
 def test_an_unexpected_error_fails_the_work(fleet: Fleet, run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
     """A bug that one machine provokes must neither stop the others nor go unseen."""
     machine = fleet.provided_machine()
-    assert run(Errands(raises(ValueError("a bug"))))[Metric.FAILED] == 1
+    assert run(FakeLoop(raises(ValueError("a bug"))))[Metric.FAILED] == 1
     assert history.read_history(fleet.connection, machine)[0]["failed_cause"] == "ValueError: a bug"
-    (line,) = lines(capsys)
+    (line,) = log_lines(capsys)
     assert line["level"] == "ERROR"
-    assert "in errand" in line["exception"]
+    assert "in run_task" in line["exception"]
 
 
 def test_a_cause_that_the_database_cannot_hold_is_still_recorded(fleet: Fleet, run: Runner) -> None:
     """Causes quote providers and machines: NUL and broken UTF-8 must not fail every invocation."""
     odd, sound = fleet.provided_machine(), fleet.provided_machine()
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         if task.work.machine_id == odd:
             raise ShepherdError("it said \0 and \ud800")
 
-    counts = run(Errands(errand))
+    counts = run(FakeLoop(run_task))
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
     assert history.read_history(fleet.connection, odd)[0]["failed_cause"] == "ShepherdError: it said ? and ?"
-    assert fleet.tags(sound) == {"agent_started"}
+    assert fleet.facts(sound) == {"agent_started"}
 
 
 def test_a_long_cause_is_cut(fleet: Fleet, run: Runner) -> None:
     """A history is no place for a megabyte of somebody's web page."""
     machine = fleet.provided_machine()
-    run(Errands(raises(ShepherdError("x" * 1_000_000))))
+    run(FakeLoop(raises(ShepherdError("x" * 1_000_000))))
     assert len(history.read_history(fleet.connection, machine)[0]["failed_cause"]) == 1000
 
 
 def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
     """The seeds' series: 60 s, and a fifth more each time; success forgets it."""
     machine = fleet.provided_machine()
-    loop = Errands(raises(SshRefused()))
+    loop = FakeLoop(raises(SshRefused()))
     for interval in (60, 72, 87, 105):
         assert run(loop)[Metric.FAILED] == 1
         fleet.pass_time(interval - WAIT_SECONDS)
         assert run(loop)[Metric.CLAIMED] == 0
         fleet.pass_time(WAIT_SECONDS)
-    assert run(Errands())[Metric.FINISHED] == 1
+    assert run(FakeLoop())[Metric.FINISHED] == 1
     assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
 
 
@@ -406,12 +400,12 @@ def test_a_host_key_that_still_holds_is_pinned_again_when_the_work_fails(
     machine = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine, key=HOST_KEY)
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         fleet.sql("DELETE FROM machine_host_key")
         task.keeps_host_key = keeps
         raise SshRefused
 
-    run(Errands(errand))
+    run(FakeLoop(run_task))
     assert lookup.show_machine(fleet.connection, machine)["host_key"] == (HOST_KEY if keeps else None)
 
 
@@ -424,16 +418,16 @@ def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
     """A library that hangs beyond its deadline must cost one machine its turn, and no other."""
     stuck, other = fleet.provided_machine(), fleet.provided_machine()
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         if task.work.machine_id == stuck:
             clock.now += 60 + MARGIN_SECONDS
             hang()
 
-    counts = run(Errands(errand), concurrency=1)
+    counts = run(FakeLoop(run_task), concurrency=1)
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
     cause = history.read_history(fleet.connection, stuck)[0]["failed_cause"]
     assert cause == "ShepherdError: the work did not end within machine_seconds, 60"
-    assert fleet.tags(other) == {"agent_started"}
+    assert fleet.facts(other) == {"agent_started"}
 
 
 @pytest.mark.parametrize("error", [None, SshRefused()])
@@ -445,7 +439,7 @@ def test_a_result_that_comes_after_the_time_limit_counts_for_nothing(
     other_began = threading.Event()
     threads: list[threading.Thread] = []
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         if task.work.machine_id == stuck:
             threads.append(threading.current_thread())
             clock.now += 60 + MARGIN_SECONDS
@@ -456,11 +450,11 @@ def test_a_result_that_comes_after_the_time_limit_counts_for_nothing(
             other_began.set()
             threads[0].join(WAIT_SECONDS)
 
-    counts = run(Errands(errand), concurrency=1)
+    counts = run(FakeLoop(run_task), concurrency=1)
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
     assert fleet.events(stuck) == ["Started", "Failed"]
-    assert fleet.tags(stuck) == set()
-    assert [line["message"] for line in lines(capsys)] == ["work failed"]
+    assert fleet.facts(stuck) == set()
+    assert [line["message"] for line in log_lines(capsys)] == ["work failed"]
 
 
 def test_no_machine_is_begun_that_may_not_be_done_in_time(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
@@ -468,10 +462,10 @@ def test_no_machine_is_begun_that_may_not_be_done_in_time(fleet: Fleet, run: Run
     for _ in range(3):
         fleet.provided_machine()
 
-    def errand(_: Task) -> None:
+    def run_task(_: Task) -> None:
         clock.now += 50
 
-    counts = run(Errands(errand), concurrency=1, seconds=120, machine_seconds=60)
+    counts = run(FakeLoop(run_task), concurrency=1, seconds=120, machine_seconds=60)
     assert (counts[Metric.CLAIMED], counts[Metric.FINISHED]) == (2, 2)
     assert (counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 1)
 
@@ -479,7 +473,7 @@ def test_no_machine_is_begun_that_may_not_be_done_in_time(fleet: Fleet, run: Run
 def test_an_invocation_that_could_never_finish_a_machine_is_refused(fleet: Fleet, run: Runner) -> None:
     """A timeout that is too short for its settings would look like a fleet without work."""
     fleet.provided_machine()
-    loop = Errands()
+    loop = FakeLoop()
     with pytest.raises(ConfigError, match="64 s left, but work on one machine may take 65 s"):
         run(loop, seconds=64, machine_seconds=60)
     assert loop.tasks == []
@@ -493,11 +487,11 @@ def test_work_without_time_left_is_canceled_and_as_due_as_before(
     fleet.pass_time(100)
     due = run.due()
 
-    def errand(_: Task) -> None:
+    def run_task(_: Task) -> None:
         clock.now += 10_000
         hang()
 
-    loop = Errands(errand)
+    loop = FakeLoop(run_task)
     counts = run(loop)
     assert [counts[metric] for metric in ENDED] == [0, 0, 1]
     assert (counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 1)
@@ -513,7 +507,7 @@ def test_work_without_time_left_is_canceled_and_as_due_as_before(
 
 def test_a_loop_prepares_once_and_only_for_a_due_machine(fleet: Fleet, run: Runner) -> None:
     """It may be a hundred megabytes from another continent."""
-    loop = Errands()
+    loop = FakeLoop()
     run(loop)
     assert loop.prepared == 0
     for _ in range(3):
@@ -532,7 +526,7 @@ def test_a_failed_preparation_fails_the_invocation_and_no_machine(fleet: Fleet, 
     fleet.pass_time(100)
     due = run.due()
     with pytest.raises(type(error), match=str(error)):
-        run(Errands(prepare=lambda _: raises(error)(None)))  # type: ignore[arg-type]  # the errand does not look at it
+        run(FakeLoop(prepare=lambda _: raises(error)(None)))  # type: ignore[arg-type]  # the function does not look at it
     assert fleet.events(machine) == ["Started", "Canceled"]
     assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
     assert run.due() == due
@@ -547,7 +541,7 @@ def test_machines_are_given_back_when_preparing_took_too_long(fleet: Fleet, run:
     def prepare(_: Deadline) -> None:
         clock.now += 550
 
-    loop = Errands(prepare=prepare)
+    loop = FakeLoop(prepare=prepare)
     counts = run(loop, seconds=600, machine_seconds=60)
     assert loop.tasks == []
     assert [counts[metric] for metric in (Metric.CLAIMED, *ENDED, Metric.INCOMPLETE)] == [1, 0, 0, 1, 1]
@@ -558,7 +552,7 @@ def test_machines_are_given_back_when_preparing_took_too_long(fleet: Fleet, run:
 # --- the session ---
 
 
-@pytest.mark.parametrize("slow", ["prepare", "errand"])
+@pytest.mark.parametrize("slow", ["prepare", "run_task"])
 def test_the_session_is_kept_alive_however_long_the_work_takes(fleet: Fleet, run: Runner, slow: str) -> None:
     """A session is much shorter than work may take, so that a killed worker's machines are soon due again."""
     fleet.provided_machine()
@@ -566,7 +560,7 @@ def test_the_session_is_kept_alive_however_long_the_work_takes(fleet: Fleet, run
     def outlive(_: object) -> None:
         fleet.wait_until("(SELECT deadline > created_at + interval '5.1 seconds' FROM sessions)")
 
-    loop = Errands(prepare=outlive) if slow == "prepare" else Errands(outlive)
+    loop = FakeLoop(prepare=outlive) if slow == "prepare" else FakeLoop(outlive)
     assert run(loop, session_seconds=4.5, clock=SystemClock())[Metric.FINISHED] == 1
 
 
@@ -578,7 +572,7 @@ def test_a_fresh_session_is_not_renewed(fleet: Fleet, run: Runner) -> None:
     def look(_: object) -> None:
         deadlines.extend(fleet.sql("SELECT deadline FROM sessions"))
 
-    run(Errands(prepare=look, finish=look))
+    run(FakeLoop(prepare=look, finish=look))
     before, after = deadlines
     assert before == after
 
@@ -586,7 +580,7 @@ def test_a_fresh_session_is_not_renewed(fleet: Fleet, run: Runner) -> None:
 def test_a_loop_that_admits_few_machines_is_asked_again(fleet: Fleet, run: Runner) -> None:
     """Its limit is that of one decision; the others would wait for the next invocation."""
     machines = {fleet.provided_machine() for _ in range(3)}
-    loop = Errands()
+    loop = FakeLoop()
     loop.admission = Admission(limit=2)
     assert run(loop)[Metric.FINISHED] == len(machines)
     assert set(loop.machines) == machines
@@ -601,15 +595,15 @@ def test_nothing_is_committed_when_the_session_was_lost(
     """Another session may have the machine by now, and the caller must learn that the invocation failed."""
     machine = fleet.provided_machine()
 
-    def errand(_: Task) -> None:
+    def run_task(_: Task) -> None:
         kill_sessions(fleet)
         if error is not None:
             raise error
 
     with pytest.raises(SessionExpired):
-        run(Errands(errand), concurrency=concurrency)
+        run(FakeLoop(run_task), concurrency=concurrency)
     assert not {"Finished", "Failed"} & set(fleet.events(machine))
-    assert fleet.tags(machine) == set()
+    assert fleet.facts(machine) == set()
     assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
 
 
@@ -618,17 +612,17 @@ def test_a_worker_whose_session_expired_changes_nothing(fleet: Fleet, run: Runne
     machine = fleet.provided_machine()
     began, taken_over = threading.Event(), threading.Event()
 
-    def errand(_: Task) -> None:
+    def run_task(_: Task) -> None:
         began.set()
         assert taken_over.wait(WAIT_SECONDS)
 
     with ThreadPoolExecutor(1) as pool:
-        frozen = pool.submit(run, Errands(errand), connection=fleet.connect())
+        frozen = pool.submit(run, FakeLoop(run_task), connection=fleet.connect())
         assert began.wait(WAIT_SECONDS)
         kill_sessions(fleet)
         fleet.open_session().close()
         fleet.pass_time(30)
-        assert run(Errands())[Metric.FINISHED] == 1
+        assert run(FakeLoop())[Metric.FINISHED] == 1
         before = fleet.sql("SELECT * FROM machine_agent_started")
         taken_over.set()
         with pytest.raises(SessionExpired):
@@ -643,14 +637,14 @@ def test_a_work_that_was_lost_alone_is_counted_as_nothing(
     """Somebody deleted its row by hand; the others go on."""
     lost, sound = fleet.provided_machine(), fleet.provided_machine()
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         if task.work.machine_id == lost:
             fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
 
-    counts = run(Errands(errand), concurrency=1)
-    assert fleet.tags(sound) == {"agent_started"}
+    counts = run(FakeLoop(run_task), concurrency=1)
+    assert fleet.facts(sound) == {"agent_started"}
     assert counts[Metric.FINISHED] == 1
-    assert [line["message"] for line in lines(capsys)] == ["work lost: its session or claim is gone"]
+    assert [line["message"] for line in log_lines(capsys)] == ["work lost: its session or claim is gone"]
 
 
 def test_when_the_runner_fails_no_effect_may_begin_any_more(
@@ -659,14 +653,14 @@ def test_when_the_runner_fails_no_effect_may_begin_any_more(
     """The machines are given back at once, so another may work on them while a thread of ours still runs."""
     machines = [fleet.provided_machine() for _ in range(2)]
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         if task.work.machine_id == machines[1]:
             hang()
 
     def finish(_: list[UUID]) -> None:
         raise RuntimeError("a bug")
 
-    loop = Errands(errand, finish=finish)
+    loop = FakeLoop(run_task, finish=finish)
     with pytest.raises(RuntimeError):
         run(loop)
     assert all(fleet.events(machine) == ["Started", "Canceled"] for machine in machines)
@@ -679,7 +673,7 @@ def test_concurrent_runs_never_work_on_the_same_machine(fleet: Fleet, run: Runne
     """Schedules deliver events twice, and several invocations at once are how a fleet is worked on faster."""
     machines = [fleet.provided_machine() for _ in range(20)]
     together = threading.Barrier(2)
-    loop = Errands()  # both run the same one, which sees when a machine is worked on twice
+    loop = FakeLoop()  # both run the same one, which sees when a machine is worked on twice
 
     def twin() -> Counts:
         connection = fleet.connect()
@@ -706,8 +700,8 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
     for _ in range(5):
         fleet.provided_machine()
     dead = fleet.open_session()
-    (held,) = work.claim(dead, Errands.process, PROVIDER, 1).work
-    run(Errands(raises(SshRefused())))
+    (held,) = work.claim(dead, FakeLoop.process, PROVIDER, 1).work
+    run(FakeLoop(raises(SshRefused())))
     pauses.pause(fleet.connection, owner="me", reason="a test", machine_id=fleet.provided_machine())
     fleet.expire(dead)
     fleet.open_session()
@@ -715,9 +709,9 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
 
     limits = RunLimits(10, 60, 60)
     before = dump(fleet)
-    planned = dry_run(Errands(), PROVIDER, fleet.connection, clock, limits).work
+    planned = dry_run(FakeLoop(), PROVIDER, fleet.connection, clock, limits).work
     assert dump(fleet) == before
-    loop = Errands()
+    loop = FakeLoop()
     run(loop)
     assert loop.machines[-1] == held.machine_id, "its function died: it comes last, alone"
     assert len(planned) == 4
@@ -729,31 +723,31 @@ def test_a_dry_run_with_nothing_to_do_ends(fleet: Fleet, clock: ManualClock) -> 
     paused = fleet.provided_machine()
     pauses.pause(fleet.connection, owner="me", reason="a test", machine_id=paused)
     before = dump(fleet)
-    assert dry_run(Errands(), PROVIDER, fleet.connection, clock, RunLimits(10, 60, 60)).work == []
+    assert dry_run(FakeLoop(), PROVIDER, fleet.connection, clock, RunLimits(10, 60, 60)).work == []
     assert dump(fleet) == before
 
 
 def test_history_is_kept_unless_a_retention_is_set(fleet: Fleet, run: Runner) -> None:
     """It is the audit trail, and outlives the machines; who wants less of it must say so."""
     machine_id = fleet.provided_machine()
-    run(Errands())
+    run(FakeLoop())
     fleet.pass_time(100 * 24 * 3600)
-    run(Errands())
+    run(FakeLoop())
     assert fleet.events(machine_id) == ["Started", "Finished"]
-    run(Errands(), history_days=101)
+    run(FakeLoop(), history_days=101)
     assert fleet.events(machine_id) == ["Started", "Finished"]
-    run(Errands(), history_days=99)
+    run(FakeLoop(), history_days=99)
     assert fleet.events(machine_id) == []
 
 
 # --- before a machine is interrupted ---
 
 
-class Strikes(Errands):
+class Strikes(FakeLoop):
     """A loop that interrupts machines; *reasons* says why one is not to be."""
 
-    def __init__(self, errand: Callable[[Task], object]) -> None:
-        super().__init__(errand)
+    def __init__(self, run_task: Callable[[Task], object]) -> None:
+        super().__init__(run_task)
         self.guard = self
         self.reasons: dict[UUID, NoLongerDue] = {}
         self.asked: list[set[UUID]] = []
@@ -777,12 +771,12 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
     machines = [fleet.provided_machine() for _ in range(6)]
     together = threading.Barrier(6)
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         together.wait(WAIT_SECONDS)
         task.not_taken = "a step"
         task.deadline.confirm()
 
-    loop = Strikes(errand)
+    loop = Strikes(run_task)
     loop.reasons = {machine: NoLongerDue("it is back", recovered=True) for machine in machines[:2]}
     counts = run(loop)
     assert set().union(*loop.asked) == set(machines)
@@ -822,14 +816,14 @@ def test_a_worker_stops_waiting_for_an_answer_when_the_session_expires(
     fleet.provided_machine()
     ended: SimpleQueue[BaseException] = SimpleQueue()
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         try:
             task.deadline.confirm()
         except ShepherdError as refusal:
             ended.put(refusal)
             raise
 
-    loop = Strikes(errand)
+    loop = Strikes(run_task)
     loop.answering = lambda: raises(error)(None)  # type: ignore[arg-type]  # it does not look at it
     with pytest.raises(type(error)):
         run(loop)
@@ -842,7 +836,7 @@ def test_an_abandoned_worker_may_not_interrupt_its_machine(fleet: Fleet, run: Ru
     late: SimpleQueue[BaseException | None] = SimpleQueue()
     given_up = threading.Event()
 
-    def errand(task: Task) -> None:
+    def run_task(task: Task) -> None:
         clock.now += 100  # its time is over
         assert given_up.wait(WAIT_SECONDS)
         try:
@@ -854,7 +848,7 @@ def test_an_abandoned_worker_may_not_interrupt_its_machine(fleet: Fleet, run: Ru
     class Tellers(Strikes):
         backoff = Backoff(60, 3600, 1.2)
 
-    loop = Tellers(errand)
+    loop = Tellers(run_task)
     assert run(loop, machine_seconds=60, session_seconds=600)[Metric.FAILED] == 1
     given_up.set()
     assert isinstance(late.get(timeout=WAIT_SECONDS), (SessionExpired, TimeLimitExceeded))
@@ -874,6 +868,6 @@ def test_an_error_is_not_hidden_by_a_session_that_cannot_be_closed(fleet: Fleet)
 def test_a_loop_that_interrupts_no_machine_asks_no_check(fleet: Fleet, run: Runner) -> None:
     """To confirm is to check, there."""
     fleet.provided_machine()
-    counts = run(Errands(lambda task: task.deadline.confirm()))
+    counts = run(FakeLoop(lambda task: task.deadline.confirm()))
     assert counts[Metric.FINISHED] == 1
     assert Metric.NO_LONGER_DUE not in counts

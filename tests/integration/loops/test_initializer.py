@@ -36,6 +36,7 @@ from shepherd_core.telemetry import Metric
 from agent.build import build
 from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
 from simulator.machines.pool import MachinePool
+from tests.conftest import log_lines
 from tests.support.agents.installation_key import PUBLIC
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.capacity import Edge
@@ -292,7 +293,7 @@ def test_warnings_of_the_agent_are_logged(world: World, capsys: pytest.CaptureFi
     machine_id, _ = world.machine()
     world.ca_certificate = b"of no use over plain HTTP"
     world.run(agent=world.agent)
-    (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (line,) = log_lines(capsys)
     assert (line["level"], line["machine_id"]) == ("WARNING", str(machine_id))
     assert line["warnings"] == ["the ca_certificate is not used, because the endpoint is plain HTTP"]
 
@@ -422,7 +423,7 @@ def test_every_failure_of_an_agent_is_recorded_by_name(
     machine_id, name = world.machine()
     assert world.run(agent=script(text))[Metric.FAILED] == 1
     assert world.cause(machine_id).startswith(f"{cause}: ")
-    assert world.fleet.tags(machine_id) == set()
+    assert world.fleet.facts(machine_id) == set()
     assert world.pool.runs(name) == 1
 
 
@@ -431,7 +432,7 @@ def test_an_agent_has_less_time_to_answer_than_a_machine_in_all(world: World, sc
     machine_id, _ = world.machine()
     assert world.run(agent=script("#!/bin/sh\nsleep 1000\n"), answer_seconds=0.5)[Metric.FAILED] == 1
     assert re.fullmatch(r"SshTimedOut: running /root/agent at .* took longer than 0\.\d+ s", world.cause(machine_id))
-    assert world.fleet.tags(machine_id) == set()
+    assert world.fleet.facts(machine_id) == set()
 
 
 def test_the_last_words_of_an_agent_that_failed_are_logged(
@@ -440,7 +441,7 @@ def test_the_last_words_of_an_agent_that_failed_are_logged(
     """They are the only trace of what went wrong on the machine."""
     machine_id, _ = world.machine()
     world.run(agent=script("#!/bin/sh\necho no room for me >&2\necho hello\n"))
-    logged = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    logged = log_lines(capsys)
     assert [line["notes"] for line in logged if line["message"] == "takeover failed"] == [
         ["standard error of the agent: no room for me"]
     ]
@@ -497,7 +498,7 @@ def test_a_machine_without_a_known_address_fails(world: World, answer: ShepherdE
     machine_id, name = world.machine()
     assert world.run(provider=OneAnswer(answer))[Metric.FAILED] == 1
     assert world.cause(machine_id) == cause
-    assert world.fleet.tags(machine_id) == set()
+    assert world.fleet.facts(machine_id) == set()
     assert world.pool.runs(name) == 0
 
 

@@ -17,7 +17,7 @@ from shepherd_core.loops.base import Task
 from shepherd_core.loops.runner import RunLimits
 
 from tests.conftest import ManualClock
-from tests.integration.loops.test_control_loop import Errands, kill_sessions
+from tests.integration.loops.test_control_loop import FakeLoop, kill_sessions
 from tests.support.bmdb.fleet import PROVIDER, Fleet, ids
 from tests.support.waiting import WAIT_SECONDS
 
@@ -40,9 +40,9 @@ class Functions:
         self._reaper = fleet.connect()
         self._one = threading.Lock()
 
-    def invoke(self, concurrency: int = 50) -> Errands:
+    def invoke(self, concurrency: int = 50) -> FakeLoop:
         """Let one invocation run, to its end or its death, and return what it did."""
-        loop = Errands(self._errand)
+        loop = FakeLoop(self._run_task)
         self._in_hand = threading.Semaphore(0)
         self._dead = threading.Event()
         deadline = Deadline(self.clock, 600)
@@ -55,7 +55,7 @@ class Functions:
             assert self._dead.wait(WAIT_SECONDS)  # set just after the sessions were ended
         return loop
 
-    def _errand(self, task: Task) -> None:
+    def _run_task(self, task: Task) -> None:
         machine_id = task.work.machine_id
         if self.killers is None or machine_id in self.killers:
             for _ in range(self.together - 1):
@@ -129,7 +129,7 @@ def test_the_third_death_in_a_row_quarantines_a_machine_with_evidence(functions:
     assert functions.invoke().machines == []
     assert fleet.events(killer) == ["Started", "Expired"] * 3 + ["Started", "Quarantined", "Finished"]
     ((cause, evidence),) = fleet.sql("SELECT cause, evidence FROM machine_quarantine")
-    died = "FunctionDied: errands/static died or was cut off while it worked on this machine"
+    died = "FunctionDied: fake/static died or was cut off while it worked on this machine"
     assert cause == f"{died} alone, 3 times in a row"
     told = [line.partition("Expired: ")[2] for line in evidence.splitlines()]
     assert told == [f"{died}, 1 times in a row", f"{died} alone, 2 times in a row", f"{died} alone, 3 times in a row"]
@@ -144,9 +144,7 @@ def test_history_and_why_say_that_the_function_died(functions: Functions) -> Non
     fleet = functions.fleet
     machines = [fleet.provided_machine() for _ in range(3)]
     die_together(functions, machines)
-    cause = (
-        "FunctionDied: errands/static died or was cut off while it worked on this machine and 2 more, 1 times in a row"
-    )
+    cause = "FunctionDied: fake/static died or was cut off while it worked on this machine and 2 more, 1 times in a row"
     assert fleet.sql("SELECT DISTINCT failed_cause FROM work_history WHERE event = 'Expired'") == [[cause]]
     verdicts, _ = explain.why(fleet.connection, machines[0])
     assert verdicts[0].because == f"waiting: {cause}"
@@ -241,10 +239,10 @@ def test_suspects_have_their_turn_in_a_busy_fleet(functions: Functions) -> None:
     fleet.pass_time(30)
     fleet.provided_machine()
 
-    def errand(_: Task) -> None:
+    def run_task(_: Task) -> None:
         clock.now += 10
 
-    loop = Errands(errand, finish=lambda _: fleet.provided_machine())
+    loop = FakeLoop(run_task, finish=lambda _: fleet.provided_machine())
     limits = RunLimits(1, 60, 600)
     deadline = Deadline(clock, 100)
     runner.run(loop, PROVIDER, fleet.connection, clock, limits, deadline=deadline, runtime_info="a test")

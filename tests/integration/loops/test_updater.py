@@ -1,6 +1,5 @@
 """The Updater, between a provider and the BMDB as it is, interrupted wherever it can be."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -19,7 +18,7 @@ from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import EmptyPage
 from simulator.providers.equinix.api import EquinixApi
-from tests.conftest import ManualClock
+from tests.conftest import ManualClock, log_lines
 from tests.support.bmdb.capacity import PREFIX, Killed, equinix, static
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.listings import UP, Listed, Watched, facts, name_of, plant, record, rows
@@ -428,7 +427,7 @@ def test_every_change_is_logged(fleet: Fleet, listed: Listed, run: Run, capsys: 
     """The BMDB keeps no history of it; somebody may ask since when a machine has had this address."""
     (machine_id,) = plant(fleet, listed, 1)
     run(listed)
-    (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (line,) = log_lines(capsys)
     assert (line["message"], line["machine_id"]) == ("machine updated", str(machine_id))
     assert line["changed"]["address"] == [None, "192.0.2.1"]
 

@@ -305,7 +305,7 @@ def test_a_session_lasts_until_the_output_is_closed(client: Client, machine: str
 # --- harm ---
 
 
-def test_a_silenced_machine_stops_its_agents_and_nothing_else(client: Client, busy: str) -> None:
+def test_stopping_the_agents_of_a_machine_stops_nothing_else(client: Client, busy: str) -> None:
     """SSH is fine on it: only the missing heartbeat tells."""
     (process,) = client.pool.agents(busy)
     client.pool.stop_agents(busy)
@@ -400,7 +400,7 @@ def test_a_fault_of_one_machine_leaves_others_alone(client: Client, busy: str) -
 
 
 def test_a_command_that_runs_is_no_agent(client: Client, machine: str) -> None:
-    """The one that is just answering to the Initializer must not be silenced or counted."""
+    """The one that is just answering to the Initializer must not be stopped or counted."""
     client.upload(machine, "/root/slow", b"#!/bin/sh\necho begun\nsleep 1000\n")
     with client.login(machine) as ssh:
         _, output, _ = ssh.exec_command("/root/slow", timeout=20)

@@ -68,17 +68,17 @@ def test_a_wedged_machine_that_was_there_before_is_brought_back(
         found = {machine.provider_id: machine for machine in provider.list_machines(deadline)}
         assert set(found) == set(machine_source.names()) == set(pool.names())
         assert {str(machine.address) for machine in found.values()} == {pool.address(each) for each in pool.names()}
-        victim = ProviderId(pool.names()[1])
-        taken = provider.create_machine(found[victim], uuid4(), deadline)
-        assert (taken.provider_id, pool.reboots(victim), told) == (victim, 0, [])
-        wait_until_up(victim)
-        pool.hang(victim)
+        chosen = ProviderId(pool.names()[1])
+        taken = provider.create_machine(found[chosen], uuid4(), deadline)
+        assert (taken.provider_id, pool.reboots(chosen), told) == (chosen, 0, [])
+        wait_until_up(chosen)
+        pool.hang(chosen)
         provider.reboot(taken.provider_id, deadline)
-        while not pool.reboots(victim):
+        while not pool.reboots(chosen):
             deadline.check()
             time.sleep(0.005)
-        wait_until_up(victim)
-        assert {machine for machine, _ in told} == {victim}
+        wait_until_up(chosen)
+        assert {machine for machine, _ in told} == {chosen}
         assert machine_source.calls > 0
         assert machine_source.errors == []
 

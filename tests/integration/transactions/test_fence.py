@@ -37,11 +37,11 @@ def test_work_that_was_lost_is_not_ended_and_the_rest_is(fleet: Fleet, session: 
     held = claimed(session, end.process)
     fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
     due = fleet.sql("SELECT * FROM machine_due WHERE machine_id = :id ORDER BY process", id=lost)
-    tags = fleet.tags(lost)
+    tags = fleet.facts(lost)
 
     assert end.end(session, held) == {kept}
     assert fleet.events(lost) == ["Started"]
-    assert fleet.tags(lost) == tags
+    assert fleet.facts(lost) == tags
     assert fleet.sql("SELECT machine_id FROM work_backoff WHERE machine_id = :id", id=lost) == []
     assert fleet.sql("SELECT * FROM machine_due WHERE machine_id = :id ORDER BY process", id=lost) == due
     assert fleet.events(kept) == ["Started", end.event]
@@ -82,7 +82,7 @@ def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = ENDS["fin
 def test_an_end_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, end: End) -> None:
     """A statement may begin in time and get its locks too late; it must compare the deadline after that."""
     session, held = held_for_a_moment(fleet, end=end)
-    tags = fleet.tags(held.machine_id)
+    tags = fleet.facts(held.machine_id)
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(end.end, session, [held])
@@ -91,7 +91,7 @@ def test_an_end_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, end
         fleet.connection.script("COMMIT")
         assert ended.result(timeout=20) == set()
     assert fleet.events(held.machine_id) == ["Started"]
-    assert fleet.tags(held.machine_id) == tags
+    assert fleet.facts(held.machine_id) == tags
 
 
 def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> None:

@@ -78,7 +78,7 @@ WHERE h.machine_id NOT IN (SELECT machine_id FROM machine_agent_started)
         WHERE u.machine_id = h.machine_id AND u.event = 'Unquarantined' AND u.timestamp > h.agent_heartbeat_at
     )
 UNION ALL
-SELECT format('%s of a machine that departed', what)
+SELECT format('%s of a decommissioned machine', what)
 FROM machine_tombstone x
 JOIN (
     SELECT machine_id, 'the due row' AS what FROM machine_due
@@ -152,7 +152,7 @@ class Case:
 
     def given_up(self) -> None:
         """Put it into quarantine."""
-        self.machine_id = self.fleet.unhealthy_machine(silent_for=2 * HOUR)
+        self.machine_id = self.fleet.unhealthy_machine(reported_ago=2 * HOUR)
         self._agent()
         remediation.quarantine(self._session, dict.fromkeys(claimed(self._session, Process.RECOVERY), "?"))
         self._hold_up()
@@ -172,14 +172,14 @@ class Case:
 
     def recovering(self) -> None:
         """Let it be claimed for recovery."""
-        self.machine_id = self.fleet.unhealthy_machine(silent_for=2 * HOUR)
+        self.machine_id = self.fleet.unhealthy_machine(reported_ago=2 * HOUR)
         self._agent()
         (self.held,) = claimed(self._session, Process.RECOVERY)
         self._hold_up()
 
     def awaited(self) -> None:
         """Let it be claimed for an agent start, after a recovery from which it did not come back."""
-        self.machine_id = self.fleet.unhealthy_machine(silent_for=2 * HOUR)
+        self.machine_id = self.fleet.unhealthy_machine(reported_ago=2 * HOUR)
         work.finish_recovery(
             self._session, claimed(self._session, Process.RECOVERY), 0, grace_seconds=GRACE_SECONDS, kind=RESTART_AGENT
         )
@@ -313,6 +313,6 @@ def test_either_a_machine_is_forgotten_or_it_has_reported(
     case = Case(hanging, clock)
     getattr(case, state)()
     outcomes = dict(zip(order, beside(case, *order), strict=True))
-    departed = bool(hanging.sql("SELECT 1 FROM machine_tombstone"))
-    assert (outcomes["heartbeat"] == {}) == departed == (outcomes["forget"] is None) == (order[0] == "forget")
-    assert hanging.sql("SELECT agent_signed_at FROM machine_agent_heartbeat") == ([] if departed else [[1]])
+    decommissioned = bool(hanging.sql("SELECT 1 FROM machine_tombstone"))
+    assert (outcomes["heartbeat"] == {}) == decommissioned == (outcomes["forget"] is None) == (order[0] == "forget")
+    assert hanging.sql("SELECT agent_signed_at FROM machine_agent_heartbeat") == ([] if decommissioned else [[1]])

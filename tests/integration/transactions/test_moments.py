@@ -272,7 +272,7 @@ def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
     if held_up == "paused":
         pauses.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
     else:
-        suspension.set_suspensions(session, PROVIDER, {"": "many are silent"})
+        suspension.set_suspensions(session, PROVIDER, {"": "many are unhealthy"})
     assert work.claim(session, RECOVER, PROVIDER, 10) == Claim((), 0)
     assert due(fleet, machine_id) == before
 
@@ -284,7 +284,7 @@ def test_machines_wait_during_a_suspension_of_their_location(
     """There the network may be at fault; elsewhere, and without a known location, they are recovered."""
     kind(fleet, HERE)
     others = {kind(fleet, "rack 2"), kind(fleet)}
-    suspension.set_suspensions(session, PROVIDER, {HERE: "many are silent"})
+    suspension.set_suspensions(session, PROVIDER, {HERE: "many are unhealthy"})
     assert set(ids(work.claim(session, RECOVER, PROVIDER, 10).work)) == others
 
 

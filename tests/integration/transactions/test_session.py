@@ -75,7 +75,7 @@ def test_an_expired_session_can_end_no_work(fleet: Fleet, swept: bool) -> None:
     ):
         assert ended == set()
     assert fleet.events(held.machine_id) == before
-    assert fleet.tags(held.machine_id) == set()
+    assert fleet.facts(held.machine_id) == set()
     assert fleet.sql("SELECT * FROM work_backoff") == backoffs
     assert len(backoffs) == swept
 
@@ -87,7 +87,7 @@ def test_an_expired_session_can_end_no_recovery(fleet: Fleet) -> None:
     (held,) = claimed(session, Process.RECOVERY)
     fleet.pass_time(3600)
     assert work.finish_recovery(session, [held], 60) == set()
-    assert fleet.tags(machine_id) == {"agent_started", "agent_heartbeat"}
+    assert fleet.facts(machine_id) == {"agent_started", "agent_heartbeat"}
 
 
 def test_opening_a_session_ends_the_work_of_expired_ones(fleet: Fleet) -> None:

@@ -35,7 +35,7 @@ _CHECKS = {
     "due, but not provided": "SELECT machine_id FROM due EXCEPT TABLE provided",
     "provided, but never due": "TABLE provided EXCEPT TABLE due",
     "provided and still intended": "TABLE intended INTERSECT TABLE provided",
-    "departed, but not wholly": "SELECT machine_id FROM machine_tombstone INTERSECT TABLE kept",
+    "decommissioned, but not wholly": "SELECT machine_id FROM machine_tombstone INTERSECT TABLE kept",
 }
 _LEAKS = (
     "WITH due AS (SELECT machine_id FROM machine_due), provided AS (SELECT machine_id FROM machine_provided), "
@@ -226,7 +226,7 @@ class Fleet:
         count: int,
         *,
         started_ago: float | None = None,
-        silent_for: float | None = None,
+        reported_ago: float | None = None,
         provider: str = PROVIDER,
         location: str | None = None,
     ) -> list[UUID]:
@@ -254,12 +254,12 @@ class Fleet:
         rows = self.sql(f"WITH {', '.join(parts)} SELECT machine_id FROM numbered ORDER BY number")
         found = [row[0] for row in rows]
         self.connection.transact(lambda: self.connection.run("reschedule", machine_ids=found))  # again if it was cut
-        if silent_for is not None:  # a heartbeat reschedules nothing
+        if reported_ago is not None:  # a heartbeat reschedules nothing
             self.sql(
                 "INSERT INTO machine_agent_heartbeat "
                 "SELECT x, clock_timestamp() - :s * interval '1 second' FROM unnest(CAST(:ids AS uuid[])) AS x",
                 ids=found,
-                s=silent_for,
+                s=reported_ago,
             )
         return found
 
@@ -281,9 +281,13 @@ class Fleet:
         """Return a provided machine whose agent was started this many seconds ago, and which a Recoverer watches."""
         return self.machines(1, started_ago=started_ago, provider=provider)[0]
 
-    def unhealthy_machine(self, silent_for: float = 2 * HOUR, started_ago: float = 3 * HOUR) -> UUID:
+    def unhealthy_machine(self, reported_ago: float = 2 * HOUR, started_ago: float = 3 * HOUR) -> UUID:
         """Return a machine whose agent sent its last heartbeat this many seconds ago."""
-        return self.machines(1, started_ago=started_ago, silent_for=silent_for)[0]
+        return self.machines(1, started_ago=started_ago, reported_ago=reported_ago)[0]
+
+    def reporting_machine(self, reported_ago: float = 0, started_ago: float = 3 * HOUR) -> UUID:
+        """Return a machine whose agent reports."""
+        return self.unhealthy_machine(reported_ago, started_ago)
 
     def report(self, machines: list[UUID]) -> None:
         """Record a heartbeat of each machine that has a started agent."""
@@ -378,7 +382,7 @@ class Fleet:
         """Return everything on record."""
         return {table: self.sql(f"SELECT * FROM {table} AS t ORDER BY t::text") for (table,) in self.sql(_TABLES)}
 
-    def tags(self, machine_id: UUID) -> set[str]:
+    def facts(self, machine_id: UUID) -> set[str]:
         """Return the facts about a machine that the loops write."""
         tables = ("machine_agent_started", "machine_agent_heartbeat", "machine_host_key", "machine_rebooted")
         return {

@@ -23,7 +23,7 @@ _TLS_REQUEST_BYTES = 8
 _CHUNK = 1 << 16
 
 
-class Door:
+class TlsProxy:
     """
     A TCP port in front of a Unix socket, as a pooler would be: for a PostgreSQL that was built without TLS.
 

@@ -324,16 +324,16 @@ def evaluated(alarm: dict[str, Any], **values: float | None) -> bool:
         (None, None, None, None, False),
     ],
 )
-def test_silence_of_the_whole_fleet_is_told_where_there_is_a_fleet(
+def test_missing_reports_of_the_whole_fleet_are_told_where_there_is_a_fleet(
     machines: float | None, requests: float | None, refused: float | None, failures: float | None, told: bool
 ) -> None:
-    """An empty deployment is silent, too, and must wake nobody; a domain name is never without requests."""
+    """An empty deployment has no reports either, and must raise no alarm; a domain name is never without requests."""
     values = {"machines": machines, "requests": requests, "refused": refused, "failures": failures}
     assert evaluated(ALARMS["agent-api-silent"], **values) is told
 
 
 @pytest.mark.parametrize(("minutes", "interval"), [("1", 1_500), ("10", 3_000), ("30", 3_600), ("60", 3_600)])
-def test_a_fleet_is_not_silent_between_two_reports_of_its_only_machine(minutes: str, interval: int) -> None:
+def test_a_fleet_is_not_missed_between_two_reports_of_its_only_machine(minutes: str, interval: int) -> None:
     """Its alarm says from which interval on it may be, and how often the Provisioner must run then."""
     alarm = alarms(deployed(LoopMinutes=f"{minutes},1,1,1"))["agent-api-silent"]
     (period,) = {part["MetricStat"]["Period"] for part in alarm["Metrics"][1:]}
@@ -358,7 +358,7 @@ def test_reports_that_fail_are_told_by_their_share(failures: float, told: bool) 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_that_does_not_run_is_told_unless_its_schedule_is_disabled(loop: str) -> None:
-    """Silence is the failure that nothing else reports; after a stop on purpose it is none."""
+    """Missing data is the failure that nothing else reports; after a stop on purpose it is none."""
     place = LOOPS.index(loop)
     for minutes, missing in (("1", "breaching"), ("60", "breaching"), ("0", "notBreaching")):
         stack = deployed(**REDFISH, LoopMinutes=",".join(minutes if each == place else "1" for each in range(4)))
@@ -395,7 +395,7 @@ def test_alarms_of_a_loop_evaluate_longer_than_it_waits(loop: str, minutes: int)
 
 
 @EVERY_ALARM
-def test_no_data_is_no_alarm_but_where_silence_is_the_failure(name: str) -> None:
+def test_no_data_is_no_alarm_but_where_that_is_the_failure(name: str) -> None:
     """A loop that had nothing to count would otherwise alarm, or leave its alarm without a state."""
     assert alarms(deployed(**HTTP_API, LoopMinutes="0,0,0,0"))[name]["TreatMissingData"] == "notBreaching"
 

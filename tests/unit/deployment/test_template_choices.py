@@ -144,7 +144,7 @@ def schedule_state(loop: str, **answers: str) -> str:
 
 @pytest.mark.parametrize("provider", SMALLEST)
 def test_the_recoverer_runs_unless_told_otherwise_where_the_provider_can_reboot(provider: str) -> None:
-    """A Recoverer that is left out leaves silent machines alone for ever; one that cannot reboot only fails."""
+    """A Recoverer that is left out leaves unhealthy machines alone for ever; one that cannot reboot only fails."""
     able = Capability.REBOOT in CAPABILITIES[provider]
     assert schedule_state("recoverer", **SMALLEST[provider]) == ("ENABLED" if able else "DISABLED")
     assert schedule_state("recoverer", **SMALLEST[provider], LoopMinutes="1,1,0,1") == "DISABLED"

@@ -15,16 +15,16 @@ from tests.support import defaults
 STOPPED, NEVER = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED
 
 
-def seen(reporting: int = 0, silent: int = 0, never: int = 0) -> LocationStats:
+def seen(reporting: int = 0, stopped: int = 0, never: int = 0) -> LocationStats:
     """Return the figures of a sample."""
-    return LocationStats(reporting, Counter({STOPPED: silent, NEVER: never}))
+    return LocationStats(reporting, Counter({STOPPED: stopped, NEVER: never}))
 
 
-def due(silent: int = 0, never: int = 0, *, recovered_silent: int = 0, recovered_never: int = 0) -> LocationStats:
+def due(stopped: int = 0, never: int = 0, *, recovered_stopped: int = 0, recovered_never: int = 0) -> LocationStats:
     """Return the figures of due machines."""
     return LocationStats(
-        due=Counter({STOPPED: silent, NEVER: never}),
-        recovered=Counter({STOPPED: recovered_silent, NEVER: recovered_never}),
+        due=Counter({STOPPED: stopped, NEVER: never}),
+        recovered=Counter({STOPPED: recovered_stopped, NEVER: recovered_never}),
     )
 
 
@@ -33,23 +33,23 @@ def due(silent: int = 0, never: int = 0, *, recovered_silent: int = 0, recovered
     [
         # Of 10 machines that ever reported, a fifth may be unhealthy.
         (seen(10), False),
-        (seen(8, silent=2), False),
-        (seen(7, silent=3), True),
-        (seen(1, silent=9), True),
+        (seen(8, stopped=2), False),
+        (seen(7, stopped=3), True),
+        (seen(1, stopped=9), True),
         # Shares do not apply to fewer machines.
-        (seen(6, silent=3), False),
+        (seen(6, stopped=3), False),
         # Of all machines with an agent, half may never have reported.
         (seen(5, never=5), False),
         (seen(4, never=6), True),
         (seen(500, never=500), False),
         (seen(499, never=501), True),
         # Each has its own limit: machines that never reported say nothing about those that did, and are counted apart.
-        (seen(40, silent=10, never=50), False),
-        (seen(40, silent=11, never=49), True),
-        (seen(41, silent=8, never=50), True),
+        (seen(40, stopped=10, never=50), False),
+        (seen(40, stopped=11, never=49), True),
+        (seen(41, stopped=8, never=50), True),
         # Too few that ever reported for a share of them, but enough for one of all.
-        (seen(5, silent=4, never=9), False),
-        (seen(5, silent=4, never=10), True),
+        (seen(5, stopped=4, never=9), False),
+        (seen(5, stopped=4, never=10), True),
         (seen(), False),
     ],
 )
@@ -64,14 +64,14 @@ def test_too_large_a_share_suspends_recovery(cell: LocationStats, suspended: boo
     ("cell", "suspended"),
     [
         # One machine alone may well be broken.
-        (seen(silent=1), False),
+        (seen(stopped=1), False),
         (seen(never=1), False),
-        (seen(silent=2), True),
+        (seen(stopped=2), True),
         (seen(never=2), True),
-        (seen(silent=1, never=1), True),
-        (seen(silent=9), True),
+        (seen(stopped=1, never=1), True),
+        (seen(stopped=9), True),
         # A single machine that reports proves that the endpoint works.
-        (seen(1, silent=2), False),
+        (seen(1, stopped=2), False),
     ],
 )
 def test_recovery_is_suspended_where_no_machine_reports(cell: LocationStats, suspended: bool) -> None:
@@ -84,25 +84,25 @@ def test_recovery_is_suspended_where_no_machine_reports(cell: LocationStats, sus
 
 def test_the_machine_that_reports_may_be_in_any_location() -> None:
     """A small location that lost its power is one location, and not the endpoint."""
-    assert over_share({"ams": seen(silent=4), "fra": seen(4)}, defaults.LIMITS) == {}
+    assert over_share({"ams": seen(stopped=4), "fra": seen(4)}, defaults.LIMITS) == {}
 
 
 @pytest.mark.parametrize(
     ("fleet", "suspended"),
     [
         # More than half of a fleet without shares.
-        (seen(5, silent=4), False),
-        (seen(4, silent=5), True),
-        (seen(1, silent=8), True),
-        (seen(4, silent=4), False),
-        (seen(2, silent=3), True),
+        (seen(5, stopped=4), False),
+        (seen(4, stopped=5), True),
+        (seen(1, stopped=8), True),
+        (seen(4, stopped=4), False),
+        (seen(2, stopped=3), True),
         # Both kinds together.
         (seen(4, never=5), True),
-        (seen(4, silent=3, never=2), True),
-        (seen(1, silent=2, never=2), True),
+        (seen(4, stopped=3, never=2), True),
+        (seen(1, stopped=2, never=2), True),
         # Two may well be broken, one after the other.
-        (seen(1, silent=2), False),
-        (seen(1, silent=1, never=1), False),
+        (seen(1, stopped=2), False),
+        (seen(1, stopped=1, never=1), False),
     ],
 )
 def test_most_of_a_small_fleet_suspends_recovery(fleet: LocationStats, suspended: bool) -> None:
@@ -112,45 +112,45 @@ def test_most_of_a_small_fleet_suspends_recovery(fleet: LocationStats, suspended
 
 def test_a_small_location_is_no_small_fleet() -> None:
     """It may have lost its power, or its switch; that its machines are unhealthy says nothing about the endpoint."""
-    assert over_share({"ams": seen(1, silent=8), None: seen(100)}, defaults.LIMITS) == {}
+    assert over_share({"ams": seen(1, stopped=8), None: seen(100)}, defaults.LIMITS) == {}
 
 
-@pytest.mark.parametrize(("silent_share", "never_share"), list(product([0.2, 1], repeat=2)))
-def test_a_share_of_1_switches_the_limit_off(silent_share: float, never_share: float) -> None:
+@pytest.mark.parametrize(("stopped_share", "never_share"), list(product([0.2, 1], repeat=2)))
+def test_a_share_of_1_switches_the_limit_off(stopped_share: float, never_share: float) -> None:
     """Machines that are really down, all of them, can be recovered when an operator says so."""
-    limits = replace(defaults.LIMITS, unhealthy=Limit(1_000, silent_share), never_reported=Limit(1_000, never_share))
+    limits = replace(defaults.LIMITS, unhealthy=Limit(1_000, stopped_share), never_reported=Limit(1_000, never_share))
     for reporting, others in ((0, 50), (1, 5)):  # in a small fleet, too
-        assert bool(over_share({None: seen(reporting, silent=others)}, limits)) is (silent_share < 1)
+        assert bool(over_share({None: seen(reporting, stopped=others)}, limits)) is (stopped_share < 1)
         assert bool(over_share({None: seen(reporting, never=others)}, limits)) is (never_share < 1)
 
 
 def test_a_share_counts_exactly() -> None:
     """29 of 100 are not more than 29 %, whatever floating point makes of it."""
     limits = replace(defaults.LIMITS, unhealthy=Limit(20, 0.29))
-    assert over_share({None: seen(71, silent=29)}, limits) == {}
-    assert over_share({None: seen(70, silent=30)}, limits) != {}
+    assert over_share({None: seen(71, stopped=29)}, limits) == {}
+    assert over_share({None: seen(70, stopped=30)}, limits) != {}
 
 
 def test_the_smallest_fleet_for_shares_is_a_setting() -> None:
     """Operators of five machines may want shares, those of a thousand racks none of a rack."""
-    assert over_share({None: seen(2, silent=1)}, replace(defaults.LIMITS, share_min_machines=3)) != {}
-    assert over_share({None: seen(25, silent=25)}, replace(defaults.LIMITS, share_min_machines=51)) == {}
+    assert over_share({None: seen(2, stopped=1)}, replace(defaults.LIMITS, share_min_machines=3)) != {}
+    assert over_share({None: seen(25, stopped=25)}, replace(defaults.LIMITS, share_min_machines=51)) == {}
 
 
 def test_an_outage_of_a_location_suspends_that_location_alone() -> None:
     """The machines of the others are recovered as ever."""
-    cells = {"ams": seen(silent=15), "fra": seen(98, silent=2), None: seen(20)}
+    cells = {"ams": seen(stopped=15), "fra": seen(98, stopped=2), None: seen(20)}
     reasons = over_share(cells, defaults.LIMITS)
     assert reasons == {"ams": "15 of 15 machines stopped reporting, the limit is 20 %"}
 
 
 def test_a_suspended_provider_is_reported_as_one() -> None:
     """One line, not one more for each location."""
-    cells = {"ams": seen(silent=50), "fra": seen(10, silent=50), None: seen(20)}
+    cells = {"ams": seen(stopped=50), "fra": seen(10, stopped=50), None: seen(20)}
     assert over_share(cells, defaults.LIMITS) == {
         WHOLE_PROVIDER: "100 of 130 machines stopped reporting, the limit is 20 %"
     }
-    spread: dict[str | None, LocationStats] = {f"rack {number}": due(silent=3) for number in range(7)}
+    spread: dict[str | None, LocationStats] = {f"rack {number}": due(stopped=3) for number in range(7)}
     assert over_number(spread, defaults.LIMITS, []) == {
         WHOLE_PROVIDER: "21 machines stopped reporting, the limit is 20"
     }
@@ -160,28 +160,28 @@ def test_a_suspended_provider_is_reported_as_one() -> None:
     ("cell", "reason"),
     [
         (due(), None),
-        (due(silent=20), None),
-        (due(silent=21), "21 machines stopped reporting, the limit is 20"),
+        (due(stopped=20), None),
+        (due(stopped=21), "21 machines stopped reporting, the limit is 20"),
         (due(never=20), None),
         (due(never=21), "21 machines never reported, the limit is 20"),
-        (due(silent=20, never=20), None),
+        (due(stopped=20, never=20), None),
         # Machines recovered recently count.
-        (due(silent=5, recovered_silent=15), None),
+        (due(stopped=5, recovered_stopped=15), None),
         (
-            due(silent=6, recovered_silent=15),
+            due(stopped=6, recovered_stopped=15),
             "6 machines stopped reporting, 15 recovered recently, the limit is 20",
         ),
         (
-            due(silent=1, recovered_silent=20),
+            due(stopped=1, recovered_stopped=20),
             "1 machine stopped reporting, 20 recovered recently, the limit is 20",
         ),
-        (due(never=20, recovered_silent=15), None),
+        (due(never=20, recovered_stopped=15), None),
         (
             due(never=20, recovered_never=1),
             "20 machines never reported, 1 recovered recently, the limit is 20",
         ),
         # Where none is due there is nothing to suspend.
-        (due(recovered_silent=50, recovered_never=50), None),
+        (due(recovered_stopped=50, recovered_never=50), None),
     ],
 )
 def test_too_large_a_number_suspends_recovery(cell: LocationStats, reason: str | None) -> None:
@@ -195,7 +195,7 @@ def test_too_large_a_number_suspends_recovery(cell: LocationStats, reason: str |
 )
 def test_twice_the_number_may_be_rebooted_in_the_same_trouble(due_now: int, rebooted: int, suspended: bool) -> None:
     """What is due then does not count besides: it grows while recovery is suspended, which would never end."""
-    cell = due(silent=due_now)
+    cell = due(stopped=due_now)
     cell.recovered_in_trouble[STOPPED] = rebooted
     reason = f"{rebooted} machines stopped reporting and were rebooted in the last 6 hours, the limit is 40"
     assert over_number({"ams": cell}, defaults.LIMITS, []) == ({"ams": reason} if suspended else {})
@@ -205,24 +205,24 @@ def test_twice_the_number_may_be_rebooted_in_the_same_trouble(due_now: int, rebo
 
 
 @pytest.mark.parametrize(
-    ("reporting", "silent", "unsampled", "suspended"),
+    ("reporting", "stopped", "unsampled", "suspended"),
     [(5, 2, 2, False), (4, 2, 3, True), (4, 0, 5, True), (5, 1, 3, False), (5, 1, 5, False)],
 )
 def test_most_of_a_small_fleet_includes_what_is_being_recovered(
-    reporting: int, silent: int, unsampled: int, suspended: bool
+    reporting: int, stopped: int, unsampled: int, suspended: bool
 ) -> None:
     """It would be rebooted piece by piece otherwise, since rebooted machines have no agent and leave the sample."""
-    cell = seen(reporting, silent)
+    cell = seen(reporting, stopped)
     cell.unsampled[STOPPED] = unsampled
     assert bool(over_share({None: cell}, defaults.LIMITS)) is suspended
 
 
 def test_suspended_locations_do_not_count() -> None:
     """A hundred machines without power in one rack must not keep others from being recovered."""
-    cells = {"ams": due(silent=100, recovered_silent=20), "fra": due(silent=5), None: due(silent=15)}
+    cells = {"ams": due(stopped=100, recovered_stopped=20), "fra": due(stopped=5), None: due(stopped=15)}
     assert set(over_number(cells, defaults.LIMITS, [])) == {"ams"}
     assert over_number(cells, defaults.LIMITS, ["ams"]) == {}
-    cells[None] = due(silent=16)
+    cells[None] = due(stopped=16)
     assert set(over_number(cells, defaults.LIMITS, ["ams"])) == {WHOLE_PROVIDER}
 
 
@@ -256,15 +256,15 @@ def test_too_many_machines_that_lose_requests_suspend_recovery(heard: int, losin
 
 def test_machines_without_a_location_count_for_the_provider_alone() -> None:
     """The empty name stands for the provider, and must not be taken for a place."""
-    assert over_share({None: seen(silent=15), "ams": seen(100)}, defaults.LIMITS) == {}
-    cells = {None: due(silent=20), "ams": due(silent=1)}
+    assert over_share({None: seen(stopped=15), "ams": seen(100)}, defaults.LIMITS) == {}
+    cells = {None: due(stopped=20), "ams": due(stopped=1)}
     assert set(over_number(cells, defaults.LIMITS, [])) == {WHOLE_PROVIDER}
     assert set(over_number(cells, defaults.LIMITS, ["ams"])) == set()
 
 
 def test_the_figures_of_locations_add_up() -> None:
     """The provider is the sum of its locations."""
-    one, two = seen(3, silent=2, never=1), due(silent=4, never=5, recovered_silent=6)
+    one, two = seen(3, stopped=2, never=1), due(stopped=4, never=5, recovered_stopped=6)
     one.unsampled[NEVER], two.recovered_in_trouble[STOPPED] = 7, 8
     one.heard, two.heard, one.losing, two.losing = 20, 10, 2, 1
     both = total([one, two])
@@ -280,11 +280,11 @@ shares = st.floats(0, 1)
 
 @given(cells, shares, shares, st.integers(1, 50))
 def test_more_reports_never_suspend_and_fewer_never_resume(
-    cell: LocationStats, silent: float, never: float, smallest: int
+    cell: LocationStats, stopped: float, never: float, smallest: int
 ) -> None:
     """The verdict goes one way only, or a machine that comes back could stop the recovery of others."""
     limits = BreakerLimits(
-        unhealthy=Limit(20, silent), never_reported=Limit(20, never), losing_share=1, share_min_machines=smallest
+        unhealthy=Limit(20, stopped), never_reported=Limit(20, never), losing_share=1, share_min_machines=smallest
     )
     suspended = bool(over_share({None: cell}, limits))
     ever = cell.reporting + cell.late[STOPPED]

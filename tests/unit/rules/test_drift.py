@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
         DriftKind.VANISHED,
     ),
     "gone, and its agent reports": (look(provided=(known(heartbeat_seconds=FRESH),)), DriftKind.DISPUTED),
-    "gone, and its agent fell silent": (look(provided=(known(heartbeat_seconds=FRESH + 1),)), DriftKind.VANISHED),
+    "gone, and its agent stopped reporting": (look(provided=(known(heartbeat_seconds=FRESH + 1),)), DriftKind.VANISHED),
     "listed as gone, and its agent reports": (
         look(listed(status=MISSING), provided=(known(heartbeat_seconds=1),)),
         DriftKind.DISPUTED,
@@ -277,7 +277,7 @@ def plainly_strange(machine: Machine, ledger: Ledger) -> DriftKind | None:
 
 def gone(ledger: Ledger, released: bool) -> list[Tombstone]:
     """Return the machines that left, and were released or forgotten."""
-    return [departed for departed in ledger.tombstones if departed.released is released]
+    return [tombstone for tombstone in ledger.tombstones if tombstone.released is released]
 
 
 def plainly_known(row: Provided, machine: Machine | None) -> DriftKind | None:

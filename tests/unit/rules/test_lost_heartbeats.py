@@ -81,11 +81,11 @@ class Fleet:
         """Run the Recoverer once: judge the fleet, then take a step on each machine that is due."""
         stats, overdue = LocationStats(), []
         for number, machine in enumerate(self.machines):
-            silent = now - (max(self.ended_at, machine.last))
+            missing = now - (max(self.ended_at, machine.last))
             timeout = TIMEOUTS[machine.kind]
-            if 2 * silent >= timeout:
+            if 2 * missing >= timeout:
                 stats.late[machine.kind] += 1
-                if silent >= timeout and machine.not_before <= now:
+                if missing >= timeout and machine.not_before <= now:
                     stats.due[machine.kind] += 1
                     overdue.append(number)
             elif machine.kind is STOPPED and 2 * (now - machine.last) < timeout:

@@ -47,7 +47,7 @@ def unreached(fleet: Fleet) -> UUID:
 def test_a_shorter_timeout_reaches_every_machine_at_the_next_snapshot(fleet: Fleet) -> None:
     """Else a timeout of a day that becomes one of ten minutes would hold for another day."""
     fleet.timeouts = replace(defaults.HEALTH, heartbeat_timeout_seconds=DAY)
-    machines = [fleet.unhealthy_machine(silent_for=60) for _ in range(3)]
+    machines = [fleet.reporting_machine(60) for _ in range(3)]
     suspension.take_health_snapshot(fleet.open_session(), PROVIDER)
     assert min(due_in(fleet, machine) for machine in machines) > HOUR
     fleet.timeouts = defaults.HEALTH
@@ -61,7 +61,7 @@ def test_a_shorter_timeout_reaches_every_machine_at_the_next_snapshot(fleet: Fle
 @pytest.mark.parametrize("longer", ["heartbeat_timeout_seconds", "startup_timeout_seconds"])
 def test_a_longer_timeout_moves_no_due_row(fleet: Fleet, longer: str) -> None:
     """The rows are too early then, which the next claim finds."""
-    machine = fleet.unhealthy_machine(silent_for=60)
+    machine = fleet.reporting_machine(60)
     suspension.take_health_snapshot(fleet.open_session(), PROVIDER)
     before = due_in(fleet, machine)
     fleet.timeouts = replace(defaults.HEALTH, **{longer: DAY})
@@ -87,7 +87,7 @@ def test_due_rows_are_brought_forward_a_bounded_number_at_a_time(fleet: Fleet) -
 def test_a_timeout_that_becomes_shorter_again_reaches_every_machine(fleet: Fleet) -> None:
     """The pass for the time before ended just then, and left out those that it had brought forward already."""
     fleet.timeouts = replace(defaults.HEALTH, heartbeat_timeout_seconds=DAY)
-    first, _ = sorted(fleet.unhealthy_machine(silent_for=60) for _ in range(2))
+    first, _ = sorted(fleet.reporting_machine(60) for _ in range(2))
     suspension.take_health_snapshot(fleet.open_session(), PROVIDER)
     fleet.timeouts = replace(defaults.HEALTH, heartbeat_timeout_seconds=6 * HOUR)
     session, other = fleet.open_session(connection=fleet.connect()), fleet.connect()
@@ -189,7 +189,7 @@ def test_machines_without_an_agent_take_no_place_in_the_sample(fleet: Fleet) -> 
         )
         fleet.change(waited_for)
     for _ in range(2):
-        fleet.unhealthy_machine(silent_for=1)
+        fleet.reporting_machine(1)
     session = fleet.open_session()
     rows = session.run(
         "take_health_snapshot",

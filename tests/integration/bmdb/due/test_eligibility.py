@@ -97,7 +97,7 @@ def touched(plant: Callable[[Fleet], UUID]) -> Callable[[Fleet], UUID]:
 
 def restarted(started_ago: float) -> Callable[[Fleet], UUID]:
     """Return how to plant a machine with a heartbeat from before its agent was started."""
-    return lambda fleet: fleet.unhealthy_machine(silent_for=started_ago + 60, started_ago=started_ago)
+    return lambda fleet: fleet.unhealthy_machine(reported_ago=started_ago + 60, started_ago=started_ago)
 
 
 def provided(fleet: Fleet) -> UUID:
@@ -105,7 +105,7 @@ def provided(fleet: Fleet) -> UUID:
     return fleet.provided_machine()
 
 
-def silent(fleet: Fleet) -> UUID:
+def unhealthy(fleet: Fleet) -> UUID:
     """Plant a machine that has been unhealthy for a long time."""
     return fleet.unhealthy_machine()
 
@@ -133,22 +133,22 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
     "agent start failed, long enough ago": (failed(START, 300, 300), START),
     "no first heartbeat, not quite for 30 minutes": (lambda fleet: fleet.started_machine(1795), NOTHING),
     "no first heartbeat for 30 minutes": (lambda fleet: fleet.started_machine(1800), RECOVER),
-    "silent, not quite for 10 minutes": (lambda fleet: fleet.unhealthy_machine(595), NOTHING),
-    "silent for 10 minutes": (lambda fleet: fleet.unhealthy_machine(600), RECOVER),
-    "silent for 10 minutes, started 15 minutes ago": (lambda fleet: fleet.unhealthy_machine(600, 900), RECOVER),
+    "no heartbeat, not quite for 10 minutes": (lambda fleet: fleet.unhealthy_machine(595), NOTHING),
+    "no heartbeat for 10 minutes": (lambda fleet: fleet.unhealthy_machine(600), RECOVER),
+    "no heartbeat for 10 minutes, started 15 minutes ago": (lambda fleet: fleet.unhealthy_machine(600, 900), RECOVER),
     "heartbeat older than the agent, not quite 30 minutes": (restarted(1795), NOTHING),
     "heartbeat older than the agent, 30 minutes": (restarted(1800), RECOVER),
-    "silent, installation wanted": (installed(silent, 2, None), RECOVER),
-    "silent, installation wanted, older report": (installed(silent, 2, 1), RECOVER),
-    "silent, installation wanted, it failed": (installed(silent, 2, 2, "Error"), RECOVER),
-    "silent, installation wanted, report of another generation": (installed(silent, 2, 3), RECOVER),
-    "silent, installation wanted, it failed and then succeeded": (twice_reported(silent, 2, 2), NOTHING),
-    "silent, installation wanted, an older one failed and then succeeded": (twice_reported(silent, 3, 2), RECOVER),
-    "silent, installation wanted and done": (installed(silent, 2, 2), NOTHING),
-    "silent, installation done, and another wanted": (wanted_anew(silent), RECOVER),
-    "silent, installation failed, and another wanted": (wanted_anew(silent, "Error"), RECOVER),
-    "silent, report without a request": (installed(silent, None, 2), RECOVER),
-    "silent, never a heartbeat, installation wanted and done": (
+    "unhealthy, installation wanted": (installed(unhealthy, 2, None), RECOVER),
+    "unhealthy, installation wanted, older report": (installed(unhealthy, 2, 1), RECOVER),
+    "unhealthy, installation wanted, it failed": (installed(unhealthy, 2, 2, "Error"), RECOVER),
+    "unhealthy, installation wanted, report of another generation": (installed(unhealthy, 2, 3), RECOVER),
+    "unhealthy, installation wanted, it failed and then succeeded": (twice_reported(unhealthy, 2, 2), NOTHING),
+    "unhealthy, installation wanted, an older one failed, then succeeded": (twice_reported(unhealthy, 3, 2), RECOVER),
+    "unhealthy, installation wanted and done": (installed(unhealthy, 2, 2), NOTHING),
+    "unhealthy, installation done, and another wanted": (wanted_anew(unhealthy), RECOVER),
+    "unhealthy, installation failed, and another wanted": (wanted_anew(unhealthy, "Error"), RECOVER),
+    "unhealthy, report without a request": (installed(unhealthy, None, 2), RECOVER),
+    "unhealthy, never a heartbeat, installation wanted and done": (
         installed(lambda fleet: fleet.started_machine(1800), 2, 2),
         NOTHING,
     ),
@@ -178,7 +178,7 @@ def test_a_machine_is_claimed_by_the_loop_that_it_needs_and_no_other(fleet: Flee
 
 
 @pytest.mark.parametrize("other", [Process.ACCESS, Process.AGENT_START, Process.RECOVERY])
-@pytest.mark.parametrize(("plant", "process"), [(provided, START), (silent, RECOVER)])
+@pytest.mark.parametrize(("plant", "process"), [(provided, START), (unhealthy, RECOVER)])
 def test_work_by_any_shepherd_process_keeps_the_others_away(
     fleet: Fleet, plant: Callable[[Fleet], UUID], process: Process, other: Process
 ) -> None:

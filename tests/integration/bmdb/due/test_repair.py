@@ -5,7 +5,6 @@ Rows are corrupted with SQL here, as a defect would. That Shepherd itself never
 corrupts one is checked by the invariants (``tests/chaos``) and the tests of locks.
 """
 
-import json
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -20,7 +19,7 @@ from shepherd_core.domain.remediation import RESTART_AGENT
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
 
-from tests.conftest import ManualClock
+from tests.conftest import ManualClock, log_lines
 from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
@@ -33,9 +32,9 @@ START, RECOVER = Process.AGENT_START, Process.RECOVERY
 # What is spoiled, on what kind of machine, what is said of it, and which loop finds the machine again.
 SPOILED: dict[str, tuple[str, str, str, Process]] = {
     "due for nothing": ("not_before = NULL", "provided", "it needs ShepherdAgentStart, but is not due for it", START),
-    "due for nothing, silent": (
+    "due for nothing, unhealthy": (
         "not_before = NULL",
-        "silent",
+        "unhealthy",
         "it needs ShepherdRecovery, but is not due for it",
         RECOVER,
     ),
@@ -55,7 +54,7 @@ SPOILED: dict[str, tuple[str, str, str, Process]] = {
     ),
     "recovery is due in two days": (
         "not_before = clock_timestamp() + interval '2 days'",
-        "silent",
+        "unhealthy",
         "it is due for ShepherdRecovery too late",
         RECOVER,
     ),
@@ -101,7 +100,7 @@ def planted(fleet: Fleet, kind: str) -> UUID:
     """Return a machine of a kind, among others."""
     make: dict[str, Callable[[], UUID]] = {
         "provided": fleet.provided_machine,
-        "silent": fleet.unhealthy_machine,
+        "unhealthy": fleet.unhealthy_machine,
         "not back": lambda: not_back(fleet),
     }
     machine_id = make[kind]()
@@ -138,7 +137,7 @@ def test_a_due_row_that_contradicts_the_facts_is_repaired_and_reported(
     assert due.inconsistencies(fleet.connection, PROVIDER) == {}
     spoil(fleet, machine_id, how)
     assert run(updater) == 1
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = log_lines(capsys)
     (line,) = [line for line in lines if line["level"] == "ERROR"]
     assert (line["machine_id"], line["wrong"]) == (str(machine_id), said)
     assert machine_id in ids(claimed(fleet.open_session(), process))
@@ -256,8 +255,8 @@ def _settles(fleet: Fleet) -> None:
 def _reports(fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
     assert record_heartbeat(fleet.connection, machine_id)
-    silence = replace(defaults.HEALTH, heartbeat_timeout_seconds=DAY - 1)
-    assert claimed(fleet.open_session(), RECOVER, timeouts=silence) == []
+    day = replace(defaults.HEALTH, heartbeat_timeout_seconds=DAY - 1)
+    assert claimed(fleet.open_session(), RECOVER, timeouts=day) == []
 
 
 def _taken_back_end_of_a_hold(fleet: Fleet) -> None:

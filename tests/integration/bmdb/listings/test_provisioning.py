@@ -114,7 +114,7 @@ def test_the_host_key_of_a_machine_is_pinned_if_the_provider_knows_it(
     provisioning.provide(session, PROVIDER, machine_id, replace(MACHINE, host_key=host_key))
     (work,) = claimed(session, Process.AGENT_START)
     assert (work.machine_id, work.host_key) == (machine_id, host_key)
-    assert ("host_key" in fleet.tags(machine_id)) is (host_key is not None)
+    assert ("host_key" in fleet.facts(machine_id)) is (host_key is not None)
 
 
 def test_a_host_key_is_pinned_only_with_the_machine(fleet: Fleet, session: Session) -> None:
@@ -123,7 +123,7 @@ def test_a_host_key_is_pinned_only_with_the_machine(fleet: Fleet, session: Sessi
     fleet.expire(session)
     with pytest.raises(SessionExpired):
         provisioning.provide(session, PROVIDER, machine_id, replace(MACHINE, host_key="ssh-ed25519 AAAA"))
-    assert fleet.tags(machine_id) == set()
+    assert fleet.facts(machine_id) == set()
 
 
 def test_an_intent_ages_until_it_is_abandoned(fleet: Fleet, session: Session) -> None:

@@ -120,10 +120,10 @@ def test_a_vanished_machine_is_forgotten_and_can_still_be_looked_up(
     """Dry run first; one machine is not asked about."""
     name, machine_id = next(iter(machines.items()))
     end(api, name)
-    rehearsed = shepherdctl("machine", "forget", name, *WHY, *SOON, "--dry-run")
-    assert (rehearsed.exit_code, len(provided(fleet))) == (0, 3)
-    assert rehearsed.stdout.splitlines()[1].split()[:3] == ["ready", name, str(machine_id)]
-    assert "dry run: nothing was changed" in rehearsed.stderr
+    dry = shepherdctl("machine", "forget", name, *WHY, *SOON, "--dry-run")
+    assert (dry.exit_code, len(provided(fleet))) == (0, 3)
+    assert dry.stdout.splitlines()[1].split()[:3] == ["ready", name, str(machine_id)]
+    assert "dry run: nothing was changed" in dry.stderr
 
     document = shepherdctl.load("machine", "forget", name, *WHY, *SOON)
     assert document == {

@@ -20,7 +20,7 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
     for _ in range(2):
         fleet.provided_machine()
         fleet.started_machine(60)
-        fleet.unhealthy_machine(60)
+        fleet.reporting_machine(60)
         fleet.unhealthy_machine(2 * HOUR)
         installed = fleet.started_machine(HOUR)
         fleet.request_installation(installed, 1)
@@ -201,7 +201,7 @@ def test_the_exit_status_says_whether_an_operator_is_needed(
     fleet: Fleet, statements: list[str], told: list[str]
 ) -> None:
     """A script need not understand tables. A loop is late by its own interval, and one that is off is never late."""
-    fleet.unhealthy_machine(60)
+    fleet.reporting_machine(60)
     for statement in statements:
         fleet.sql(statement)
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_LOOP_MINUTES": "0,10,1,1"})
@@ -250,7 +250,7 @@ def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet
 def slow_fleet(fleet: Fleet) -> None:
     """Let five machines boot in 280 s after a boot wait of 120 s, and their agents report after half an hour."""
     for _ in range(5):
-        machine_id = fleet.locate(fleet.unhealthy_machine(60, 2 * HOUR), "ams")
+        machine_id = fleet.locate(fleet.reporting_machine(60, 2 * HOUR), "ams")
         fleet.sql(
             "UPDATE machine_agent_heartbeat SET first_heartbeat_at = now() - interval '5355 seconds'"
             " WHERE machine_id = :id",

@@ -60,11 +60,11 @@ def installed(fleet: Fleet) -> UUID:
         (Fleet.provided_machine, "needs_agent", "needs agent"),
         (Fleet.started_machine, "starting", r"starting, agent started \d s ago, no heartbeat yet"),
         (lambda fleet: fleet.started_machine(1000), "starting", "starting, agent started 17 min ago, no heartbeat yet"),
-        (lambda fleet: fleet.unhealthy_machine(61), "running", r"running, heartbeat 6\d s ago"),
+        (lambda fleet: fleet.reporting_machine(61), "running", r"running, heartbeat 6\d s ago"),
         (lambda fleet: fleet.unhealthy_machine(840), "unhealthy", "unhealthy, no heartbeat for 14 min"),
         (lambda fleet: fleet.started_machine(2000), "unhealthy", "unhealthy, no heartbeat for 33 min"),
         (
-            lambda fleet: fleet.unhealthy_machine(50, started_ago=10),
+            lambda fleet: fleet.reporting_machine(50, started_ago=10),
             "starting",
             r"starting, agent started 1\d s ago, no heartbeat yet",
         ),
@@ -88,7 +88,7 @@ def test_the_state_of_a_machine_is_shown_in_words(
 
 def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet) -> None:
     """Else the list and the loop would speak of different machines."""
-    fleet.unhealthy_machine(120)
+    fleet.reporting_machine(120)
     fleet.sql("UPDATE recovery_policy SET heartbeat_timeout_seconds = 60")
     shepherdctl = CommandLine(fleet.settings)
     assert "no heartbeat for 2 min" in shepherdctl.read("machine", "list")
@@ -173,7 +173,7 @@ def test_the_list_can_be_of_one_provider(fleet: Fleet) -> None:
 
 def test_the_list_can_be_of_one_location_and_of_some_states(fleet: Fleet) -> None:
     """The alarm on quarantined machines sends its reader to this list."""
-    running, unhealthy = fleet.unhealthy_machine(60), fleet.unhealthy_machine()
+    running, unhealthy = fleet.reporting_machine(60), fleet.unhealthy_machine()
     elsewhere = fleet.locate(fleet.unhealthy_machine(), "fra")
     needs_agent = fleet.provided_machine()
     for machine_id in (running, unhealthy, needs_agent):
@@ -198,7 +198,7 @@ def test_the_list_can_be_of_one_location_and_of_some_states(fleet: Fleet) -> Non
 def test_machines_that_need_attention_are_listed_first(fleet: Fleet) -> None:
     """Among a hundred healthy machines in the order of random ids nobody finds the one that is not."""
     places = {"running": ("b", "a"), "unhealthy": ("b", "a")}
-    plant = {"running": lambda: fleet.unhealthy_machine(60), "unhealthy": fleet.unhealthy_machine}
+    plant = {"running": lambda: fleet.reporting_machine(60), "unhealthy": fleet.unhealthy_machine}
     for state, locations in places.items():
         for location in locations:
             fleet.locate(plant[state](), location)
@@ -270,7 +270,7 @@ def test_forgetting_a_host_key_says_which_and_does_it_once(fleet: Fleet) -> None
     work.finish_agent_start(session, {found: AgentStarted(bytes(32), HOST_KEY)})
     shepherdctl = CommandLine(fleet.settings)
     assert f"ssh-ed25519 {FINGERPRINT}\n" in shepherdctl.read("machine", "forget-host-key", str(machine_id))
-    assert "host_key" not in fleet.tags(machine_id)
+    assert "host_key" not in fleet.facts(machine_id)
     again = shepherdctl("machine", "forget-host-key", str(machine_id))
     assert (again.exit_code, again.stdout) == (0, "")
     assert f"no host key was pinned for machine {machine_id}" in again.stderr
@@ -284,7 +284,7 @@ def test_an_operator_pins_a_host_key(fleet: Fleet) -> None:
     shepherdctl = CommandLine(fleet.settings)
     command = ("machine", "pin-host-key", str(machine_id), *HOST_KEY.split(), "root@machine", "--owner", "alice")
     assert "dry run: nothing was changed" in shepherdctl(*command, "--dry-run").stderr
-    assert "host_key" not in fleet.tags(machine_id)
+    assert "host_key" not in fleet.facts(machine_id)
     assert f"ssh-ed25519 {FINGERPRINT}\n" in shepherdctl.read(*command, "--reason", "seen on its console")
     assert f"ssh-ed25519 {FINGERPRINT}, pinned by an operator" in shepherdctl.read("machine", "show", str(machine_id))
     (line,) = history.read_history(fleet.connection, machine_id)
@@ -327,7 +327,7 @@ def test_what_is_no_host_key_is_not_pinned(fleet: Fleet, key: str) -> None:
     result = CommandLine(fleet.settings)("machine", "pin-host-key", str(machine_id), key)
     assert result.exit_code == 2
     assert "the KEY is no SSH host key" in " ".join(result.stderr.split())
-    assert fleet.tags(machine_id) == set()
+    assert fleet.facts(machine_id) == set()
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

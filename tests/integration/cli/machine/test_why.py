@@ -36,7 +36,7 @@ def given_up(fleet: Fleet) -> UUID:
     """Plant a machine in quarantine."""
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
-    remediation.quarantine(session, dict.fromkeys(claimed(session, RECOVER), "still silent after reboot 3 times"))
+    remediation.quarantine(session, dict.fromkeys(claimed(session, RECOVER), "still unhealthy after reboot 3 times"))
     session.close()
     return machine_id
 
@@ -108,11 +108,11 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
         ("not_due", "its agent was started recently, and has not reported yet"),
     ),
     "reporting": (
-        lambda fleet: fleet.unhealthy_machine(60),
+        lambda fleet: fleet.reporting_machine(60),
         ("not_needed", "its agent was started"),
         ("not_due", "its agent reports"),
     ),
-    "silent": (Fleet.unhealthy_machine, ("not_needed", "its agent was started"), (None, "due")),
+    "unhealthy": (Fleet.unhealthy_machine, ("not_needed", "its agent was started"), (None, "due")),
     "failed": (
         failed,
         ("backoff", "backing off: SshRefused: nothing listens"),
@@ -120,8 +120,8 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
     ),
     "in quarantine": (
         given_up,
-        ("quarantined", "in quarantine: still silent after reboot 3 times"),
-        ("quarantined", "in quarantine: still silent after reboot 3 times"),
+        ("quarantined", "in quarantine: still unhealthy after reboot 3 times"),
+        ("quarantined", "in quarantine: still unhealthy after reboot 3 times"),
     ),
     "installed": (
         installed,
@@ -233,7 +233,7 @@ def test_the_failures_of_other_machines_are_not_shown(fleet: Fleet) -> None:
 
 def test_a_healthy_machine_is_checked_again_and_nothing_about_it_ends(fleet: Fleet) -> None:
     """A time beside it must not read like a coming reboot."""
-    machine_id = fleet.unhealthy_machine(60)
+    machine_id = fleet.reporting_machine(60)
     titles, _, recoverer = CommandLine(fleet.settings).read("machine", "why", str(machine_id)).splitlines()
     assert re.split("  +", titles) == ["LOOP", "ELIGIBLE", "REASON", "CHECKED AGAIN"]
     assert re.split("  +", recoverer) == ["Recoverer", "no", "its agent reports", "in 9 min"]
@@ -250,7 +250,7 @@ def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet) -> 
 
 def test_unhealthy_follows_the_settings_of_the_recoverer(fleet: Fleet) -> None:
     """Else the answer and the loop would speak of different machines."""
-    machine_id = fleet.unhealthy_machine(120)
+    machine_id = fleet.reporting_machine(120)
     fleet.sql("UPDATE recovery_policy SET heartbeat_timeout_seconds = 60")
     shepherdctl = CommandLine(fleet.settings)
     assert shepherdctl.load("machine", "why", str(machine_id))["processes"][1]["eligible"]
@@ -313,15 +313,15 @@ def test_a_machine_in_quarantine_is_seen_and_given_back(fleet: Fleet) -> None:
     assert "quarantined for " in shepherdctl.read("machine", "list")
     assert [machine["state"] for machine in shepherdctl.load("machine", "list")] == ["quarantined"]
     shown = shepherdctl.read("machine", "show", str(machine_id))
-    assert "still silent after reboot 3 times" in shown
+    assert "still unhealthy after reboot 3 times" in shown
     assert shepherdctl.load("machine", "show", str(machine_id))["quarantine_evidence"] == []
     (counted,) = shepherdctl.load("status", status=3)["machines"]
     assert (counted["state"], counted["machines"]) == ("quarantined", 1)
 
     arguments = ("machine", "unquarantine", str(machine_id), *REASON, "--owner", "carol")
-    assert shepherdctl.load(*arguments, "--dry-run")["machines"][0]["cause"] == "still silent after reboot 3 times"
+    assert shepherdctl.load(*arguments, "--dry-run")["machines"][0]["cause"] == "still unhealthy after reboot 3 times"
     assert claimed(fleet.open_session(), START) == []
-    assert "still silent after reboot 3 times" in shepherdctl.read(*arguments)
+    assert "still unhealthy after reboot 3 times" in shepherdctl.read(*arguments)
     assert ids(claimed(fleet.open_session(), START)) == [machine_id]
     assert "carol: cable replaced" in shepherdctl.read("history", str(machine_id))
     again = shepherdctl(*arguments)

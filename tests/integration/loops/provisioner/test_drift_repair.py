@@ -340,7 +340,7 @@ def test_a_forgotten_machine_that_is_back_can_be_adopted(fleet: Fleet, operator:
 
 def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> None:
     """Whatever the provider says: it runs our agent, and perhaps somebody's work."""
-    machine_id = old(fleet, fleet.unhealthy_machine(silent_for=2 * HOUR - 60))
+    machine_id = old(fleet, fleet.unhealthy_machine(reported_ago=2 * HOUR - 60))
     (verdict,) = operator.forget(machine_id)
     assert verdict.result is ActionResult.REFUSED
     assert "its agent reported 71" in verdict.text
@@ -588,7 +588,7 @@ def test_an_accepted_release_cannot_be_canceled(fleet: Fleet, lister: Operator, 
 
 def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
     """The usual slip of the hand is the wrong one of two ids."""
-    machine_id = device(fleet, api, fleet.unhealthy_machine(silent_for=60))
+    machine_id = device(fleet, api, fleet.reporting_machine(60))
     (verdict,) = operator.release(machine_id)
     assert verdict.result is ActionResult.REFUSED
     assert len(api.devices()) == 1

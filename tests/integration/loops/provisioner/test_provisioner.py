@@ -26,7 +26,7 @@ from simulator.environment.faults import CreateLate, Drop, EmptyPage, FakeAnswer
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
-from tests.conftest import ManualClock
+from tests.conftest import ManualClock, log_lines
 from tests.support.bmdb.capacity import (
     API_KEY,
     PREFIX,
@@ -746,7 +746,7 @@ def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
     assert (outcome, cause.split(":")[0]) == ("Failed", "DriftLimitExceeded")
     assert posts(api) == 0
     assert [text.split()[0] for text in caught.value.drift] == sorted(strangers)
-    logged = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    logged = log_lines(capsys)
     assert [line["drift"] for line in logged if line["level"] == "ERROR"] == list(caught.value.drift)
 
 

@@ -48,7 +48,7 @@ class World(RecoveryEnvironment):
         self.processes: list[subprocess.Popen[bytes]] = []
         self.fails: Failure | None = None
         """Why the Initializer cannot start an agent on the machine; None: it can."""
-        self.witness = fleet.unhealthy_machine(silent_for=0)
+        self.witness = fleet.reporting_machine()
         self.machine = fleet.unhealthy_machine()
         self.at("127.0.0.1", server.public_host_keys[0])
         self.look_with(SshDialer(KEY, "root", server.port, connect_timeout=5))

@@ -33,7 +33,7 @@ class Dark(World):
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         super().__init__(fleet, clock)
-        self.down = self.silent(DARK)
+        self.down = self.unhealthy(DARK)
         assert self.run()[Metric.RECOVERY_SUSPENDED] == 1
 
     def override(
@@ -106,7 +106,7 @@ def test_a_machine_that_reports_is_not_taken_however_it_is_overridden(world: Dar
 
 def test_machines_of_an_override_wait_for_their_timeout_if_the_suspension_ends(world: Dark) -> None:
     """When most of them have been rebooted, the rest may be too few for a suspension; its end restarts the timeouts."""
-    world.down += world.silent(2)
+    world.down += world.unhealthy(2)
     world.override(DARK)
     reporting = world.down[:4]
     for machine in reporting:
@@ -156,7 +156,7 @@ def test_machines_outside_a_suspension_do_not_use_an_override(world: Dark) -> No
     suspension.set_suspensions(world.fleet.open_session(), PROVIDER, {})
     world.fleet.empty()
     world.sound(30)
-    lost = world.silent(2)
+    lost = world.unhealthy(2)
     world.override(5)
     assert world.run()[Metric.FINISHED] == len(lost)
     assert overrides.overrides(world.fleet.connection)[0]["used"] == 0
@@ -276,11 +276,11 @@ def test_concurrent_runs_together_stay_within_an_override(world: Dark) -> None:
 def test_a_connection_that_breaks_takes_no_machine_twice(world: Dark, lost: Lost) -> None:
     """The statement runs again, and finds what it had let through."""
     world.override(5)
-    with BreakingConnection(world.fleet.settings) as door:
-        connection = world.fleet.connect(door.settings)
+    with BreakingConnection(world.fleet.settings) as breaking:
+        connection = world.fleet.connect(breaking.settings)
         session = world.fleet.open_session(connection=connection)
         overrides.apply(session, "equinix")  # prepares the statement
-        door.lose(lost)
+        breaking.lose(lost)
         taken = overrides.apply(session, PROVIDER)
     assert sum(each.due for each in taken) == 5
     assert world.fleet.sql("SELECT used FROM recovery_overrides") == [[5]]
@@ -305,8 +305,8 @@ def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) ->
 def test_a_dry_run_shows_what_an_override_would_admit(world: Dark, clock: ManualClock) -> None:
     """And uses nothing of it up."""
     world.override(5)
-    rehearsal = dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
-    assert (len(rehearsal.work), len(rehearsal.suspended)) == (5, DARK - 5)
+    planned = dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
+    assert (len(planned.work), len(planned.suspended)) == (5, DARK - 5)
     assert overrides.overrides(world.fleet.connection)[0]["used"] == 0
 
 

@@ -133,9 +133,9 @@ def test_a_machine_given_back_gets_a_new_agent_first_and_time_for_it(fleet: Flee
 def test_others_are_not_touched_by_a_quarantine(fleet: Fleet) -> None:
     """One machine is set apart, and the loops go on with the rest."""
     quarantined(fleet)
-    silent, bare = fleet.unhealthy_machine(), fleet.provided_machine()
+    unhealthy, bare = fleet.unhealthy_machine(), fleet.provided_machine()
     session = fleet.open_session()
-    assert ids(claimed(session, RECOVER)) == [silent]
+    assert ids(claimed(session, RECOVER)) == [unhealthy]
     assert ids(claimed(session, START)) == [bare]
 
 

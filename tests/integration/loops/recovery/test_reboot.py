@@ -40,7 +40,7 @@ class Desk(RecoveryEnvironment):
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         super().__init__(fleet, clock)
         self.policy = "reboot:2,power-cycle:1,quarantine"
-        self.healthy = fleet.unhealthy_machine(silent_for=0)
+        self.healthy = fleet.reporting_machine()
         self.unhealthy = fleet.unhealthy_machine()
 
     def seen(self, machine_id: UUID) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def test_an_attempt_of_an_operator_counts_as_one_of_the_recoverers(desk: Desk) -
     assert desk.told(desk.unhealthy) == ["Started", "power-cycle", "Finished"]
     (started, *_) = reversed(history.read_history(desk.fleet.connection, desk.unhealthy))
     assert started["failed_cause"] == REMARK
-    assert desk.fleet.tags(desk.unhealthy) == {"rebooted"}
+    assert desk.fleet.facts(desk.unhealthy) == {"rebooted"}
     desk.watch(4)
     desk.fail_agent_start()
     desk.watch(20)

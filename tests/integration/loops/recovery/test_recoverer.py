@@ -37,14 +37,14 @@ from tests.support.waiting import WAIT_SECONDS
 
 ACTIONS = "/devices/{id}/actions"
 MINUTE = 60
-SILENCE = replace(defaults.HEALTH, startup_timeout_seconds=15 * MINUTE, heartbeat_timeout_seconds=5 * MINUTE)
+TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=15 * MINUTE, heartbeat_timeout_seconds=5 * MINUTE)
 BOOT_WAIT = 120
 
 
 def rules(backoff: Backoff, limits: BreakerLimits | None = None) -> RecoveryRules:
     """Return the default policy with the timeouts of these tests."""
     policy = defaults.policy(boot_wait=BOOT_WAIT)
-    return replace(defaults.RULES, timeouts=SILENCE, backoff=backoff, policy=policy, limits=limits or defaults.LIMITS)
+    return replace(defaults.RULES, timeouts=TIMEOUTS, backoff=backoff, policy=policy, limits=limits or defaults.LIMITS)
 
 
 class World:
@@ -115,7 +115,7 @@ def test_an_unhealthy_machine_is_rebooted_once_and_needs_its_agent_again(world: 
     world.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=machine)
     assert world.run()[Metric.FINISHED] == 1
     assert world.reboots(machine) == 1
-    assert world.fleet.tags(machine) == {"rebooted", "host_key"}
+    assert world.fleet.facts(machine) == {"rebooted", "host_key"}
     assert world.fleet.events(machine) == ["Started", "Attempted", "Finished"]
     assert lookup.show_machine(world.fleet.connection, machine)["needs"] == Process.AGENT_START
     world.fleet.pass_time(MINUTE)
@@ -175,7 +175,7 @@ def test_a_reboot_that_fails_is_tried_again_later(world: World, status: int, cau
     world.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=2, status=status))
     for interval in (60, 72):
         assert world.run()[Metric.FAILED] == 1
-        assert world.fleet.tags(machine) == {"agent_started", "agent_heartbeat"}
+        assert world.fleet.facts(machine) == {"agent_started", "agent_heartbeat"}
         shown = lookup.show_machine(world.fleet.connection, machine)
         assert [backoff["last_interval_seconds"] for backoff in shown["backoffs"]] == [interval]
         assert history.read_history(world.fleet.connection, machine)[0]["failed_cause"].startswith(f"{cause}: ")
@@ -226,7 +226,7 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
 
 def test_a_provider_outage_of_hours_uses_no_remediation_step(world: World) -> None:
     """Otherwise an unhealthy machine reaches quarantine without any step having been taken."""
-    witness = world.given(world.fleet.unhealthy_machine(silent_for=0))
+    witness = world.given(world.fleet.reporting_machine())
     machine = world.given(world.fleet.unhealthy_machine())
     world.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=0, status=503))
     world.run()
@@ -243,20 +243,20 @@ def test_a_provider_outage_of_hours_uses_no_remediation_step(world: World) -> No
 
 def test_a_machine_unknown_to_the_provider_is_recorded_as_such(world: World) -> None:
     """The Provisioner will set it aside; until then the cause says where to look. The others go on."""
-    world.given(world.fleet.unhealthy_machine(silent_for=0))  # another machine reports; otherwise recovery is suspended
+    world.given(world.fleet.reporting_machine())  # another machine reports; otherwise recovery is suspended
     gone, sound = (world.given(world.fleet.unhealthy_machine()) for _ in range(2))
     world.api.forget(world.provider_id(gone))
     counts = world.run()
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
     assert history.read_history(world.fleet.connection, gone)[0]["failed_cause"].startswith("MachineNotFound: ")
-    assert world.fleet.tags(gone) == {"agent_started", "agent_heartbeat"}
+    assert world.fleet.facts(gone) == {"agent_started", "agent_heartbeat"}
     assert world.reboots(sound) == 1
 
 
 def test_concurrent_runs_reboot_each_machine_once(world: World) -> None:
     """A reboot in the middle of a boot could break what the first one would have mended."""
     for _ in range(32):
-        world.given(world.fleet.unhealthy_machine(silent_for=0))
+        world.given(world.fleet.reporting_machine())
     machines = [world.given(world.fleet.unhealthy_machine()) for _ in range(8)]
     together = threading.Barrier(2)
 

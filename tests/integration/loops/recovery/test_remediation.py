@@ -64,7 +64,7 @@ class World(RecoveryEnvironment):
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         super().__init__(fleet, clock)
-        self.witness = fleet.unhealthy_machine(silent_for=0)
+        self.witness = fleet.reporting_machine()
         self.machine = fleet.unhealthy_machine()
 
     def watch(self, minutes: float, every: float = LOOK) -> None:
@@ -267,7 +267,7 @@ def test_restarting_the_agent_touches_no_power(world: World) -> None:
     world.policy = "restart-agent:1,reboot:1,quarantine"
     world.run()
     assert world.provider.asked == []
-    assert world.fleet.tags(world.machine) == set()
+    assert world.fleet.facts(world.machine) == set()
     assert world.told == ["restart-agent"]
     assert world.start_agent(fails=True)
     world.watch(31)
@@ -313,7 +313,7 @@ def test_a_provider_that_refuses_this_machine_uses_up_the_rung_in_time(world: Wo
     assert "power-cycle" in world.provider.asked
     cause = lookup.show_machine(world.fleet.connection, world.machine)["quarantine_cause"]
     assert cause.startswith("the provider refused reboot ")
-    assert "silent after" not in cause, "no step was taken, after which it could have been silent"
+    assert "unhealthy after" not in cause, "no step was taken, after which it could be unhealthy"
     asked = len(world.provider.asked)
     assert world.told.count("NotTaken reboot") + world.told.count("NotTaken power-cycle") == asked
 
@@ -337,7 +337,7 @@ def test_an_answer_that_was_lost_counts(world: World) -> None:
     """The step may have been taken: the machine gets its grace, an agent start and its cooldown, as after any step."""
     world.provider.then = refuse(ProviderUnavailable("504"))
     assert world.run()[Metric.FINISHED] == 1
-    assert world.fleet.tags(world.machine) == {"rebooted"}
+    assert world.fleet.facts(world.machine) == {"rebooted"}
     for number in range(1, 6):
         world.watch(2)
         assert world.start_agent(fails=True)
@@ -422,7 +422,7 @@ def test_a_step_of_unknown_outcome_is_not_repeated_within_the_grace(world: World
     world.provider.then = refuse(error)
     assert world.run()[Metric.FAILED] == 1
     world.watch(4)
-    assert world.fleet.tags(world.machine) == {"rebooted"}
+    assert world.fleet.facts(world.machine) == {"rebooted"}
     world.watch(3)
     assert world.start_agent(fails=True)
     world.watch(24)
@@ -434,7 +434,7 @@ def test_a_step_of_unknown_outcome_is_not_repeated_within_the_grace(world: World
 def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(world: World) -> None:
     """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
     world.limits = replace(defaults.LIMITS, unhealthy=Limit(100, 1))
-    others = world.fleet.machines(11, started_ago=3 * HOUR, silent_for=2 * HOUR)
+    others = world.fleet.machines(11, started_ago=3 * HOUR, reported_ago=2 * HOUR)
     world.provider.then, world.provider.answers = refuse(ProviderUnavailable("503")), True
     counts = world.run(concurrency=1)
     assert len(world.provider.asked) == 3
@@ -480,7 +480,7 @@ def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(world: 
     world.watch(1)
     assert world.provider.asked == [step]
     assert world.told == [step, "Expired"]
-    assert world.fleet.tags(world.machine) == {"rebooted"} | ({"host_key"} if step == "reboot" else set())
+    assert world.fleet.facts(world.machine) == {"rebooted"} | ({"host_key"} if step == "reboot" else set())
     world.watch(3)
     assert world.start_agent(fails=True)
     world.watch(30)
@@ -523,10 +523,10 @@ def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(world: World) -
     world.policy = "reinstall:1,quarantine"
     world.pin()
     seen: list[set[str]] = []
-    world.provider.then = lambda _: seen.append(Fleet.tags(world.fleet, world.machine))
+    world.provider.then = lambda _: seen.append(Fleet.facts(world.fleet, world.machine))
     world.run()
     assert seen == [{"agent_started", "agent_heartbeat"}]
-    assert world.fleet.tags(world.machine) == {"rebooted"}
+    assert world.fleet.facts(world.machine) == {"rebooted"}
 
 
 @pytest.fixture
@@ -547,11 +547,11 @@ def tickets(world: World) -> list[str]:
 def test_a_step_that_keeps_the_agent_changes_no_fact(world: World, tickets: list[str]) -> None:
     """An agent that reports again is the same agent: with its key deleted, its heartbeats would be refused."""
     world.pin()
-    before = world.fleet.tags(world.machine)
+    before = world.fleet.facts(world.machine)
     assert "agent_started" in before
     world.run()
     assert len(tickets) == 1
-    assert world.fleet.tags(world.machine) - {"grace"} == before
+    assert world.fleet.facts(world.machine) - {"grace"} == before
     assert not world.start_agent()
     world.report(120)
     world.watch(12)
@@ -602,7 +602,7 @@ def test_a_reinstall_that_certainly_did_not_happen_keeps_the_host_key(
     world.pin()
     world.provider.then = refuse(error)
     assert world.run()[Metric.FAILED if kept else Metric.FINISHED] == 1
-    assert ("host_key" in world.fleet.tags(world.machine)) is kept
+    assert ("host_key" in world.fleet.facts(world.machine)) is kept
 
 
 def test_a_session_without_life_left_begins_no_step(world: World) -> None:
@@ -694,12 +694,12 @@ def test_a_machine_that_reports_just_before_the_step_is_left_alone(world: World)
     assert world.provider.asked == []
     assert world.told == ["reboot", "NotTaken reboot", "Recovered"]
     assert world.place == []
-    assert world.fleet.tags(world.machine) == {"agent_started", "agent_heartbeat"}
+    assert world.fleet.facts(world.machine) == {"agent_started", "agent_heartbeat"}
     world.provider.before = lambda _: None
     world.watch(9)
     assert world.provider.asked == []
     world.watch(4)
-    assert world.provider.asked == ["reboot"], "it is due again when it has been silent anew"
+    assert world.provider.asked == ["reboot"], "it is due again when it is unhealthy again"
     assert world.place == [("reboot", False)]
 
 
@@ -807,7 +807,7 @@ def test_a_reinstall_that_is_not_needed_any_more_keeps_the_host_key(world: World
     world.policy = "reinstall:1,quarantine"
     world.pin()
     spared(world, lambda: record_heartbeat(world.fleet.connect(), world.machine))
-    assert "host_key" in world.fleet.tags(world.machine)
+    assert "host_key" in world.fleet.facts(world.machine)
     assert world.provider.asked == []
 
 

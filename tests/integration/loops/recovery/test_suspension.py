@@ -48,11 +48,11 @@ class World(RecoveryEnvironment):
 
     def sound(self, count: int, location: str | None = None) -> None:
         """Plant machines that report, and go on with it."""
-        self.reporting += self.fleet.machines(count, started_ago=3 * HOUR, silent_for=0, location=location)
+        self.reporting += self.fleet.machines(count, started_ago=3 * HOUR, reported_ago=0, location=location)
 
-    def silent(self, count: int, location: str | None = None) -> list[UUID]:
+    def unhealthy(self, count: int, location: str | None = None) -> list[UUID]:
         """Create machines that have been unhealthy for so long that they are due."""
-        return self.fleet.machines(count, started_ago=3 * HOUR, silent_for=HOUR, location=location)
+        return self.fleet.machines(count, started_ago=3 * HOUR, reported_ago=HOUR, location=location)
 
     def never(self, count: int) -> list[UUID]:
         """Plant machines whose agents were started long ago and never reported."""
@@ -96,7 +96,7 @@ def test_a_fleet_that_never_reports_at_all_is_not_rebooted(world: World) -> None
     assert not world.provider.reboots
 
 
-@pytest.mark.parametrize(("kind", "words"), [("silent", "stopped reporting"), ("never", "never reported")])
+@pytest.mark.parametrize(("kind", "words"), [("unhealthy", "stopped reporting"), ("never", "never reported")])
 def test_recovery_is_suspended_above_the_limit_of_machines(world: World, kind: str, words: str) -> None:
     """In a fleet that is large enough for the share to be small."""
     world.sound(110)
@@ -114,7 +114,7 @@ def test_recovery_is_suspended_above_the_limit_of_machines(world: World, kind: s
 def test_each_kind_of_unhealthy_machine_has_its_own_limit(world: World) -> None:
     """Machines that are being rolled out must not use up what is there for those in service."""
     world.sound(110)
-    world.silent(20)
+    world.unhealthy(20)
     world.never(20)
     assert world.run()[Metric.FINISHED] == 40
 
@@ -123,8 +123,8 @@ def test_a_location_that_is_dark_does_not_keep_others_from_being_recovered(world
     """A switch fails for one room."""
     world.sound(60, "ams")
     world.sound(10, "fra")
-    dark = world.silent(12, "fra")
-    lost = world.silent(2, "ams")
+    dark = world.unhealthy(12, "fra")
+    lost = world.unhealthy(2, "ams")
     counts = world.run()
     assert (counts[Metric.RECOVERY_SUSPENDED], counts[Metric.FINISHED]) == (1, 2)
     assert world.held() == {"fra": "12 of 22 machines stopped reporting, the limit is 20 %"}
@@ -140,7 +140,7 @@ def test_a_fleet_that_fails_little_by_little_is_not_rebooted(world: World) -> No
     """What was recovered within an hour counts too."""
     world.sound(110)
     for _ in range(3):
-        world.silent(7)
+        world.unhealthy(7)
         world.tick()
     assert world.provider.reboots.total() == 14
     assert world.held() == {WHOLE_PROVIDER: "7 machines stopped reporting, 14 recovered recently, the limit is 20"}
@@ -151,9 +151,9 @@ def two_waves(world: World) -> None:
     world.limits = replace(defaults.LIMITS, unhealthy=Limit(10, 0.2))
     world.sound(60)
     for wave in (10, 8):
-        world.silent(wave)
+        world.unhealthy(wave)
         world.wait(12)
-        world.silent(2)
+        world.unhealthy(2)
         world.wait(4)
         held = "2 machines stopped reporting, 10 recovered recently, the limit is 10"
         assert world.held() == {WHOLE_PROVIDER: held}
@@ -182,11 +182,11 @@ def test_machines_that_are_dead_are_recovered_when_the_last_reboots_are_long_ago
 def test_a_suspension_after_a_few_reboots_ends_although_more_machines_fall_due(world: World) -> None:
     """In a large fleet some do each hour: they wait for an hour, not for six, in which too many would be due."""
     world.sound(110)
-    world.silent(20)
+    world.unhealthy(20)
     world.tick()
     world.tick()
     for _ in range(6):
-        world.silent(2)
+        world.unhealthy(2)
         world.wait(8)
         assert world.held()
     world.wait(16)
@@ -196,7 +196,7 @@ def test_a_suspension_after_a_few_reboots_ends_although_more_machines_fall_due(w
 def test_a_small_fleet_is_not_recovered_if_most_of_it_is_unhealthy(world: World) -> None:
     """Five of nine at once have something in common; shares do not apply to so few."""
     world.sound(4)
-    world.silent(5)
+    world.unhealthy(5)
     world.tick()
     assert world.held() == {WHOLE_PROVIDER: "5 of 9 machines do not report, the limit is half in a fleet this small"}
     assert world.provider.asked == []
@@ -205,7 +205,7 @@ def test_a_small_fleet_is_not_recovered_if_most_of_it_is_unhealthy(world: World)
 def test_a_suspension_continues_for_the_current_reason(world: World) -> None:
     """Operators look where the reason sends them, and one that is over sends them to the wrong place."""
     world.sound(REPORTING)
-    world.silent(REPORTING)
+    world.unhealthy(REPORTING)
     world.tick()
     (before,) = suspension.suspensions(world.fleet.connection)
     assert before["reason"] == "30 of 60 machines stopped reporting, the limit is 20 %"
@@ -221,19 +221,19 @@ def test_a_suspension_continues_for_the_current_reason(world: World) -> None:
 def test_a_machine_that_cannot_be_recovered_suspends_nothing(world: World) -> None:
     """The machine is known, and would otherwise be counted without end."""
     world.sound(10)
-    world.silent(3)
+    world.unhealthy(3)
     world.provider.then, world.provider.answers = refuse(ProviderUnavailable("try later")), True
     world.limits = replace(defaults.LIMITS, unhealthy=Limit(20, 1))
     assert world.run()[Metric.FAILED] == 3
     world.provider.then, world.limits = (lambda _: None), defaults.LIMITS
-    world.silent(2)
+    world.unhealthy(2)
     assert world.tick()[Metric.RECOVERY_SUSPENDED] == 0
 
 
 def test_a_suspension_binds_every_later_claim(world: World) -> None:
     """Also a claim of a concurrent run, which judged the fleet healthy a moment ago."""
     world.sound(REPORTING)
-    machines = world.silent(2)
+    machines = world.unhealthy(2)
     twin = world.fleet.open_session()
     assert world.loop.admit(twin).limit == len(machines)
     other = world.fleet.open_session(connection=world.fleet.connect())
@@ -264,11 +264,11 @@ def test_a_dry_run_shows_a_suspension_and_leaves_no_trace(world: World, clock: M
     """It is how operators look before they switch the Recoverer on."""
     due = world.never(12)
     for held in ({}, {WHOLE_PROVIDER: "no machine reports: 12 never reported"}):  # before there is a hold, and with one
-        rehearsal = dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
-        assert rehearsal.work == []
-        assert rehearsal.reasons == ("the whole provider: no machine reports: 12 never reported",)
-        assert {work.machine_id for work in rehearsal.suspended} == set(due)
-        assert {str(rehearsal.decisions[work]) for work in rehearsal.suspended} == {"reboot, attempt 1 of 3"}
+        planned = dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
+        assert planned.work == []
+        assert planned.reasons == ("the whole provider: no machine reports: 12 never reported",)
+        assert {work.machine_id for work in planned.suspended} == set(due)
+        assert {str(planned.decisions[work]) for work in planned.suspended} == {"reboot, attempt 1 of 3"}
         assert world.held() == held
         world.run()
     assert not world.provider.reboots
@@ -279,15 +279,15 @@ def test_a_dry_run_separates_suspended_machines_from_others(world: World, clock:
     """It also shows all suspended machines, because an operator decides by that about an override."""
     world.sound(60, "ams")
     world.sound(10, "fra")
-    dark = world.silent(12, "fra")
-    lost = world.silent(2, "ams")
+    dark = world.unhealthy(12, "fra")
+    lost = world.unhealthy(2, "ams")
     world.run()
     world.provider.reboots.clear()
-    (other,) = world.silent(1, "ams")
-    rehearsal = dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
-    assert [work.machine_id for work in rehearsal.work] == [other]
-    assert {work.machine_id for work in rehearsal.suspended} == set(dark)
-    assert not {*lost} & {work.machine_id for work in rehearsal.decisions}
+    (other,) = world.unhealthy(1, "ams")
+    planned = dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
+    assert [work.machine_id for work in planned.work] == [other]
+    assert {work.machine_id for work in planned.suspended} == set(dark)
+    assert not {*lost} & {work.machine_id for work in planned.decisions}
     assert set(world.held()) == {"fra"}
     assert not world.provider.reboots
 
@@ -295,7 +295,7 @@ def test_a_dry_run_separates_suspended_machines_from_others(world: World, clock:
 def test_the_counts_show_a_suspension_and_the_unhealthy_machines(world: World) -> None:
     """They become metrics, and an alarm."""
     world.sound(10)
-    world.silent(5)
+    world.unhealthy(5)
     world.never(3)
     counts = world.run()
     assert (
@@ -308,12 +308,12 @@ def test_the_counts_show_a_suspension_and_the_unhealthy_machines(world: World) -
 def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(world: World) -> None:
     """Open, snapshot, close: nearly every invocation, once a minute, does only this."""
     world.sound(REPORTING)
-    with BreakingConnection(world.fleet.settings) as door:
-        connection = world.fleet.connect(door.settings)
+    with BreakingConnection(world.fleet.settings) as breaking:
+        connection = world.fleet.connect(breaking.settings)
         world.run(connection=connection)  # prepares its statements
-        before = door.requests
+        before = breaking.requests
         world.run(connection=connection)
-        assert door.requests - before == 3
+        assert breaking.requests - before == 3
         connection.close()
 
 
@@ -343,7 +343,7 @@ def test_each_look_is_at_another_sample(world: World) -> None:
 def test_a_second_look_keeps_the_shares_of_the_first(world: World) -> None:
     """Otherwise the unhealthy machines of the first count would be missing in the metrics, or counted twice."""
     world.sound(10, "ams")
-    world.silent(5, "fra")
+    world.unhealthy(5, "fra")
     session = world.fleet.open_session()
     first = suspension.take_health_snapshot(session, PROVIDER)
     second = suspension.take_health_snapshot(session, PROVIDER, skipped_locations=["fra"], before=first)

@@ -28,7 +28,7 @@ from tests.support.bmdb.tls_postgres import (
     ADDRESS,
     PASSWORD,
     USER,
-    Door,
+    TlsProxy,
     encrypting_postgres,
     make_user,
     running,
@@ -88,8 +88,8 @@ def socket_path(postgres: Postgres) -> Path:
 def server(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Server]:
     """Return a PostgreSQL with TLS: the tests' own, which was built without, behind a pooler, and an installed one."""
     if request.param == "behind a pooler":
-        with Door(request.getfixturevalue("socket_path"), authority.context(ADDRESS)) as door:
-            yield Server(door.port, authority)
+        with TlsProxy(request.getfixturevalue("socket_path"), authority.context(ADDRESS)) as proxy:
+            yield Server(proxy.port, authority)
         return
     programs = encrypting_postgres()
     if programs is None:
@@ -161,10 +161,10 @@ def test_without_a_ca_setting_the_cas_of_the_system_decide(server: Server, clock
 def test_a_certificate_for_another_name_is_refused(socket_path: Path, authority: Authority, clock: ManualClock) -> None:
     """Every customer of RDS has a certificate of the same CA, but not for the database's name."""
     with (
-        Door(socket_path, authority.context("127.0.0.3")) as door,
+        TlsProxy(socket_path, authority.context("127.0.0.3")) as proxy,
         pytest.raises(BmdbUntrusted, match=f"cannot prove that it is '{ADDRESS}': .*mismatch"),
     ):
-        Server(door.port, authority).connection(clock).run("now")
+        Server(proxy.port, authority).connection(clock).run("now")
 
 
 def test_a_remote_server_without_tls_gets_no_password(
@@ -172,17 +172,17 @@ def test_a_remote_server_without_tls_gets_no_password(
 ) -> None:
     """Otherwise an attacker could answer "no" in the server's place and would be sent the password."""
     with (
-        Door(socket_path, None) as door,
+        TlsProxy(socket_path, None) as proxy,
         pytest.raises(BmdbUntrusted, match="does not offer TLS"),
     ):
-        Server(door.port, authority).connection(clock).run("now")
+        Server(proxy.port, authority).connection(clock).run("now")
     assert clock.slept == []
 
 
 def test_a_database_on_this_machine_needs_no_tls(socket_path: Path, authority: Authority, clock: ManualClock) -> None:
     """The connection does not leave the machine."""
-    with Door(socket_path, None, "127.0.0.1") as door:
-        connection = Server(door.port, authority).connection(clock, bmdb_host="127.0.0.1")
+    with TlsProxy(socket_path, None, "127.0.0.1") as proxy:
+        connection = Server(proxy.port, authority).connection(clock, bmdb_host="127.0.0.1")
         assert connection.run("now")
         connection.close()
 
@@ -191,8 +191,8 @@ def test_a_token_goes_encrypted_even_to_this_machine(
     socket_path: Path, authority: Authority, clock: ManualClock
 ) -> None:
     """Tokens are for remote databases, so 127.0.0.1 is a tunnel whose other end is unknown."""
-    with Door(socket_path, None, "127.0.0.1") as door, pytest.raises(BmdbUntrusted, match="does not offer TLS"):
-        Server(door.port, authority).connection(clock, bmdb_host="127.0.0.1", bmdb_auth="iam").run("now")
+    with TlsProxy(socket_path, None, "127.0.0.1") as proxy, pytest.raises(BmdbUntrusted, match="does not offer TLS"):
+        Server(proxy.port, authority).connection(clock, bmdb_host="127.0.0.1", bmdb_auth="iam").run("now")
 
 
 @pytest.mark.parametrize(
@@ -205,10 +205,10 @@ def test_a_ca_file_without_a_certificate_is_a_wrong_setting(
     empty = tmp_path / "ca.pem"
     empty.write_bytes(content)
     with (
-        Door(socket_path, authority.context(ADDRESS)) as door,
+        TlsProxy(socket_path, authority.context(ADDRESS)) as proxy,
         pytest.raises(ConfigError, match="bmdb_ca_source contains"),
     ):
-        Server(door.port, authority).connection(clock, ca=empty).run("now")
+        Server(proxy.port, authority).connection(clock, ca=empty).run("now")
 
 
 @pytest.mark.parametrize("tls", [True, False])
@@ -217,21 +217,21 @@ def test_a_server_that_does_not_answer_fails_at_the_connect_timeout(
 ) -> None:
     """A server may accept the connection and hang; that must not use up the invocation's time."""
     address = ADDRESS if tls else "127.0.0.1"
-    with Door(None, authority.context(ADDRESS) if tls else None, address) as door:
-        connection = Server(door.port, authority).connection(
+    with TlsProxy(None, authority.context(ADDRESS) if tls else None, address) as proxy:
+        connection = Server(proxy.port, authority).connection(
             clock,
             bmdb_host=address,
             bmdb_connect_timeout_seconds=0.1,
             bmdb_statement_timeout_seconds=10 * LONG,
         )
-        with pytest.raises(BmdbUnavailable, match=f"cannot connect to the BMDB at {address}:{door.port}"):
+        with pytest.raises(BmdbUnavailable, match=f"cannot connect to the BMDB at {address}:{proxy.port}"):
             in_time(lambda: connection.run("now"))
 
 
 def test_a_server_that_does_not_answer_for_tls_fails_too(authority: Authority, clock: ManualClock) -> None:
     """The very first request has a time limit as well."""
-    with Door(None, None) as door:
-        connection = Server(door.port, authority).connection(
+    with TlsProxy(None, None) as proxy:
+        connection = Server(proxy.port, authority).connection(
             clock, bmdb_connect_timeout_seconds=0.1, bmdb_statement_timeout_seconds=10 * LONG
         )
         with pytest.raises(BmdbUnavailable, match="timed out"):
@@ -242,13 +242,13 @@ def test_a_statement_whose_answer_never_comes_fails(
     socket_path: Path, authority: Authority, clock: ManualClock
 ) -> None:
     """A server that is gone cannot cancel a statement; the client has to stop waiting."""
-    with Door(socket_path, authority.context(ADDRESS)) as door:
-        connection = Server(door.port, authority).connection(
+    with TlsProxy(socket_path, authority.context(ADDRESS)) as proxy:
+        connection = Server(proxy.port, authority).connection(
             clock, bmdb_connect_timeout_seconds=1, bmdb_statement_timeout_seconds=0.2
         )
         connection.run("now")
-        door.stalled.set()
-        assert door.encrypted == 1
+        proxy.stalled.set()
+        assert proxy.encrypted == 1
         with pytest.raises(CommitUnknown):
             in_time(lambda: connection.run("now"))
 

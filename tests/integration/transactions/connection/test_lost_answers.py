@@ -91,7 +91,7 @@ def test_an_end_that_came_too_late_is_not_taken_for_done(
     """The session expired while its request was on its way; another session has the machine now."""
     machine_id = end.due_machine(fleet)
     held = claimed(session, end.process)
-    tags = fleet.tags(machine_id)
+    tags = fleet.facts(machine_id)
 
     def die() -> None:
         fleet.expire(session)
@@ -102,7 +102,7 @@ def test_an_end_that_came_too_late_is_not_taken_for_done(
     breaking.lose("request", meanwhile=die)
     assert end.end(session, held) == set()
     assert fleet.events(machine_id) == ["Started", "Expired", "Started"]
-    assert fleet.tags(machine_id) == tags
+    assert fleet.facts(machine_id) == tags
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
@@ -201,7 +201,7 @@ def test_a_single_statement_whose_outcome_is_unknown_says_so(
     breaking.lose(lost)
     with pytest.raises(CommitUnknown, match="pin_host_key"):
         host_keys.pin_host_key(connection, machine_id, "pinned", reason="?")
-    assert ("host_key" in fleet.tags(machine_id)) is (lost == "answer")
+    assert ("host_key" in fleet.facts(machine_id)) is (lost == "answer")
     assert host_keys.pin_host_key(connection, machine_id, "pinned", reason="?")
 
 

@@ -429,7 +429,7 @@ WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
     "end_unneeded_recovery": _end_unneeded,
     "set_ssh_outages": lambda _, session: lambda: suspension.set_ssh_outages(session, PROVIDER, {"": "none answers"}),
     "set_suspensions": lambda _, session: (
-        lambda: suspension.set_suspensions(session, PROVIDER, {"": "many are silent"})
+        lambda: suspension.set_suspensions(session, PROVIDER, {"": "many are unhealthy"})
     ),
     "create_intent": _create_intent,
     "provide": _provide,

@@ -42,7 +42,7 @@ class Machine:
     expected_back_since: int | None = None
     """Since when it is expected back, after a recovery or by an operator; None: it is not."""
     quarantined: bool = False
-    departed: bool = False
+    decommissioned: bool = False
     backoffs: dict[Process, tuple[int, int | None]] = field(default_factory=dict)
     """For each process: until when, and how many seconds that was; None: after a death."""
     deaths: Counter[Process] = field(default_factory=Counter)
@@ -53,7 +53,7 @@ class Machine:
     @property
     def needs(self) -> Process | None:
         """Return the loop that the machine needs; None: no loop works on it."""
-        if self.quarantined or self.departed:
+        if self.quarantined or self.decommissioned:
             return None
         return Process.AGENT_START if self.started_at is None else Process.RECOVERY
 
@@ -266,14 +266,14 @@ class Model:
         found = self.machines[machine]
         worked = any(number == machine and self.alive(session) for (number, _), session in self.work.items())
         fresh = found.heartbeat_at is not None and found.heartbeat_at > self.now - fresh_seconds
-        if not found.departed and not worked and not fresh:
-            found.departed = True
+        if not found.decommissioned and not worked and not fresh:
+            found.decommissioned = True
             found.started_at = found.heartbeat_at = found.expected_back_since = None
             found.quarantined = False
             found.backoffs.clear()
             found.deaths.clear()
             self.pauses = [pause for pause in self.pauses if pause.machine != machine]
-        return found.departed
+        return found.decommissioned
 
     # Other events.
 

@@ -17,7 +17,7 @@ def certificate(folder: Path) -> tuple[ssl.SSLContext, bytes]:
     return tls, ssl.PEM_cert_to_DER_cert(ca.read_text())
 
 
-class Door:
+class HttpsServer:
     """An HTTPS server that is told how to treat each request, in their order; after the last, as the last."""
 
     def __init__(self, tls: ssl.SSLContext, ca: bytes) -> None:
