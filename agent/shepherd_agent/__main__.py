@@ -34,15 +34,16 @@ relay, without takeover; runs in the foreground and needs no key:
               endpoint in one request, and bring each machine its answer
 
 environment:
-  SHEPHERD_AGENT_HEARTBEAT_SECONDS   seconds between two heartbeats until the
-                                     endpoint says how many (60)
-  SHEPHERD_AGENT_INSTALL_SECONDS     time limit of an installation, in seconds (3600)
+  SHEPHERD_AGENT_HEARTBEAT_SECONDS   seconds between two heartbeats, until the
+                                     endpoint sets them (default: 60)
+  SHEPHERD_AGENT_INSTALL_SECONDS     time limit of an installation in seconds
+                                     (default: 3600)
 
 files beside this one: agent.pid holds the process id of the running agent;
 agent.install, if it exists and is executable, is run for each installation that
-an operator signed; agent.generation holds the last one that was started;
-agent.endpoint holds the endpoint that the agent was moved to, agent.interval the
-seconds between two heartbeats that it was told
+an operator signed; agent.generation holds the generation of the last one that
+was started; agent.endpoint holds the endpoint that the agent was moved to;
+agent.interval holds the seconds between two heartbeats that the endpoint set
 
 exit status: 0 taken over, 1 refused (the TakeoverResponse has the reason),
 2 usage; with --once: 0 accepted, 1 not accepted; with --relay: 1 an argument is

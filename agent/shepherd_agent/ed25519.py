@@ -48,8 +48,8 @@ def verify(key: bytes, signature: bytes, message: bytes) -> bool:
     Return whether *signature* is that of *message* by the holder of the public *key*; takes some tens of ms.
 
     Strict: the key and both halves of the signature must be in their only canonical form, and the key must not be one
-    of the few points of small order, with which one signature fits many messages. Without the factor 8, as libraries
-    do.
+    of the few points of small order, with which one signature fits many messages. The equation is checked without the
+    factor 8, as libraries do.
     """
     if len(signature) != SIGNATURE_LENGTH:
         return False
@@ -82,7 +82,7 @@ def _compress(point: tuple[int, int, int, int]) -> bytes:
 
 
 def _decompress(encoded: bytes) -> tuple[int, int, int, int] | None:
-    """Return the point that *encoded* is (RFC 8032, section 5.1.3); None: it is none, or not in canonical form."""
+    """Return the point that *encoded* stands for (RFC 8032, section 5.1.3); None: none, or not in canonical form."""
     if len(encoded) != KEY_LENGTH:
         return None
     number = int.from_bytes(encoded, "little")
@@ -101,7 +101,7 @@ def _decompress(encoded: bytes) -> tuple[int, int, int, int] | None:
 
 
 def _is_small(point: tuple[int, int, int, int]) -> bool:
-    """Return whether eight times *point* is nothing."""
+    """Return whether eight times *point* is the neutral element."""
     for _ in range(3):
         point = _add(point, point)
     x, y, z, _ = point

@@ -62,7 +62,7 @@ class TakeoverInit:
         if len(installation_keys) != len(keys):
             raise Refusal(f"an installation_key of the TakeoverInit is not {KEY_LENGTH} bytes long")
         if keys and time <= 0:
-            raise Refusal("the TakeoverInit has an installation_key and no time")
+            raise Refusal("the TakeoverInit has an installation_key but no time")
         return cls(text["machine_id"], text["bmaas_endpoint"], ca_certificate, message, installation_keys, time)
 
 
@@ -144,7 +144,7 @@ class SignedInstallation:
 
 @dataclass(frozen=True)
 class HeartbeatResponse:
-    """What the endpoint asks for."""
+    """The endpoint's answer to a heartbeat."""
 
     installation: InstallationRequest | None
     """None: no installation is requested."""
@@ -185,6 +185,6 @@ def named_relay(response: bytes) -> str:
 
 
 def installation_report(generation: int, error: str | None) -> bytes:
-    """Return the OSInstallationReport of *error*; None: of success."""
+    """Return the OSInstallationReport of a failure with *error*; None: of a success."""
     result = field(2, b"") if error is None else field(3, field(1, error.encode(errors="replace")))
     return integer(1, generation) + result

@@ -53,7 +53,7 @@ class PidFile:
 
     def __init__(self, path: str) -> None:
         """
-        Lock *path* and write the own process id to it; kill the older agent, if there is one.
+        Lock *path* and write the id of this process to it; kill the older agent, if there is one.
 
         Raises:
             OSError: the file cannot be written.
@@ -73,7 +73,7 @@ class PidFile:
             raise
 
     def name(self, pid: int) -> None:
-        """Write *pid* over the process id before, in place, because the disk may be full by now."""
+        """Overwrite the process id with *pid*, in place, because the disk may be full by now."""
         os.pwrite(self._file, b"%-20d\n" % pid, 0)
 
     def _lock(self) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .kernel import Kernel
 
-# Devices made of memory, files or other block devices; drives for discs; and the hidden parts of an MMC.
+# Devices made of memory, files or other block devices; optical and floppy drives; and the hidden parts of an MMC.
 _NO_DISK = re.compile(r"(bcache|dm-|drbd|fd|loop|md|nbd|ram|rbd|sr|zd|zram)\d|mmcblk\d+(boot|gp|rpmb)|nvme\d+c\d+n")
 _SECTOR = 512
 _LARGEST = (1 << 31) - 1

@@ -1,4 +1,4 @@
-"""The hardware report, from what the kernel knows of the machine."""
+"""The hardware report, from the files in which the kernel describes the machine."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Installer:
 
     def _lock(self) -> int | None:
         """Lock the command's file for all processes of one installation; return None if it is locked already."""
-        file = os.open(self._command, os.O_RDONLY | os.O_NONBLOCK)  # of a pipe it would wait for the other end
+        file = os.open(self._command, os.O_RDONLY | os.O_NONBLOCK)  # without O_NONBLOCK, opening a pipe would wait
         try:
             _check(self._command, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,14 +130,14 @@ class Installer:
 
 def _check(command: str, file: int) -> None:
     """
-    Check that nobody but root and the agent's user can change *command*, which is open as *file*.
+    Check that only root and the agent's user can change *command*, which is open as *file*.
 
     As sshd does for the keys of a user (StrictModes): neither the file nor a directory above it may be a link, belong
-    to somebody else or be writable by others. Further up, a directory may be writable that has the sticky bit, because
-    only owners rename in it.
+    to somebody else or be writable by others. Further up, a directory with the sticky bit may be writable by others,
+    because only the owner of a file can rename it there.
 
     Raises:
-        OSError: they can, or it is not an executable file.
+        OSError: somebody else can change it, or it is not an executable file.
     """
     path = Path(command).absolute()
     status = os.fstat(file)
@@ -152,7 +152,7 @@ def _check(command: str, file: int) -> None:
 
 
 def unsafe(found: os.stat_result, user: int, *, may_be_sticky: bool) -> str | None:
-    """Return who else than root and *user* can change a file or directory, None if nobody can."""
+    """Return why others than root and *user* can change a file or directory; None: they cannot."""
     if found.st_uid not in (0, user):
         return f"belongs to user {found.st_uid}, not to root"
     sticky = may_be_sticky and found.st_mode & stat.S_ISVTX

@@ -1,4 +1,4 @@
-"""Which installations the agent carries out: those that an operator signed for this machine, and each once."""
+"""Decides which installations the agent carries out: those that an operator signed for this machine, each once."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _since_boot() -> float:
 
 class Permit:
     """
-    Decides by the keys and the time of the takeover, which came over SSH.
+    Checks requests with the keys and the time that the takeover brought over SSH.
 
-    The endpoint's word does not count, nor does the machine's clock, which the network may set: the time of the
-    takeover and the seconds since then do.
+    It trusts neither the endpoint nor the machine's clock, which the network may set: the time is that of the takeover
+    plus the seconds since then.
     """
 
     def __init__(self, init: TakeoverInit, record: str, elapsed: Callable[[], float] = _since_boot) -> None:

@@ -1,4 +1,4 @@
-"""The heartbeats that a relay has collected: passed on in batches, and each given its answer."""
+"""Passes on the heartbeats that a relay has collected, in batches, and gives each its answer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ..reports.endpoint import Endpoint
 
 _POST_SECONDS = 6.0
-"""For a batch to be answered. Agents wait for two seconds longer, then they report directly."""
+"""Time limit for the answer to a batch. Agents wait for two seconds longer, then they report directly."""
 _AWAY_SECONDS = 10.0
-"""After a batch failed, heartbeats are turned away at once for so long."""
+"""For so long after a failed batch, heartbeats are refused at once."""
 _MOST_ENTRIES, _MOST_BYTES = 500, 1_000_000  # as much as the endpoint takes in one batch
 _MOST_BATCHES = 4
 """Batches that are on their way at once."""
@@ -50,7 +50,7 @@ class Batches:
         self._waiting: list[tuple[bytes, asyncio.Future[RelayedAnswer]]] = []
         self._bytes = 0
         self._due = math.inf
-        """When to send what is waiting: when the first of them said, or as soon as possible if that is over."""
+        """When to send the waiting heartbeats: the earliest time that one of them allows; -inf: as soon as possible."""
         self._timer: asyncio.TimerHandle | None = None
         self._away_until = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,7 +59,7 @@ class Batches:
         self, machine_id: bytes, time: int, signature: bytes, body: bytes, seconds: float
     ) -> asyncio.Future[RelayedAnswer]:
         """
-        Add a heartbeat to the next batch, and return what will be its answer.
+        Add a heartbeat to the next batch, and return the future of its answer.
 
         It waits for at most *seconds* for others. The future raises Away if there is no answer.
 
@@ -95,7 +95,7 @@ class Batches:
         task.add_done_callback(self._tasks.discard)
 
     def _take(self) -> list[tuple[bytes, asyncio.Future[RelayedAnswer]]]:
-        """Return what is waiting, and begin the next batch."""
+        """Return the waiting heartbeats, and begin the next batch."""
         entries, self._waiting, self._bytes, self._due = self._waiting, [], 0, math.inf
         if self._timer is not None:
             self._timer.cancel()
@@ -108,7 +108,11 @@ class Batches:
             answers = await loop.run_in_executor(self._threads, _exchange, endpoint, message, len(entries))
         except (NotDelivered, ValueError) as error:
             if loop.time() >= self._away_until:
-                print(f"shepherd-agent: {len(entries)} heartbeats not passed on: {error}", file=sys.stderr, flush=True)
+                print(
+                    f"shepherd-agent: {len(entries)} heartbeats were not passed on: {error}",
+                    file=sys.stderr,
+                    flush=True,
+                )
             self._away_until = loop.time() + _AWAY_SECONDS
             for _, future in entries + self._take():
                 if not future.done():
@@ -127,7 +131,7 @@ class Batches:
 def _exchange(endpoint: Endpoint, message: bytes, count: int) -> list[RelayedAnswer]:
     """Send a HeartbeatBatch of *count* entries and return the answers, in its order."""
     answer = endpoint.post("heartbeats", message, dict)
-    if answer.headers.get("Content-Type") != CONTENT_TYPE:  # the status is that of the best answer
+    if answer.headers.get("Content-Type") != CONTENT_TYPE:  # not the status, which is that of the best answer
         raise NotDelivered(f"the endpoint answered {answer.reason}", answered=True)
     answers = [_answer(value) for number, value in fields(answer.body) if number == 1 and isinstance(value, bytes)]
     if len(answers) != count:

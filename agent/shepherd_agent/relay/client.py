@@ -1,8 +1,8 @@
 """
-The way to the endpoint through a relay, which need not be trusted.
+Sends heartbeats to the endpoint through a relay, which need not be trusted.
 
-What comes back is believed only if the endpoint made it for this very heartbeat.
-Everything else, and no answer within seconds, means: report directly, now.
+An answer counts only if the endpoint made it for this very heartbeat. After any
+other answer, or none within seconds, the agent reports directly, at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAC_HEADER, COLLECT_HEADER = "Shepherd-Mac", "Shepherd-Collect"
 
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 120.0, 3_600.0
-"""The first is longer than three lost requests take, so that they do not wait for the relay as well."""
+"""The first pause is longer than three lost requests take, so that these do not wait for the relay, too."""
 _LONGEST_ADDRESS = 300
 _LONGEST_ANSWER = 65_536
 _ACCEPTED = 200
@@ -36,7 +36,8 @@ class RelayClient:
     """
     The relay that the endpoint named, if it named one.
 
-    After an answer that is not right it rests: at first for two minutes, then twice as long after each, up to an hour.
+    After a wrong answer, or none, it is not used for a while: first two minutes, then twice as long each time, up to an
+    hour.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """
-The relay: takes the heartbeats of the machines around it and brings each the endpoint's answer.
+The relay: passes on the heartbeats of the machines around it, and returns each the endpoint's answer.
 
-It holds no key and is trusted with nothing: agents sign what they send, and
-recognize what the endpoint answered. What a neighbour can make it use is bounded:
-connections, their bytes, and their time.
+It holds no key and need not be trusted: agents sign their heartbeats, and verify
+the endpoint's answers. Limits on the number, bytes and time of connections bound
+what a machine can make it use.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run_relay(place: str, address: str, served: str, ca_file: str | None = None)
     except ValueError as error:
         raise Refusal(f"the relay needs ADDRESS:PORT and networks such as 10.0.0.0/24: {error}") from error
     ca_certificate = certificate(ca_file) if ca_file else b""
-    Endpoint(address, ca_certificate)  # refuse it now
+    Endpoint(address, ca_certificate)  # refuse a wrong address now, not with the first batch
     try:
         asyncio.run(_serve(host.strip("[]"), number, lambda: Endpoint(address, ca_certificate), networks))
     except (OSError, OverflowError) as error:
@@ -127,7 +127,7 @@ class Relay:
         except _Invalid as error:
             return _response(error.status, str(error).encode(), {})
         except (Away, asyncio.TimeoutError) as error:  # noqa: UP041
-            return _response(503, str(error).encode() or b"there is no answer in time", {})
+            return _response(503, str(error).encode() or b"there was no answer in time", {})
         headers = {TIME_HEADER: str(answer.time), MAC_HEADER: b64encode(answer.mac).decode()}
         return _response(answer.status, answer.body, headers)
 
@@ -145,7 +145,7 @@ async def _read(reader: asyncio.StreamReader) -> tuple[dict[str, str], bytes]:
         raise _Invalid(400, "the headers are too long") from error
     first, *lines = text.split("\r\n")
     if not first.startswith("POST /heartbeat HTTP/1."):
-        raise _Invalid(400, "a relay answers POST /heartbeat")
+        raise _Invalid(400, "a relay answers only POST /heartbeat")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     length = headers.get("content-length", "")
     if "transfer-encoding" in headers or "content-encoding" in headers or not (length.isascii() and length.isdigit()):
@@ -156,12 +156,12 @@ async def _read(reader: asyncio.StreamReader) -> tuple[dict[str, str], bytes]:
 
 
 def _signed(headers: dict[str, str]) -> tuple[bytes, int, bytes]:
-    """Return machine, time and signature of a heartbeat, if they could be some."""
+    """Return machine, time and signature of a heartbeat, after a check of their form."""
     machine, time = headers.get(MACHINE_HEADER.lower(), ""), headers.get(TIME_HEADER.lower(), "")
     signature = b""
     with suppress(ValueError):
         signature = b64decode(headers.get(SIGNATURE_HEADER.lower(), ""), validate=True)
-    # The endpoint reads the time as a number, and the signature is over its text.
+    # The endpoint gets the time as a number, but the signature covers its text: one must give the other.
     number = time.isascii() and time.isdigit() and len(time) <= _TIME_DIGITS and time == str(int(time))
     if not number or not machine.isascii() or len(machine) > _LONGEST_ID or len(signature) != _SIGNATURE_BYTES:
         raise _Invalid(400, "the request is not a signed heartbeat")
@@ -169,7 +169,7 @@ def _signed(headers: dict[str, str]) -> tuple[bytes, int, bytes]:
 
 
 def allowed_seconds(headers: dict[str, str]) -> int:
-    """Return for how long the agent lets the relay collect, as far as the relay does; 0 if it does not say."""
+    """Return how many seconds the agent lets the relay collect, at most the relay's limit; 0: it does not say."""
     text = headers.get(COLLECT_HEADER.lower(), "")
     valid = text.isascii() and text.isdigit() and len(text) <= _COLLECT_DIGITS
     return min(int(text), LONGEST_COLLECT_SECONDS) if valid else 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 LONGEST_COLLECT_SECONDS = 20
 _COLLECT_SHARE = 1 / 12
 """
-Of the interval. A relay that hangs costs a machine this much of its timeout, and ``ANSWER_SECONDS``, beside the three
-lost requests that it must survive (docs/reliability.md, How often machines report).
+Share of the interval. A relay that hangs costs a machine this much of its timeout, and ``ANSWER_SECONDS``, beside the
+three lost requests that it must survive (docs/reliability.md, How often machines report).
 """
 ANSWER_SECONDS = 8.0
-"""What an agent waits beyond that, for the relay and the endpoint to answer."""
+"""How long an agent waits beyond that for the relay and the endpoint to answer."""
 
 
 def collect_seconds(interval: float) -> int:

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 _VERIFY_SECONDS = 86_400
-"""For this long a connection or a TLS session is used: then the certificate is verified again."""
+"""How long a connection or a TLS session is used before the certificate is verified again."""
 
 
 class Connection:
@@ -58,7 +58,7 @@ class Connection:
         timeout = self.sock.gettimeout()
         self.sock.settimeout(0)
         try:
-            self.sock.recv(1)  # the end, or an answer to nothing
+            self.sock.recv(1)  # the end, or an answer that nothing asked for
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError:
@@ -144,7 +144,7 @@ class Line:
         if isinstance(connection.sock, ssl.SSLSocket):
             if not connection.sock.session_reused:
                 self._verified_at = connection.began_at
-            # Of TLS 1.3, the tickets have come with the answer. Each is used once.
+            # With TLS 1.3, the tickets have come with the answer. Each is used once.
             self._session = connection.sock.session
         if reusable:
             self._kept = connection
@@ -152,12 +152,12 @@ class Line:
             connection.sock.close()
 
     def drop(self, connection: Connection) -> None:
-        """Close *connection*, which failed; the next one has nothing in common with it."""
+        """Close *connection*, which failed; the next one resumes no TLS session."""
         connection.sock.close()
         self._session = None
 
     def forgotten_after(self, idle_seconds: float) -> None:
-        """Keep no connection for *idle_seconds* again: after that long, something on the way drops it unseen."""
+        """Use no connection again that was idle for *idle_seconds*: something on the way drops it without notice."""
         self._longest_idle = min(self._longest_idle, idle_seconds)
 
     def _unverified(self) -> bool:
@@ -179,4 +179,4 @@ def _look_up(host: str, port: int, answer: SimpleQueue[list[Any] | Exception]) -
 
 def _cut(sock: socket.socket) -> None:
     with suppress(OSError):
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not that of TLS, which may wait
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not the shutdown of TLS, which may wait

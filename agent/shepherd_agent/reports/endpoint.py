@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SECONDS = 20.0
 _LONGEST_ANSWER = 4 << 20
 _KEPT_SHARE = 0.5
-"""Of the time for a message, what a kept connection gets before a new one is tried."""
+"""Share of the time for a message that a kept connection gets before a new one is tried."""
 _PORTS = {"https": 443, "http": 80}
 CONTENT_TYPE = "application/x-protobuf"
 """Without it, API Gateway and Lambda may take the body for text and damage it."""
@@ -107,8 +107,8 @@ class Endpoint:
         Send *message* to *method*, a name below the endpoint's path.
 
         It is sent once more if a kept connection turns out to be dead. *headers* returns those of each attempt: the
-        first may have arrived, and with the same signature the second would be a replay. After the seconds given the
-        connection is cut, however slowly the endpoint takes or gives bytes.
+        first may have arrived, and with the same signature the second would be a replay. When the time for a message is
+        over, the connection is cut, even if the endpoint still takes or sends bytes.
 
         Raises:
             NotDelivered: the endpoint was not reached, or its answer is not HTTP, too long or not complete in time.
@@ -152,7 +152,7 @@ class Endpoint:
         return Answer(response.status, f"{response.status} {response.reason}", response.headers, body)
 
     def _request(self, method: str, message: bytes, headers: Mapping[str, str]) -> bytes:
-        """Return the request, with no header that can be done without, to be sent as one TLS record."""
+        """Return the request, with only the headers that it needs, to be sent as one TLS record."""
         needed = {"Host": self._authority, "Content-Type": CONTENT_TYPE, "Content-Length": str(len(message))}
         lines = [f"POST {self.path(method)} HTTP/1.1", *(f"{k}: {v}" for k, v in {**needed, **headers}.items())]
         if not all(line.isprintable() for line in lines):

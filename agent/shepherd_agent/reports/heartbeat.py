@@ -43,19 +43,19 @@ def pause_after(lost: int, interval: float, chance: random.Random) -> float:
 
 def pause_after_failure(lost: int, interval: float, chance: random.Random) -> float:
     """
-    Return the same after a heartbeat that was not accepted; *lost* is 0 if the endpoint answered.
+    Return the seconds until the next heartbeat after one that was not accepted; *lost* is 0 if the endpoint answered.
 
-    Then it is there, and in trouble or out of capacity: it is not asked sooner than after a minute, nor later, because
-    nothing was recorded.
+    An endpoint that answers with an error is in trouble or out of capacity: the pause is about a minute, or the
+    *interval* if that is shorter. It is not longer, because nothing was recorded.
     """
     return pause_after(lost, interval if lost else min(interval, _LONGEST_RETRY_SECONDS), chance)
 
 
 def first_pause(interval: float, chance: random.Random) -> float:
     """
-    Return the seconds until the first heartbeat with an *interval*.
+    Return the seconds until the first heartbeat with a new *interval*.
 
-    A random part of it, so that machines that get it together do not report together from then on.
+    It is a random part of the interval, so that machines that are told it together do not report together from then on.
     """
     return interval * chance.uniform(_SPREAD, 1)
 
@@ -73,7 +73,7 @@ class Heartbeats:
 
     def send(self) -> bool:
         """
-        Send one heartbeat, with at most one report, and act on the answer; return whether the interval is another now.
+        Send one heartbeat, with at most one report, and act on the answer; return whether the interval changed.
 
         Raises:
             NotDelivered: it was not accepted. A report that the endpoint refuses is

@@ -1,4 +1,4 @@
-"""How often the agent reports: as the endpoint says, kept in a file for the next agent of the machine."""
+"""How often the agent reports: as the endpoint sets it; a file keeps it for the next agent of the machine."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Interval:
 
     @property
     def whole_seconds(self) -> int:
-        """Return it as heartbeats have it, rounded up."""
+        """Return the interval as heartbeats report it, rounded up."""
         return math.ceil(self.seconds)
 
     def set(self, seconds: int) -> bool:
-        """Go by an interval that the endpoint says, within bounds; 0: as before. Return whether it is another one."""
+        """Use the interval that the endpoint set, within bounds; 0: no change. Return whether it changed."""
         bounded = self._bounded(seconds)
         if not seconds or bounded == self.seconds:
             return False
@@ -57,7 +57,7 @@ class Interval:
         return min(max(float(seconds), self._shortest), _LONGEST)
 
     def _read(self) -> str:
-        file = os.open(self._record, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # of a pipe it would wait
+        file = os.open(self._record, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # O_NONBLOCK: a pipe would wait
         try:
             return os.read(file, _RECORD_LENGTH).decode()
         finally:

@@ -33,11 +33,11 @@ class Refused(NotDelivered):
 
 
 class TooOften(NotDelivered):
-    """The endpoint accepts no such message yet."""
+    """The endpoint does not accept such a message again yet."""
 
 
 class Taken(TooOften):
-    """The agent API took a heartbeat seconds ago: this one again, whose answer did not arrive, or the last one."""
+    """The agent API accepted a heartbeat seconds ago: the last one, or this one, whose answer was lost."""
 
 
 class Unauthorized(NotDelivered):
@@ -95,8 +95,8 @@ class Reporter:
         Raises:
             Unauthorized: the signature was not accepted; the clock is adjusted. Send the message again after a pause.
             Refused: the endpoint refuses this message; do not send it again.
-            TooOften: the endpoint accepts such messages less often; leave out what can wait. Taken, which is one, says
-                that this is no loss.
+            TooOften: the endpoint accepts such messages less often; leave out what can wait. If it is Taken, nothing
+                was lost.
             NotDelivered: the endpoint was not reached, or answered another error.
         """
         relayed = self._relayed(method, message)
@@ -112,7 +112,7 @@ class Reporter:
                 self._clock.correct(int(server))
             raise Unauthorized(answer.reason, answered=True)
         if answer.status == _TOO_OFTEN:
-            # AWS says so as well, and names no time of Shepherd's.
+            # AWS answers with this status as well, but without Shepherd's time.
             raise (Taken if TIME_HEADER in answer.headers else TooOften)(answer.reason, answered=True)
         raise (Refused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(answer.reason, answered=True)
 

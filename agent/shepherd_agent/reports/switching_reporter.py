@@ -32,10 +32,10 @@ class SwitchingReporter(Reporter):
     A reporter that changes the endpoint if an answer names another.
 
     An endpoint that was named gets one message. If it accepts that, under the CA of the takeover, it is in use from
-    then on. If not, the same message goes to the one before, and the next trial waits, at first for ten minutes, and
-    twice as long after each, up to a day. An endpoint that names yet another one is not used, so that two that name
-    each other never move an agent. After every third message in a row that was lost, the endpoint of the takeover is
-    tried.
+    then on. If not, the same message goes to the endpoint before, and the next trial waits, at first for ten minutes,
+    and twice as long after each, up to a day. An endpoint that names yet another one is not used, so that two that
+    name each other never move an agent. After every third message in a row that was lost, the endpoint of the takeover
+    is tried.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class SwitchingReporter(Reporter):
             return None
         finally:
             endpoint.seconds = usual
-        # Any web server may answer 200 and nothing. Shepherd says at least how often to report.
+        # Any web server may answer 200 with an empty body. Shepherd's body has at least the interval.
         if endpoint is not self._first and (not answer or named not in ("", endpoint.address)):
             endpoint.close()
             return None
@@ -133,7 +133,7 @@ class SwitchingReporter(Reporter):
     def _recorded(self) -> str:
         """Return the endpoint that an earlier agent of this machine was moved to from the same first one."""
         with suppress(OSError, ValueError):
-            file = os.open(self._record, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # of a pipe it would wait
+            file = os.open(self._record, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # O_NONBLOCK: a pipe would wait
             try:
                 lines = os.read(file, _LONGEST_RECORD).decode("ascii").splitlines()
             finally:
