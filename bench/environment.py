@@ -64,25 +64,25 @@ def measure(*, quick: bool) -> Result:
             f"{run.machines} machines of capacity to {run.machines} agents that report, {run.speed:g} times as fast",
             ["what", "figure"],
             [
-                ["seconds here", run.seconds],
-                ["minutes of the fleet", run.minutes],
-                ["minutes from a creation to the agent, median", run.waited_minutes[0]],
-                ["minutes from a creation to the agent, longest", run.waited_minutes[1]],
-                *([f"ticks: {name}", count] for name, count in sorted(Counter(t.function for t in done).items())),
+                ["seconds of the run", run.seconds],
+                ["minutes of fleet time", run.minutes],
+                ["minutes from creation to agent, median", run.waited_minutes[0]],
+                ["minutes from creation to agent, longest", run.waited_minutes[1]],
+                *([f"invocations: {name}", count] for name, count in sorted(Counter(t.function for t in done).items())),
                 *(
-                    [f"ticks that failed: {name}, {error}", count]
+                    [f"failed invocations: {name}, {error}", count]
                     for (name, error), count in sorted(
                         Counter((tick.function, tick.error.partition(":")[0]) for tick in done if tick.error).items()
                     )
                 ),
-                ["ticks that were throttled, because the one before still ran", len(run.ticks) - len(done)],
-                ["seconds of functions, agents' API left out", run.busy()],
-                ["attempts to start an agent, for each machine", run.attempts / run.machines],
+                ["invocations throttled because the one before still ran", len(run.ticks) - len(done)],
+                ["seconds of functions, without the agent API", run.busy()],
+                ["attempts to start an agent, per machine", run.attempts / run.machines],
                 ["heartbeats", run.heartbeats],
-                ["heartbeats that were throttled, and sent again", run.refused],
-                ["milliseconds of the database for each machine", 1000 * run.database_seconds / run.machines],
-                ["provider calls for each machine, listings and our key left out", single],
-                ["listings, of keys too", listings],
+                ["heartbeats throttled, and sent again", run.refused],
+                ["database milliseconds per machine", 1000 * run.database_seconds / run.machines],
+                ["provider calls per machine, without listings and our key", single],
+                ["listings, including those of keys", listings],
                 *([f"calls: {method} {path}", count] for (method, path), count in sorted(run.calls.items())),
             ],
         )
@@ -174,7 +174,7 @@ def _costs(run: Run, done: list[Invocation]) -> list[Table]:
     names = [name for name in months[0] if name != "database"]
     return [
         Table(
-            "US dollars by the formula of docs/deployment.md, without the database; amounts as they were, but seconds",
+            "US dollars by the formula of docs/deployment.md, without the database; only the seconds differ",
             ["what", "this run, as measured", "as assumed", "a month, as measured", "as assumed"],
             [
                 *([name, *(float(column[name]) for column in columns)] for name in names),
@@ -182,7 +182,7 @@ def _costs(run: Run, done: list[Invocation]) -> list[Table]:
             ],
         ),
         Table(
-            "Seconds that the formula asks for",
+            "Times that the formula uses",
             ["input", "measured here", "assumed"],
             [
                 [name, getattr(measured, name), getattr(assumed, name)]

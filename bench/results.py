@@ -47,7 +47,7 @@ class Result:
     curves: list[Curve] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
-    """What other programs read, such as ``bench.cost``."""
+    """The figures that other programs read, such as ``bench.cost``."""
 
     def at_least(self, what: str, wanted: float, figure: float) -> None:
         """Add a goal that *figure* must reach."""

@@ -44,7 +44,7 @@ class Assembled(Closeable):
             self._stack.close()
 
     def _enter(self, make: Callable[[], AbstractContextManager[T]]) -> T:
-        """Return what the part that *make* returns is entered as; no signal comes in between."""
+        """Make a part, enter it on the stack, and return it; signals are deferred meanwhile."""
         with deferred():
             return self._stack.enter_context(make())
 

@@ -22,11 +22,11 @@ _PATIENCE_SECONDS = 5.0
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """
-    Return a new folder, whose name begins with *prefix*; at the end, remove it and kill the processes in it.
+    Yield a new folder, whose name begins with *prefix*; at the end, kill the processes in it, and remove it.
 
-    That is what has the folder for its temporary files (``TMPDIR``), and any
-    program of PostgreSQL whose data (``-D``) are there. Another process does it,
-    which is there before the folder is: also when this one is killed.
+    Those are the processes whose ``TMPDIR`` is the folder, and PostgreSQL's programs
+    whose data (``-D``) is in it. A separate process, which starts before the folder
+    is made, does this: so it happens even if the present process is killed.
     """
     folder = Path(tempfile.gettempdir(), f"{prefix}{uuid.uuid4().hex[:12]}")
     command = [sys.executable, "-I", "-S", __file__, str(folder)]
@@ -64,5 +64,5 @@ def _remove(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdin.buffer.read()  # ends when nobody holds the other end any more
+    sys.stdin.buffer.read()  # ends when the process with the other end closes it or dies
     _remove(sys.argv[1])

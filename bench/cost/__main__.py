@@ -1,12 +1,12 @@
 """
 Shepherd's cost a month on AWS: a formula with named prices and assumptions.
 
-    make cost                                        # 10, 1,000, 10,000 and 100,000 machines, and the levers
+    make cost                                        # 10, 1,000, 10,000 and 100,000 machines, and with other settings
     python -m bench.cost --machines 500 --set interval_seconds=60 --set failures_per_machine=2
 
 The prices are inputs (list prices of us-east-1 without the free tier, as of the date below): check them before you
-rely on a figure. The sum does not include your database; set its price with ``--set database=…``. What a heartbeat
-takes is read from the latest figures that ``make bench BENCH=heartbeats`` has published (docs/performance).
+rely on a figure. The sum does not include your database; set its price with ``--set database=…``. The cost of a
+heartbeat is read from the latest figures that ``make bench BENCH=heartbeats`` has published (docs/performance).
 """
 
 import argparse
@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m bench.cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--machines", type=int, nargs="+", default=MACHINES)
+    parser.add_argument("--machines", type=int, nargs="+", default=MACHINES, metavar="COUNT", help="sizes of the fleet")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another price or assumption")
     arguments = parser.parse_args()
     names = {field.name for field in fields(Inputs)}

@@ -1,4 +1,4 @@
-"""What AWS charges for in a month, and its cost by purpose."""
+"""The amounts that AWS charges for in a month, and their cost by purpose."""
 
 import math
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def month(machines: int, inputs: Inputs) -> dict[str, float]:
 
 
 def heartbeats(machines: int, inputs: Inputs) -> float:
-    """Return how many there are in a month."""
+    """Return the number of heartbeats in a month."""
     return machines * _MINUTES * 60 / inputs.interval_seconds
 
 

@@ -1,4 +1,4 @@
-"""The prices and the assumptions of the cost formula, and what a heartbeat takes, as the bench measured it."""
+"""The prices and assumptions of the cost formula, and the costs of a heartbeat that the bench measured."""
 
 import json
 import math
@@ -50,7 +50,7 @@ class Inputs:
     custom_metric: float = 0.30
     alarm: float = 0.10
     dashboard: float = 0.0
-    """templates/dashboard.yaml is no part of a deployment: 3 dollars, after the three that an account has free."""
+    """3 with templates/dashboard.yaml, which is not part of a deployment; an account has three dashboards free."""
     database: float = 0.0
 
     # The deployment, as in template.yaml.
@@ -100,7 +100,7 @@ class Inputs:
     heartbeat_cpu_ms: float = _figure("batch_1_cpu_ms")
     """On a whole core."""
     heartbeat_wait_ms: float = 2.0
-    """For your database, not as measured, which is that of the bench: a round trip in the region, and a commit."""
+    """For your database: a round trip in the region and a commit. Assumed: the bench measured with a local database."""
     relayed_cpu_ms: float = _figure("batch_500_cpu_ms")
     """Of each heartbeat in a large batch."""
     relayed_wait_ms: float = 0.1
@@ -124,7 +124,7 @@ class Inputs:
     containers: int = 2
     """Of a quarter of a core and half a GB, in two zones."""
     container_use: float = 0.5
-    """The share of a core's time that is planned with."""
+    """The share of a core's time that the plan uses."""
 
     @property
     def batch(self) -> float:
@@ -134,7 +134,7 @@ class Inputs:
 
     @property
     def request_ms(self) -> float:
-        """Return what is billed for a request, in whole milliseconds."""
+        """Return the billed time of a request, in whole milliseconds."""
         speed = min(1.0, self.api_memory_gb / _CORE_GB)
         rest = self.batch - 1
         cpu = self.heartbeat_cpu_ms + rest * self.relayed_cpu_ms
@@ -142,7 +142,7 @@ class Inputs:
 
     @property
     def request_bytes(self) -> float:
-        """Return what is sent for a request. A relay has its connection kept, because it sends often."""
+        """Return the bytes sent for a request. A relay keeps its connection, because it sends often."""
         kept = 1.0 if self.relay_machines > 1 else self.kept_share
         anew = self.resumed_share * self.resumed_bytes + (1 - self.resumed_share) * self.new_bytes
         return kept * self.kept_bytes + (1 - kept) * anew + (self.batch - 1) * self.relayed_answer_bytes

@@ -1,4 +1,4 @@
-"""The costs as tables: by purpose, and with what makes them smaller or larger."""
+"""The costs as tables: by purpose, and with other settings that make them smaller or larger."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def table(fleets: list[int], inputs: Inputs) -> str:
 
 
 def levers(inputs: Inputs) -> dict[str, Inputs]:
-    """Return what the sums are compared for."""
+    """Return the inputs that are compared, by name."""
     return {
         "as above": inputs,
         "every minute": replace(inputs, interval_seconds=60),

@@ -1,4 +1,4 @@
-"""How fast machines are claimed and finished: by us, by the predecessor, and by a bare UPDATE of one row."""
+"""Measures how fast machines are claimed and finished: by us, by the predecessor, and by a bare UPDATE of one row."""
 
 import time
 from collections.abc import Callable

@@ -71,11 +71,11 @@ def measure(*, quick: bool) -> Result:
         Table("Conflicts for each machine: transactions rolled back", ["fleet", "workers", PREDECESSOR, *OURS], vain)
     )
     wasted = max(figure for row in vain for figure in row[3:])
-    result.at_most("conflicts for each machine, wherever most", 0, wasted)
+    result.at_most("conflicts for each machine, in the worst case", 0, wasted)
     if eager:
         result.tables.append(
             Table(
-                f"The predecessor where it tries again at once, machines per second of {LARGE:,}",
+                f"The predecessor without a pause after a conflict: machines per second, in a fleet of {LARGE:,}",
                 ["workers", "predecessor", "conflicts for each machine", "ours, best"],
                 eager,
             )

@@ -1,4 +1,4 @@
-"""What the pages of the web console take of the database."""
+"""The time that the pages of the web console take in the database."""
 
 from collections.abc import Callable
 

@@ -41,11 +41,11 @@ def measure(*, quick: bool) -> Result:
     for name in names:
         short, long = figures[f"{name}|short"], figures[f"{name}|long"]
         rows.append([name, short, long, long / short])
-        result.at_most(f"{name}: times what it takes with a short past", 1.5, long / short)
+        result.at_most(f"{name}: times the same with a short history", 1.5, long / short)
     result.tables.append(
         Table(
             f"Milliseconds, {machines:,} machines with 2 and 102 rows of history each, {expired:,} expired sessions",
-            ["what", "short past", "long past", "ratio"],
+            ["what", "short history", "long history", "ratio"],
             rows,
         )
     )

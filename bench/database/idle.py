@@ -49,7 +49,7 @@ def measure(*, quick: bool) -> Result:
     result.tables.append(
         Table(
             "A tick with nothing to do, on a warm connection",
-            ["loop", "machines", "round trips", "rows touched", "ms", "ms of our processor"],
+            ["loop", "machines", "round trips", "rows touched", "ms", "ms of processor time"],
             rows,
         )
     )

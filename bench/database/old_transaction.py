@@ -1,4 +1,4 @@
-"""What an open transaction of somebody else costs claims and snapshots while the due rows move."""
+"""The time of claims and health snapshots while another client's transaction is open and the due rows move."""
 
 from collections.abc import Callable
 
@@ -66,7 +66,7 @@ def measure(*, quick: bool) -> Result:
     result.tables.append(written)
     result.tables.append(
         Table(
-            f"Milliseconds beside an open transaction, {machines:,} machines",
+            f"Milliseconds while another transaction is open, {machines:,} machines",
             ["query", *columns],
             [[name, *(column[name] for column in columns.values())] for name in calls],
         )

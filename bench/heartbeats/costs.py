@@ -43,7 +43,7 @@ class Costs:
     wait_ms: float
     """For the database."""
     memory_mb: float
-    """The most that the process of the function had, without Lambda's runtime."""
+    """The peak memory of the function's process, without Lambda's runtime."""
     answer_bytes: float
     wal_bytes: float
     wal_bytes_after_checkpoint: float

@@ -34,7 +34,7 @@ GOAL = 0.5
 KEPT_BYTES, RESUMED_BYTES, WAL_BYTES = 700, 1_500, 120
 BATCHES = (1, 40, 500)
 INTERVAL = 300
-"""What the request says; it has as many bytes as any other."""
+"""The interval in the requests; it has as many bytes as any other."""
 
 _BARE = """
 INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at, agent_signed_at)
@@ -186,7 +186,7 @@ def _add_costs(result: Result, by_size: Mapping[int, costs.Costs]) -> None:
     names = [field.name for field in fields(costs.Costs)]
     rows = [[name.replace("_", " "), *(getattr(each, name) for each in by_size.values())] for name in names]
     result.tables.append(
-        Table("Of one heartbeat", ["what", *("alone" if n == 1 else f"in batches of {n}" for n in by_size)], rows)
+        Table("Costs of one heartbeat", ["what", *("alone" if n == 1 else f"in batches of {n}" for n in by_size)], rows)
     )
     for size, each in by_size.items():
         result.figures.update({f"batch_{size}_{name}": getattr(each, name) for name in names})

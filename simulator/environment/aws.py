@@ -1,4 +1,4 @@
-"""AWS as moto simulates it, for those who hold the environment's own access key."""
+"""AWS, simulated by moto, for clients with the access key of the environment only."""
 
 import logging
 import secrets
@@ -19,14 +19,14 @@ REGION = "eu-central-1"
 
 class Aws(Closeable):
     """
-    A server for all of AWS's services. Its secrets are refused to everybody else on this computer.
+    A server for all of AWS's services, which refuses the other users of this computer.
 
-    moto itself serves whoever asks. The access key is random, and a request that
-    does not name it is refused; its signature is not checked.
+    moto itself answers every client. Here the access key is random, and a request
+    that does not name it is refused; its signature is not checked.
     """
 
     def __init__(self, address: str) -> None:
-        """Serve at *address*; a port is chosen."""
+        """Serve at a free port of *address*."""
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs every request
         self._key = secrets.token_hex(20)
         services = DomainDispatcherApplication(create_backend_app)

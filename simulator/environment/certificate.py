@@ -27,10 +27,10 @@ _SIGNS_CERTIFICATES = x509.KeyUsage(
 
 
 class Authority:
-    """A CA, as strict as RFC 5280 wants it."""
+    """A CA that follows RFC 5280 strictly."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep its certificate in *folder*, and the last one that it signed with its key."""
+        """Keep the CA's certificate in *folder*, and the last server certificate that it signed, with its key."""
         self._folder = folder
         self._key = generate_private_key(SECP256R1())
         self._identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
@@ -64,7 +64,7 @@ class Authority:
         return secret
 
     def context(self, address: str) -> ssl.SSLContext:
-        """Return what a server at *address* answers with."""
+        """Return the TLS context of a server at *address*."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.issue(address))
         return context

@@ -1,4 +1,4 @@
-"""The deployment of a simulated environment: what an operator stores in AWS before it, and its functions."""
+"""The deployment of a simulated environment: the secrets and files that an operator stores first, and the functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def store(aws: Aws, secrets: Mapping[str, str], bmdb_password: str | None, ca: P
     """
     Store what an operator stores before a deployment; build the agent at *agent*, and return its SHA-256.
 
-    *secrets* are those of the provider, by parameter; *bmdb_password* is that of every role, None: the BMDB asks for
+    *secrets* are those of the provider, by parameter; *bmdb_password* is that of every role; None: the BMDB needs
     none. *ca* is the file with the CA of all servers.
     """
     stored = dict(secrets)
@@ -45,7 +45,7 @@ def store(aws: Aws, secrets: Mapping[str, str], bmdb_password: str | None, ca: P
     ssm = aws.client("ssm")
     for name, secret in stored.items():
         ssm.put_parameter(Name=name, Value=secret, Type="SecureString")
-    with deferred():  # or it complains of being interrupted
+    with deferred():  # an interrupted build would print a traceback
         build = [sys.executable, str(ROOT / "agent" / "build.py"), str(agent)]
         agent_sha256 = subprocess.run(build, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     s3 = aws.client("s3")

@@ -142,7 +142,7 @@ class Environment(Assembled):
         """
         Return the environment variables with which ``shepherdctl`` operates this fleet, from another process.
 
-        They have the times of the loops, which run at the fleet's speed; a name that two loops have is the Recoverer's.
+        Their times are those of the loops, at the fleet's speed. Where loops differ, the value is the Recoverer's.
         """
         loops = (self.configs[name].environment for name in LOOPS)
         given = {name: value for loop in loops for name, value in loop.items() if value and name != "TMPDIR"}
@@ -166,7 +166,7 @@ class Environment(Assembled):
         self.functions.configure("agent_api", replace(config, environment=environment))
 
     def scaled(self, seconds: float) -> float:
-        """Return the real seconds of *seconds* of fleet time."""
+        """Return how many real seconds *seconds* of fleet time take."""
         return seconds / self.settings.speed
 
     def _make(self) -> None:
@@ -223,7 +223,7 @@ class Environment(Assembled):
         self.log = self.folder / "functions.log"
         self.functions = enter(lambda: LambdaService(self.configs, self.log))
         self.agent_api: Service = self.functions
-        """What runs the function that agents report to."""
+        """The service that runs the agent API; it can be replaced."""
         self._began = time.monotonic()
         self.schedules = enter(
             lambda: Schedules(

@@ -30,9 +30,9 @@ A faults file is a JSON object with two sections, each a list, each optional::
 - ``empty_page``: a page of a listing is empty, although its ``meta`` is that of a full one.
 - ``repeat_page``: a page of a listing has the entries of the page before it (page 1: its own).
 - ``shrink``: the first ``count`` (default 1) entries of a listing are missing, so that later pages move up.
-- ``set``: ``value`` is at ``at`` in the real answer, a path of names and indexes such as ``servers.*.id`` (``*``: any;
-  ``**``: any number of any).
-- ``scramble``: one value in the real answer, chosen by ``seed``, is another one, mostly of another type.
+- ``set``: puts ``value`` into the real answer at ``at``, a path of names and indexes such as ``servers.*.id`` (``*``:
+  any; ``**``: any number of any).
+- ``scramble``: replaces one value in the real answer, chosen by ``seed``, by another one, mostly of another type.
 - ``create_late``: the answer is ``status`` (default 504), and the call takes effect ``seconds`` later.
 
 Every rule counts all calls that match it, also those that another rule hits.
@@ -151,7 +151,7 @@ class CreateLate(Rule):
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class SetValue(Rule):
-    """An answer with another value at one kind of place."""
+    """An answer with another value at the places that match a path."""
 
     do: Literal["set"] = "set"
     at: Annotated[str, Field(min_length=1)]

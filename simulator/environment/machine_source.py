@@ -33,9 +33,9 @@ class SourceSpec:
     seed: int
     """The seed of its random numbers."""
     locations: int = 1
-    """Over so many, its machines are spread evenly; only if ``MachineSource.has_locations``."""
+    """The number of locations over which its machines are spread evenly; only if ``MachineSource.has_locations``."""
     secret: str = field(default_factory=token_hex)
-    """What its API asks of clients."""
+    """The secret that clients of its API must have."""
 
 
 class MachineSource(Closeable):
@@ -94,7 +94,7 @@ class MachineSource(Closeable):
 
 
 def ssh_key() -> tuple[dict[str, str], str]:
-    """Return what an operator stores of a new key, and its public line."""
+    """Return the SSM parameters of a new SSH key, and its public line."""
     private = ssh_keys.generate()
     public = ssh_keys.public_line(private)
     return {SSH_KEY_PARAMETER: private, ssh_keys.public_parameter(SSH_KEY_PARAMETER): public}, public

@@ -32,8 +32,8 @@ class Postgres(Closeable):
     """
     A server that listens on a Unix socket only, with a migrated database as a template for others, and all roles.
 
-    The socket is in a folder that no other user may enter. Who opens another
-    door to it gives it a password.
+    The socket is in a folder that no other user may enter. If something else
+    forwards connections to it, give the server a password.
     """
 
     def __init__(self, version: int = 18, password: str | None = None) -> None:
@@ -57,7 +57,7 @@ class Postgres(Closeable):
         data = folder / "data"
         data.mkdir(mode=0o700)
         server = PostgresServer(data, cleanup_mode="delete", postgres_version=version)
-        # Its own lock is a file of one name for all users of this computer, which the second of them may not open.
+        # Its own lock is a file with the same name for all users of this computer, which a second user may not open.
         server._lock = nullcontext()  # noqa: SLF001 - nobody else knows the folder
         with _folders_stay_closed(data, server.bin_path):
             server.start()
@@ -111,10 +111,10 @@ class Postgres(Closeable):
 @contextmanager
 def _folders_stay_closed(*paths: Path) -> Iterator[None]:
     """
-    Take back that the folders above *paths* become readable for every user of this computer.
+    Restore the permissions of the folders above *paths*, which the block makes readable for every user.
 
     Root's PostgreSQL runs as another user, who must get through these folders;
-    the wheel also lets everybody list them.
+    the wheel lets every user list them as well.
     """
     if os.geteuid() != 0:
         yield

@@ -1,4 +1,4 @@
-"""A relay for the heartbeats of simulated machines: the agent's own file, in a process."""
+"""A relay for the heartbeats of simulated machines: a process that runs the agent's own code."""
 
 import subprocess
 import sys
@@ -9,10 +9,10 @@ from simulator.lambda_.service import ROOT
 
 
 class Relay(Closeable):
-    """A running relay. It takes its real time, whatever the fleet time is."""
+    """A running relay. Its times are real, not fleet time."""
 
     def __init__(self, address: str, endpoint: str, ca_certificate: Path, folder: Path) -> None:
-        """Listen at a free port of *address*, for machines there; it can be found by *folder* and logs there."""
+        """Listen at a free port of *address*, for machines there. *folder* has its log, and is its ``TMPDIR``."""
         arguments = ["--relay", f"{address}:0", endpoint, address, str(ca_certificate)]
         with (folder / "relays.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -23,7 +23,7 @@ class Relay(Closeable):
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                start_new_session=True,  # what interrupts this process, as a terminal does, is not the relay's
+                start_new_session=True,  # so that Ctrl-C in a terminal does not reach it
             )
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().split()[-1]

@@ -58,7 +58,7 @@ def _machine_status(environment: Environment, row: dict[str, Any], now: datetime
 
 def violated_invariants(environment: Environment) -> list[str]:
     """
-    Return the violated invariants, which hold whatever faults are injected; call it while no function runs.
+    Return the violated invariants. They must hold whatever faults are injected. Call it while no function runs.
 
     Each machine in use at the provider is in the BMDB, at least as a creation under way, and the reverse. A machine
     runs at most one agent. Only machines with injected faults are rebooted. All work that was started has ended once.
@@ -88,12 +88,12 @@ def violated_invariants(environment: Environment) -> list[str]:
             started = events[process, "Started"]
             ended = sum(events[process, event] for event in ("Finished", "Failed", "Canceled", "Expired", "Recovered"))
             if started != ended:
-                found.append(f"{row['provider_id']}: {started} work by {process} was started and {ended} ended")
+                found.append(f"{row['provider_id']}: {process} was started {started} times and ended {ended} times")
     return found
 
 
 def report(environment: Environment) -> dict[str, Any]:
-    """Return a summary in terms that JSON has."""
+    """Return a summary in the types of JSON."""
     statuses = machine_statuses(environment)
     causes: Counter[str] = Counter()
     recovered = 0

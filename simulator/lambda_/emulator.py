@@ -29,7 +29,7 @@ _INVOCATIONS = "/2015-03-31/functions/function/invocations"
 _ATTEMPTS = 3
 _START_SECONDS = 10
 _KILL_SECONDS = 10
-"""How long after the timeout an answer may come."""
+"""How many seconds after the timeout an answer may come."""
 
 
 class Emulator(Closeable):

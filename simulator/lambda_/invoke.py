@@ -82,10 +82,10 @@ def make_work(environment: Environment, function: str) -> None:
             ),
             "agents that report",
         )
-        # Of several machines, one goes on reporting: if none did, the circuit breaker would suspect the endpoint.
+        # Of several machines, one goes on reporting: if none did, recovery would be suspended.
         unhealthy = environment.pool.names()[:-1] or environment.pool.names()
         for name in unhealthy:
-            environment.inject_fault(name, "hang")  # of one that answers over SSH, only the agent would be started anew
+            environment.inject_fault(name, "hang")  # if it answered over SSH, only its agent would be started anew
         timeout = (
             float(environment.configs[function].environment["SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS"])
             * environment.settings.speed
@@ -124,7 +124,7 @@ def invoke(
     """
     Make work for *function*, invoke it, print the outcome (all of it if *shown*); return whether it succeeded.
 
-    It is sent *sent*; None: the next report of an agent.
+    The event is *sent*; None: the next report of an agent.
     """
     make_work(environment, function)
     offset = environment.log.stat().st_size
@@ -188,9 +188,14 @@ def _run(arguments: argparse.Namespace) -> bool:
 def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="simulator", description="Invoke functions in a simulated environment.")
-    parser.add_argument("function", nargs="?", choices=FUNCTIONS, help="print this one only")
     parser.add_argument(
-        "--event", type=Path, metavar="FILE", help="send this instead of events/FUNCTION.json, or of an agent's report"
+        "function", nargs="?", choices=FUNCTIONS, help="print the log and the result of this function only"
+    )
+    parser.add_argument(
+        "--event",
+        type=Path,
+        metavar="FILE",
+        help="send the event in FILE instead of events/FUNCTION.json (agent_api: instead of an agent's report)",
     )
     parser.add_argument(
         "--sam",

@@ -22,7 +22,7 @@ _NETWORK = "bridge"
 _SAM = ROOT / ".venv-sam" / "bin" / "sam"
 
 _UNSET = {"SHEPHERD_PATH_PREFIX": ""}
-"""Variables of the template that do not hold here: the events of agents have the path without the stack's id."""
+"""Variables of the template that are wrong here: the path in an agent's event is without the stack's id."""
 
 
 class SamLocal:

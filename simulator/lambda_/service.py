@@ -80,14 +80,14 @@ class _Environment:
             stdout=log,
             stderr=log,
             pass_fds=(writer,),
-            start_new_session=True,  # what interrupts this process, as a terminal does, is not the function's
+            start_new_session=True,  # so that Ctrl-C in a terminal does not reach it
         )
         os.close(writer)
         self.config = config
         self._answers = os.fdopen(reader, "rb", buffering=0)
 
     def handle(self, event: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
-        """Return the answer; None if there was none in time: the environment is killed then."""
+        """Return the answer; None: there was none in time, and the environment was killed."""
         request = {"request_id": str(uuid.uuid4()), "event": event, "seconds": seconds}
         assert self._process.stdin is not None
         try:

@@ -65,7 +65,7 @@ def send(number: signal.Signals, processes: Collection[int]) -> None:
 
 
 def guard(pool: str) -> subprocess.Popen[bytes]:
-    """Start a process that kills all processes of *pool* when this process dies; kill the guard if it is not needed."""
+    """Start a process that kills all processes of *pool* when this process dies; kill it when it is not needed."""
     command = [sys.executable, "-I", "-S", __file__, pool]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 

@@ -31,7 +31,7 @@ PATH = f"{sys.base_exec_prefix}/bin:{Path(sys.executable).parent}:/usr/local/bin
 
 _LOG = logging.getLogger(__name__)
 _USER_IDS = range(61_184, 65_520)
-"""What systemd assigns to users that exist while a service runs; also mapped in most containers."""
+"""The ids that systemd gives to users that exist while a service runs; most containers map them, too."""
 
 _TOOLS = frozenset(
     ("cat", "chmod", "false", "ls", "mkdir", "mv", "rm", "sh", "sha256sum", "stat", "test", "true", "uname")
@@ -104,7 +104,7 @@ async def execute(machine: MachineServer, client: asyncssh.SSHServerProcess[byte
 
 
 def unprivileged_user() -> int | None:
-    """Return the id of a user that nobody is, for what runs on machines; None if this process is not root's anyway."""
+    """Return an unused user id, for the programs on machines; None: this process is not root's, or it does not work."""
     if os.geteuid() != 0:
         return None
     known = {entry.pw_uid for entry in pwd.getpwall()}

@@ -5,9 +5,9 @@ It answers the requests that Shepherd sends about devices, hardware reservations
 and SSH keys as the published description says: paging, includes, errors, states
 that lag; it refuses others. Where the description is silent, it does what makes
 a careless client fail: the hrefs of pages hold the page number alone, a page
-never has more entries than ``per_page_cap``, what an adapter excludes is never
-there, a device that is being made cannot be deleted, and a reservation is not
-provisionable while a device occupies it.
+never has more entries than ``per_page_cap``, fields that a request may exclude
+are never there, a device that is being made cannot be deleted, and a reservation
+is not provisionable while a device occupies it.
 """
 
 import copy
@@ -68,7 +68,7 @@ class EquinixApi(RestApi):
         return in_header("X-Auth-Token")(http, self.secret)
 
     def error(self, refused: Refused) -> Json:
-        """Return the body of an error; those that come before the operation have a form of their own."""
+        """Return the body of an error; errors that come before the operation have another form."""
         if refused.status in (401, 429, 500):
             return {"error": "; ".join(refused.messages)}
         return {"errors": list(refused.messages)}
@@ -162,7 +162,7 @@ class EquinixApi(RestApi):
         """Begin an action: accepted at once, carried out later."""
         device, wanted = _found(self.machines.all, device_id), _body(call)
         if wanted.get("type") not in ("reboot", "reinstall"):
-            raise Refused(422, f"type: {wanted.get('type')!r} is no action")
+            raise Refused(422, f"type: {wanted.get('type')!r} is not an action")
         system = _operating_system(wanted.get("operating_system", device.operating_system))
         self.machines.act(device, wanted["type"])
         device.operating_system = system
@@ -194,7 +194,7 @@ class EquinixApi(RestApi):
 
     @route("POST", "/projects/{id}/ssh-keys")
     def create_key(self, call: Call, project_id: str) -> Any:
-        """Add a key; the same label is no hindrance."""
+        """Add a key; several keys may have the same label."""
         self._check_project(project_id)
         wanted = _body(call, "label", "key")
         if not wanted["key"].startswith("ssh-"):

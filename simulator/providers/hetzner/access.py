@@ -1,4 +1,4 @@
-"""Who may ask the simulated Robot web service, and how often."""
+"""The credentials and the rate limits of the simulated Robot web service."""
 
 import threading
 import time
@@ -13,9 +13,9 @@ from simulator.providers.kit.http_server import HttpRequest
 _HOUR = 3_600
 _FAILED_LOGINS = 3
 _PER_HOUR = {"GET /server": 200, "POST /reset/{number}": 50, "POST /key": 200}
-"""Where it is not 500."""
+"""Requests in an hour, where they are not 500."""
 _SHARED = {"GET /server/{number}": "GET /server"}
-"""Observed: they share a limit."""
+"""Operations that share a limit, as observed."""
 
 
 @dataclass(frozen=True, kw_only=True)

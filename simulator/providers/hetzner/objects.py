@@ -14,9 +14,9 @@ Json = dict[str, Any]
 
 BOOTS = ("rescue", "linux", "vnc", "windows", "plesk", "cpanel")
 OFFERED = {"rescue": ("linux", "vkvm"), "linux": ("Debian 12 base", "Rocky Linux 9 base", "Ubuntu 24.04 LTS base")}
-"""By boot configuration, what can be chosen."""
+"""The choices of each boot configuration."""
 CHOICE = {"rescue": "os", "linux": "dist"}
-"""By boot configuration, the field with the choice."""
+"""The field with the choice, by boot configuration."""
 _PASSWORD = "password-that-no-error-may-hold"  # noqa: S105 - made up
 _STATUS = {
     "INVALID_INPUT": 400,
@@ -78,7 +78,7 @@ class RobotServer:
     """Each boot: ``disk``, or kind and choice of the active boot configuration."""
 
     def take_effect(self, kind: str) -> str | None:
-        """Take the effect of a reset, and return what happens to the hardware, by the name of the method."""
+        """Apply a reset, and return the name of the method of ``Hardware`` to call; None: nothing happens to it."""
         running, off = not self.off and not self.hung, self.off
         boots = {"sw": running, "hw": not off, "power": off}.get(kind, False)
         halts = kind == "power_long" or (kind == "power" and running)
@@ -106,7 +106,7 @@ class RobotKey:
 
 
 def identity(server: RobotServer) -> Json:
-    """Return what names a server in every object of it."""
+    """Return the fields that identify a server in each of its objects."""
     return {"server_ip": server.ip, "server_ipv6_net": server.ipv6_net, "server_number": server.number}
 
 

@@ -1,4 +1,4 @@
-"""Ironic in front of simulated machines: what it accepts happens to them, because its own drivers touch no hardware."""
+"""Ironic in front of simulated machines: its drivers touch no hardware, so accepted requests are carried out here."""
 
 import time
 from abc import abstractmethod
@@ -61,7 +61,7 @@ class IronicApi(RestApi):
         return reply
 
     def _consequence(self, node: Json, wanted: Json) -> tuple[float, Callable[[], object]]:
-        """Return what the hardware does, and after how many seconds."""
+        """Return the seconds until the hardware acts, and the call by which it does."""
         name, address = node["instance_uuid"], node["extra"]["ipv4_address"]
         hardware, options = self.machines.hardware, self.machines.options
         match wanted["target"]:

@@ -114,7 +114,7 @@ class IronicService(Closeable):
 
 
 class RealIronic(IronicApi):
-    """A front to the process: it counts requests, and injects faults."""
+    """The API in front of the process: it counts requests, and injects faults."""
 
     def __init__(self, hardware: Hardware, service: IronicService, **options: Any) -> None:
         super().__init__(hardware, **options)
@@ -142,7 +142,7 @@ class RealIronic(IronicApi):
         return self._service.send(call.http.method, call.http.target, call.http.content, headers)
 
     def close(self) -> None:
-        """Stop, and end the instances: the service knows an instance once only, and has other fronts later."""
+        """Stop, and end the instances: the service, which is used again, accepts an instance only once."""
         while not self.settled():
             time.sleep(0.01)
         super().close()

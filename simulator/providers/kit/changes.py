@@ -1,4 +1,4 @@
-"""Answers that are well-formed JSON, and not what the API promises: the faults ``set`` and ``scramble``."""
+"""Answers that are well-formed JSON, but not what the API promises: the faults ``set`` and ``scramble``."""
 
 import json
 import random
@@ -10,11 +10,11 @@ from simulator.environment.faults import Rule, Scramble, SetValue
 
 Place = tuple[str | int, ...]
 WRONG: tuple[Any, ...] = (None, "", "unheard of", "\0", -1, 10**30, True, [], [None], {}, {"unheard": "of"})
-"""Values of which at least most are of the wrong type, wherever they stand."""
+"""Values, most of which have the wrong type in any place."""
 
 
 def changed(body: Any, fault: Rule | None) -> Any:
-    """Return the body of an answer with the change of *fault*, if it is such a change and there is a place for it."""
+    """Return the body of an answer with the change of *fault*, if it is one of these faults and finds a place."""
     if not isinstance(fault, SetValue | Scramble):
         return body
     try:

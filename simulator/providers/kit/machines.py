@@ -62,7 +62,7 @@ class FakeMachine:
     state: str = ""
     name: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
-    """What the request for it gave."""
+    """The fields of the request that created it."""
     authorized_key: str = ""
     """The lines that its root user accepts."""
     address: str | None = None

@@ -18,7 +18,7 @@ class Middleware:
     """Counts calls and injects faults. Safe to use from any thread."""
 
     def __init__(self, *scripts: FaultScript, closing: threading.Event | None = None) -> None:
-        """Of several *scripts*, all delays happen, and the first other fault."""
+        """All delays of *scripts* happen, but only the first other fault."""
         self.errors: list[Exception] = []
         """Errors of the simulator itself."""
         self.closing = threading.Event() if closing is None else closing
@@ -39,8 +39,8 @@ class Middleware:
         """
         Return the reply to a call of *path*, None to close the connection without one.
 
-        *real* carries out the call and returns the API's answer. It receives the fault, because faults of one API's
-        own are injected there; dropping, cutting and replacing an answer is done here.
+        *real* carries out the call and returns the API's answer. It receives the fault, because faults that only one
+        API has are injected there; dropping, cutting and replacing an answer is done here.
         """
         with self._lock:
             self._calls[method, template] += 1

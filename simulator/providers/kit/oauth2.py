@@ -1,4 +1,4 @@
-"""A simulated API that takes the tokens which it gives for client credentials."""
+"""A simulated API with OAuth 2.0: clients get a token for their credential."""
 
 import secrets
 import time
@@ -15,14 +15,14 @@ class OAuth2Api(RestApi):
     """Its secret is ``CLIENT_ID:CLIENT_SECRET``."""
 
     token_seconds: float = 300
-    """How long a token is good; it can be changed at any time."""
+    """How long a token is valid; it can be changed at any time."""
 
     def __init__(self, hardware: Hardware, **options: Any) -> None:
         self._tokens: dict[str, float] = {}
         super().__init__(hardware, **options)
 
     def logged_in(self, http: HttpRequest) -> bool:
-        """Return whether the request has a token that is good; one for a token needs none."""
+        """Return whether the request has a valid token or, if it asks for a token, the credential."""
         if http.path == f"{self.base}/token":
             return basic(http, self.secret)
         token = http.headers.get("Authorization", "").removeprefix("Bearer ")

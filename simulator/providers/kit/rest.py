@@ -1,8 +1,8 @@
 """
-A simulated REST API: its subclass has the resources, and little else.
+The base class of simulated REST APIs; a subclass adds the resources.
 
-Each operation is a method that ``route`` marks. What it returns is the answer:
-None (204), a ``Reply``, or anything else (200, as JSON); it raises ``Refused``
+Each operation is a method that ``route`` marks. Its result is the answer: None
+(204), a ``Reply``, or anything else (200, as JSON); it raises ``Refused``
 for an error. Operations run one at a time, under the lock of the machines.
 """
 
@@ -42,7 +42,7 @@ class Call:
     """See ``HttpRequest.body``."""
     http: HttpRequest
     fault: Rule | None = None
-    """What goes wrong with it."""
+    """The fault to inject into it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class RestApi(SimulatedApi):
         address: str = "127.0.0.1",
         machines: FakeMachines[Any] | None = None,
     ) -> None:
-        """Answer from ``start`` on to clients that know *secret*; *machines*: those of an API with a class for them."""
+        """Answer from ``start`` on to clients that know *secret*; *machines*: for an API with its own class of them."""
         self.secret = secret
         self.options = options or Options()
         self.faults = FaultScript(faults)
@@ -168,7 +168,7 @@ class RestApi(SimulatedApi):
 
     def page(self, call: Call, items: Sequence[T]) -> tuple[Sequence[T], Page]:
         """
-        Return the page of *items* that *call* asks for, spoiled by its fault.
+        Return the page of *items* that *call* asks for, with its fault.
 
         Raises:
             Refused: number or size is out of range.

@@ -77,7 +77,7 @@ class LatitudeApi(RestApi):
 
     @route("POST", "/servers/{id}/reinstall")
     def reinstall(self, call: Call, machine_id: str) -> Reply:
-        """Begin to install a server anew."""
+        """Begin to reinstall a server."""
         given = _attributes(call, "reinstalls")
         machine = self.machine(machine_id)
         self.machines.act(machine, "reinstall")

@@ -1,4 +1,4 @@
-"""The simulated API of phoenixNAP's Bare Metal Cloud, as its public description has it."""
+"""The simulated API of phoenixNAP's Bare Metal Cloud, as in its public description."""
 
 import json
 import re
@@ -78,7 +78,7 @@ class PhoenixnapApi(OAuth2Api):
 
     @route("POST", "/servers/{id}/actions/reset")
     def reset(self, call: Call, machine_id: str) -> Any:
-        """Begin to install a server anew."""
+        """Begin to reinstall a server."""
         machine = self.machine(machine_id)
         self.machines.act(machine, "reinstall")
         machine.authorized_key = "\n".join(_object(call.body).get("sshKeys", []))

@@ -65,11 +65,11 @@ class SimulatedBmc:
         self.override = "Disabled"
         """``BootSourceOverrideEnabled`` of the emulator's boot override."""
         self.shown_override: str | None = None
-        """What it shows instead, for a BMC that does not tell it right; None: it does."""
+        """The value that it shows instead, for a BMC that reports a wrong one; None: the real one."""
         self.pending: dict[str, str] | None = None
         """The boot override from the next reset on, for a BMC with a separate resource for it."""
         self.session_location: str | None = None
-        """Where it says that a new session is; None: where it is."""
+        """The location that it reports for a new session, for a BMC that reports a wrong one; None: the real one."""
         self.sessions: dict[str, str] = {}
         """The paths of the open sessions, by token."""
         self.bad_logins = 0
