@@ -1,7 +1,7 @@
 """
-What operators do to machines, each action with its dry run: for the commands and for the console.
+The operators' actions on machines, each with its dry run; the commands and the console share them.
 
-*owner* and *reason* are stored: with the pause, in the machine's history, or with what remains of a machine.
+*owner* and *reason* are stored: with the pause, in the machine's history, or in the machine's tombstone.
 """
 
 import socket
@@ -28,10 +28,10 @@ from shepherd_core.rules.drift import Comparison, DriftKind
 from shepherdctl.output.readable_log import ReadableLog
 
 SECONDS = 600.0
-"""The time for two listings, and for the actions after them."""
+"""The time limit of two listings and the actions after them."""
 
 ADOPTABLE = (DriftKind.ADOPTABLE, DriftKind.FOREIGN, DriftKind.DUPLICATED, DriftKind.DISPUTED)
-"""The classes of drift of which machines can be adopted."""
+"""The classes of drift in which a machine can be adopted."""
 
 
 class NothingToDo(ShepherdError):
@@ -49,7 +49,11 @@ def pause(
     seconds: float | None,
     dry_run: bool = False,
 ) -> list[dict[str, Any]]:
-    """Pause each of these machines, all of them or none; without any, whatever else is named. Return the pauses."""
+    """
+    Pause these machines, all or none; without machines, what *process* and *provider* name, or everything.
+
+    Return the pauses.
+    """
     scope = {"process": process, "provider": provider}
 
     def unit() -> list[dict[str, Any]]:
@@ -97,7 +101,7 @@ def unquarantine(connection: Connection, machine_id: UUID, *, owner: str, reason
     End the quarantine of a machine; return ``quarantined_at`` and ``cause``.
 
     Raises:
-        NothingToDo: there is none.
+        NothingToDo: the machine is not in quarantine.
     """
     if dry_run:
         shown = lookup.show_machine(connection, machine_id)
@@ -131,7 +135,7 @@ def compare(repair: DriftRepair) -> Comparison:
 
 
 def confirmation(outcomes: Sequence[ActionOutcome], *, ask_for_one: bool) -> str | None:
-    """Return what an operator must type before the machines that are ready are changed; None: nothing."""
+    """Return the text that an operator must type before machines are changed; None: no confirmation is needed."""
     ready = [outcome for outcome in outcomes if outcome.result is ActionResult.READY]
     if len(ready) > 1:
         return f"{len(ready)} machines"

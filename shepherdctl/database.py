@@ -15,7 +15,7 @@ _UNDEFINED = {"42P01", "42703"}  # table, column
 @contextmanager
 def explain_schema_mismatch(settings: BmdbSettings | None = None) -> Iterator[None]:
     """
-    Replace the failure of a statement that lacks a table or column by its cause: the schema's version.
+    Replace the error about a missing table or column with one that names the cause: the schema's version.
 
     *settings* are as for ``bmdb``. The version is not checked beforehand, so that operators can still look at machines,
     and pause them, during a deployment.
@@ -37,7 +37,7 @@ def explain_schema_mismatch(settings: BmdbSettings | None = None) -> Iterator[No
 @contextmanager
 def bmdb(settings: BmdbSettings | None = None) -> Iterator[Connection]:
     """
-    Connect to the BMDB that the environment, or *settings*, name: as an operator, unless *settings* are a function's.
+    Connect to the BMDB: as an operator, by the environment; or by *settings*, which may be a function's.
 
     Raises:
         ConfigError: the settings are wrong.

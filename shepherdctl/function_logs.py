@@ -1,4 +1,4 @@
-"""Where the functions log: the log groups of a stack, or the file of a simulated environment."""
+"""Reads the functions' logs: the log groups of a stack, or the log file of a simulated environment."""
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ def lines(source: str, text: str, since: datetime, functions: Sequence[str]) -> 
     *source* is the name of a stack or, with a slash in it, the path of a file.
 
     Raises:
-        SourceMissing: there is no such log, or it may not be read.
+        SourceMissing: there is no such log, or no permission to read it.
         SourceUnavailable: CloudWatch did not answer.
     """
     if "/" in source:

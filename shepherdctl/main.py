@@ -54,7 +54,7 @@ class _Commands(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """A command that refuses an option given twice if it takes one value: the first would be dropped silently."""
+    """A command that refuses a second value for an option that takes one: the first would be dropped silently."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse *args*, and refuse those that name an option twice."""
@@ -108,13 +108,13 @@ def _root(
     Operate a fleet of bare-metal machines.
 
     The commands read the BMDB, the bare-metal database, in which Shepherd keeps
-    all that it knows. They have the settings of the functions, from environment
-    variables (SHEPHERD_BMDB_HOST and so on) and from the settings document that
+    everything that it knows. They use the settings of the functions: environment
+    variables (SHEPHERD_BMDB_HOST and so on), and the settings document that
     SHEPHERD_SETTINGS names; see docs/settings.md. Data goes to standard output,
     as tables or (-o json) as JSON; messages go to standard error. Exit status: 0
-    success, 1 failure, 2 wrong usage, 3 something to look at (status, reconcile,
-    machine retire). After --install-completion, the shell completes commands and
-    options with the Tab key.
+    success, 1 failure, 2 wrong usage, 3 something is left to do or to look at
+    (status, reconcile, machine retire). After --install-completion, the shell
+    completes commands and options with the Tab key.
 
     Examples:
       shepherdctl db migrate

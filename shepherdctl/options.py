@@ -38,7 +38,7 @@ def reason_text(text: str) -> str:
         BadParameter: it is blank.
     """
     if not text.strip():
-        message = "the reason is blank: others will want to know why."
+        message = "the reason is blank: say why, for others to read."
         raise typer.BadParameter(message)
     return text
 

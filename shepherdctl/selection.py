@@ -1,5 +1,5 @@
 """
-The machines that a command is about: the same filters for all commands.
+The machines that a command shows or changes: the same filters for all commands.
 
 A command that takes a ``selection`` and is decorated with ``selecting`` gets the options of ``Selection.of``.
 """
@@ -67,19 +67,20 @@ def _age(name: str, text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Machines by name and by filters; those that match all."""
+    """Machines, selected by names and filters; a machine must match all of them."""
 
     names: tuple[str, ...]
-    """As operators name machines."""
+    """Beginnings of machine ids, or provider ids."""
     filters: Search
-    """Without ids."""
+    """A search without machine ids."""
 
     @classmethod
     def of(
         cls,
         *,
         named: Annotated[
-            list[str] | None, _several("ID", "The beginning of its id, or its provider id.", "--machine", parser=str)
+            list[str] | None,
+            _several("ID", "The beginning of a machine id, or a whole provider id.", "--machine", parser=str),
         ] = None,
         states: Annotated[
             list[str] | None,
@@ -90,10 +91,16 @@ class Selection:
             _several(f"<{'|'.join(PROVIDERS)}>", "Of this provider.", "--provider", parser=one_of(*PROVIDERS)),
         ] = None,
         locations: Annotated[
-            list[str] | None, _several("NAME", "As the provider names it.", "--location", parser=_short)
+            list[str] | None,
+            _several("NAME", "At this location, as the provider names it.", "--location", parser=_short),
         ] = None,
         paused: Annotated[
-            bool | None, typer.Option("--paused/--not-paused", help="Paused, or not.", rich_help_panel=_PANEL)
+            bool | None,
+            typer.Option(
+                "--paused/--not-paused",
+                help="Only paused machines, or only those that are not.",
+                rich_help_panel=_PANEL,
+            ),
         ] = None,
         text: Annotated[
             str | None,
@@ -111,16 +118,18 @@ class Selection:
                 "--cause",
                 parser=_short,
                 metavar="TEXT",
-                help="A part of the cause of its last failure or quarantine, such as SshTimedOut.",
+                help="A part of the cause of the last failure or of the quarantine, such as SshTimedOut.",
                 rich_help_panel=_PANEL,
             ),
         ] = None,
         heartbeat_older: Annotated[
             float | None, _age("--heartbeat-older", "The last heartbeat is older than this: 90s, 15m, 2h, 1d.")
         ] = None,
-        heartbeat_younger: Annotated[float | None, _age("--heartbeat-younger", "It is younger.")] = None,
-        state_older: Annotated[float | None, _age("--state-older", "In its state for longer.")] = None,
-        state_younger: Annotated[float | None, _age("--state-younger", "In its state for less.")] = None,
+        heartbeat_younger: Annotated[
+            float | None, _age("--heartbeat-younger", "The last heartbeat is younger than this.")
+        ] = None,
+        state_older: Annotated[float | None, _age("--state-older", "In its state for longer than this.")] = None,
+        state_younger: Annotated[float | None, _age("--state-younger", "In its state for less than this.")] = None,
     ) -> Self:
         """Return the selection that the options of a command make."""
         return cls(
@@ -145,10 +154,10 @@ class Selection:
 
     def to_confirm(self, names: Sequence[str] | None = None, *, yes: bool) -> Self:
         """
-        Return the same with more machines by name, for a command that changes them. *yes*: it need not ask.
+        Return this selection with *names* added, for a command that changes machines. *yes*: the command does not ask.
 
         Raises:
-            BadParameter: nothing was given, which would be all machines; or there is no terminal to ask on.
+            BadParameter: nothing was given, which would select every machine; or there is no terminal to ask on.
         """
         chosen = replace(self, names=(*self.names, *(names or ())))
         if not chosen:
@@ -166,14 +175,14 @@ class Selection:
             ShepherdError: there are too many names.
         """
         if len(self.names) > MOST_IDS:
-            message = f"{len(self.names)} machines are named, and {MOST_IDS} may be: use filters"
+            message = f"{len(self.names)} machines are named, but at most {MOST_IDS} can be: use filters"
             raise ShepherdError(message)
         named = dict.fromkeys(lookup.find_machine(connection, name) for name in self.names)
         return replace(self.filters, machine_ids=tuple(named))
 
     def of_state(self, state: State) -> Self:
         """
-        Return the same without machines in other states; with those that are named, whatever their state.
+        Return the machines of this selection in *state*; machines that are named stay, whatever their state.
 
         Raises:
             BadParameter: the filters are for other states.
@@ -187,7 +196,7 @@ class Selection:
 
     def to_change(self, connection: Connection, *, none_ok: bool = False) -> list[dict[str, Any]]:
         """
-        Return the machines that match, as ``search.Found.machines``; those that were named, in their order.
+        Return the machines that match, as records of ``search.Found.machines``; named ones in the order of their names.
 
         Raises:
             MachineUnknown: as ``search``.
@@ -207,7 +216,7 @@ class Selection:
         return sorted(found, key=lambda machine: order.get(machine["machine_id"], 0))
 
     def ids(self, connection: Connection, *, none_ok: bool = False) -> tuple[UUID, ...]:
-        """Return the ids of the machines that match; without filters, also of those that are gone. Raises the same."""
+        """Return the ids of the machines that match, without filters even if they are gone. Raises as ``to_change``."""
         search = self.search(connection)
         if self.filters == Search():
             return search.machine_ids
@@ -215,7 +224,7 @@ class Selection:
 
     def confirm(self, connection: Connection, machines: Sequence[Mapping[str, Any]]) -> None:
         """
-        Wait until the operator confirms a change of *machines*, unless one was named.
+        Wait until the operator confirms a change of *machines*, unless exactly one machine was named.
 
         Raises:
             ShepherdError: something else was typed.
@@ -236,7 +245,7 @@ class Selection:
 
 
 def selecting(command: Callable[..., None]) -> Callable[..., None]:
-    """Give *command* the options of ``Selection.of`` in the place of its argument ``selection``."""
+    """Return *command* with the options of ``Selection.of`` in the place of its argument ``selection``."""
     options = list(inspect.signature(Selection.of, eval_str=True).parameters.values())
     own = inspect.signature(command, eval_str=True)
 

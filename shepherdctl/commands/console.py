@@ -24,16 +24,17 @@ def console(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")] = True,
 ) -> None:
     """
-    Show the fleet in a browser, from this computer, until it is interrupted.
+    Show the fleet in a browser on this computer, until Ctrl-C.
 
-    The pages show the fleet, its machines with the reason why each is worked on
-    or not, and the work in progress. They read the BMDB with your settings, as
-    the other commands do, and change nothing without --allow-changes. With it
-    they pause and resume, retry, unquarantine, adopt, forget and release: as the
-    commands, first as a dry run. The owner is stored with each change.
+    The pages show the fleet, its machines, why the loops work on each of them or
+    do not, and the work in progress. They read the BMDB with your settings, as
+    the other commands do, and change nothing without --allow-changes. With it,
+    they also pause, resume, retry, unquarantine, adopt, forget and release
+    machines, as the commands do, after a dry run. The owner is stored with each
+    change.
 
-    Only browsers of this computer that were given the token can read them. The
-    token is in the address that is printed, and ends with the command.
+    Only a browser on this computer that has the token can open them. The token
+    is part of the printed address, and is valid until the command ends.
 
     Examples:
       shepherdctl console

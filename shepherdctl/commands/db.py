@@ -18,7 +18,7 @@ def migrate(
     """
     Bring the BMDB's schema up to date with this code.
 
-    Applies the missing migrations, each in one transaction, and then makes the
+    Applies the missing migrations, each in one transaction, and then creates the
     roles of the functions, if SHEPHERD_BMDB_ROLES is set. Logs in as the user
     that owns the schema. Safe to run at any time, concurrently, and again after
     an interruption. Refuses if an applied migration was edited, or if the BMDB
@@ -44,7 +44,7 @@ def migrate(
     if not applied:
         note(f"nothing to apply: the BMDB has version {version}")
     if roles:
-        note(f"granted: {', '.join(roles)}")
+        note(f"roles with their grants: {', '.join(roles)}")
 
 
 def status(output: Output = Form.TABLE) -> None:

@@ -41,7 +41,7 @@ class Repeated:
 
     @property
     def cause(self) -> str | None:
-        """Return the cause, with how often it came; None: the event has none."""
+        """Return the cause, with how often it occurred; None: the event has none."""
         cause: str | None = self.event["failed_cause"]
         if cause is None or self.times == 1:
             return cause
@@ -51,16 +51,16 @@ class Repeated:
 def history(
     machine: MachineArgument,
     limit: Annotated[
-        int, typer.Option(min=1, max=1_000_000, metavar="COUNT", help="Events to read at most: the newest.")
+        int, typer.Option(min=1, max=1_000_000, metavar="COUNT", help="At most this many events, the newest.")
     ] = 100,
     output: Output = Form.TABLE,
 ) -> None:
     """
     Show the history of a machine: all work on it, newest last.
 
-    Failures with the same cause, one after the other, are folded into the last
-    one; JSON has all of them. The history outlives the machine; use the whole
-    machine id for one that is gone.
+    Failures in a row with the same cause are shown as one, the last; JSON has all
+    of them. The history stays when the machine is gone; then give its whole
+    machine id.
 
     Examples:
       shepherdctl history 3f2a --limit 20

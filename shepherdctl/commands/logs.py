@@ -42,7 +42,7 @@ def logs(
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, max=1_000_000, metavar="COUNT", help="Lines to show at most: the newest.")
+        int, typer.Option(min=1, max=1_000_000, metavar="COUNT", help="At most this many lines, the newest.")
     ] = 100,
     output: Output = Form.TABLE,
 ) -> None:
@@ -51,8 +51,9 @@ def logs(
 
     Reads the stack's log groups in CloudWatch Logs, with your AWS credentials and
     region; SHEPHERD_LOGS names the stack if it is not "shepherd", or the log file
-    of a simulated environment. JSON has the whole lines. The agent API logs no
-    reports that it accepts. Use the whole machine id for a machine that is gone.
+    of a simulated environment. JSON has the whole lines. The agent API does not
+    log reports that it accepts. For a machine that is gone, give its whole
+    machine id.
 
     Examples:
       shepherdctl logs 3f2a
@@ -85,7 +86,7 @@ def logs(
 
 
 def _machine_id(connection: Connection, name: str) -> UUID:
-    """Return the machine called *name*, or the id that it is: the machine may be gone."""
+    """Return the id of the machine called *name*; a whole machine id is accepted even if the machine is gone."""
     try:
         return lookup.find_machine(connection, name)
     except MachineUnknown:

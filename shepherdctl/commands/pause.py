@@ -25,14 +25,16 @@ def pause(
     reason: ReasonOption,
     selection: Selection,
     process: LoopOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="Everything. Cannot be combined.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Pause everything; no filter and no --loop may be given.")
+    ] = False,
     seconds: Annotated[
         float | None,
         typer.Option(
             "--for",
             parser=duration,
             metavar="TIME",
-            help="End by itself after this time: 90s, 15m, 2h, 1d.",
+            help="The pause ends by itself after this time: 90s, 15m, 2h, 1d.",
             show_default="until resumed",
         ),
     ] = None,
@@ -45,10 +47,11 @@ def pause(
     Pause machines, a loop, a provider, any combination of them, or everything.
 
     The loops claim no new work that a pause covers; work that has begun
-    continues. --provider alone also covers the machines that come later.
-    --provider alone and --all also stop creations. With --machine or another
-    filter, each machine that matches now gets its own pause; if one cannot be
-    paused, none is. Several machines are paused after a confirmation.
+    continues. --provider alone also covers machines that are created or adopted
+    later. --provider alone and --all also stop creations. With --machine or
+    another filter, each machine that matches now gets its own pause; if one
+    cannot be paused, none is. Asks for confirmation before it pauses machines,
+    unless just one is named.
 
     Examples:
       shepherdctl pause --machine 3f2a --reason "mainboard is being replaced"
@@ -58,12 +61,12 @@ def pause(
       shepherdctl pause --all --reason "heartbeats cannot be recorded"
     """
     if everything == any((selection, process)):
-        message = "what is to be paused? Give --machine, --loop, --provider or other filters, or else --all."
+        message = "what is to be paused? Give --machine, --loop, --provider or other filters, or --all alone."
         raise typer.BadParameter(message)
     providers = selection.filters.providers
     wide = not selection.names and selection.filters == Search(providers=providers)
     if wide and len(providers) > 1:
-        message = "--provider was given twice: pause each provider by a command of its own."
+        message = "several providers were given: pause each provider with a separate command."
         raise typer.BadParameter(message)
     if not wide:
         selection = selection.to_confirm(yes=yes or dry_run)
@@ -148,15 +151,16 @@ def resume(
     output: Output = Form.TABLE,
 ) -> None:
     """
-    End a pause, all of them, or the pauses of machines.
+    End one pause, all pauses, or the pauses of some machines.
 
     With --machine or another filter, ends the pauses of each machine that
-    matches, after a confirmation if there are several, but no pause of a provider
-    or a loop. Filters and --all leave out the pauses that end by themselves: of
-    machines that the Provisioner set aside because the provider does not list
-    them, and of machines that are being released. Name such a pause to end it
-    sooner. Who ended the pause of a machine is stored in the machine's history.
-    The end of any other pause is not recorded: -o json shows what has ended.
+    matches, but no pause of a provider or a loop; asks for confirmation unless
+    just one machine is named. Filters and --all leave out the pauses that end by
+    themselves: of machines that the Provisioner set aside because the provider
+    does not list them, and of machines that are being released. Name such a pause
+    to end it sooner. Who ended the pause of a machine is stored in the machine's
+    history. The end of any other pause is recorded nowhere but in the output of
+    this command.
 
     Examples:
       shepherdctl resume 81fe
@@ -195,7 +199,7 @@ def resume(
         note("dry run: nothing was changed")
     if not pause and len(chosen) < len(found):
         left = counted(len(found) - len(chosen), "machine")
-        note(f"{left} set aside by the Provisioner or being released: see shepherdctl pauses")
+        note(f"{left} left paused, set aside by the Provisioner or being released: see shepherdctl pauses")
 
 
 def _named(pauses: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def override(
             "--for",
             parser=_seconds,
             metavar="TIME",
-            help=f"End by itself after this time: 15m, 2h, 1d; at most {_LONGEST_DAYS}d.",
+            help=f"The override ends by itself after this time: 15m, 2h, 1d; at most {_LONGEST_DAYS}d.",
             show_default=False,
         ),
     ],

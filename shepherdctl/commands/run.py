@@ -32,12 +32,12 @@ def run(
     ],
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what the loop would do first, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show the first work that the loop would do; change nothing.")
     ] = False,
     seconds: Annotated[
         float,
         typer.Option(
-            min=1, max=86_400, metavar="COUNT", help="Time for the run; work that may take longer is not begun."
+            min=1, max=86_400, metavar="SECONDS", help="Time limit of the run; work that may take longer is not begun."
         ),
     ] = 300,
     output: Output = Form.TABLE,
@@ -47,7 +47,7 @@ def run(
 
     Does the same as one invocation of its function, and may run concurrently with
     it. The log goes to standard error, in plain text; with -o json it is JSON,
-    one object a line, and has the metrics.
+    one object on each line, and includes the metrics.
 
     Examples:
       shepherdctl run provisioner --dry-run
@@ -86,7 +86,7 @@ def _print_plan(plan: object, result: Mapping[str, Any]) -> None:
 
 
 def _with_times(plan: object) -> object:
-    """Return the plan of a loop that works on machines with its times, which are text, as datetimes."""
+    """Return *plan*; if it is a list of machines, with their times, which are text, as datetimes."""
     if not isinstance(plan, list):
         return plan
     return [

@@ -14,7 +14,7 @@ from shepherdctl.options import DryRun
 from shepherdctl.output.printing import Form, Output, document, facts, note
 
 _KmsKey = Annotated[
-    str, typer.Option("--kms-key", metavar="ARN", help="The key that encrypts it.", show_default="AWS's own")
+    str, typer.Option("--kms-key", metavar="ARN", help="KMS key that encrypts it.", show_default="AWS's own")
 ]
 
 
@@ -23,7 +23,7 @@ def create(kms_key: _KmsKey = "", output: Output = Form.TABLE) -> None:
     Create Shepherd's SSH key, and print its public half.
 
     The key goes to the SSM parameter that the setting ssh_key_parameter names,
-    its public half to the same name with .pub behind it. If there is a key
+    its public half to the same name with .pub at the end. If there is a key
     already, it stays, and only the public half is written, if it is missing or
     belongs to another key. To use a key of your own, store it there first. After
     an interruption, run this again.
@@ -46,8 +46,8 @@ def show(output: Output = Form.TABLE) -> None:
     """
     Show the public half of Shepherd's SSH key.
 
-    During a rotation, that of the key before it is shown, too. Fails if what is
-    published is not the public half of the key, after an interruption.
+    During a rotation, the public half of the previous key is shown, too. Fails if
+    the stored public half does not belong to the key, as after an interruption.
 
     Examples:
       shepherdctl ssh-key show
@@ -67,7 +67,7 @@ def show(output: Output = Form.TABLE) -> None:
 
 def rotate(
     kms_key: Annotated[
-        str, typer.Option("--kms-key", metavar="ARN", help="The key that encrypts it.", show_default="as now")
+        str, typer.Option("--kms-key", metavar="ARN", help="KMS key that encrypts it.", show_default="as now")
     ] = "",
     *,
     dry_run: DryRun = False,
@@ -76,11 +76,11 @@ def rotate(
     """
     Replace Shepherd's SSH key by a new one.
 
-    Without --kms-key, what encrypts the present key encrypts the new one, too.
-    Functions use the new key within five minutes. Machines may have either until
-    "ssh-key retire": the Initializer tries the old key where a machine refuses
-    the new one, and logs the machine's address. If this is interrupted, run
-    "ssh-key create": it completes what was begun.
+    Without --kms-key, the new key is encrypted with the same KMS key as the
+    present one. Functions use the new key within five minutes. Machines may have
+    either until "ssh-key retire": the Initializer tries the old key where a
+    machine refuses the new one, and logs the machine's address. If this is
+    interrupted, run "ssh-key create": it completes what was begun.
 
     Examples:
       shepherdctl ssh-key rotate
@@ -105,11 +105,11 @@ def rotate(
 
 def retire(*, dry_run: DryRun = False, yes: Yes = False, output: Output = Form.TABLE) -> None:
     """
-    Delete the SSH key before the current one.
+    Delete the previous SSH key, which a rotation has replaced.
 
-    Machines that have no other become unreachable, for good: try the new key on
-    each before, as docs/security.md says. Asks for confirmation. For up to five
-    more minutes, functions use the old key.
+    Machines that accept no other key become unreachable for good: first try the
+    new key on each, as docs/security.md says. Asks for confirmation. For up to
+    five more minutes, functions use the old key.
 
     Examples:
       shepherdctl ssh-key retire --dry-run
@@ -122,7 +122,7 @@ def retire(*, dry_run: DryRun = False, yes: Yes = False, output: Output = Form.T
     if found is not None:
         _published(store, name)
         if not (yes or dry_run):
-            note(f"machines that have no other key than {retired} become unreachable")
+            note(f"machines that accept no other key than {retired} become unreachable")
             confirm(before)
         if not dry_run:
             store.delete(before)
@@ -148,7 +148,7 @@ def _publish(store: SsmSecretStore, name: str, private: str) -> str:
 
 
 def _published(store: SsmSecretStore, name: str) -> str:
-    """Return the public half of the key *name*; fail if another one, or none, is stored, which others read."""
+    """Return the public half of the key *name*; fail if another one, or none, is stored for others to read."""
     public, line = ssh_keys.public_parameter(name), ssh_keys.public_line(store.get(name))
     if store.find(public) != line:
         message = f"{public} is not the public half of {name}: run ssh-key create, which writes it"

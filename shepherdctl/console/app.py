@@ -20,7 +20,7 @@ from shepherdctl.actions import NothingToDo
 from shepherdctl.commands.fleet.reconcile import find_drift
 from shepherdctl.console import forms
 from shepherdctl.console.changes.pages import ChangePages
-from shepherdctl.console.changes.pending_changes import Alone, Busy, ChangeUnknown, PendingChanges
+from shepherdctl.console.changes.pending_changes import Busy, ChangeUnknown, ComparisonLock, PendingChanges
 from shepherdctl.console.forms import FormInvalid, FormRefused
 from shepherdctl.console.guard import STATIC, Guard
 from shepherdctl.console.pages import fleet, machine, machines, open_work, rendering
@@ -35,20 +35,30 @@ if TYPE_CHECKING:
 
 _AWAY = 503
 _RETRY_SECONDS = 5
-"""After which the page of an error that may pass is loaded again, and how often the other pages are updated."""
+"""After which the page of a temporary error is loaded again, and the other pages are updated."""
 _FAILURES: tuple[tuple[type[Exception], int, str, str], ...] = (
     (FormRefused, 403, "The form was refused.", "Load its page again, and send it from there."),
     (FormInvalid, 400, "The form is not complete, or wrong.", "Go back, and correct it."),
-    (ChangeUnknown, 404, "There is no such change.", "The history of its machine says what was done. Or begin anew."),
+    (
+        ChangeUnknown,
+        404,
+        "There is no such change.",
+        "See the history of its machine for what was done, or begin again.",
+    ),
     (Busy, 409, "Something else is under way.", "Wait until it ends, and try again."),
     (NothingToDo, 409, "There is nothing to change.", "Somebody else may have done it: load the page of the machine."),
-    (FilterInvalid, 400, "This address asks for something that does not exist.", "Change the filters, or begin anew."),
-    (MachineUnknown, 404, "There is no such machine.", "Search for it in the list: the id may be of another BMDB."),
+    (
+        FilterInvalid,
+        400,
+        "This address asks for something that does not exist.",
+        "Correct the address, or use the links above.",
+    ),
+    (MachineUnknown, 404, "There is no such machine.", "Search for it in the list: the id may belong to another BMDB."),
     (
         SchemaMismatch,
         _AWAY,
         "The BMDB and this console are of different versions.",
-        "Use the shepherdctl of the deployed version; “db status” shows both. This page is loaded again by itself.",
+        "Use the deployed version; “shepherdctl db status” shows both. This page is loaded again by itself.",
     ),
     (
         BmdbError,
@@ -57,19 +67,19 @@ _FAILURES: tuple[tuple[type[Exception], int, str, str], ...] = (
         "Check that the database runs and that this computer reaches it. This page is loaded again by itself.",
     ),
     (ConfigError, 500, "The settings are wrong.", "Correct them, and start the console again."),
-    (ShepherdError, 502, "That did not work.", "See the reason below; “shepherdctl” with --debug shows more."),
+    (ShepherdError, 502, "That did not work.", "See the reason above; “shepherdctl --debug” shows more."),
 )
 
 
 class Console:
-    """The pages."""
+    """The pages of the console."""
 
     def __init__(self, bmdb: BmdbReader, access: Access, operator: str | None) -> None:
-        """Show what *bmdb* has, to who has *access*, and let *operator* change it; None: nobody."""
+        """Show *bmdb* to browsers with *access*, and let *operator* make changes; None: it is read-only."""
         self._bmdb = bmdb
         self._access = access
         self._templates = rendering.environment()
-        self._alone = Alone()
+        self._comparison_lock = ComparisonLock()
         self._operator = operator
 
     def application(self) -> ASGIApp:
@@ -86,7 +96,7 @@ class Console:
             Mount(STATIC.rstrip("/"), StaticFiles(directory=rendering.STATIC_FOLDER)),
         ]
         if self._operator is not None:
-            pending = PendingChanges(self._operator, self._bmdb.settings, self._alone)
+            pending = PendingChanges(self._operator, self._bmdb.settings, self._comparison_lock)
             routes += ChangePages(pending, self._bmdb, self._access, self._page).routes()
         handlers: dict[Any, Any] = {kind: self._failed for kind, *_ in _FAILURES}
         handlers |= {HTTPException: self._wrong_address, Exception: self._broken}
@@ -95,7 +105,7 @@ class Console:
     def message(
         self, status: int, title: str, advice: str, reason: str = "", *, again: bool = False, known: bool = False
     ) -> Response:
-        """Return a page that says what is wrong and what to do; without *title*, the page that leads in."""
+        """Return a page that says what is wrong and what to do; without *title*, the page that follows the token."""
         headers = {"Retry-After": str(_RETRY_SECONDS)} if again else None
         context = {"title": title, "advice": advice, "reason": reason, "again": again, "known": known, "code": status}
         return self._page("message.html" if title else "enter.html", status, headers, active="", **context)
@@ -151,7 +161,7 @@ class Console:
 
     async def _compare(self, request: Request) -> Response:
         form = await forms.read(request, self._access)
-        with self._alone():
+        with self._comparison_lock():
             provider, drift = await run_in_threadpool(find_drift, forms.interval(form), lambda: None)
         return self._differences_page(drift=drift, provider=provider)
 
@@ -172,5 +182,5 @@ class Console:
 
 
 def application(bmdb: BmdbReader, access: Access, operator: str | None = None) -> ASGIApp:
-    """Return the console as an ASGI application, in which *operator* can change something; None: nobody."""
+    """Return the console as an ASGI application, in which *operator* can make changes; None: it is read-only."""
     return Console(bmdb, access, operator).application()

@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ATTEMPTS = 2
-"""Of each statement. A page that says that the database is away is better than one that does not come."""
+"""Of each statement: few, so that a page soon says that the database does not answer."""
 
 
 class BmdbReader:
     """The BMDB, for one request at a time."""
 
     def __init__(self, settings: BmdbSettings) -> None:
-        """Connect later, with *settings*."""
+        """Connect with *settings*, at the first read."""
         self.settings = settings
         self._connection = adapters.bmdb(settings, attempts=_ATTEMPTS)
         self._lock = threading.Lock()
         host = "on this computer" if settings.bmdb_host.startswith("/") else f"at {settings.bmdb_host}"
         self.name = f"{settings.bmdb_name} {host}"
-        """Which BMDB this is, for operators."""
+        """The name of this BMDB, for operators."""
 
     def read(self, reader: Callable[[Connection], T]) -> T:
         """
-        Return what *reader* reads.
+        Return the result of *reader*, which reads over the connection.
 
         Raises:
             SchemaMismatch, BmdbError: as ``shepherdctl.database.bmdb``.

@@ -1,4 +1,4 @@
-"""Which user of this computer is at the other end of a connection: Linux says so, other systems do not."""
+"""Finds the user of this computer at the other end of a connection. Linux tells, other systems do not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 def user_id(client: tuple[str, int], server: tuple[str, int]) -> int | None:
     """
-    Return the user id of the program at *client*, whose connection *server* accepted; None: the system does not say.
+    Return the user id of the program at *client*, the other end of a connection to *server*; None: not known.
 
     Both are IPv4 addresses of this computer. -1: there is no such connection, or it was closed at the other end.
     """
@@ -26,7 +26,7 @@ def user_id(client: tuple[str, int], server: tuple[str, int]) -> int | None:
             if here not in line:
                 continue
             _, local, remote, _, _, _, _, user, _, inode, *_ = line.split()
-            # A program that listens at all addresses of IPv6 has those of IPv4 at their end.
+            # In the table of IPv6, an IPv4 address is the end of a mapped one (::ffff:127.0.0.1).
             seen |= local.endswith(here)
             if local.endswith(there) and remote.endswith(here) and inode != "0":
                 return int(user)

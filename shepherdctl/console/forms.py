@@ -27,7 +27,7 @@ _LONGEST_FIELD = 500
 
 
 class FormRefused(ShepherdError):
-    """A form that is not of this console's pages, or too long."""
+    """A form that is not from a page of this console, or too long."""
 
 
 class FormInvalid(ShepherdError):
@@ -59,10 +59,10 @@ def interval(form: Mapping[str, str]) -> float:
     Return the seconds between two listings.
 
     Raises:
-        FilterInvalid: they are none that can be chosen.
+        FilterInvalid: the form has none that can be chosen.
     """
     if form.get("interval") not in INTERVALS:
-        message = f"interval must be one of {', '.join(INTERVALS)}"
+        message = f"interval must be one of {', '.join(INTERVALS)}, not {form.get('interval')!r}"
         raise FilterInvalid(message)
     return float(form["interval"])
 
@@ -106,7 +106,7 @@ def uuid(text: str) -> UUID:
     Return an id.
 
     Raises:
-        ValueError: it is none.
+        ValueError: *text* is not an id.
     """
     try:
         return UUID(text)

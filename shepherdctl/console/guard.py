@@ -1,13 +1,14 @@
 """
-Who may talk to the console: a browser of this computer that was given the token.
+Guards the console: only browsers on this computer that were given the token may use it.
 
-Every other program and web page on this computer can reach the port, too. The
-token keeps out other users and pages; the user at the other end of a connection,
-those who saw the token or the cookie, which browsers send to every port of this
-computer; the Host header, pages whose name was made
-to point to this computer (DNS rebinding); the Origin header and the cookie's
-SameSite, requests that another page sends; the Content-Security-Policy, scripts
-that hide in the name of a machine.
+All programs and web pages on this computer can reach the port. What keeps them out:
+
+- The token: other users, and other web pages.
+- The user at the other end of the connection: other users who saw the token, or
+  the cookie, which browsers send to every port of this computer.
+- The Host header: pages whose name was made to point to this computer (DNS rebinding).
+- The Origin header and the cookie's SameSite: requests that another page sends.
+- The Content-Security-Policy: scripts that hide in the name of a machine.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _ROOT = 0
-"""May do everything anyway, and forwards ports into containers and virtual machines."""
+"""Root may do everything anyway, and forwards ports into containers and virtual machines."""
 
 STATIC = "/static/"
-"""The beginning of the paths that everybody on this computer may read: they hold no data."""
+"""The prefix of the paths that every user of this computer may read: they hold no data."""
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -52,11 +53,11 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What opens the console: made anew each time that it starts."""
+    """The secrets that open the console; each start makes new ones."""
 
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
-    """In the address that the command prints."""
+    """A part of the address that the command prints."""
     session: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     """The value of the cookie."""
 
@@ -82,7 +83,7 @@ class Access:
 
     @property
     def form_token(self) -> str:
-        """Return what a form that changes something must contain (CSRF)."""
+        """Return the token that every form must contain, against forged requests (CSRF)."""
         return hashlib.sha256(f"form {self.session}".encode()).hexdigest()
 
     def is_form_token(self, text: str) -> bool:
@@ -91,7 +92,7 @@ class Access:
 
 
 class Guard:
-    """The application *app*, for those who may use it; others get a response that *refuse* makes."""
+    """Passes requests to *app* if they are allowed; otherwise *refuse* makes the response."""
 
     def __init__(self, app: ASGIApp, access: Access, refuse: Callable[[int, str, str], Response]) -> None:
         """*refuse* gets the status, what is wrong, and what to do."""
@@ -134,7 +135,7 @@ class Guard:
                 "The token in this address is not, or no longer, valid.",
                 "Each start of “shepherdctl console” makes a new one: open the address that it printed last.",
             )
-        # Not a redirect: where a page of another site contains the link, that would be followed without the cookie.
+        # Not a redirect: after a link on another site, a browser would follow it without the cookie.
         response = self._refuse(200, "", "")
         response.set_cookie(self._access.cookie, self._access.session, httponly=True, samesite="strict")
         return response

@@ -27,10 +27,10 @@ def console(
     settings: BmdbSettings, port: int, operator: str | None = None
 ) -> Iterator[tuple[uvicorn.Server, socket.socket, Access]]:
     """
-    Return a server for the BMDB of *settings*, its socket, and what opens it: ``server.run(sockets=[socket])`` serves.
+    Yield a server for the BMDB of *settings*, its socket, and its ``Access``. Run ``server.run(sockets=[socket])``.
 
-    *port* 0 is any free one. *operator* can change something; None: nobody. Nothing is
-    logged about a request: its address may contain the token.
+    *port* 0 is any free one. *operator* can make changes; None: it is read-only.
+    Requests are not logged: an address may contain the token.
 
     Raises:
         OSError: the port is taken.
@@ -45,7 +45,7 @@ def console(
             log_level="warning",
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # with them, clients say who they are
+            proxy_headers=False,  # with them, a client could claim another address
             lifespan="off",
             ws="none",
             timeout_graceful_shutdown=1,
@@ -55,7 +55,7 @@ def console(
 
 @contextmanager
 def background(settings: BmdbSettings, operator: str | None = None) -> Iterator[Access]:
-    """Return what opens a console that runs in a thread until the end of the block. It answers from the beginning."""
+    """Yield the ``Access`` of a console that runs in a thread until the end of the block. It takes requests at once."""
     with console(settings, 0, operator) as (server, listening, access):
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()

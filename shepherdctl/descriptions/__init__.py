@@ -1,1 +1,1 @@
-"""What the BMDB holds, in words and as JSON: for the commands and for the console."""
+"""Descriptions of what the BMDB holds, in words and as JSON; the commands and the console share them."""

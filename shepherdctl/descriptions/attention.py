@@ -1,4 +1,4 @@
-"""What of a fleet's status an operator should look at, in words: pure."""
+"""The parts of a fleet's status that need an operator, in words: pure."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -11,7 +11,7 @@ from shepherdctl.output.formats import span
 from shepherdctl.output.printing import counted
 
 EXIT_STATUS = 3
-"""Of ``shepherdctl status``, if there is something to look at."""
+"""Of ``shepherdctl status``, if something needs attention."""
 OLD_TRANSACTION_SECONDS = 600.0
 _MISSED = 3
 _TICK_SECONDS = 300
@@ -20,11 +20,11 @@ _TICK_SECONDS = 300
 
 def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: datetime) -> Iterator[str]:
     """
-    Yield what needs an operator: of *found*, the JSON document of ``shepherdctl status`` with times as such.
+    Yield what needs an operator in *found*: the JSON document of ``shepherdctl status``, with times as datetimes.
 
-    A loop is late if its last tick ended three of its intervals and five minutes ago. A provider of
-    which all loops are late is no longer in use if it has no machines and none is being created.
-    Unhealthy machines are no reason: Shepherd repairs them.
+    A loop is late if its last tick ended more than three of its intervals and five minutes ago. A
+    provider is no longer in use if all its loops are late, it has no machines and none is being
+    created. Unhealthy machines need no operator: Shepherd repairs them.
     """
 
     def late(tick: Mapping[str, Any]) -> bool:
@@ -37,7 +37,7 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
         yield f"{counted(quarantined, 'machine')} in quarantine"
     for one in found["suspensions"]:
         if one["ended_at"] is None:
-            what = "an SSH outage holds recovery" if one["kind"] == "ssh_outage" else "recovery is suspended"
+            what = "an SSH outage delays recovery" if one["kind"] == "ssh_outage" else "recovery is suspended"
             yield f"{what}: {one['provider']}, {where(one['location'])}"
     for tick in ticks:
         loop = f"the {tick['loop'].capitalize()} of {tick['provider']}"
@@ -52,11 +52,14 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
 
 
 def old_transaction(found: Mapping[str, Any]) -> str:
-    """Return what to do about a transaction that slows the BMDB."""
+    """Return the description of a transaction that slows the BMDB, and how to end it."""
     lasted = span(found["seconds"])
     if found["kind"] == "prepared":
         name = f"{found['application']!r} of {found['owner']}"
-        return f"the transaction {name} was prepared {lasted} ago, and slows every claim"
+        return (
+            f"the transaction {name} was prepared {lasted} ago, and slows every claim; "
+            "an administrator ends it with COMMIT PREPARED or ROLLBACK PREPARED"
+        )
     by = f" ({found['application']})" if found["application"] else ""
     return (
         f"a transaction of {found['owner']}{by} has been open for {lasted}, and slows every claim; "

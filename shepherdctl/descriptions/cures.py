@@ -1,11 +1,11 @@
-"""What to do about each known failure: the table of docs/operations.md, Failures, which a test compares."""
+"""The cure of each known failure. A test compares them with the table of docs/operations.md, Failures."""
 
 import re
 from collections.abc import Iterable
 
 CURES = {
-    "ConfigError": "It lists all of them; correct the document or the deployment, see docs/settings.md.",
-    "EventInvalid": "Compare it with `events/`.",
+    "ConfigError": "The text lists every fault; correct the document or the deployment, see docs/settings.md.",
+    "EventInvalid": "Compare the event with the samples in `events/`.",
     "TimeLimitExceeded": "Once: nothing. Often: raise `SHEPHERD_MACHINE_SECONDS`, or look at the provider.",
     "AnswerUndelivered": (
         "Check that the function can reach S3. Invoke it again with the same event, or wait until "
@@ -19,9 +19,9 @@ CURES = {
         "the database's disk or its synchronous standby."
     ),
     "StatementFailed": "Check the permissions of the user; otherwise report it as a defect of Shepherd.",
-    "SchemaMismatch": "`shepherdctl db migrate`, or deploy the code that belongs to the database.",
-    "MigrationRefused": "Restore the file; put the change into a new one.",
-    "RolesRefused": "Let it, or make them yourself: docs/deployment.md#2-the-database.",
+    "SchemaMismatch": "Run `shepherdctl db migrate`, or deploy the code that belongs to the database.",
+    "MigrationRefused": "Restore the migration file; put the change into a new migration.",
+    "RolesRefused": "Give the owner these rights, or create the users yourself: docs/deployment.md#2-the-database.",
     "SessionExpired": "Once: nothing. Often: raise `SHEPHERD_SESSION_SECONDS`.",
     "NoLongerDue": "Nothing.",
     "MachineUnknown": "Give more of the id.",
@@ -32,7 +32,7 @@ CURES = {
     "MachineNotFound": "Look at the provider; the Provisioner sets the machine aside.",
     "CapacityTaken": "Once: nothing. Often: do not share a project without a prefix of your own.",
     "NotSupported": (
-        "In recovery: nothing, the next step of the policy is taken. The text says what it can do; "
+        "In recovery: nothing, the next step of the policy is taken. The text says what the provider can do; "
         "docs/providers/README.md compares the providers."
     ),
     "ListingInvalid": "Nothing, unless it lasts; for `static`: correct the list, the text names the entries.",
@@ -50,19 +50,19 @@ CURES = {
         "…`: set `SHEPHERD_SSH_USER`, or allow root to log in. Then `shepherdctl machine retry ID`."
     ),
     "HostKeyUnknown": (
-        "Read the key where nobody is in between (console, installer) and name it: `shepherdctl machine "
-        "pin-host-key ID KEY`, or in the list of machines (`HostKey`)."
+        "Read the key over a path that nobody can tamper with (console, installer), and pin it: `shepherdctl "
+        "machine pin-host-key ID KEY`, or `HostKey` in the list of machines."
     ),
     "SshHostKeyChanged": (
         "Find out why. If it was reinstalled: `shepherdctl machine pin-host-key ID KEY --replace` with its "
-        "new key, or `shepherdctl machine forget-host-key ID` to trust what answers next; with `ec2`, where "
-        "the provider knows the key, correct it there (tag `shepherd-host-key`)."
+        "new key, or `shepherdctl machine forget-host-key ID` to trust the host that answers next; with "
+        "`ec2`, where the provider knows the key, correct it there (tag `shepherd-host-key`)."
     ),
     "SshConnectionLost": (
         "Nothing, unless it repeats, or the text says `no acceptable`: see docs/operations.md#ssh-algorithms."
     ),
     "SshMisbehaved": (
-        "Find out what runs there; do not trust the machine. It harms no other "
+        "Find out what runs there; do not trust the machine. It cannot harm others "
         "(docs/decisions/0025-process-for-each-machine.md)."
     ),
     "SshOutOfResources": (
@@ -91,6 +91,6 @@ CURES = {
 
 
 def cures(causes: Iterable[str | None]) -> list[str]:
-    """Return what to do, a line for each known failure that is named in one of *causes*."""
+    """Return the cures, a line for each known failure that is named in one of *causes*."""
     named = (name for cause in causes for name in re.findall(r"[A-Z][A-Za-z]+", cause or ""))
     return [f"{name}: {CURES[name]}" for name in dict.fromkeys(named) if name in CURES]

@@ -66,7 +66,7 @@ def image_rows(wanted: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def plain_image(wanted: MetropolisInstallation) -> dict[str, Any]:
-    """Return the image of *wanted* in the types of JSON; of secrets only the length or that they are there."""
+    """Return the image of *wanted* in the types of JSON; of secrets only the length, or whether there are any."""
     address, query, _ = wanted.image_url.partition("?")
     image = wanted.os_image
     tag = f":{image.tag}" if image.tag else ""

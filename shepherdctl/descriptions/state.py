@@ -1,4 +1,4 @@
-"""The state of a machine, computed from its facts in the BMDB, and its description for people."""
+"""The state of a machine, computed from its facts in the BMDB, and its description for operators."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

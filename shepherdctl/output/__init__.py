@@ -1,1 +1,1 @@
-"""What commands print: tables and messages, log lines, the live view, and the formats of values."""
+"""The output of commands: tables and messages, log lines, the live view, and the formats of values."""

@@ -90,7 +90,7 @@ class LiveView:
         self._pending.put((self.clock.monotonic(), (provider_id, change)))
 
     def say(self, environment: Environment, text: str, source: str = "") -> None:
-        """Print an event of now, after those that came before it."""
+        """Print an event that happens now, after the pending ones."""
         self._print_pending(environment)
         self._print(environment.elapsed, text, source)
 
@@ -138,7 +138,7 @@ class LiveView:
             self._explain(at, _NOT_BOOTED)
 
     def _explain(self, at: float, text: str) -> None:
-        """Print a remark, the first time."""
+        """Print *text*, unless it was printed before."""
         if text and text not in self._explained:
             self._explained.add(text)
             self._print(at, text)
@@ -171,7 +171,7 @@ def watch(
 
 
 def finish(environment: Environment, view: LiveView) -> None:
-    """Stop the schedules, and show also what the invocations did that were under way."""
+    """Stop the schedules, wait for the invocations under way, and show what they did."""
     from simulator.environment.status import machine_statuses  # noqa: PLC0415 - slow to import
 
     environment.schedules.close()

@@ -42,7 +42,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OneOf(Generic[T]):
-    """A parser for an option whose value is one of *names*, and stands for what *of* returns for it."""
+    """A parser for an option that accepts one of *names*; *of* turns the name into the value."""
 
     names: tuple[str, ...]
     of: Callable[[str], T]
@@ -52,7 +52,7 @@ class OneOf(Generic[T]):
         Return the value.
 
         Raises:
-            BadParameter: it is none of the names.
+            BadParameter: *text* is not one of the names.
         """
         if text not in self.names:
             message = f"{text!r} is not one of {', '.join(self.names)}."
@@ -61,7 +61,7 @@ class OneOf(Generic[T]):
 
 
 def one_of(*names: str) -> OneOf[str]:
-    """Return a parser for an option whose value is one of *names*."""
+    """Return a parser for an option that accepts one of *names*."""
     return OneOf(names, str)
 
 

@@ -12,7 +12,7 @@ DELAYS = ("being_worked_on", "backing_off", "paused")
 
 
 def text(found: Mapping[str, Any], attention: int, now: datetime) -> str:
-    """Return *found*, the JSON document of ``shepherdctl status`` with times as such, as metrics."""
+    """Return as metrics *found*: the JSON document of ``shepherdctl status``, with times as datetimes."""
     return "".join(_lines(found, attention, now))
 
 
@@ -26,7 +26,7 @@ def _lines(found: Mapping[str, Any], attention: int, now: datetime) -> Iterator[
         yield from _gauge(f"machines_{name}", about, ((_of(each, "provider", "state"), each[name]) for each in counts))
     yield from _gauge(
         "recovery_suspended",
-        "1 where recovery is suspended, or held by an SSH outage (kind); without a location, at the whole provider.",
+        "1 where recovery is suspended, or delayed by an SSH outage (kind); without a location, at the whole provider.",
         ((_of(each, "provider", "location", "kind"), 1) for each in found["suspensions"] if each["ended_at"] is None),
     )
     yield from _gauge(

@@ -1,4 +1,4 @@
-"""Log lines of functions, for people."""
+"""Log lines of functions in human-readable form."""
 
 import io
 import json

@@ -14,9 +14,9 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
     """
     Count what fails now by cause, with examples and what to do about each cause.
 
-    Counted are machines whose last work failed and whose agent has not reported
-    since, machines in quarantine, capacity under a penalty, and loops whose last
-    tick failed. CAUSE is the newest of its kind. Examples are ids of machines or
+    Counts machines whose last work failed and whose agent has not reported since,
+    machines in quarantine, capacity under a penalty, and loops whose last tick
+    failed. CAUSE is the newest cause of its kind. EXAMPLES are ids of machines or
     of capacity.
 
     Examples:

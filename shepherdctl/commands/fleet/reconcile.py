@@ -76,9 +76,9 @@ def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
 
 def find_drift(interval: float, between: Callable[[], None]) -> tuple[str, list[dict[str, Any]]]:
     """
-    Return the name of the provider, and a record of each machine with drift: in one or in both of two comparisons.
+    Return the name of the provider, and a record of each machine that has drift in one or both of two comparisons.
 
-    *between* is called after the first; the second follows *interval* seconds later.
+    *between* is called after the first comparison; the second follows *interval* seconds later.
 
     Raises:
         ShepherdError: the settings are wrong, or the provider or the BMDB cannot be read.
@@ -114,7 +114,7 @@ def operator_action(drift: Drift, comparison: Comparison) -> str:
 
 
 def repair(drift: Drift, comparison: Comparison) -> str | None:
-    """Return the name of the command that repairs *drift*; None: there is none."""
+    """Return the name of the command that repairs *drift*; None: no command does."""
     if drift.machine_id is None or drift.kind is DriftKind.ADOPTABLE:
         return "adopt"
     if drift.kind is DriftKind.DISPUTED:

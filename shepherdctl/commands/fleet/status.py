@@ -56,23 +56,23 @@ def status(
 
     Recovery is suspended for a location or a whole provider while so many
     machines are unhealthy at once that an outage on Shepherd's side is more
-    likely; the figures behind the decision are the REASON. Suspensions that ended
-    in the last day are shown too, because the heartbeat timeout starts over at
-    their end, and so are overrides (shepherdctl recovery). WAITING counts the
-    places at the provider that stay unused because SHEPHERD_MAX_MACHINES is
-    reached. LAST TICK is when the last recorded invocation of a loop ended, and
-    DID what it counted. A transaction that has been open for ten minutes is shown
-    with its pid: PostgreSQL keeps all dead rows for it, which slows every claim.
-    Those of other users are shown only to members of pg_read_all_stats.
+    likely; REASON has the figures behind the decision. Suspensions that ended in
+    the last day are shown, too, because the heartbeat timeout starts over at
+    their end. Overrides (shepherdctl recovery) follow. WAITING counts the places
+    at the provider that stay unused because SHEPHERD_MAX_MACHINES is reached.
+    LAST TICK is when the last recorded invocation of a loop ended, and DID what
+    it counted. A transaction that has been open for ten minutes is shown with its
+    pid: PostgreSQL keeps all dead rows for it, which slows every claim. Members
+    of pg_read_all_stats see those of all users, others only their own.
 
-    Exit status: 0 well, 3 something needs attention, 1 failure, 2 wrong usage.
-    That is a machine in quarantine, recovery that is suspended, an SSH outage, a
-    loop whose last tick failed or is late, and an old transaction.
-    SHEPHERD_LOOP_MINUTES says how often the loops run, if it is not each minute.
+    Exit status: 0 nothing needs attention, 3 something does, 1 failure, 2 wrong
+    usage. What needs attention: a machine in quarantine, suspended recovery, an
+    SSH outage, a loop whose last tick failed or is late, and an old transaction.
+    Set SHEPHERD_LOOP_MINUTES if the loops do not run every minute.
 
     With --timings: the median (P50) and the 99th percentile (P99) of the last 30
-    days, from at most 20,000 rows of the history, and the settings that are
-    shorter than that.
+    days, from at most 20,000 rows of the history, and the settings that are too
+    short for these times.
 
     Examples:
       shepherdctl status
@@ -238,7 +238,7 @@ def _print_ticks(last: Sequence[Mapping[str, Any]], now: datetime) -> None:
 
 
 def did(counts: Mapping[str, float]) -> Iterator[str]:
-    """Yield what is not 0, in the order of the metrics."""
+    """Yield the counts that are not 0, in words, in the order of the metrics."""
     for metric in Metric:
         if count := counts.get(metric.value):
             words = metric.value.removesuffix("_seconds").replace("_", " ")

@@ -70,7 +70,7 @@ def _print_timings(records: Sequence[dict[str, object]]) -> None:
         ],
     )
     if not records:
-        note("there is nothing to tell yet: no agent was started in the last 30 days")
+        note("there are no timings yet: no agent was started in the last 30 days")
 
 
 def _print_advice(advice: Sequence[Advice]) -> None:
@@ -80,7 +80,7 @@ def _print_advice(advice: Sequence[Advice]) -> None:
             Column("PROVIDER"),
             Column("VALUE", number=True),
             Column("SEEN", prose=True),
-            Column("SET", number=True),
+            Column("SET TO", number=True),
         ],
         [
             (

@@ -29,7 +29,7 @@ from shepherdctl.output.formats import relative
 from shepherdctl.output.printing import Form, Output, document, facts, note
 
 _LONGEST_PARAMETERS = 1 << 20
-"""Bytes. They are twice in the response to a heartbeat, which agents accept up to 4 MiB and Lambda up to 6."""
+"""Bytes. The response to a heartbeat has them twice; agents accept a response of up to 4 MiB, Lambda of up to 6."""
 
 
 def _image(text: str) -> str:
@@ -39,7 +39,7 @@ def _image(text: str) -> str:
     except ValueError:
         usable = False
     if not usable or not re.fullmatch(r"[!-~]+", text) or "#" in text:
-        message = "must be an https URL without user and fragment."
+        message = "must be an https URL without user name or fragment."
         raise typer.BadParameter(message)
     return text
 
@@ -100,7 +100,9 @@ def install(
             help="First configuration of the new system (Metropolis' NodeParameters, serialized).",
         ),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Also if an earlier request has no outcome yet.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Request it even if an earlier request has no outcome yet.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     output: Output = Form.TABLE,
@@ -153,7 +155,7 @@ def install(
 
         if not dry_run and installation.request(connection, machine_id, wanted, seen, encode) is None:
             message = f"meanwhile another installation was requested on machine {machine_id}, or its agent "
-            raise ShepherdError(message + "reported on one: nothing was requested. See shepherdctl machine show.")
+            raise ShepherdError(message + "reported an outcome: nothing was requested. See shepherdctl machine show.")
     requested = {
         "machine_id": machine_id,
         "provider": found["provider"],
@@ -184,7 +186,7 @@ def _content(file: Path | None) -> bytes:
         message = f"{file} is empty or too long: node parameters must be 1 to {_LONGEST_PARAMETERS} bytes."
         raise typer.BadParameter(message)
     try:
-        Empty.FromString(content)  # of other content an agent could not read the whole response
+        Empty.FromString(content)  # with other content, an agent could not decode the response at all
     except DecodeError as error:
         message = (
             f"{file} is not a message in protobuf's binary form: node parameters must be a serialized NodeParameters."
@@ -201,7 +203,7 @@ def _refuse(machine: Mapping[str, Any], seen: Installation, observer: Observer, 
         ShepherdError: the machine is not provided yet, or an installation is pending.
     """
     if machine["provider"] is None:
-        message = f"machine {machine['machine_id']} is not provided yet: it cannot be installed"
+        message = f"machine {machine['machine_id']} is not provided (being created, or gone): nothing can be installed"
         raise ShepherdError(message)
     if seen.request and seen.pending and not replace:
         message = (
@@ -235,4 +237,4 @@ def _consequences(machine: Mapping[str, Any], seen: Installation, observer: Obse
 def _delivery(machine: Mapping[str, Any], observer: Observer) -> str:
     if observer.state(machine) in {State.STARTING, State.RUNNING}:
         return "the agent gets the request in the response to its next heartbeat"
-    return "no agent reports from the machine now: the next agent that does within a day gets the request"
+    return "no agent reports from the machine now; the next one that reports within a day gets the request"

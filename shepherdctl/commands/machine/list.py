@@ -57,7 +57,7 @@ def _machine_id(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError as error:
-        message = f"{text!r} is not a whole machine id, as a list in JSON shows it."
+        message = f"{text!r} is not a whole machine id, as machine list -o json shows it."
         raise typer.BadParameter(message) from error
 
 
@@ -70,7 +70,7 @@ def list_machines(
         typer.Option(
             parser=one_of(*_ORDERS, *_PAGED),
             metavar=f"<{'|'.join((*_ORDERS, *_PAGED))}>",
-            help="The first of this order; all but id and created read all machines that match.",
+            help="The order of the list. All but id and created read every machine that matches.",
             show_default=False,
         ),
     ] = None,
@@ -81,7 +81,7 @@ def list_machines(
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="COUNT", help="Machines to show at most.")] = 100,
     watch: Annotated[
         float | None,
-        typer.Option(parser=duration, metavar="TIME", help="Show the list again after each such time, until Ctrl-C."),
+        typer.Option(parser=duration, metavar="TIME", help="Show the list again at this interval, until Ctrl-C."),
     ] = None,
     output: Output = Form.TABLE,
 ) -> None:
@@ -92,8 +92,9 @@ def list_machines(
     must match all filters. If there are more machines than --limit, those with
     the lowest machine ids are shown, and --after shows the next ones. Machines
     that need attention come first (quarantined, unhealthy, needs agent), within a
-    state by provider and location. Other orders (--sort): the longest time in a
-    state, the oldest heartbeat, the newest machine, the place or the id first.
+    state by provider and location. Other orders (--sort): state-age (longest in
+    its state first), heartbeat (oldest first), place (provider and location), id,
+    and created (newest machine first).
 
     A machine is unhealthy if it has sent no heartbeat for longer than the
     heartbeat timeout of the Recoverer, or none at all within its startup timeout.
@@ -106,7 +107,7 @@ def list_machines(
       shepherdctl machine list --limit 100000 -o json | jq -r '.[].state'
     """
     if after is not None and sort not in (None, *_PAGED):
-        message = "--after goes with --sort id or created only."
+        message = "--after needs --sort id or created, or no --sort."
         raise typer.BadParameter(message)
     if watch is not None and (output is Form.JSON or not sys.stdout.isatty()):
         message = "--watch needs a terminal and shows a table."
@@ -120,7 +121,7 @@ def list_machines(
             read = _read(connection, search, sort, after, room)
             console.clear()
             _show(*read, output)
-            note(f"again every {span(watch)}; Ctrl-C ends this")
+            note(f"updated every {span(watch)}; stop with Ctrl-C")
             SystemClock().sleep(watch)
         _show(*_read(connection, search, sort, after, limit), output)
 

@@ -21,21 +21,21 @@ def pin_host_key(
         typer.Argument(metavar="KEY", help="The key as a line: ssh-ed25519 AAAA… (a comment after it is ignored)."),
     ],
     *,
-    replace: Annotated[bool, typer.Option("--replace", help="Also if another key is pinned.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Pin it even if another key is pinned.")] = False,
     reason: OptionalReason = None,
     owner: OwnerOption = None,
     dry_run: DryRun = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Pin the SSH host key of a machine, so that no first contact has to be trusted.
+    Pin the SSH host key of a machine, instead of trusting the first contact.
 
-    From then on Shepherd gives its agent to no machine with another key. An
-    agent that runs already stays, and its reports count. On the machine, the
-    key is in /etc/ssh/ssh_host_ed25519_key.pub: read it where nobody is in
-    between, such as on its console. Who pinned it is stored in the machine's
-    history. A machine that was refused for its key is tried again when its
-    backoff ends, or at once after "machine retry".
+    From then on, Shepherd starts no agent on a host that shows another key. An
+    agent that already runs keeps running, and its reports count. On the machine,
+    the key is in /etc/ssh/ssh_host_ed25519_key.pub: read it over a path that
+    nobody can tamper with, such as its console. Who pinned it is stored in the
+    machine's history. A machine that was refused for its key is tried again when
+    its backoff ends, or at once after "machine retry".
 
     Examples:
       shepherdctl machine pin-host-key 3f2a ssh-ed25519 AAAAC3NzaC1lZDI1NTE5…
@@ -44,7 +44,7 @@ def pin_host_key(
     owner = owner or current_user()
     host_key = fields.host_key(" ".join(key))
     if host_key is None:
-        message = "the KEY is no SSH host key: give a line such as ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI…"
+        message = "KEY is not an SSH host key: give a line such as ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI…"
         raise typer.BadParameter(message)
     with bmdb() as connection:
         machine_id = lookup.find_machine(connection, machine)
@@ -58,16 +58,16 @@ def pin_host_key(
             provided = found is not None
             before, pinned = found or (None, False)
     if not provided:
-        message = f"machine {machine_id} is not provided: nothing was changed"
+        message = f"machine {machine_id} is not provided (being created, or gone): nothing was changed"
         raise ShepherdError(message)
     if not pinned:
-        message = f"machine {machine_id} has the host key {fingerprint(before)}: use --replace to pin another"
+        message = f"machine {machine_id} has the pinned host key {fingerprint(before)}: use --replace to pin another"
         raise ShepherdError(message)
     if output is Form.JSON:
         document({"machine_id": machine_id, "dry_run": dry_run, "host_key": host_key, "before": before})
         return
     replaced = None if before in {None, host_key} else fingerprint(before)
     facts([("machine", machine_id), ("pinned", fingerprint(host_key)), ("instead of", replaced)])
-    note("an agent that runs already stays; the key is compared at the next contact")
+    note("an agent that already runs keeps running; the key is checked at the next contact")
     if dry_run:
         note("dry run: nothing was changed")

@@ -39,11 +39,11 @@ def reboot(
     """
     Reboot machines through the provider.
 
-    Also healthy, paused and quarantined ones: the confirmation says which are
-    healthy. The reboot is an attempt in the history of the machine, as one of the
-    Recoverer, and counts for its remediation policy. A machine is refused if a
-    loop works on it, or if its state changed since it was shown. Uses the
-    settings of the Recoverer.
+    Healthy, paused and quarantined machines are rebooted, too; the confirmation
+    says which are healthy. The reboot is recorded in the machine's history as an
+    attempt, and counts in the remediation policy as one by the Recoverer does. A
+    machine is refused if a loop works on it, or if its state changed since it was
+    shown. Uses the settings of the Recoverer.
 
     Examples:
       shepherdctl machine reboot 3f2a --reason "kernel update"
@@ -66,7 +66,7 @@ def power_cycle(
     """
     Turn machines off and on through the provider.
 
-    The rest is as for machine reboot.
+    Everything else is as for machine reboot.
 
     Examples:
       shepherdctl machine power-cycle 3f2a --reason "it hangs"
@@ -113,7 +113,7 @@ def _with_state(outcome: ActionOutcome, machine: Mapping[str, Any], observer: Ob
 
 
 def _name(machines: Sequence[Mapping[str, Any]], *, ask_for_one: bool) -> str | None:
-    """Return what must be typed before these machines are interrupted; None: nothing."""
+    """Return the text that must be typed before these machines are interrupted; None: no confirmation is needed."""
     healthy = sum(machine["state"] in HEALTHY for machine in machines)
     if len(machines) > 1:
         return f"{len(machines)} machines" + (f", {healthy} healthy" if healthy else "")

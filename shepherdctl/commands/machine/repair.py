@@ -21,13 +21,16 @@ from shepherdctl.output.printing import Column, Form, Output, document, ids, not
 from shepherdctl.selection import Selection, selecting
 
 DespiteHeartbeat = Annotated[
-    bool, typer.Option("--despite-heartbeat", help="Also if the agent reported in the last two hours.")
+    bool, typer.Option("--despite-heartbeat", help="Do it even if the agent reported in the last two hours.")
 ]
 
 
 def adopt(
     machines: Annotated[
-        list[str], typer.Argument(metavar="PROVIDER_ID", help="As the provider lists them.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="PROVIDER_ID", help="Machines, by their ids in the provider's listing.", show_default=False
+        ),
     ],
     *,
     kind: Annotated[
@@ -49,7 +52,7 @@ def adopt(
 
     Two listings must show that the BMDB lacks them, with the same class of drift;
     machines of another class than --class are refused. SHEPHERD_MAX_MACHINES
-    applies. Asks for confirmation if there is more than one.
+    applies. Asks for confirmation if there is more than one machine.
 
     Examples:
       shepherdctl machine adopt 5f1c0c9a --dry-run
@@ -75,11 +78,11 @@ def forget(
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Remove machines from the BMDB that the provider no longer has.
+    Remove from the BMDB the machines that the provider no longer has.
 
-    Two listings must lack them. A machine is refused if its agent reported in the
-    last two hours, or if a loop works on it. Its history and a tombstone stay.
-    Asks for confirmation if there is more than one.
+    They must be missing from two listings. A machine is refused if its agent
+    reported in the last two hours, or if a loop works on it. Its history and a
+    tombstone stay. Asks for confirmation if there is more than one machine.
 
     Examples:
       shepherdctl machine forget 3f2a --reason "disk failure, RMA 4711" --dry-run
@@ -100,7 +103,9 @@ def release(
     selection: Selection,
     reason: ReasonOption,
     despite_heartbeat: DespiteHeartbeat = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a requested release that has not happened.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel a release that was requested and has not happened yet.")
+    ] = False,
     interval: Interval = 30,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -112,7 +117,7 @@ def release(
     Always asks for confirmation. A machine is refused if a loop works on it, or,
     without --despite-heartbeat, if its agent reports. Run it again after an
     interruption. A machine counts as managed until the provider no longer lists
-    it; then it is decommissioned, as by forget.
+    it; then it is decommissioned, as after forget.
 
     Examples:
       shepherdctl machine release i-0abc --reason "slow" --dry-run

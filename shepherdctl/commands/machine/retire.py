@@ -45,10 +45,11 @@ def retire(
     Take machines out of service, step by step, until they are released or forgotten.
 
     Pauses them, then gives them back to the provider as release does. Where the
-    provider cannot do that, it says what to do there, and forgets a machine when
-    two listings lack it and its agent has not reported for two hours. Run it
-    again until all are done, also after an interruption; each run says what is
-    next. Until a machine is released, shepherdctl resume brings it back.
+    provider cannot take them back, the command says what to do there, and forgets
+    a machine when it is missing from two listings and its agent has not reported
+    for two hours. Run it again until all are done, also after an interruption;
+    each run says what is next. Until a machine is released, shepherdctl resume
+    brings it back.
 
     Exit status: 0 all are retired, 3 not yet, 1 refused or failed.
 
@@ -88,7 +89,7 @@ def retire(
 def _step(
     repair: DriftRepair, machine_id: UUID, first: Comparison, order: RemovalRequest
 ) -> tuple[type[Release | Forget] | None, ActionOutcome]:
-    """Return the action that is next for a machine, None if an operator must act, and what is to be expected of it."""
+    """Return the next action for a machine (None: an operator must act) and its expected outcome."""
     provided = first.machine(machine_id)
     if provided is not None and provided.asked_seconds is None:
         listed = first.has(provided.provider_id)
@@ -96,11 +97,11 @@ def _step(
         if listed and Capability.RELEASE not in repair.provider.capabilities:
             name = repair.provider.name
             what = _LISTS.get(name, f"give it back with the tools of {name}")
-            return None, waits.with_result(ActionResult.BEGUN, f"{what}, end its agent, and run this again")
+            return None, waits.with_result(ActionResult.BEGUN, f"{what}, stop its agent, and run this again")
         if not listed and alive(provided):
             seconds = provided.heartbeat_seconds or 0
             left = span(FRESH_SECONDS - seconds)
-            text = f"its agent reported {span(seconds)} ago: end it, and run this again, in {left} at the earliest"
+            text = f"its agent reported {span(seconds)} ago: stop it, and run this again, in {left} at the earliest"
             return None, waits.with_result(ActionResult.BEGUN, text)
         action = Release if listed else Forget
     else:
@@ -110,7 +111,7 @@ def _step(
 
 
 def _pause(repair: DriftRepair, steps: Sequence[ActionOutcome], order: RemovalRequest) -> None:
-    """Pause these machines until further notice, those that are not."""
+    """Pause those of these machines that have no pause until further notice."""
     paused = {
         pause["machine_id"]
         for pause in pauses.pauses_in_force(repair.connection)

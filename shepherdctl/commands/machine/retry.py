@@ -58,8 +58,8 @@ def retry(
     table(
         [
             Column("MACHINE"),
-            Column("WOULD END" if dry_run else "ENDED"),
-            Column("WAS TO END"),
+            Column("WOULD END BACKOFF OF" if dry_run else "ENDED BACKOFF OF"),
+            Column("UNTIL"),
             Column("CAUSE", prose=True),
         ],
         [

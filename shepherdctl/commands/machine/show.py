@@ -124,7 +124,7 @@ def _fold_lines(evidence: list[str], shown: set[str]) -> list[str]:
 
 
 def _once(cause: str, shown: set[str]) -> str:
-    """Return *cause* if it is not among those *shown*, to which it is added; otherwise its name."""
+    """Return *cause* and add it to *shown*; if it is among those already, return only its name."""
     if cause not in shown:
         shown.add(cause)
         return cause

@@ -32,9 +32,9 @@ def unquarantine(
     The Initializer then starts a new agent on each. If it cannot do so within
     the grace of the Recoverer, the remediation policy starts over with the
     first step, unless a look over SSH finds an agent or an installation.
-    Owner and reason are stored in the history of each machine. Filters alone take
-    only machines in quarantine; a machine that is named must be. Asks for
-    confirmation unless one machine is named.
+    Owner and reason are stored in the history of each machine. Filters select
+    only machines in quarantine; a machine that is named must be in quarantine.
+    Asks for confirmation unless one machine is named.
 
     Examples:
       shepherdctl machine unquarantine 3f2a --reason "mainboard replaced"

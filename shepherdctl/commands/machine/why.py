@@ -20,7 +20,8 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
 
     REASON is the first thing that blocks it, ENDS when that ends, CHECKED AGAIN
     when the loop considers the machine next if nothing else happens. The loops
-    decide by the same rules. What to do about the failures in REASON follows.
+    decide by the same rules. The lines below the table say what to do about each
+    failure in REASON.
 
     Examples:
       shepherdctl machine why 3f2a

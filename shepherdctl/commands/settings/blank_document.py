@@ -17,7 +17,7 @@ _NAMES = {"agent_api": "agent API"}
 _WIDTH = 100
 
 _ABOUT = {
-    TOP: "Read by several functions. In the table of a function, a key counts for that function alone.",
+    TOP: "Read by several functions. A key in the table of a function applies to that function alone.",
     BMDB: "The database, for all functions.",
 }
 
@@ -32,8 +32,8 @@ def document(provider: str) -> str:
     parts = [
         f"# Settings of Shepherd with the provider {provider}.",
         "#",
-        "# A line that is commented out shows the default. Environment variables, the key in capitals",
-        f"# behind {PREFIX}, win over this document. Secrets do not belong here, only their names.",
+        f"# A line that is commented out shows the default. Environment variables ({PREFIX} and the key in",
+        "# capitals) win over this document. Write no secrets here, only their names.",
         "#",
         "#   shepherdctl settings check settings.toml",
         "#   aws s3 cp settings.toml s3://BUCKET/settings.toml",
@@ -43,7 +43,7 @@ def document(provider: str) -> str:
     for table, keys in tables().items():
         if table.startswith("provider.") and table != PROVIDERS[provider].table:
             continue
-        # A key of several functions stands at the top, unless its default is not the same for all.
+        # A key that several functions read is written at the top if its default is the same for all of them.
         own = {name: field for name, field in keys.items() if table == TOP or not at_top(name)}
         if not own:
             continue
@@ -92,12 +92,12 @@ def _line(name: str, field: FieldInfo) -> str:
 
 
 def _named_document(name: str, bucket: str) -> str | None:
-    """Return where the document that the setting names is in a deployment; None: it names none."""
+    """Return the usual address of the document that the setting names; None: it names no document."""
     return f"s3://{bucket}/documents/{DOCUMENTS[name][1]}" if name in DOCUMENTS else None
 
 
 def as_toml(value: Any) -> str:
-    """Return a value as TOML writes it: as JSON does."""
+    """Return a value in TOML, which is the same as in JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 

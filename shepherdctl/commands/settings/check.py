@@ -29,8 +29,8 @@ def check(source: SourceArgument = None, output_form: Output = Form.TABLE) -> No
 
     Lists every fault at once, with key, value and what was wanted, and then exits
     with 1. Environment variables win over the document here as in the functions.
-    SHEPHERD_LOOP_MINUTES says how often the loops run, if it is not each minute.
-    What the deployment gives to its functions may be missing.
+    Set SHEPHERD_LOOP_MINUTES if the loops do not run every minute. Values that
+    the deployment gives its functions may be missing.
 
     Examples:
       shepherdctl settings check settings.toml
@@ -56,6 +56,6 @@ def check(source: SourceArgument = None, output_form: Output = Form.TABLE) -> No
 
 
 def read_document(source: str | None) -> tuple[Document | None, list[str]]:
-    """Return the document and its faults; None: there is none."""
+    """Return the document and its faults; None: no document is named."""
     source = source or variables(PREFIX).get("settings")
     return (None, []) if source is None else parse(fetch(source))

@@ -26,17 +26,19 @@ def import_machines(
     *,
     provider: Annotated[
         str,
-        typer.Option(parser=one_of(*_LISTS), metavar=f"<{'|'.join(_LISTS)}>", help="Whose list is made."),
+        typer.Option(
+            parser=one_of(*_LISTS), metavar=f"<{'|'.join(_LISTS)}>", help="The provider that the list is for."
+        ),
     ],
 ) -> None:
     """
-    Print the machine list of a provider, JSON, from a CSV file.
+    Convert a CSV file to the machine list of a provider, and print it as JSON.
 
     The first line names the columns: the fields of the list (docs/providers), in
     any order and case. An empty cell leaves its field out. Commas, semicolons or
-    tabs separate the cells. Faults are listed all at once, with line, column,
-    value and what was wanted, and then nothing is printed. Put the list where the
-    setting static_list or redfish_list says.
+    tabs separate the cells. If there are faults, all are listed, with line,
+    column, value and what was wanted, and no list is printed. Store the list
+    where the setting static_list or redfish_list says.
 
     Examples:
       shepherdctl settings import-machines a.csv --provider static > a.json

@@ -25,8 +25,8 @@ def init(
     Print a settings document to fill in.
 
     It has every key with its meaning, range and default. Lines that are commented
-    out change nothing. What the provider requires holds FIXME, which "settings
-    check" refuses until it is filled in.
+    out change nothing. Keys that the provider requires have the value FIXME,
+    which "settings check" refuses until you replace it.
 
     Examples:
       shepherdctl settings init --provider hetzner > settings.toml

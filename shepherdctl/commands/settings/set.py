@@ -23,7 +23,7 @@ from shepherdctl.output.printing import note
 
 def set_value(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key with its table, as docs/settings.md names it.")],
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="Its new value; texts without quotes.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The new value; text without quotes.")],
     source: Annotated[
         str | None,
         typer.Argument(metavar="[s3://BUCKET/KEY]", help="The settings document.", show_default=f"{PREFIX}SETTINGS"),
@@ -37,8 +37,8 @@ def set_value(
 
     Reads the document, changes the key and nothing else, checks the result as
     "settings check" does, shows the difference, and asks. Then it writes the
-    document, unless somebody else has changed it meanwhile. All functions work by
-    it within two minutes.
+    document, unless somebody else has changed it meanwhile. All functions use the
+    new value within two minutes.
 
     Examples:
       shepherdctl settings set agent_api.heartbeat_interval_seconds 600
@@ -46,7 +46,7 @@ def set_value(
     """
     require_terminal(yes=yes or dry_run)
     if not value.isprintable():
-        message = f"{value!r} is no value: it must be printable text on one line."
+        message = f"{value!r} is not a value: it must be printable text on one line."
         raise typer.BadParameter(message)
     source = source or variables(PREFIX).get("settings")
     if source is None:
@@ -56,7 +56,9 @@ def set_value(
     if name not in tables()[table_name]:
         raise ConfigError([unknown(table_name, name)])
     if name in variables(PREFIX):
-        fault = f"{PREFIX}{name.upper()} is set here and wins over the document: unset it, or {key} is not checked"
+        fault = (
+            f"{PREFIX}{name.upper()} is set here and wins over the document: unset it, so that the new {key} is checked"
+        )
         raise ConfigError([fault])
     stored = stored_settings.read(source)
     before, faults = parse(stored.content)
@@ -67,7 +69,7 @@ def set_value(
     if faults:
         raise ConfigError(bounded(faults))
     if changed == text:
-        note(f"{key} has that value already in document {before.hash}")
+        note(f"{key} already has that value in document {before.hash}")
         return
     versions = text.splitlines(), changed.splitlines()
     for line in difflib.unified_diff(*versions, before.hash, after.hash, n=1, lineterm=""):
@@ -78,11 +80,11 @@ def set_value(
     if not yes:
         confirm(key)
     stored_settings.replace(stored, changed.encode())
-    note(f"{source} is document {after.hash} now: all functions work by it within two minutes")
+    note(f"{source} is now document {after.hash}: all functions use it within two minutes")
 
 
 def _parsed(table_name: str, name: str, text: str) -> Any:
-    """Return the value that *text* is for the setting; what is no such value stays a text, which the check refuses."""
+    """Return *text* as the type of the setting; text that does not fit stays text, which the check then refuses."""
     if kind(tables()[table_name][name].annotation) is str:
         return text
     try:

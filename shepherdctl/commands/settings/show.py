@@ -30,8 +30,8 @@ def show(
     Show the effective value of each setting, and where it comes from.
 
     SOURCE is default (of the code), deployment (a default that the deployment
-    gives), document or environment. Settings that nothing gives here, and that
-    the deployment gives to its functions, are left out. Exits with 1, after the
+    gives), document or environment. Settings that only the deployment gives its
+    functions, and that have no value here, are left out. Exits with 1, after the
     values, if there is a fault.
 
     Examples:

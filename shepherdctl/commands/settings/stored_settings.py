@@ -32,14 +32,14 @@ class Stored:
 
 def read(source: str) -> Stored:
     """
-    Return the document at *source*, which must be in S3: only there can another change be noticed.
+    Return the document at *source*. It must be in S3: only there does a write notice the change of somebody else.
 
     Raises:
         SourceError: it is elsewhere, or cannot be read.
     """
     if locations.scheme(source) != "s3":
         raise SourceError(
-            f"{source!r} is not in S3: this changes a document at s3://BUCKET/KEY; edit any other by hand"
+            f"{source!r} is not in S3: this command changes a document at s3://BUCKET/KEY; edit others by hand"
         )
     with locations.s3_errors(source):
         answer = locations.get_object(aws.client("s3"), source, bucket_owner())
@@ -78,10 +78,10 @@ def replace(stored: Stored, content: bytes) -> None:
 
 def with_value(text: str, table: str, name: str, value: Any) -> str:
     """
-    Return the document *text* with one value set, and all else as it was written, comments too.
+    Return the document *text* with one value set, and everything else, comments included, as it was.
 
     Raises:
-        ConfigError: the key does not stand on a line of its own, so that it must be edited by hand.
+        ConfigError: the key is not on a line of its own, so that it must be edited by hand.
     """
     expected = tomllib.loads(text)
     changed = _edited(text, table, name, json.dumps(value, ensure_ascii=False))
@@ -93,9 +93,9 @@ def with_value(text: str, table: str, name: str, value: Any) -> str:
         if tomllib.loads(changed) == expected:
             return changed
     except (AttributeError, TypeError, tomllib.TOMLDecodeError):
-        pass  # such as a table in braces, which may have no second part, or what should be a table and is none
+        pass  # such as a table in braces, which nothing can be added to below, or a key in the place of a table
     raise ConfigError(
-        [f"{path(table, name)} stands in the document in a form that this cannot change: edit it by hand"]
+        [f"{path(table, name)} is written in the document in a form that this command cannot change: edit it by hand"]
     )
 
 

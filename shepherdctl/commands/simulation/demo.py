@@ -59,7 +59,7 @@ def demo(
 
     The real functions run against a simulated provider, simulated machines with
     real SSH, and a real PostgreSQL, all on this computer. Takes about a minute.
-    Exit status 1: something went wrong, and the end says what.
+    Exit status 1: something went wrong; the last lines say what.
     """
     from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
     from simulator.environment.status import machine_statuses, report, violated_invariants  # noqa: PLC0415 - slow to import

@@ -1,4 +1,4 @@
-"""What the commands on simulated environments share: their options, the view, and how they end."""
+"""Shared by the commands on simulated environments: options, the live view, the summary and the verdict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Provider = Annotated[SimulatedProvider, typer.Option(help="The provider of the machines; all of them are simulated.")]
 Speed = Annotated[float, typer.Option(min=1, max=120, help="Minutes of fleet time that pass in a minute.")]
-Seed = Annotated[int, typer.Option(help="Seed of all chance: ids, and which events are delivered twice.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random choices: ids, and which events are delivered twice.")]
 
 
 def live_view(console: Console) -> LiveView:

@@ -36,27 +36,28 @@ def simulate(
     provider: Provider = "equinix",
     minutes: Annotated[float, typer.Option(min=1, help="Minutes of fleet time to simulate.")] = 60,
     relays: Annotated[
-        int, typer.Option(min=0, max=26, help="Relays, each at a location of its own, for all machines there.")
+        int, typer.Option(min=0, max=26, help="Number of relays; each serves all machines of one location.")
     ] = 0,
     interval: Annotated[
         float | None,
-        typer.Option(min=60, max=3600, help="Seconds of fleet time between heartbeats, from the middle on."),
+        typer.Option(min=60, max=3600, help="Seconds of fleet time between heartbeats in the second half of the run."),
     ] = None,
     faults: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="File of the faults: see docs/simulator.md.")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="File with the faults to inject: see docs/simulator.md."),
     ] = None,
     speed: Speed = 60,
     seed: Seed = 0,
     hold: Annotated[
-        bool, typer.Option("--hold", help="Keep the fleet until Ctrl-C, for shepherdctl in a second shell.")
+        bool, typer.Option("--hold", help="Keep the fleet running until Ctrl-C, for shepherdctl in a second shell.")
     ] = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
     Run a simulated fleet for a while, with faults, and report what happened.
 
-    With --hold, it runs on until Ctrl-C, without a report. The settings for a
-    second shell are printed at the beginning: type the line there that is shown.
+    With --hold, it runs until Ctrl-C, without a report. At the beginning it
+    prints the settings for a second shell, and the line to type there.
 
     Exit status 1: an invariant was violated (a machine lost or created twice, a
     healthy machine rebooted, work without an end). Machines that are not running
@@ -71,7 +72,7 @@ def simulate(
         message = f"{faults} names machine {beyond[0]}, but there are only {machines}, counted from 0"
         raise typer.BadParameter(message)
     if relays > 1 and not machine_source(provider).has_locations:
-        message = f"{provider}'s simulated machines are at one location, and a location has one relay: --relays 1"
+        message = f"{provider}'s simulated machines are at one location, and a location has one relay: use --relays 1"
         raise typer.BadParameter(message)
     if hold and output is Form.JSON:
         message = "--hold and -o json exclude each other."

@@ -1,1 +1,1 @@
-"""What the console changes: the kinds of change, their plans, their dry runs, and their pages."""
+"""Changes in the console: their kinds, plans, dry runs and pages."""

@@ -21,12 +21,12 @@ class Kind:
     name: str
     title: str
     text: str
-    """What it does."""
+    """What the change does, for operators."""
     plan: Callable[[Asked], Plan]
     subject: str
     """The field that says what is changed."""
     fields: tuple[str, ...] = ()
-    """What an operator has to say."""
+    """The other fields of its form."""
 
 
 KINDS = {
@@ -69,7 +69,7 @@ KINDS = {
         Kind(
             "forget",
             "Forget",
-            "Removes a machine that the provider no longer has from the BMDB. Its history stays.",
+            "Removes from the BMDB a machine that the provider no longer has. Its history stays.",
             repairs.forget,
             "machine",
             ("reason", "interval"),
@@ -100,10 +100,10 @@ def kind_of(form: Mapping[str, str]) -> Kind:
     Return the kind of change that a form or an address names.
 
     Raises:
-        FormInvalid: there is none.
+        FormInvalid: there is no such kind.
     """
     kind = KINDS.get(form.get("kind", ""))
     if kind is None:
-        message = f"kind must be one of {', '.join(KINDS)}"
+        message = f"kind must be one of {', '.join(KINDS)}, not {form.get('kind')!r}"
         raise FormInvalid(message)
     return kind

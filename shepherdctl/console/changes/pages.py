@@ -53,7 +53,7 @@ class ChangePages:
         ]
 
     def _form(self, request: Request) -> Response:
-        """Return the form for what the address names. It is never filled in by the address."""
+        """Return the form for the change that the address names; the address never fills in a reason."""
         kind = kind_of(request.query_params)
         subject = request.query_params.get(kind.subject, "")
         machine = None

@@ -1,9 +1,9 @@
 """
-How the console changes something: a form, what it would do, a confirmation, and what was done.
+Changes in the console, from the form and its dry run to the confirmation and the outcome.
 
-Only with ``--allow-changes``. What is to be done stays here, in memory, between
-the dry run and the confirmation; the browser holds no more than its name. So a
-form cannot be altered, and sent twice it is carried out once.
+Only with ``--allow-changes``. Between the dry run and the confirmation, a change
+is kept here, in memory; the browser has only its name. So a browser cannot alter
+what was shown, and a confirmation that is sent twice is carried out once.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Busy(ShepherdError):
     """Another comparison or repair is under way; nothing was changed."""
 
 
-class Alone:
-    """What asks the provider, one at a time."""
+class ComparisonLock:
+    """A lock for comparisons and repairs, which ask the provider: one at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,10 +51,10 @@ class Alone:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """
-        Hold the place during the block.
+        Hold the lock during the block.
 
         Raises:
-            Busy: something else does.
+            Busy: it is held already.
         """
         if not self._lock.acquire(blocking=False):
             raise Busy
@@ -73,28 +73,28 @@ class Change:
     subject: str
     """The machine, pause or provider id; "": none."""
     shown: Shown
-    """What it would do."""
+    """The outcome of the dry run."""
     name: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     began: float = field(default_factory=time.monotonic)
     confirmed: bool = False
     done: Shown | None = None
     failed: str | None = None
-    """Why it was not done, or not to its end."""
+    """Why it was not done, or not completely."""
 
     @property
     def under_way(self) -> bool:
-        """It is being carried out."""
+        """Whether it is being carried out."""
         return self.confirmed and self.done is None and self.failed is None
 
 
 class PendingChanges:
     """The changes that one operator makes."""
 
-    def __init__(self, operator: str, settings: BmdbSettings, alone: Alone) -> None:
+    def __init__(self, operator: str, settings: BmdbSettings, comparison_lock: ComparisonLock) -> None:
         """Make them as *operator*, in the BMDB of *settings*."""
         self.operator = operator
         self._settings = settings
-        self._alone = alone
+        self._comparison_lock = comparison_lock
         self._lock = threading.Lock()
         self._changes: OrderedDict[str, Change] = OrderedDict()
 
@@ -120,12 +120,12 @@ class PendingChanges:
         Return a change.
 
         Raises:
-            ChangeUnknown: there is none, or there were too many since.
+            ChangeUnknown: there is none of this name, or too many came after it.
         """
         with self._lock:
             found = self._changes.get(name)
         if found is None:
-            message = "it is too long ago, or the console was started again"
+            message = "it was begun too long ago, or before the console was started again"
             raise ChangeUnknown(message)
         return found
 
@@ -134,7 +134,7 @@ class PendingChanges:
         Carry out *change* if it would still do what was shown. One that was confirmed before is left as it is.
 
         Raises:
-            FormInvalid: what must be typed was not; it can be confirmed again.
+            FormInvalid: *typed* is not what must be typed; the change can still be confirmed.
         """
         with self._lock:
             if change.confirmed or not change.shown.possible:
@@ -146,25 +146,25 @@ class PendingChanges:
         try:
             change.done, change.failed = self._carried_out(change)
         except CommitUnknown as error:
-            change.failed = f"{error}. It may have been done: look before you repeat it."
+            change.failed = f"{error}. It may have been done: check before you repeat it."
         except ShepherdError as error:
             change.failed = f"{error}{'. The failure may be temporary.' if error.retryable else ''}"
         except Exception:
-            change.failed = "It failed unexpectedly: look at what it did before you repeat it."
+            change.failed = "It failed unexpectedly: check what it did before you repeat it."
             raise
         finally:
             note(f"{self.operator}: {change.plan.command}: {change.failed or 'done'}")
 
     def _carried_out(self, change: Change) -> tuple[Shown | None, str | None]:
-        """Return what was done, or why nothing was."""
+        """Return the outcome, or why nothing was done."""
         if time.monotonic() > change.began + _SECONDS:
-            return None, f"What it would do was shown more than {_SECONDS // 60} minutes ago. Nothing was changed."
+            return None, f"The dry run is more than {_SECONDS // 60} minutes old. Nothing was changed. Begin again."
         if not change.plan.two_phase and change.plan.run(True).rows != change.shown.rows:
-            return None, "It would do something else by now than what was shown. Nothing was changed."
+            return None, "It would now do something else than the dry run showed. Nothing was changed. Begin again."
         return self._run(change.plan, dry_run=False), None
 
     def _run(self, plan: Plan, *, dry_run: bool) -> Shown:
         if not plan.two_phase:
             return plan.run(dry_run)
-        with self._alone():
+        with self._comparison_lock():
             return plan.run(dry_run)

@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a change would do, or did: a table."""
+    """A table of what a change would do, or did."""
 
     heads: tuple[str, ...]
     rows: Sequence[tuple[object, ...]]
     note: str = ""
     possible: bool = True
-    """There is something to do."""
+    """Whether there is something to do."""
     typed: str | None = None
-    """What the operator has to type before it is done."""
+    """The text that the operator must type to confirm it; None: a button is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A change of which all is known."""
+    """A change that is ready to be run."""
 
     command: str
-    """That does the same."""
+    """The command line that does the same."""
     run: Callable[[bool], Shown]
-    """Carry it out, or (True) only show what it would do."""
+    """Carries it out; with True, only shows what it would do."""
     two_phase: bool = False
-    """It asks the provider, and compares again by itself before it changes anything."""
+    """Whether it asks the provider, and compares again by itself before it changes anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an operator sent, and who it is."""
+    """The form that an operator sent, and who it is."""
 
     form: Mapping[str, str]
     operator: str
@@ -89,7 +89,7 @@ def command(words: str, *names: object, **options: object) -> str:
 
 
 def pause(asked: Asked) -> Plan:
-    """Return the plan to pause a machine, or what else is named, or everything."""
+    """Return the plan to pause a machine, a provider or a loop, or everything."""
     machine_id = forms.optional(asked.form, "machine", forms.uuid)
     process = forms.optional(asked.form, "loop", process_of_loop)
     provider = None if machine_id else forms.optional(asked.form, "provider", one_of(*PROVIDERS))

@@ -1,4 +1,4 @@
-"""Adopting, forgetting and releasing machines in the console: what two comparisons with the provider must agree on."""
+"""Adopting, forgetting and releasing machines in the console: two comparisons with the provider must agree on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def _repair(
     asked: Asked, line: str, action: Callable[[DriftRepair], OperatorAction], *, ask_for_one: bool = False
 ) -> Plan:
-    """Return the plan of what two comparisons must agree on; the dry run's first one counts for the change as well."""
+    """Return the plan of *action*; the first comparison of its dry run is also the first of the change itself."""
     interval = forms.interval(asked.form)
     compared: list[Comparison] = []
 

@@ -1,1 +1,1 @@
-"""What the console shows: the facts of each page, and the pages as HTML."""
+"""The pages of the console: the facts that each shows, and their HTML."""

@@ -53,7 +53,7 @@ class Columns:
 
 
 def columns(name: str, kind: str, values: Sequence[float]) -> Columns:
-    """Return columns whose highest fills the picture."""
+    """Return columns; the highest one fills the picture."""
     highest = max(values, default=0)
     heights = [round(value / highest, 4) if highest else 0 for value in values]
     return Columns(name, kind, heights, sum(values), highest)
@@ -128,7 +128,7 @@ def timeline(
     )
     if started is not None:
         last = heartbeat or started
-        reports.spans.extend(stretch(last, started, "good" if heartbeat else "dim", "the agent of now reports"))
+        reports.spans.extend(stretch(last, started, "good" if heartbeat else "dim", "the current agent reports"))
         if unhealthy is not None and unhealthy <= now:
             reports.spans.extend(stretch(now, last, "bad", "no heartbeat"))
     lanes.append(reports)

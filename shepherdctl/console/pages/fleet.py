@@ -31,7 +31,7 @@ STATES = (
     State.UNHEALTHY,
     State.QUARANTINED,
 )
-"""As the bar shows them: what is well first."""
+"""In the order of the bar: healthy ones first."""
 AGES = (60, 120, 300, 600, 1800, 3600, 86_400)
 _AGE_NAMES = (
     "under 1 min",
@@ -47,7 +47,7 @@ TICKS = 30
 
 
 def fleet(connection: Connection) -> dict[str, Any]:
-    """Return what the page shows."""
+    """Return the context of the page's template."""
     counts = overview.fleet_counts(connection, AGES)
     notices = overview.fleet_notices(connection)
     ticks = last_ticks(connection, TICKS)
@@ -103,7 +103,7 @@ def _heartbeats(counts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _notice(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what holds machines back, in words."""
+    """Return the description of a suspension, limit, quarantine or pause, in words."""
     place, severe, reason, query = one["provider"], False, one["reason"], ""
     match one["kind"]:
         case "suspension":
@@ -151,7 +151,7 @@ def _loops(ticks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _day(totals: Sequence[Mapping[str, Any]]) -> list[charts.Columns]:
-    """Return what happened in each half hour of the last day."""
+    """Return the counts of events in each half hour of the last day."""
 
     def each(loop: str, count: str) -> list[float]:
         values = [0.0] * overview.HALF_HOURS

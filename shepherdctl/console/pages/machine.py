@@ -35,7 +35,7 @@ DAYS = {"1": 1, "7": 7, "30": 30}
 
 def machine(connection: Connection, name: str, days: str | None) -> dict[str, Any]:
     """
-    Return what the page of the machine called *name* shows; the timeline goes back *days*, a key of DAYS, if given.
+    Return the template's context for the machine called *name*; the timeline goes back *days*, a key of DAYS, if given.
 
     Raises:
         MachineUnknown: no machine is called so, or more than one.
@@ -112,7 +112,11 @@ def _commands(found: Mapping[str, Any], observer: Observer) -> list[tuple[str, s
     causes = " ".join(str(backoff["cause"]) for backoff in found["backoffs"])
     if "SshHostKeyChanged" in causes:
         commands.append(
-            (f"shepherdctl machine forget-host-key {name} {reason}", "its host key changed on purpose", None)
+            (
+                f"shepherdctl machine forget-host-key {name} {reason}",
+                "if its host key changed on purpose: trust the next one",
+                None,
+            )
         )
     commands.append((f"shepherdctl logs {name}", "what the functions logged about it in the last hour", None))
     if state in (State.FORGOTTEN, State.RELEASED):
@@ -120,10 +124,10 @@ def _commands(found: Mapping[str, Any], observer: Observer) -> list[tuple[str, s
     if found["provider"] is not None:
         commands += [
             (f"shepherdctl pause --machine {name} {reason}", "keep the loops away from it", change("pause")),
-            (f"shepherdctl machine reboot {name} {reason} --dry-run", "reboot it, where the provider can", None),
+            (f"shepherdctl machine reboot {name} {reason} --dry-run", "reboot it, if the provider can", None),
             (
                 f"shepherdctl machine release {shlex.quote(found['provider_id'])} {reason} --dry-run",
-                "give it back",
+                "give it back to the provider",
                 change("release"),
             ),
         ]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PAGE = 100
 _DOWNLOAD_PAGE = 1_000
 _SECONDS = 1.0
-"""A search that found too little by then shows what it has; the next page goes on."""
+"""A search that has not filled its page by then shows what it found; the next page continues it."""
 _LONGEST = 128
 AGES = ("heartbeat_older", "heartbeat_younger", "state_older", "state_younger")
 FILTERS = ("state", "provider", "location", "paused", "text", "cause", *AGES)
@@ -66,7 +66,7 @@ class FilterInvalid(ShepherdError):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the address of the page asks for."""
+    """The query in the address of the page."""
 
     search: Search
     after: UUID | None
@@ -140,7 +140,7 @@ class Query:
 
 
 def page(connection: Connection, query: Query) -> dict[str, Any]:
-    """Return what one page shows."""
+    """Return the context of the template for one page."""
     observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
     found: list[dict[str, Any]] = []
     after, ends = query.after, time.monotonic() + _SECONDS

@@ -1,4 +1,4 @@
-"""The page of what is under way."""
+"""The page of the work in progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 200
 
 
 def work(connection: Connection) -> dict[str, Any]:
-    """Return what the page shows."""
+    """Return the context of the page's template."""
     pauses = pauses_in_force(connection)
     oldest = server.oldest_transaction(connection, OLD_TRANSACTION_SECONDS)
     return {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _INSTANT = timedelta(seconds=1)
-"""What one statement saw later than another."""
+"""A time that is ahead by less than this is now: another statement read it a moment later."""
 _FOLDER = Path(__file__).parents[1]
 STATIC_FOLDER = _FOLDER / "static"
 
@@ -49,7 +49,7 @@ def _words(name: object) -> str:
 
 
 def environment() -> jinja2.Environment:
-    """Return what renders the templates."""
+    """Return the environment that renders the templates."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,

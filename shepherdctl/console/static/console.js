@@ -1,6 +1,6 @@
 "use strict";
-// Loads the page again now and then and replaces what is marked data-live, so that focus, scroll position, selection
-// and what is typed stay. Without it the pages work too; they are then as old as their last loading.
+// Loads the page again at intervals and replaces only the parts marked data-live, so that focus, scroll position,
+// selection and typed text stay. Without this script, the pages work too, but are not updated.
 (() => {
   const every = 1000 * Number(document.body.dataset.every);
   const status = document.getElementById("updates");

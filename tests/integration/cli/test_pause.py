@@ -164,7 +164,7 @@ def test_resuming_all_leaves_what_the_provisioner_set_aside(fleet: Fleet) -> Non
     shepherdctl.read("pause", "--machine", str(machine_id), *REASON)
     result = shepherdctl("resume", "--all")
     assert len(result.stdout.splitlines()) == 1 + 2
-    assert "1 machine set aside by the Provisioner" in result.stderr
+    assert "1 machine left paused, set aside by the Provisioner" in result.stderr
     (left,) = shepherdctl.load("pauses")
     assert left["owner"] == "provisioner"
     shepherdctl.read("resume", left["pause_id"])

@@ -116,7 +116,7 @@ def test_pages_follow_each_other(fleet: Fleet, machines: dict[UUID, str], order:
         ("--after 3f2a", "'3f2a' is not a whole machine id"),
         (
             "--sort heartbeat --after 11111111-1111-4111-8111-111111111111",
-            "--after goes with --sort id or created only",
+            "--after needs --sort id or created, or no --sort",
         ),
         ("--watch 2s", "--watch needs a terminal"),
         ("--sort size", "'size' is not one of state, "),
@@ -211,7 +211,7 @@ def test_the_machines_that_match_are_changed_and_no_others(fleet: Fleet, machine
         ("machine release --reason x --yes", 2, "which machines? Give ids, or filters"),
         ("resume --all --location fra", 2, "what is to be resumed?"),
         ("pause --all --cause x --reason x", 2, "what is to be paused?"),
-        ("pause --provider static --provider equinix --reason x", 2, "pause each provider by a command of its own"),
+        ("pause --provider static --provider equinix --reason x", 2, "pause each provider with a separate command"),
     ],
 )
 def test_a_change_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: str, status: int, message: str) -> None:
@@ -227,7 +227,7 @@ def test_a_list_is_shown_again_until_it_is_interrupted(fleet: Fleet) -> None:
     """Whoever waits for machines sees them come up, and ends it with Ctrl-C."""
     fleet.provided_machine()
     with CommandLine(fleet.settings).interrupted(100, "machine", "list", "--watch", "1s") as until:
-        first = until(b"again every 1 s")
+        first = until(b"updated every 1 s")
         assert (b"machine-1" in first, b"fra" in first) == (True, False)
         fleet.sql("UPDATE machine_provided SET provider_location = 'fra'")
         until(b"fra")

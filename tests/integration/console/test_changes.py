@@ -80,7 +80,7 @@ def test_a_quarantine_that_began_after_the_dry_run_is_not_ended(
     planned = visitor.plan("unquarantine", machine=str(quarantined), reason="repaired")
     fleet.change(quarantined, f"DELETE FROM machine_quarantine WHERE machine_id = '{quarantined}'")
     quarantine(fleet, quarantined, "PolicyExhausted: the second time")
-    assert "It would do something else by now" in said(visitor.confirm(planned).text)
+    assert "It would now do something else" in said(visitor.confirm(planned).text)
     assert history(fleet, quarantined) == []
     assert len(fleet.sql("SELECT * FROM machine_quarantine")) == 1
 

@@ -9,6 +9,7 @@ from tests.support.command_line import CommandLine
 
 MINUTE = 60
 END = "an administrator ends it with SELECT pg_terminate_backend(42)"
+END_PREPARED = "an administrator ends it with COMMIT PREPARED or ROLLBACK PREPARED"
 
 
 @pytest.mark.parametrize("begin", ["BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN; SELECT pg_current_xact_id()"])
@@ -78,7 +79,11 @@ def test_status_says_that_it_cannot_see_the_transactions_of_others(fleet: Fleet)
             "",
             "a transaction of alice has been open for 11 min, and slows every claim; " + END,
         ),
-        ("prepared", "night", "the transaction 'night' of alice was prepared 11 min ago, and slows every claim"),
+        (
+            "prepared",
+            "night",
+            "the transaction 'night' of alice was prepared 11 min ago, and slows every claim; " + END_PREPARED,
+        ),
     ],
 )
 def test_an_old_transaction_is_told_with_its_end(kind: str, application: str, sentence: str) -> None:

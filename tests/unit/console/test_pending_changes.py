@@ -10,7 +10,7 @@ from shepherd_core.domain.errors.bmdb import CommitUnknown
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from shepherdctl.console.changes.kinds import KINDS
-from shepherdctl.console.changes.pending_changes import Alone, Busy, Change, PendingChanges
+from shepherdctl.console.changes.pending_changes import Busy, Change, ComparisonLock, PendingChanges
 from shepherdctl.console.changes.plans import Plan, Shown
 from shepherdctl.console.forms import FormInvalid
 
@@ -20,7 +20,7 @@ SHOWN = Shown(("What",), [("one",)], typed="one")
 @pytest.fixture
 def pending() -> PendingChanges:
     """Return the changes of an operator."""
-    return PendingChanges("ana", BmdbSettings(bmdb_host="/nowhere"), Alone())
+    return PendingChanges("ana", BmdbSettings(bmdb_host="/nowhere"), ComparisonLock())
 
 
 class Ran:
@@ -90,9 +90,9 @@ def test_a_change_waits_for_the_name_that_must_be_typed(pending: PendingChanges)
 @pytest.mark.parametrize(
     ("run", "began", "said"),
     [
-        (Ran(now=Shown(("What",), [("two",)])), None, "It would do something else by now"),
-        (Ran(now=Shown(("What",), [], possible=False)), None, "It would do something else by now"),
-        (Ran(), time.monotonic() - 10_000, "more than 15 minutes ago"),
+        (Ran(now=Shown(("What",), [("two",)])), None, "It would now do something else"),
+        (Ran(now=Shown(("What",), [], possible=False)), None, "It would now do something else"),
+        (Ran(), time.monotonic() - 10_000, "more than 15 minutes old"),
     ],
     ids=["something else", "nothing", "too old"],
 )
@@ -111,8 +111,8 @@ def test_a_dry_run_that_no_longer_holds_is_not_carried_out(
     ("error", "said"),
     [
         (ShepherdError("it rains"), "it rains"),
-        (CommitUnknown("the connection broke"), "It may have been done: look before you repeat it."),
-        (ZeroDivisionError(), "It failed unexpectedly: look at what it did before you repeat it."),
+        (CommitUnknown("the connection broke"), "It may have been done: check before you repeat it."),
+        (ZeroDivisionError(), "It failed unexpectedly: check what it did before you repeat it."),
     ],
     ids=["refused", "unknown", "defect"],
 )
@@ -132,12 +132,12 @@ def test_a_change_that_failed_is_not_repeated(pending: PendingChanges, error: Ex
 
 def test_one_change_at_a_time_asks_the_provider() -> None:
     """Each holds the provider's lock for minutes."""
-    alone = Alone()
+    comparison_lock = ComparisonLock()
     ran = Ran()
     sent = change(ran, two_phase=True)
-    with alone():
-        PendingChanges("ana", BmdbSettings(bmdb_host="/nowhere"), alone).confirm(sent, "one")
-        with pytest.raises(Busy), alone():
+    with comparison_lock():
+        PendingChanges("ana", BmdbSettings(bmdb_host="/nowhere"), comparison_lock).confirm(sent, "one")
+        with pytest.raises(Busy), comparison_lock():
             pass
     assert "Another comparison or repair is under way; nothing was changed" in str(sent.failed)
     assert ran.times == 0

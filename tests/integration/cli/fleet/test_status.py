@@ -164,7 +164,7 @@ def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) ->
                 f"INSERT INTO {table} VALUES ('static', 'ams', now(), NULL, ''), ('a', '', now(), now(), '')"
                 for table in ("recovery_suspensions", "ssh_outages")
             ],
-            ["recovery is suspended: static, location ams", "an SSH outage holds recovery: static, location ams"],
+            ["recovery is suspended: static, location ams", "an SSH outage delays recovery: static, location ams"],
         ),
         (
             ["INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '' FROM machines"],
@@ -285,7 +285,7 @@ def test_timings_are_shown_with_what_is_too_short(fleet: Fleet) -> None:
         "static ams first heartbeat 1845 s 1845 s 5",
         "static ams return after reboot 439 s 439 s 5",
         "static ams takeover 9.0 s 9.0 s 5",
-        "TOO SHORT PROVIDER VALUE SEEN SET",
+        "TOO SHORT PROVIDER VALUE SEEN SET TO",
         (
             "SHEPHERD_BOOT_WAIT_SECONDS static 120 boot after reboot: half took 280 s or longer, and 5 of 5 were not "
             "up at the first agent start at ams 300"
@@ -325,4 +325,4 @@ def test_a_fleet_without_agents_has_no_timings(fleet: Fleet) -> None:
     """Neither a table nor a failure."""
     result = CommandLine(fleet.settings)("status", "--timings")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "there is nothing to tell yet: no agent was started in the last 30 days\n"
+    assert result.stderr == "there are no timings yet: no agent was started in the last 30 days\n"

@@ -380,7 +380,7 @@ def test_a_machine_that_is_not_provided_cannot_be_installed(fleet: Fleet) -> Non
     machine_id = fleet.bare_machine()
     result = CommandLine(fleet.settings)("machine", "install", str(machine_id), *IMAGE, "--yes")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "is not provided yet" in result.stderr
+    assert "is not provided (being created, or gone)" in result.stderr
 
 
 @pytest.mark.parametrize(

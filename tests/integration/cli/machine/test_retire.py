@@ -41,7 +41,7 @@ def test_machines_are_retired_step_by_step(
         found = json.loads(result.stdout)["machines"] if result.stdout else []
         return result.exit_code, {one["machine_id"]: (one["result"], one["text"]) for one in found}
 
-    next_step = ("begun", "take its entry out of static_list, end its agent, and run this again")
+    next_step = ("begun", "take its entry out of static_list, stop its agent, and run this again")
     assert run() == (2, {})
     assert run("--dry-run") == (0, {str(gone): next_step, str(there): next_step})
     assert pauses.pauses_in_force(fleet.connection) == []
@@ -51,7 +51,7 @@ def test_machines_are_retired_step_by_step(
     fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=gone)
     status, found = run("--yes")
     assert (status, found[str(there)]) == (3, next_step)
-    assert re.match(r"its agent reported \d+ s ago: end it, and run this again, in 2 h ", found[str(gone)][1])
+    assert re.match(r"its agent reported \d+ s ago: stop it, and run this again, in 2 h ", found[str(gone)][1])
     fleet.pass_time(3 * HOUR)
     assert run("--yes") == (3, {str(gone): ("done", "forgotten"), str(there): next_step})
     assert [(pause["machine_id"], pause["reason"]) for pause in pauses.pauses_in_force(fleet.connection)] == [

@@ -218,7 +218,7 @@ def test_one_setting_of_a_deployment_is_changed(shepherdctl: CommandLine, s3: An
     }
     again = shepherdctl("settings", "set", INTERVAL, "600", "--yes")
     assert (again.exit_code, again.stdout) == (0, "")
-    assert f"{INTERVAL} has that value already in document " in again.stderr
+    assert f"{INTERVAL} already has that value in document " in again.stderr
 
 
 @pytest.mark.parametrize(
