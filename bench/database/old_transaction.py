@@ -7,9 +7,10 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
-from bench.fleet import PROVIDER, BenchFleet, driver
+from bench.fleet import PROVIDER, BenchFleet
 from bench.results import Result, Table, median, timed
 from simulator.environment.postgres import Postgres
+from tests.support.bmdb.fleet import administrator
 
 BATCH = 10
 
@@ -47,7 +48,7 @@ def measure(*, quick: bool) -> Result:
         columns = {"no rows moved": _milliseconds(calls, repeats)}
         written = _written(fleet, session)  # after the first touch of each page, which is written to the WAL whole
         for times in (6, 18):
-            with driver(fleet.settings) as somebody:
+            with administrator(fleet.settings) as somebody:
                 somebody.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
                 somebody.run("SELECT count(*) FROM machines")
                 for ago in range(times * PERIOD, 0, -PERIOD):
