@@ -1,4 +1,4 @@
-"""The state of a machine, computed from its facts in the BMDB, and its description for operators."""
+"""The state of a machine, described for operators and as JSON. The BMDB decides it (the view ``machine_states``)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.machines.pauses import pauses_in_force
 from shepherd_core.bmdb.wire import server
-from shepherd_core.domain.states import MachineFacts, State, state_of
+from shepherd_core.domain.states import State
 
 from shepherdctl.output.formats import relative, span
 
@@ -25,16 +25,12 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Everything that a state depends on besides the machine itself."""
+    """What a description needs besides the machine itself."""
 
     now: datetime
     """At the database."""
     pauses: Sequence[Mapping[str, Any]]
     """Those in force, as ``pauses_in_force`` returns them."""
-
-    def state(self, machine: Mapping[str, Any]) -> State:
-        """Return the state of a record of ``search.matching`` or ``lookup.show_machine``."""
-        return state_of(_facts(machine), self.now)
 
     def pauses_of(self, machine: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return the pauses that cover the machine now, according to the BMDB."""
@@ -42,7 +38,7 @@ class Observer:
 
     def describe(self, machine: Mapping[str, Any]) -> Text:
         """Return the state in words, with the work, backoff and pauses that delay the machine."""
-        state = self.state(machine)
+        state = State(machine["state"])
         parts = [state.value.replace("_", " ") + self._detail(state, machine)]
         if machine["being_worked_on"]:
             parts.append("being worked on")
@@ -53,14 +49,14 @@ class Observer:
         return Text(", ".join(parts), style=STYLES.get(state, ""))
 
     def _detail(self, state: State, machine: Mapping[str, Any]) -> str:
-        started, heartbeat = machine["agent_started_at"], _facts(machine).agent_heartbeat_at
+        started, heartbeat = machine["agent_started_at"], machine["agent_heartbeat_at"]
         match state:
             case State.STARTING:
                 return f", agent started {relative(started, self.now)}, no heartbeat yet"
             case State.RUNNING:
-                return f", heartbeat {relative(heartbeat or started, self.now)}"
+                return f", heartbeat {relative(heartbeat, self.now)}"
             case State.UNHEALTHY:
-                return f", no heartbeat for {span((self.now - (heartbeat or started)).total_seconds())}"
+                return f", no heartbeat for {span((self.now - max(started, heartbeat or started)).total_seconds())}"
             case State.QUARANTINED:
                 return f" for {span((self.now - machine['quarantined_at']).total_seconds())}"
             case _:
@@ -69,33 +65,17 @@ class Observer:
 
 def observe_machine(connection: Connection, name: str) -> tuple[dict[str, Any], Observer]:
     """
-    Return the record of the machine called *name*, and the observer that knows its state.
+    Return the record of the machine called *name*, and the observer that describes it.
 
     Raises:
         MachineUnknown: no machine is called so, or more than one.
     """
     machine = lookup.show_machine(connection, lookup.find_machine(connection, name))
-    observer = Observer(server.now(connection), pauses_in_force(connection))
-    machine["being_worked_on"] = bool(machine["work"])
-    machine["backing_off"] = machine["backoff_until"] is not None and machine["backoff_until"] > observer.now
-    return machine, observer
+    return machine, Observer(server.now(connection), pauses_in_force(connection))
 
 
-def with_state(machine: Mapping[str, Any], observer: Observer) -> dict[str, Any]:
-    """Return *machine* as JSON shows it: with its state and the pauses that cover it."""
+def with_pauses(machine: Mapping[str, Any], observer: Observer) -> dict[str, Any]:
+    """Return *machine* as JSON shows it: with the pauses that cover it."""
     pauses = observer.pauses_of(machine)
     shown = {name: value for name, value in machine.items() if name != "pause_ids"}
-    return {**shown, "state": observer.state(machine), "paused": bool(pauses), "pauses": pauses}
-
-
-def _facts(machine: Mapping[str, Any]) -> MachineFacts:
-    decommissioned = machine.get("decommissioned_how")  # only show_machine returns those that were decommissioned
-    return MachineFacts(
-        decommissioned=None if decommissioned is None else State(decommissioned.lower()),
-        provided=machine["provider"] is not None,
-        quarantined=machine["quarantined_at"] is not None,
-        installed=machine["needs"] is None,
-        agent_started_at=machine["agent_started_at"],
-        last_heartbeat_at=machine["agent_heartbeat_at"],
-        unhealthy_at=machine["unhealthy_at"],
-    )
+    return {**shown, "paused": bool(pauses), "pauses": pauses}

@@ -170,7 +170,7 @@ def install(
     else:
         names = (("machine", "machine_id"), ("provider id", "provider_id"), ("generation", "generation"))
         facts([*((name, requested[key]) for name, key in names), *image_rows(requested)])
-    note("dry run: nothing was requested" if dry_run else _delivery(found, observer))
+    note("dry run: nothing was requested" if dry_run else _delivery(found))
 
 
 def _content(file: Path | None) -> bytes:
@@ -225,7 +225,7 @@ def _consequences(machine: Mapping[str, Any], seen: Installation, observer: Obse
             f"Generation {seen.request.generation}, requested {when}, has no outcome yet. If the agent is running "
             "it, it is not stopped, and this one follows."
         )
-    if seen.report and seen.succeeded:
+    if seen.report and machine["state"] == State.INSTALLED:
         when = relative(seen.report.reported_at, observer.now)
         lines.append(
             f"Generation {seen.report.generation} was installed {when}; since then no loop works on the machine. With "
@@ -234,7 +234,7 @@ def _consequences(machine: Mapping[str, Any], seen: Installation, observer: Obse
     return lines
 
 
-def _delivery(machine: Mapping[str, Any], observer: Observer) -> str:
-    if observer.state(machine) in {State.STARTING, State.RUNNING}:
+def _delivery(machine: Mapping[str, Any]) -> str:
+    if machine["state"] in {State.STARTING, State.RUNNING}:
         return "the agent gets the request in the response to its next heartbeat"
     return "no agent reports from the machine now; the next one that reports within a day gets the request"

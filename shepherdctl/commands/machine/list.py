@@ -19,7 +19,7 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
-from shepherdctl.descriptions.state import Observer, with_state
+from shepherdctl.descriptions.state import Observer, with_pauses
 from shepherdctl.output.formats import duration, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, one_of, table
 from shepherdctl.selection import SEVERITY, Selection, selecting
@@ -129,7 +129,7 @@ def list_machines(
 def _read(
     connection: Connection, search: Search, sort: str | None, after: UUID | None, limit: int
 ) -> tuple[list[dict[str, Any]], Observer, str]:
-    """Return the machines to show, the observer that knows their states, and a note if there are more."""
+    """Return the machines to show, the observer that describes them, and a note if there are more."""
     observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
     if sort is None or sort in _PAGED:
         newest_first = sort == _NEWEST_FIRST
@@ -145,7 +145,7 @@ def _read(
 
 def _show(machines: list[dict[str, Any]], observer: Observer, more: str, output: Form) -> None:
     if output is Form.JSON:
-        document([with_state(machine, observer) for machine in machines])
+        document([with_pauses(machine, observer) for machine in machines])
     else:
         print_machines(machines, observer)
     if more:

@@ -12,7 +12,7 @@ from shepherd_core.wiring.settings import load
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions import hardware, installations
 from shepherdctl.descriptions.cures import cures
-from shepherdctl.descriptions.state import Observer, observe_machine, with_state
+from shepherdctl.descriptions.state import Observer, observe_machine, with_pauses
 from shepherdctl.options import MachineArgument
 from shepherdctl.output.formats import fingerprint, loop_name, relative, span
 from shepherdctl.output.printing import Form, Output, document, facts
@@ -45,7 +45,7 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     found["quarantine_evidence"] = None if evidence is None else evidence.splitlines()
     found["hardware"] = None if report is None else hardware.plain(*report)
     if output is Form.JSON:
-        document(with_state(found, observer))
+        document(with_pauses(found, observer))
     else:
         facts(rows(found, observer))
 

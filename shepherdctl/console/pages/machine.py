@@ -53,7 +53,7 @@ def machine(connection: Connection, name: str, days: str | None) -> dict[str, An
     return {
         "now": now,
         "machine": found,
-        "state": observer.state(found),
+        "state": found["state"],
         "described": observer.describe(found).plain,
         "facts": [(name, str(value)) for name, value in show.rows(found, observer) if value is not None],
         "times": [(name.replace("_", " "), value) for name, value in found.items() if isinstance(value, datetime)],
@@ -88,14 +88,14 @@ def _since(found: Mapping[str, Any], history: Sequence[Mapping[str, Any]], days:
 
 def _commands(found: Mapping[str, Any], observer: Observer) -> list[tuple[str, str, dict[str, str] | None]]:
     """Return the commands that an operator would type next, with what they do, and how the console names the change."""
-    name, state = str(found["machine_id"]), observer.state(found)
+    name, state = str(found["machine_id"]), found["state"]
     reason = '--reason "…"'
     commands: list[tuple[str, str, dict[str, str] | None]] = []
 
     def change(kind: str) -> dict[str, str]:
         return {"kind": kind, "machine": name}
 
-    if state is State.QUARANTINED:
+    if state == State.QUARANTINED:
         text = "after the repair: start an agent again"
         commands.append((f"shepherdctl machine unquarantine {name} {reason}", text, change("unquarantine")))
     if found["backing_off"] or any(backoff["until"] > observer.now for backoff in found["backoffs"]):

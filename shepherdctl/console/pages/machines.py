@@ -18,7 +18,7 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.states import State
 
 from shepherdctl.console.pages.fleet import STATES
-from shepherdctl.descriptions.state import Observer, with_state
+from shepherdctl.descriptions.state import Observer, with_pauses
 from shepherdctl.options import PROVIDERS
 from shepherdctl.output.formats import duration, iso
 from shepherdctl.output.printing import plain, spreadsheet
@@ -154,7 +154,7 @@ def page(connection: Connection, query: Query) -> dict[str, Any]:
         "now": observer.now,
         "query": query,
         "filters": query.filters,
-        "machines": [(machine, observer.state(machine), observer.describe(machine).plain) for machine in found],
+        "machines": [(machine, machine["state"], observer.describe(machine).plain) for machine in found],
         "next": None if after is None else query.address(after),
         "cut": len(found) < PAGE and after is not None,
         "first": query.address(),
@@ -199,7 +199,7 @@ def _all(bmdb: BmdbReader, query: Query) -> Iterator[list[dict[str, Any]]]:
         def part(connection: Connection, after: UUID | None = after) -> tuple[list[dict[str, Any]], UUID | None]:
             observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
             found = query.run(connection, after, _DOWNLOAD_PAGE)
-            return [with_state(machine, observer) for machine in found.machines], found.after
+            return [with_pauses(machine, observer) for machine in found.machines], found.after
 
         machines, after = bmdb.read(part)
         yield machines

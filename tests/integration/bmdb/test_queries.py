@@ -49,11 +49,11 @@ def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet,
     rows = {machine["machine_id"]: machine for machine in matching(connection)}
     columns = ("provider", "needs", "backing_off", "being_worked_on", "pause_ids")
     assert {name: tuple(rows[machine_id][column] for column in columns) for name, machine_id in machines.items()} == {
-        "bare": (None, None, None, False, []),
-        "unhealthy": ("static", "ShepherdRecovery", None, False, []),
+        "bare": (None, None, False, False, []),
+        "unhealthy": ("static", "ShepherdRecovery", False, False, []),
         "failed": ("failing", START, True, False, []),
-        "paused": ("static", START, None, False, [pause_id]),
-        "in work": ("static", START, None, True, []),
+        "paused": ("static", START, False, False, [pause_id]),
+        "in work": ("static", START, False, True, []),
     }
 
 

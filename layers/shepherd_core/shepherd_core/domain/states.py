@@ -1,20 +1,24 @@
 """
 The states of a machine, and the transitions between them.
 
-A state is never stored: ``state_of`` computes it from the facts, and the
-view ``machine_need`` does the same in the database. The command
-line, the metrics and the docs use these words. ARCHITECTURE.md shows
-``TRANSITIONS`` as a picture; tests hold picture and view to this module.
+A state is never stored: it follows from the facts. ``state_of`` is the rule, and
+the view ``machine_states`` is what the command line, the console and the metrics
+read. Tests hold the view to ``state_of`` for every combination of facts,
+``TRANSITIONS`` to what becomes of machines, and the picture in ARCHITECTURE.md
+to ``TRANSITIONS``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from shepherd_core.domain.health import HealthTimeouts
 
 
 class State(StrEnum):
@@ -76,40 +80,41 @@ TRANSITIONS = (
 class MachineFacts:
     """The facts in the BMDB that a machine's state depends on."""
 
+    provided: bool = True
+    """The provider has confirmed that it exists, and it was neither forgotten nor released."""
     decommissioned: State | None = None
     """FORGOTTEN or RELEASED; None: neither."""
-    provided: bool = True
-    """The provider has confirmed that it exists."""
     quarantined: bool = False
-    installed: bool = False
-    """The installation that was asked for last succeeded."""
+    requested_generation: int | None = None
+    """Of the installation that was requested last."""
+    installed_generation: int | None = None
+    """Of the installation that was reported last, if it succeeded."""
     agent_started_at: datetime | None = None
     """None: it has no agent."""
     last_heartbeat_at: datetime | None = None
     """Of any agent; a heartbeat from before ``agent_started_at`` says nothing about the present one."""
-    unhealthy_at: datetime | None = None
-    """When its timeout is over, according to the Recoverer's policy; None: it has no agent, or there is no policy."""
-
-    @property
-    def agent_heartbeat_at(self) -> datetime | None:
-        """Return the last heartbeat of the present agent."""
-        started, heartbeat = self.agent_started_at, self.last_heartbeat_at
-        return None if started is None or heartbeat is None or heartbeat < started else heartbeat
+    report_interval_seconds: int = 0
+    """The longest time until the next heartbeat, according to the last one; 0: unknown."""
+    timeouts: HealthTimeouts | None = None
+    """The Recoverer's policy for its provider; None: there is none, and no agent is unhealthy."""
 
 
 def state_of(facts: MachineFacts, now: datetime) -> State:
     """Return the state of a machine at *now*, which is the database's time."""
-    if facts.decommissioned is not None:
-        return facts.decommissioned
-    for state, holds in (
-        (State.CREATING, not facts.provided),
-        (State.QUARANTINED, facts.quarantined),
-        (State.INSTALLED, facts.installed),
-    ):
-        if holds:
-            return state
-    if facts.agent_started_at is None:
+    if not facts.provided:
+        return facts.decommissioned or State.CREATING
+    if facts.quarantined:
+        return State.QUARANTINED
+    if facts.requested_generation is not None and facts.requested_generation == facts.installed_generation:
+        return State.INSTALLED
+    started, heartbeat = facts.agent_started_at, facts.last_heartbeat_at
+    if started is None:
         return State.NEEDS_AGENT
-    if facts.unhealthy_at is not None and facts.unhealthy_at <= now:
-        return State.UNHEALTHY
-    return State.STARTING if facts.agent_heartbeat_at is None else State.RUNNING
+    reported = heartbeat is not None and heartbeat >= started
+    if facts.timeouts is not None:
+        timeout = facts.timeouts.startup_timeout_seconds
+        if reported:
+            timeout = max(facts.timeouts.heartbeat_timeout_seconds, 2.5 * facts.report_interval_seconds)
+        if max(started, heartbeat or started) + timedelta(seconds=timeout) <= now:
+            return State.UNHEALTHY
+    return State.RUNNING if reported else State.STARTING

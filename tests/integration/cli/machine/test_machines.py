@@ -123,7 +123,7 @@ def test_json_has_whole_ids_times_in_utc_and_nothing_for_people(fleet: Fleet) ->
     assert machine["needs"] == "ShepherdRecovery"
     assert machine["agent_heartbeat_at"].endswith("Z")
     assert datetime.fromisoformat(machine["agent_heartbeat_at"]).tzinfo is not None
-    assert (machine["backing_off"], machine["being_worked_on"]) == (None, False)
+    assert (machine["backing_off"], machine["being_worked_on"]) == (False, False)
 
 
 def test_piped_a_machine_is_one_line_with_everything_whole(fleet: Fleet) -> None:

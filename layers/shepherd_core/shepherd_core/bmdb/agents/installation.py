@@ -54,16 +54,6 @@ class Installation:
         return self.report is None or self.report.generation != self.request.generation
 
     @property
-    def succeeded(self) -> bool:
-        """Whether the requested installation succeeded: no loop works on the machine any more."""
-        return (
-            self.request is not None
-            and self.report is not None
-            and self.report.generation == self.request.generation
-            and self.report.result == "Success"
-        )
-
-    @property
     def next_generation(self) -> int:
         """The generation of the next request: higher than that of any request or report on record."""
         return 1 + max(known.generation if known else 0 for known in (self.request, self.report))

@@ -15,6 +15,8 @@ LIMIT 2;
 SELECT
     m.machine_id,
     m.machine_created_at,
+    s.state,
+    s.state_since,
     p.provider,
     p.provider_id,
     p.provider_reservation_id,
@@ -43,7 +45,9 @@ SELECT
     n.process AS needs,
     n.since,
     n.unhealthy_at,
+    coalesce(n.backoff_until > clock_timestamp(), false) AS backing_off,
     n.backoff_until,
+    n.locked_until IS NOT NULL AS being_worked_on,
     n.locked_until,
     ARRAY(
         SELECT x.pause_id
@@ -56,6 +60,7 @@ SELECT
     z.cause AS quarantine_cause,
     z.evidence AS quarantine_evidence
 FROM machines m
+JOIN machine_states s ON s.machine_id = m.machine_id
 LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
 LEFT JOIN machine_agent_started a ON a.machine_id = m.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = m.machine_id

@@ -6,9 +6,8 @@
 -- age of their last heartbeat: age_class is the number of :ages (seconds, whole minutes) that are greater than it.
 --
 -- Most machines of a fleet are running, which one join shows: their last heartbeat is younger than every heartbeat
--- timeout. All others are exceptions. So are machines with such a heartbeat that are in quarantine, have a successful
--- installation, or have no agent or a new one since (the heartbeat of a deleted agent may remain; then the machine is in
--- machine_grace). Only exceptions are evaluated, by machine_need; the others are counted by location. If there are more
+-- timeout. All others are exceptions. So are machines with such a heartbeat that are in quarantine, may be installed, or
+-- have no agent or a new one since (the heartbeat of a deleted agent may remain; then the machine is in machine_grace). Only exceptions are evaluated, by machine_need; the others are counted by location. If there are more
 -- than :exceptions of them, all machines are evaluated at once, which is faster then. A heartbeat that remained after its
 -- agent was deleted counts among the ages.
 WITH timeouts AS (
@@ -33,10 +32,7 @@ exceptions AS MATERIALIZED (
     UNION ALL
     SELECT machine_id FROM machine_quarantine
     UNION ALL
-    SELECT q.machine_id
-    FROM machine_os_installation_request q
-    JOIN machine_os_installation_report r ON r.machine_id = q.machine_id AND r.generation = q.generation
-    WHERE r.os_installation_result = 'Success'
+    SELECT machine_id FROM machine_os_installation_request
     UNION ALL
     SELECT machine_id FROM machine_grace
     UNION ALL

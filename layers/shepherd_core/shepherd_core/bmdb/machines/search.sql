@@ -11,8 +11,6 @@
 -- :text is the beginning of a machine id or of an address, or a part of a provider id or of the hardware report, where
 -- the serial numbers are. :cause is a part of the cause of a quarantine, or of a failure that the statement failures
 -- counts.
--- state_since: since the machine was last rebooted or given time to come back, if it needs an agent; since the first
--- heartbeat of its agent, if it is running.
 SELECT
     c.*,
     s.state,
@@ -20,8 +18,7 @@ SELECT
     (SELECT agent_started_at FROM machine_agent_started WHERE machine_id = c.machine_id) AS agent_started_at,
     (SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = c.machine_id) AS agent_heartbeat_at,
     n.process AS needs,
-    n.unhealthy_at,
-    n.backoff_until > clock_timestamp() AS backing_off,
+    coalesce(n.backoff_until > clock_timestamp(), false) AS backing_off,
     n.backoff_until,
     n.locked_until IS NOT NULL AS being_worked_on,
     ARRAY(
@@ -126,23 +123,8 @@ FROM (
     ORDER BY e.machine_id
     OFFSET 0
 ) AS c
+CROSS JOIN LATERAL (SELECT * FROM machine_states WHERE machine_id = c.machine_id LIMIT 1) AS s
 LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = c.machine_id AND NOT overdue LIMIT 1) AS n ON true
-CROSS JOIN LATERAL (
-    SELECT x.state, CASE x.state
-        WHEN 'creating' THEN c.machine_created_at
-        WHEN 'quarantined' THEN (SELECT quarantined_at FROM machine_quarantine WHERE machine_id = c.machine_id)
-        WHEN 'installed' THEN (SELECT reported_at FROM machine_os_installation_report WHERE machine_id = c.machine_id)
-        WHEN 'needs_agent' THEN greatest(
-            c.machine_created_at,
-            (SELECT rebooted_at FROM machine_rebooted WHERE machine_id = c.machine_id),
-            (SELECT grace_began_at FROM machine_grace WHERE machine_id = c.machine_id)
-        )
-        WHEN 'unhealthy' THEN n.unhealthy_at
-        WHEN 'running' THEN (SELECT first_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = c.machine_id)
-        ELSE (SELECT agent_started_at FROM machine_agent_started WHERE machine_id = c.machine_id)
-    END AS state_since
-    FROM (SELECT coalesce(n.state, 'creating') AS state) AS x
-) AS s
 WHERE (:states IS NULL OR s.state = ANY(:states))
     AND (:state_older::float8 IS NULL OR s.state_since <= statement_timestamp() - :state_older * interval '1 second')
     AND (:state_younger::float8 IS NULL OR s.state_since >= statement_timestamp() - :state_younger * interval '1 second')

@@ -8,7 +8,7 @@ SELECT
     statement_timestamp() AS now,
     p.provider,
     p.provider_location AS location,
-    q.generation = r.generation AND r.os_installation_result = 'Success' AS installed,
+    e.installed,
     z.quarantined_at,
     z.cause AS quarantine_cause,
     e.process AS needs,
@@ -43,8 +43,6 @@ FROM unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
 JOIN machines m ON m.machine_id = :machine_id
 LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
-LEFT JOIN machine_os_installation_request q ON q.machine_id = m.machine_id
-LEFT JOIN machine_os_installation_report r ON r.machine_id = m.machine_id
 LEFT JOIN machine_grace w ON w.machine_id = m.machine_id
 LEFT JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = m.machine_id LIMIT 1) AS e ON true
 LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = m.machine_id AND process = x.process LIMIT 1) AS n ON true

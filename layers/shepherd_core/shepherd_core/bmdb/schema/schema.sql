@@ -409,8 +409,7 @@ CREATE VIEW machine_need AS
  SELECT p.machine_id,
     p.provider,
         CASE
-            WHEN z.machine_id IS NOT NULL THEN NULL::text
-            WHEN q.generation = r.generation AND r.os_installation_result = 'Success'::text THEN NULL::text
+            WHEN z.machine_id IS NOT NULL OR t.installed THEN NULL::text
             WHEN a.machine_id IS NULL THEN 'ShepherdAgentStart'::text
             ELSE 'ShepherdRecovery'::text
         END AS process,
@@ -428,13 +427,14 @@ CREATE VIEW machine_need AS
     COALESCE(h.agent_heartbeat_at, a.agent_started_at) AS last_heartbeat_at,
     NULLIF(p.provider_location::text, ''::text) AS location,
     z.machine_id IS NOT NULL AS quarantined,
+    t.installed,
     h.report_interval_seconds,
     h.failed_attempts,
     t.heartbeat_timeout,
     t.timeout,
         CASE
             WHEN z.machine_id IS NOT NULL THEN 'quarantined'::text
-            WHEN q.generation = r.generation AND r.os_installation_result = 'Success'::text THEN 'installed'::text
+            WHEN t.installed THEN 'installed'::text
             WHEN a.machine_id IS NULL THEN 'needs_agent'::text
             WHEN (COALESCE(h.agent_heartbeat_at, a.agent_started_at) + t.timeout) <= statement_timestamp() THEN 'unhealthy'::text
             WHEN h.machine_id IS NULL THEN 'starting'::text
@@ -447,11 +447,43 @@ CREATE VIEW machine_need AS
      LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
      LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id
      LEFT JOIN recovery_policy y ON y.provider = p.provider
-     CROSS JOIN LATERAL ( SELECT y.heartbeat_timeout_seconds * '00:00:01'::interval AS heartbeat_timeout,
+     CROSS JOIN LATERAL ( SELECT COALESCE(q.generation = r.generation AND r.os_installation_result = 'Success'::text, false) AS installed,
+            y.heartbeat_timeout_seconds * '00:00:01'::interval AS heartbeat_timeout,
                 CASE
                     WHEN h.machine_id IS NULL THEN y.startup_timeout_seconds
                     ELSE y.heartbeat_timeout_seconds + GREATEST(0::double precision, 2.5::double precision * h.report_interval_seconds::double precision - y.heartbeat_timeout_seconds)
                 END * '00:00:01'::interval AS timeout) t;
+
+CREATE VIEW machine_states AS
+ SELECT m.machine_id,
+    s.state,
+        CASE s.state
+            WHEN 'creating'::text THEN m.machine_created_at
+            WHEN 'needs_agent'::text THEN GREATEST(m.machine_created_at, ( SELECT b.rebooted_at
+               FROM machine_rebooted b
+              WHERE b.machine_id = m.machine_id), ( SELECT w.grace_began_at
+               FROM machine_grace w
+              WHERE w.machine_id = m.machine_id))
+            WHEN 'starting'::text THEN n.last_heartbeat_at
+            WHEN 'running'::text THEN ( SELECT h.first_heartbeat_at
+               FROM machine_agent_heartbeat h
+              WHERE h.machine_id = m.machine_id)
+            WHEN 'unhealthy'::text THEN n.last_heartbeat_at + n.timeout
+            WHEN 'installed'::text THEN ( SELECT r.reported_at
+               FROM machine_os_installation_report r
+              WHERE r.machine_id = m.machine_id)
+            WHEN 'quarantined'::text THEN ( SELECT z.quarantined_at
+               FROM machine_quarantine z
+              WHERE z.machine_id = m.machine_id)
+            ELSE ( SELECT d.decommissioned_at
+               FROM machine_tombstone d
+              WHERE d.machine_id = m.machine_id)
+        END AS state_since
+   FROM machines m
+     LEFT JOIN machine_need n ON n.machine_id = m.machine_id
+     CROSS JOIN LATERAL ( SELECT COALESCE(n.state, ( SELECT lower(d.how) AS lower
+                   FROM machine_tombstone d
+                  WHERE d.machine_id = m.machine_id), 'creating'::text) AS state) s;
 
 CREATE VIEW recovery_exempt_machines AS
  SELECT m.machine_id,

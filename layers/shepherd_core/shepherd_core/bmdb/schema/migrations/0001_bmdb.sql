@@ -478,8 +478,8 @@ SELECT pause_id, machine_id, process, provider, owner, reason, created_at, expir
 FROM pauses
 WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 
--- The process that each provided machine needs, and since when; none (null) in quarantine, or after a successful
--- installation of the requested generation. A heartbeat from before the agent was started says nothing about this
+-- The process that each provided machine needs, and since when; none (null) in quarantine, or if it is installed: the
+-- requested generation was installed successfully. A heartbeat from before the agent was started says nothing about this
 -- agent. While recovery was suspended, a machine may have been unable to report: since is not before the end of the
 -- last suspension, and last_heartbeat_at is the true last heartbeat.
 --
@@ -495,8 +495,7 @@ SELECT
     p.machine_id,
     p.provider,
     CASE
-        WHEN z.machine_id IS NOT NULL THEN NULL
-        WHEN q.generation = r.generation AND r.os_installation_result = 'Success' THEN NULL
+        WHEN z.machine_id IS NOT NULL OR t.installed THEN NULL
         WHEN a.machine_id IS NULL THEN 'ShepherdAgentStart'
         ELSE 'ShepherdRecovery'
     END AS process,
@@ -518,13 +517,14 @@ SELECT
     coalesce(h.agent_heartbeat_at, a.agent_started_at) AS last_heartbeat_at,
     nullif(p.provider_location, '') AS location,
     z.machine_id IS NOT NULL AS quarantined,
+    t.installed,
     h.report_interval_seconds,
     h.failed_attempts,
     t.heartbeat_timeout,
     t.timeout,
     CASE
         WHEN z.machine_id IS NOT NULL THEN 'quarantined'
-        WHEN q.generation = r.generation AND r.os_installation_result = 'Success' THEN 'installed'
+        WHEN t.installed THEN 'installed'
         WHEN a.machine_id IS NULL THEN 'needs_agent'
         WHEN coalesce(h.agent_heartbeat_at, a.agent_started_at) + t.timeout <= statement_timestamp() THEN 'unhealthy'
         WHEN h.machine_id IS NULL THEN 'starting'
@@ -540,6 +540,7 @@ LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id
 LEFT JOIN recovery_policy y ON y.provider = p.provider
 CROSS JOIN LATERAL (
     SELECT
+        coalesce(q.generation = r.generation AND r.os_installation_result = 'Success', false) AS installed,
         y.heartbeat_timeout_seconds * interval '1 second' AS heartbeat_timeout,
         CASE
             WHEN h.machine_id IS NULL THEN y.startup_timeout_seconds
@@ -548,6 +549,37 @@ CROSS JOIN LATERAL (
                 + greatest(0, 2.5::float8 * h.report_interval_seconds - y.heartbeat_timeout_seconds)
         END * interval '1 second' AS timeout
 ) AS t;
+
+-- The state of every machine that there is or was, as in domain/states.py, and since when it has been in it. Lists,
+-- searches and everything that shows one machine read it here. A machine that needs an agent has been in its state since
+-- it was last rebooted or given time to come back; a running one since the first heartbeat of its agent.
+CREATE VIEW machine_states AS
+SELECT
+    m.machine_id,
+    s.state,
+    CASE s.state
+        WHEN 'creating' THEN m.machine_created_at
+        WHEN 'needs_agent' THEN greatest(
+            m.machine_created_at,
+            (SELECT b.rebooted_at FROM machine_rebooted b WHERE b.machine_id = m.machine_id),
+            (SELECT w.grace_began_at FROM machine_grace w WHERE w.machine_id = m.machine_id)
+        )
+        WHEN 'starting' THEN n.last_heartbeat_at
+        WHEN 'running' THEN (SELECT h.first_heartbeat_at FROM machine_agent_heartbeat h WHERE h.machine_id = m.machine_id)
+        WHEN 'unhealthy' THEN n.last_heartbeat_at + n.timeout
+        WHEN 'installed' THEN (SELECT r.reported_at FROM machine_os_installation_report r WHERE r.machine_id = m.machine_id)
+        WHEN 'quarantined' THEN (SELECT z.quarantined_at FROM machine_quarantine z WHERE z.machine_id = m.machine_id)
+        ELSE (SELECT d.decommissioned_at FROM machine_tombstone d WHERE d.machine_id = m.machine_id)
+    END AS state_since
+FROM machines m
+LEFT JOIN machine_need n ON n.machine_id = m.machine_id
+CROSS JOIN LATERAL (
+    SELECT coalesce(
+        n.state,
+        (SELECT lower(d.how) FROM machine_tombstone d WHERE d.machine_id = m.machine_id),
+        'creating'
+    ) AS state
+) AS s;
 
 -- The machines to which suspensions of recovery and SSH outages do not apply now, because an operator's override let
 -- them through.

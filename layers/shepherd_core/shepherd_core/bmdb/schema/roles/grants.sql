@@ -150,6 +150,7 @@ GRANT SELECT, INSERT, DELETE ON machine_provided TO {operator};
 GRANT SELECT, DELETE ON machine_quarantine TO {operator};
 GRANT SELECT, INSERT, UPDATE (rebooted_at, boot_wait_until, had_reported) ON machine_rebooted TO {operator};
 GRANT SELECT, INSERT, UPDATE (accepted_at), DELETE ON machine_release TO {operator};
+GRANT SELECT ON machine_states TO {operator};
 GRANT SELECT, INSERT ON machine_tombstone TO {operator};
 GRANT SELECT, INSERT ON machines TO {operator};
 GRANT SELECT, UPDATE (sent_at), DELETE ON notices TO {operator}; -- lock
