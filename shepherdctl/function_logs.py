@@ -18,7 +18,7 @@ FUNCTIONS = ROLES[:-1]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """A line that a function logged."""
 
     at: datetime
@@ -26,7 +26,7 @@ class Line:
     record: Mapping[str, Any]
 
 
-def lines(source: str, text: str, since: datetime, functions: Sequence[str]) -> Iterator[Line]:
+def lines(source: str, text: str, since: datetime, functions: Sequence[str]) -> Iterator[LogLine]:
     """
     Yield the lines of *functions* that contain *text*, oldest first.
 
@@ -42,11 +42,11 @@ def lines(source: str, text: str, since: datetime, functions: Sequence[str]) -> 
     return heapq.merge(*(_in_group(source, name, text, since) for name in functions), key=_time)
 
 
-def _time(line: Line) -> datetime:
+def _time(line: LogLine) -> datetime:
     return line.at
 
 
-def _in_file(path: Path, text: str) -> Iterator[Line]:
+def _in_file(path: Path, text: str) -> Iterator[LogLine]:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             yield from _records(file, text)
@@ -55,24 +55,24 @@ def _in_file(path: Path, text: str) -> Iterator[Line]:
         raise SourceMissing(message) from error
 
 
-def _records(file: Iterable[str], text: str) -> Iterator[Line]:
+def _records(file: Iterable[str], text: str) -> Iterator[LogLine]:
     for line in file:
         if text in line and (record := record_of(line)) is not None:
             try:
                 at = datetime.fromisoformat(str(record.get("timestamp")))
             except ValueError:
                 continue
-            yield Line(at.astimezone(UTC), str(record.get("loop", "agent-api")), record)
+            yield LogLine(at.astimezone(UTC), str(record.get("loop", "agent-api")), record)
 
 
-def _in_group(stack: str, function: str, text: str, since: datetime) -> Iterator[Line]:
+def _in_group(stack: str, function: str, text: str, since: datetime) -> Iterator[LogLine]:
     group = f"/aws/lambda/{stack}-{function}"
     wanted = {"logGroupName": group, "filterPattern": f'"{text}"', "startTime": int(since.timestamp() * 1000)}
     try:
         for page in aws.client("logs").get_paginator("filter_log_events").paginate(**wanted):
             for event in page["events"]:
                 record = record_of(event["message"]) or {"message": event["message"]}
-                yield Line(datetime.fromtimestamp(event["timestamp"] / 1000, UTC), function, record)
+                yield LogLine(datetime.fromtimestamp(event["timestamp"] / 1000, UTC), function, record)
     except Exception as error:
         fault, name = aws.classify(error)
         if fault is aws.AwsFault.PASSING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from . import __version__
 from .diagnostics import beat_once, describe
 from .messages import takeover_error
-from .refusal import Refusal
+from .refusal import AgentRefusal
 from .reports.endpoint import NotDelivered
 from .takeover import take_over
 
@@ -75,7 +75,7 @@ def main() -> int:
 def _beat_once(machine_id: str, address: str, ca_file: str | None = None) -> int:
     try:
         print(*beat_once(machine_id, address, ca_file), sep="\n")
-    except (Refusal, NotDelivered) as error:
+    except (AgentRefusal, NotDelivered) as error:
         print(f"shepherd-agent: {error}", file=sys.stderr)
         return 1
     return 0
@@ -86,7 +86,7 @@ def _relay(place: str, address: str, served: str, ca_file: str | None = None) ->
 
     try:
         run_relay(place, address, served, ca_file)
-    except Refusal as error:
+    except AgentRefusal as error:
         print(f"shepherd-agent: {error}", file=sys.stderr)
     return 1
 
@@ -94,7 +94,7 @@ def _relay(place: str, address: str, served: str, ca_file: str | None = None) ->
 def _take_over() -> int:
     try:
         take_over(sys.stdin.buffer, sys.stdout.buffer, str(Path(sys.argv[0]).resolve()))
-    except Refusal as refusal:
+    except AgentRefusal as refusal:
         print(f"shepherd-agent: {refusal}", file=sys.stderr)
         sys.stdout.buffer.write(takeover_error(str(refusal)))
     return 1

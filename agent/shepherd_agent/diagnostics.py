@@ -13,7 +13,7 @@ from .ed25519 import SEED_LENGTH, PrivateKey
 from .hardware.kernel import Kernel
 from .hardware.report import hardware_report
 from .messages import HeartbeatResponse, heartbeat_request
-from .refusal import Refusal
+from .refusal import AgentRefusal
 from .reports.endpoint import Endpoint, NotDelivered
 from .reports.reporter import Reporter
 
@@ -38,7 +38,7 @@ def beat_once(machine_id: str, address: str, ca_file: str | None) -> Sequence[st
     Send one heartbeat with a new key and return the result as lines of text.
 
     Raises:
-        Refusal: an argument is not valid.
+        AgentRefusal: an argument is not valid.
         NotDelivered: the endpoint did not accept the heartbeat.
     """
     endpoint = Endpoint(address, certificate(ca_file) if ca_file else b"")
@@ -57,10 +57,10 @@ def certificate(path: str) -> bytes:
     Return the certificate in the file *path*, PEM or DER, in DER.
 
     Raises:
-        Refusal: it cannot be read.
+        AgentRefusal: it cannot be read.
     """
     try:
         content = Path(path).read_bytes()
         return ssl.PEM_cert_to_DER_cert(content.decode()) if content.startswith(_BEGIN) else content
     except (OSError, ValueError) as error:
-        raise Refusal(f"the CA cannot be read: {error}") from error
+        raise AgentRefusal(f"the CA cannot be read: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from .refusal import Refusal
+from .refusal import AgentRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,7 @@ def seconds_from(environment: Mapping[str, str], variable: str, default: float) 
     Return the value of *variable* in seconds, or *default* if it is not set.
 
     Raises:
-        Refusal: the value is not a positive number.
+        AgentRefusal: the value is not a positive number.
     """
     text = environment.get(variable, "") or str(default)
     try:
@@ -24,5 +24,5 @@ def seconds_from(environment: Mapping[str, str], variable: str, default: float) 
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise Refusal(f"{variable} is {text!r}; set it to a positive number of seconds")
+        raise AgentRefusal(f"{variable} is {text!r}; set it to a positive number of seconds")
     return seconds

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from .ed25519 import KEY_LENGTH
-from .refusal import Refusal
+from .refusal import AgentRefusal
 from .wire import field, fields, integer, signed
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class TakeoverInit:
         Decode *message*; unknown fields are ignored.
 
         Raises:
-            Refusal: *message* is not a TakeoverInit, or names no machine or no endpoint; or it has keys for
+            AgentRefusal: *message* is not a TakeoverInit, or names no machine or no endpoint; or it has keys for
                 installations, and one is not a key, or no time.
         """
         try:
@@ -54,15 +54,15 @@ class TakeoverInit:
             keys = [key for number, key in fields(message) if number == _INSTALLATION_KEY]
             ca_certificate, time = _last(message, _CA_CERTIFICATE, b""), signed(_last(message, _TIME, 0))
         except ValueError as error:
-            raise Refusal(f"the standard input is not a TakeoverInit: {error}") from error
+            raise AgentRefusal(f"the standard input is not a TakeoverInit: {error}") from error
         for name, content in text.items():
             if not content:
-                raise Refusal(f"the TakeoverInit has no {name}")
+                raise AgentRefusal(f"the TakeoverInit has no {name}")
         installation_keys = tuple(key for key in keys if isinstance(key, bytes) and len(key) == KEY_LENGTH)
         if len(installation_keys) != len(keys):
-            raise Refusal(f"an installation_key of the TakeoverInit is not {KEY_LENGTH} bytes long")
+            raise AgentRefusal(f"an installation_key of the TakeoverInit is not {KEY_LENGTH} bytes long")
         if keys and time <= 0:
-            raise Refusal("the TakeoverInit has an installation_key but no time")
+            raise AgentRefusal("the TakeoverInit has an installation_key but no time")
         return cls(text["machine_id"], text["bmaas_endpoint"], ca_certificate, message, installation_keys, time)
 
 

@@ -9,7 +9,7 @@ import signal
 import time
 from pathlib import Path
 
-from .refusal import Refusal
+from .refusal import AgentRefusal
 
 _KILL_SECONDS = 10
 
@@ -57,14 +57,14 @@ class PidFile:
 
         Raises:
             OSError: the file cannot be written.
-            Refusal: the older agent cannot be killed.
+            AgentRefusal: the older agent cannot be killed.
         """
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         end = time.monotonic() + _KILL_SECONDS
         while not self._lock():
             self._kill_older()
             if time.monotonic() > end:
-                raise Refusal(f"the agent that holds the lock on {path} cannot be killed")
+                raise AgentRefusal(f"the agent that holds the lock on {path} cannot be killed")
             time.sleep(0.02)
         try:
             self.name(os.getpid())

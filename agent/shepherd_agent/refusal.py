@@ -1,5 +1,5 @@
 """The error of a refused takeover."""
 
 
-class Refusal(Exception):
+class AgentRefusal(Exception):
     """The agent does not take over the machine; the text is sent to Shepherd, so it must not contain a secret."""

@@ -15,7 +15,7 @@ from .installation.installer import Installer, time_limit
 from .installation.permit import Permit
 from .messages import RESPONSE_KEY_LENGTH, TakeoverInit, takeover_success
 from .process import PidFile, detach, has_open, keep_memory_private, older_agents
-from .refusal import Refusal
+from .refusal import AgentRefusal
 from .relay.client import RelayClient
 from .reports.endpoint import Endpoint
 from .reports.heartbeat import Heartbeats, send_heartbeats
@@ -41,7 +41,7 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     agent that runs it, so meanwhile that agent is left alone.
 
     Raises:
-        Refusal: nothing was written to *answer*, and no agent was started.
+        AgentRefusal: nothing was written to *answer*, and no agent was started.
     """
     init = TakeoverInit.decode(_read(source))
     endpoint = Endpoint(init.bmaas_endpoint, init.ca_certificate)
@@ -49,7 +49,7 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     limit = time_limit(os.environ)
     installer = Installer(f"{path}.install", limit, Permit(init, f"{path}.generation"))
     if _installs(path, limit):
-        raise Refusal("the running agent carries out an installation: a new one would end it")
+        raise AgentRefusal("the running agent carries out an installation: a new one would end it")
     warnings = []
     if init.ca_certificate and not endpoint.encrypted:
         warnings.append("the ca_certificate is not used, because the endpoint is plain HTTP")
@@ -89,5 +89,5 @@ def _installs(path: str, limit: float) -> bool:
 def _read(source: BinaryIO) -> bytes:
     message = source.read(_LONGEST_INIT + 1)
     if len(message) > _LONGEST_INIT:
-        raise Refusal(f"the standard input is longer than {_LONGEST_INIT} bytes")
+        raise AgentRefusal(f"the standard input is longer than {_LONGEST_INIT} bytes")
     return message

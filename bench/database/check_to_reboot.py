@@ -27,7 +27,7 @@ _CALLS = 3
 """Requests that the provider takes at a time."""
 
 
-class Provider(EquinixProvider):
+class RecordingProvider(EquinixProvider):
     """Records when the provider has accepted a reboot, which is not before the machine was rebooted."""
 
     def __init__(self, settings: EquinixSettings, clock: SystemClock) -> None:
@@ -40,7 +40,7 @@ class Provider(EquinixProvider):
         self.accepted[provider_id] = time.perf_counter()
 
 
-class Recoverer(recoverer.Recoverer):
+class RecordingRecoverer(recoverer.Recoverer):
     """Records when each machine was last checked: the time at which the statement was sent."""
 
     checked: dict[UUID, float]
@@ -95,8 +95,8 @@ def _measured(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
             equinix_key_label="shepherd",
             equinix_max_calls=_CALLS,
         )
-        provider = Provider(settings, clock)
-        loop = Recoverer(
+        provider = RecordingProvider(settings, clock)
+        loop = RecordingRecoverer(
             provider,
             replace(
                 defaults.RULES,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pg8000.native
 
-    from bench.heartbeats.heartbeats import Machine
+    from bench.heartbeats.heartbeats import SigningAgent
 
 _ROOT = Path(__file__).parents[2]
 _CHANGES = """
@@ -51,7 +51,9 @@ class Costs:
     hot_share: float
 
 
-def measure(driver: pg8000.native.Connection, fleet: Sequence[Machine], batch: int) -> tuple[Costs, dict[str, Any]]:
+def measure(
+    driver: pg8000.native.Connection, fleet: Sequence[SigningAgent], batch: int
+) -> tuple[Costs, dict[str, Any]]:
     """Return the figures of *fleet*'s heartbeats in batches of *batch* (1: each alone), and the last answer."""
     rounds = []
     for checkpoint in (True, False):
@@ -75,7 +77,7 @@ def measure(driver: pg8000.native.Connection, fleet: Sequence[Machine], batch: i
     ), answer
 
 
-def _function(driver: pg8000.native.Connection, fleet: Sequence[Machine], batch: int) -> dict[str, Any]:
+def _function(driver: pg8000.native.Connection, fleet: Sequence[SigningAgent], batch: int) -> dict[str, Any]:
     """Return the figures of the function for two heartbeats of each machine, of which the second is measured."""
     lines = []
     warm = 0
@@ -100,7 +102,7 @@ def _position(driver: pg8000.native.Connection) -> int:
     return int(driver.run("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0][0])
 
 
-def _events(fleet: Sequence[Machine], batch: int) -> list[dict[str, Any]]:
+def _events(fleet: Sequence[SigningAgent], batch: int) -> list[dict[str, Any]]:
     if batch == 1:
         return [machine.next_event() for machine in fleet]
     return [_batch([machine.next_event() for machine in fleet[at : at + batch]]) for at in range(0, len(fleet), batch)]

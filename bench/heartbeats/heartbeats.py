@@ -45,7 +45,7 @@ SET agent_heartbeat_at = excluded.agent_heartbeat_at, agent_signed_at = excluded
 _CONTEXT = Context("a-request", "agent_api", float("inf"))
 
 
-class Machine:
+class SigningAgent:
     """An agent that signs in advance."""
 
     def __init__(self, machine_id: str) -> None:
@@ -84,7 +84,7 @@ class Machine:
 class Bench:
     """A fleet, and the ways to record its heartbeats."""
 
-    def __init__(self, machines: Sequence[Machine]) -> None:
+    def __init__(self, machines: Sequence[SigningAgent]) -> None:
         self._machines = machines
         self._signed_at = 0
 
@@ -144,7 +144,7 @@ def measure(*, quick: bool) -> Result:
         )
         driver = administrator(settings)
         plant = f"INSERT INTO machines SELECT FROM generate_series(1, {machines}) RETURNING machine_id"
-        fleet = [Machine(str(row[0])) for row in driver.run(plant)]
+        fleet = [SigningAgent(str(row[0])) for row in driver.run(plant)]
         start = driver.prepare(
             "INSERT INTO machine_agent_started VALUES (:machine_id, clock_timestamp(), :public_key, :public_key)"
         )

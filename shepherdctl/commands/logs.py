@@ -14,7 +14,7 @@ from shepherd_core.settings.deployment import OperatorSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
-from shepherdctl.function_logs import FUNCTIONS, Line, lines
+from shepherdctl.function_logs import FUNCTIONS, LogLine, lines
 from shepherdctl.options import MachineArgument
 from shepherdctl.output.formats import duration, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, note, one_of, table
@@ -64,7 +64,7 @@ def logs(
     with bmdb() as connection:
         machine_id = _machine_id(connection, machine)
         now = server.now(connection)
-    shown: deque[Line] = deque(maxlen=limit)
+    shown: deque[LogLine] = deque(maxlen=limit)
     total = 0
     for line in lines(source, str(machine_id), now - timedelta(seconds=seconds), functions or FUNCTIONS):
         shown.append(line)

@@ -22,7 +22,7 @@ from shepherdctl.console import forms
 from shepherdctl.console.changes.pages import ChangePages
 from shepherdctl.console.changes.pending_changes import Busy, ChangeUnknown, ComparisonLock, PendingChanges
 from shepherdctl.console.forms import FormInvalid, FormRefused
-from shepherdctl.console.guard import STATIC, Guard
+from shepherdctl.console.guard import STATIC, ConsoleGuard
 from shepherdctl.console.pages import fleet, machine, machines, open_work, rendering
 from shepherdctl.console.pages.machines import FilterInvalid, Query
 
@@ -100,7 +100,7 @@ class Console:
             routes += ChangePages(pending, self._bmdb, self._access, self._page).routes()
         handlers: dict[Any, Any] = {kind: self._failed for kind, *_ in _FAILURES}
         handlers |= {HTTPException: self._wrong_address, Exception: self._broken}
-        return Guard(Starlette(routes=routes, exception_handlers=handlers), self._access, self.message)
+        return ConsoleGuard(Starlette(routes=routes, exception_handlers=handlers), self._access, self.message)
 
     def message(
         self, status: int, title: str, advice: str, reason: str = "", *, again: bool = False, known: bool = False

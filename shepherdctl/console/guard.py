@@ -91,7 +91,7 @@ class Access:
         return _equal(text, self.form_token)
 
 
-class Guard:
+class ConsoleGuard:
     """Passes requests to *app* if they are allowed; otherwise *refuse* makes the response."""
 
     def __init__(self, app: ASGIApp, access: Access, refuse: Callable[[int, str, str], Response]) -> None:

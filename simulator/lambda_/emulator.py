@@ -46,7 +46,7 @@ class Emulator(Closeable):
         self._program = _program()
         self._log = log.open("ab")
         self._locks = {name: threading.Lock() for name in functions}
-        self._environments: dict[str, _Environment] = {}
+        self._environments: dict[str, _EmulatorProcess] = {}
 
     def close(self) -> None:
         """Kill every environment, busy or not."""
@@ -68,7 +68,7 @@ class Emulator(Closeable):
         return Invocation.answered(name, time.monotonic() - began, answer.decode(errors="replace"))
 
 
-class _Environment:
+class _EmulatorProcess:
     """A process of the emulator, which restarts the process of the function after it had to kill it."""
 
     def __init__(self, program: Path, name: str, config: FunctionConfig, log: IO[bytes]) -> None:
@@ -130,9 +130,9 @@ class _Environment:
         self._process.wait()
 
 
-def _started(program: Path, name: str, config: FunctionConfig, log: IO[bytes]) -> _Environment:
+def _started(program: Path, name: str, config: FunctionConfig, log: IO[bytes]) -> _EmulatorProcess:
     for _ in range(_ATTEMPTS):
-        environment = _Environment(program, name, config, log)
+        environment = _EmulatorProcess(program, name, config, log)
         if environment.answers():
             return environment
         environment.kill()  # another process took one of its ports

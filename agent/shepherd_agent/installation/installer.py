@@ -35,7 +35,7 @@ def time_limit(environment: Mapping[str, str]) -> float:
     Return the time limit of an installation, in seconds.
 
     Raises:
-        Refusal: see ``seconds_from``.
+        AgentRefusal: see ``seconds_from``.
     """
     return seconds_from(environment, LIMIT_VARIABLE, _LIMIT)
 

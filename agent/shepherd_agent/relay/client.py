@@ -14,7 +14,7 @@ from base64 import b64decode
 from http.client import HTTPException
 from typing import TYPE_CHECKING
 
-from ..reports.connection import Line
+from ..reports.connection import EndpointChannel
 from ..reports.reporter import SIGNATURE_HEADER, TIME_HEADER
 from .times import ANSWER_SECONDS, collect_seconds
 
@@ -97,7 +97,7 @@ class RelayClient:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         end = time.monotonic() + collect + self._seconds
         try:
-            connection = Line(host.strip("[]"), int(port), None).connect(end)
+            connection = EndpointChannel(host.strip("[]"), int(port), None).connect(end)
             try:
                 request = "\r\n".join([*lines, "\r\n"]).encode("ascii") + message
                 response, body = connection.exchange(request, end, _LONGEST_ANSWER + 1)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..diagnostics import certificate
-from ..refusal import Refusal
+from ..refusal import AgentRefusal
 from ..reports.endpoint import Endpoint
 from ..reports.reporter import MACHINE_HEADER, SIGNATURE_HEADER, TIME_HEADER
 from .batch import Away, Batches
@@ -50,7 +50,7 @@ def run_relay(place: str, address: str, served: str, ca_file: str | None = None)
     *served* are the networks whose machines are answered, separated by commas.
 
     Raises:
-        Refusal: an argument is not valid, or the address cannot be listened at.
+        AgentRefusal: an argument is not valid, or the address cannot be listened at.
     """
     host, _, port = place.rpartition(":")
     try:
@@ -58,18 +58,18 @@ def run_relay(place: str, address: str, served: str, ca_file: str | None = None)
         number = int(port)
         networks = [ipaddress.ip_network(network.strip()) for network in served.split(",")]
     except ValueError as error:
-        raise Refusal(f"the relay needs ADDRESS:PORT and networks such as 10.0.0.0/24: {error}") from error
+        raise AgentRefusal(f"the relay needs ADDRESS:PORT and networks such as 10.0.0.0/24: {error}") from error
     ca_certificate = certificate(ca_file) if ca_file else b""
     Endpoint(address, ca_certificate)  # refuse a wrong address now, not with the first batch
     try:
         asyncio.run(_serve(host.strip("[]"), number, lambda: Endpoint(address, ca_certificate), networks))
     except (OSError, OverflowError) as error:
-        raise Refusal(f"the relay cannot listen at {place}: {error}") from error
-    raise Refusal("the relay ended")
+        raise AgentRefusal(f"the relay cannot listen at {place}: {error}") from error
+    raise AgentRefusal("the relay ended")
 
 
 async def _serve(host: str, port: int, make_endpoint: Callable[[], Endpoint], networks: Sequence[Network]) -> None:
-    relay = Relay(Batches(make_endpoint), networks)
+    relay = RelayServer(Batches(make_endpoint), networks)
     server = await asyncio.start_server(relay.serve, host, port, limit=_LONGEST_HEAD, backlog=_MOST_CONNECTIONS)
     print("shepherd-agent: relay at", *(_place(sock.getsockname()) for sock in server.sockets), flush=True)
     await server.serve_forever()
@@ -79,7 +79,7 @@ def _place(name: tuple[str, int]) -> str:
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
 
-class Relay:
+class RelayServer:
     """The connections of a relay."""
 
     def __init__(self, batches: Batches, networks: Sequence[Network]) -> None:

@@ -16,7 +16,7 @@ _VERIFY_SECONDS = 86_400
 """How long a connection or a TLS session is used before the certificate is verified again."""
 
 
-class Connection:
+class EndpointConnection:
     """One connection."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -68,7 +68,7 @@ class Connection:
         return False
 
 
-class Line:
+class EndpointChannel:
     """The way to one endpoint: the connection that is kept, and the TLS session to resume."""
 
     def __init__(
@@ -78,13 +78,13 @@ class Line:
         self._port = port
         self._tls = tls
         self._verify_seconds = verify_seconds
-        self._kept: Connection | None = None
+        self._kept: EndpointConnection | None = None
         self._session: ssl.SSLSession | None = None
         self._verified_at = -math.inf
         self._longest_idle = math.inf
         self._lookup: SimpleQueue[list[Any] | Exception] | None = None
 
-    def kept(self) -> Connection | None:
+    def kept(self) -> EndpointConnection | None:
         """Return the kept connection if it can be used. The caller passes it to ``keep`` or ``drop``."""
         kept, self._kept = self._kept, None
         if kept is None or (kept.take() and kept.idle_seconds < self._longest_idle and not self._unverified()):
@@ -92,7 +92,7 @@ class Line:
         kept.sock.close()
         return None
 
-    def connect(self, end: float) -> Connection:
+    def connect(self, end: float) -> EndpointConnection:
         """
         Return a new connection to the first address of the host that takes one before *end*.
 
@@ -113,7 +113,7 @@ class Line:
                     sock = self._tls.wrap_socket(
                         sock, server_hostname=self._host, session=self._session, do_handshake_on_connect=False
                     )
-                return Connection(sock)
+                return EndpointConnection(sock)
             except OSError as error:
                 sock.close()
                 failure = error
@@ -139,7 +139,7 @@ class Line:
             raise found
         return found
 
-    def keep(self, connection: Connection, *, reusable: bool) -> None:
+    def keep(self, connection: EndpointConnection, *, reusable: bool) -> None:
         """Keep *connection*, which has answered, if it is *reusable*, and its TLS session for a later one."""
         if isinstance(connection.sock, ssl.SSLSocket):
             if not connection.sock.session_reused:
@@ -151,7 +151,7 @@ class Line:
         else:
             connection.sock.close()
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: EndpointConnection) -> None:
         """Close *connection*, which failed; the next one resumes no TLS session."""
         connection.sock.close()
         self._session = None

@@ -9,8 +9,8 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from ..refusal import Refusal
-from .connection import Connection, Line
+from ..refusal import AgentRefusal
+from .connection import EndpointChannel, EndpointConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ class Endpoint:
         *ca_certificate*, in DER, is the only CA to trust; empty: those of the system. A message may take *seconds*.
 
         Raises:
-            Refusal: the address or the certificate is not valid.
+            AgentRefusal: the address or the certificate is not valid.
         """
         # Check the address now: after the takeover, Shepherd reads no more errors.
         try:
@@ -67,15 +67,15 @@ class Endpoint:
             self._host, self._port = parts.hostname or "", parts.port
             self._host.encode("idna")
         except ValueError as error:
-            raise Refusal(f"the bmaas_endpoint is not an address: {error}") from error
+            raise AgentRefusal(f"the bmaas_endpoint is not an address: {error}") from error
         if not self._host or parts.scheme not in ("http", "https"):
-            raise Refusal("the bmaas_endpoint is neither host:port nor an http or https URL")
+            raise AgentRefusal("the bmaas_endpoint is neither host:port nor an http or https URL")
         if "@" in parts.netloc or parts.query or parts.fragment:
-            raise Refusal("the bmaas_endpoint must not have a user, a query or a fragment")
+            raise AgentRefusal("the bmaas_endpoint must not have a user, a query or a fragment")
         if not (address.isascii() and address.isprintable()) or " " in address:
-            raise Refusal("the bmaas_endpoint has characters that are not valid in an address")
+            raise AgentRefusal("the bmaas_endpoint has characters that are not valid in an address")
         if parts.scheme == "http" and not _loopback(self._host):
-            raise Refusal("the bmaas_endpoint must be https, unless it is on this machine itself")
+            raise AgentRefusal("the bmaas_endpoint must be https, unless it is on this machine itself")
         self.address = address
         self.seconds = seconds
         usual = _PORTS[parts.scheme]
@@ -83,7 +83,7 @@ class Endpoint:
         self._path = parts.path.rstrip("/")
         self._own_ca = bool(ca_certificate)
         self._tls = _tls(ca_certificate) if parts.scheme == "https" else None
-        self._line = Line(self._host, usual if self._port is None else self._port, self._tls)
+        self._channel = EndpointChannel(self._host, usual if self._port is None else self._port, self._tls)
 
     def untimely(self, now: float) -> str:
         """Return why the CA is not valid at *now*, in seconds since the Unix epoch; empty if it is."""
@@ -122,11 +122,11 @@ class Endpoint:
 
     def close(self) -> None:
         """Close the connection that is kept, if there is one. Messages may still be sent."""
-        self._line.close()
+        self._channel.close()
 
     def _post(self, method: str, message: bytes, headers: Callable[[], Mapping[str, str]], end: float) -> Answer:
         request = self._request(method, message, headers())
-        kept, silent = self._line.kept(), False
+        kept, silent = self._channel.kept(), False
         if kept is not None:
             limit = time.monotonic() + self.seconds * _KEPT_SHARE
             try:
@@ -134,21 +134,21 @@ class Endpoint:
             except (OSError, HTTPException):
                 silent = time.monotonic() >= limit
                 request = self._request(method, message, headers())
-        answer = self._exchange(self._line.connect(end), request, end)
+        answer = self._exchange(self._channel.connect(end), request, end)
         if kept is not None and silent:
-            self._line.forgotten_after(kept.idle_seconds)
+            self._channel.forgotten_after(kept.idle_seconds)
         return answer
 
-    def _exchange(self, connection: Connection, request: bytes, end: float) -> Answer:
+    def _exchange(self, connection: EndpointConnection, request: bytes, end: float) -> Answer:
         try:
             response, body = connection.exchange(request, end, _LONGEST_ANSWER + 1)
         except BaseException:
-            self._line.drop(connection)
+            self._channel.drop(connection)
             raise
         if len(body) > _LONGEST_ANSWER:
-            self._line.drop(connection)
+            self._channel.drop(connection)
             raise NotDelivered(f"the answer is longer than {_LONGEST_ANSWER} bytes", answered=True)
-        self._line.keep(connection, reusable=not response.will_close)
+        self._channel.keep(connection, reusable=not response.will_close)
         return Answer(response.status, f"{response.status} {response.reason}", response.headers, body)
 
     def _request(self, method: str, message: bytes, headers: Mapping[str, str]) -> bytes:
@@ -175,5 +175,5 @@ def _tls(ca_certificate: bytes) -> ssl.SSLContext:
     try:
         context.load_verify_locations(cadata=ca_certificate)
     except ssl.SSLError as error:
-        raise Refusal(f"the ca_certificate is not a certificate in DER: {error}") from error
+        raise AgentRefusal(f"the ca_certificate is not a certificate in DER: {error}") from error
     return context

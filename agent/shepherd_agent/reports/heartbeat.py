@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..messages import HeartbeatResponse, heartbeat_request
 from .endpoint import NotDelivered
-from .reporter import Refused, Taken, TooOften, Unauthorized
+from .reporter import MessageRefused, Taken, TooOften, Unauthorized
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -95,7 +95,7 @@ class Heartbeats:
                 response = HeartbeatResponse.decode(answer)
             except ValueError as error:
                 raise NotDelivered(f"the answer is not a HeartbeatResponse: {error}", answered=True) from error
-        except Refused:
+        except MessageRefused:
             self._reported(hardware, installation)
             raise
         except NotDelivered as error:

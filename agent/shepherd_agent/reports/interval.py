@@ -28,7 +28,7 @@ class Interval:
         One in the environment that is shorter than 10 seconds is also the shortest that the endpoint may set.
 
         Raises:
-            Refusal: see ``seconds_from``.
+            AgentRefusal: see ``seconds_from``.
         """
         self._record = record
         given = bool(environment.get(INTERVAL_VARIABLE))

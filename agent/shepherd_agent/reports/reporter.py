@@ -28,7 +28,7 @@ def milliseconds() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Refused(NotDelivered):
+class MessageRefused(NotDelivered):
     """The endpoint refuses this message, and would refuse it again."""
 
 
@@ -44,7 +44,7 @@ class Unauthorized(NotDelivered):
     """The endpoint does not accept the signature: our clock is wrong, or it has the key of another agent."""
 
 
-class Clock:
+class EndpointClock:
     """Milliseconds since the Unix epoch, by the endpoint's clock as far as it is known; strictly increasing."""
 
     def __init__(self, now: Callable[[], int]) -> None:
@@ -85,7 +85,7 @@ class Reporter:
         self.endpoint = endpoint
         """The endpoint in use."""
         self._key = key
-        self._clock = Clock(now)
+        self._clock = EndpointClock(now)
         self._relay = relay
 
     def send(self, method: str, message: bytes) -> bytes:
@@ -94,7 +94,7 @@ class Reporter:
 
         Raises:
             Unauthorized: the signature was not accepted; the clock is adjusted. Send the message again after a pause.
-            Refused: the endpoint refuses this message; do not send it again.
+            MessageRefused: the endpoint refuses this message; do not send it again.
             TooOften: the endpoint accepts such messages less often; leave out what can wait. If it is Taken, nothing
                 was lost.
             NotDelivered: the endpoint was not reached, or answered another error.
@@ -114,7 +114,9 @@ class Reporter:
         if answer.status == _TOO_OFTEN:
             # AWS answers with this status as well, but without Shepherd's time.
             raise (Taken if TIME_HEADER in answer.headers else TooOften)(answer.reason, answered=True)
-        raise (Refused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(answer.reason, answered=True)
+        raise (MessageRefused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(
+            answer.reason, answered=True
+        )
 
     def try_at(self, endpoint: Endpoint, method: str, message: bytes) -> bytes:
         """

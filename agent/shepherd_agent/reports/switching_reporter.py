@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..messages import named_endpoint
-from ..refusal import Refusal
+from ..refusal import AgentRefusal
 from .endpoint import Endpoint, NotDelivered
 from .reporter import Reporter
 
@@ -106,7 +106,7 @@ class SwitchingReporter(Reporter):
             return None
         try:
             endpoint = Endpoint(address, self._ca_certificate, self._first.seconds)
-        except Refusal:
+        except AgentRefusal:
             return None
         return endpoint if endpoint.encrypted or not self._first.encrypted else None
 

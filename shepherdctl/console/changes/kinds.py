@@ -11,7 +11,7 @@ from shepherdctl.console.forms import FormInvalid
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from shepherdctl.console.changes.plans import Asked, Plan
+    from shepherdctl.console.changes.plans import Asked, ChangePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Kind:
     title: str
     text: str
     """What the change does, for operators."""
-    plan: Callable[[Asked], Plan]
+    plan: Callable[[Asked], ChangePlan]
     subject: str
     """The field that says what is changed."""
     fields: tuple[str, ...] = ()

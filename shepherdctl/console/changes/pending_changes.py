@@ -20,7 +20,7 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import CommitUnknown
 
 from shepherdctl.console.changes.kinds import Kind, kind_of
-from shepherdctl.console.changes.plans import Asked, Plan, Shown
+from shepherdctl.console.changes.plans import Asked, ChangePlan, Shown
 from shepherdctl.console.forms import FormInvalid
 from shepherdctl.output.printing import note
 
@@ -69,7 +69,7 @@ class Change:
     """One change, from its dry run on."""
 
     kind: Kind
-    plan: Plan
+    plan: ChangePlan
     subject: str
     """The machine, pause or provider id; "": none."""
     shown: Shown
@@ -163,7 +163,7 @@ class PendingChanges:
             return None, "It would now do something else than the dry run showed. Nothing was changed. Begin again."
         return self._run(change.plan, dry_run=False), None
 
-    def _run(self, plan: Plan, *, dry_run: bool) -> Shown:
+    def _run(self, plan: ChangePlan, *, dry_run: bool) -> Shown:
         if not plan.two_phase:
             return plan.run(dry_run)
         with self._comparison_lock():

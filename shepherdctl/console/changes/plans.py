@@ -43,7 +43,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChangePlan:
     """A change that is ready to be run."""
 
     command: str
@@ -88,7 +88,7 @@ def command(words: str, *names: object, **options: object) -> str:
     return "shepherdctl " + shlex.join(given)
 
 
-def pause(asked: Asked) -> Plan:
+def pause(asked: Asked) -> ChangePlan:
     """Return the plan to pause a machine, a provider or a loop, or everything."""
     machine_id = forms.optional(asked.form, "machine", forms.uuid)
     process = forms.optional(asked.form, "loop", process_of_loop)
@@ -119,10 +119,10 @@ def pause(asked: Asked) -> Plan:
 
     everything = not (machine_id or process or provider)
     given = {"machine": machine_id, "loop": asked.form.get("loop"), "provider": provider, "all": everything}
-    return Plan(command("pause", **given, **{"for": asked.form.get("for")}, reason=reason), run)
+    return ChangePlan(command("pause", **given, **{"for": asked.form.get("for")}, reason=reason), run)
 
 
-def resume(asked: Asked) -> Plan:
+def resume(asked: Asked) -> ChangePlan:
     """Return the plan to end a pause."""
     pause_id = forms.required(asked.form, "pause", forms.uuid)
 
@@ -136,10 +136,10 @@ def resume(asked: Asked) -> Plan:
         rows = [(scope_in_words(one), one["owner"], one["created_at"], one["reason"]) for one in ended]
         return Shown(("Scope", "By", "Created", "Reason"), rows, note, bool(ended))
 
-    return Plan(command("resume", pause_id), run)
+    return ChangePlan(command("resume", pause_id), run)
 
 
-def retry(asked: Asked) -> Plan:
+def retry(asked: Asked) -> ChangePlan:
     """Return the plan to end the backoffs of a machine."""
     machine_id, reason = asked.machine_id, asked.reason
     process = forms.optional(asked.form, "loop", process_of_loop)
@@ -153,10 +153,10 @@ def retry(asked: Asked) -> Plan:
         note = "" if ended else "No backoff is in force."
         return Shown(("Loop", "Was to end", "Cause"), rows, note, bool(ended))
 
-    return Plan(command("machine retry", machine_id, loop=asked.form.get("loop"), reason=reason), run)
+    return ChangePlan(command("machine retry", machine_id, loop=asked.form.get("loop"), reason=reason), run)
 
 
-def unquarantine(asked: Asked) -> Plan:
+def unquarantine(asked: Asked) -> ChangePlan:
     """Return the plan to end the quarantine of a machine."""
     machine_id, reason = asked.machine_id, asked.reason
 
@@ -165,4 +165,4 @@ def unquarantine(asked: Asked) -> Plan:
             ended = actions.unquarantine(connection, machine_id, owner=asked.operator, reason=reason, dry_run=dry_run)
         return Shown(("Machine", "Quarantined", "Cause"), [(machine_id, ended["quarantined_at"], ended["cause"])])
 
-    return Plan(command("machine unquarantine", machine_id, reason=reason), run)
+    return ChangePlan(command("machine unquarantine", machine_id, reason=reason), run)

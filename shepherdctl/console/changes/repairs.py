@@ -13,7 +13,7 @@ from shepherd_core.wiring import operators
 
 from shepherdctl import actions
 from shepherdctl.console import forms
-from shepherdctl.console.changes.plans import Asked, Plan, Shown, command
+from shepherdctl.console.changes.plans import Asked, ChangePlan, Shown, command
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.output.printing import one_of
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def _repair(
     asked: Asked, line: str, action: Callable[[DriftRepair], OperatorAction], *, ask_for_one: bool = False
-) -> Plan:
+) -> ChangePlan:
     """Return the plan of *action*; the first comparison of its dry run is also the first of the change itself."""
     interval = forms.interval(asked.form)
     compared: list[Comparison] = []
@@ -43,7 +43,7 @@ def _repair(
             compared.append(actions.compare(repair))
             return _outcomes(actions.dry_run(repair, wanted, compared[-1]), ask_for_one=ask_for_one)
 
-    return Plan(f"{line} --interval {interval:.0f}", run, two_phase=True)
+    return ChangePlan(f"{line} --interval {interval:.0f}", run, two_phase=True)
 
 
 def _outcomes(outcomes: Sequence[ActionOutcome], *, ask_for_one: bool = False) -> Shown:
@@ -55,7 +55,7 @@ def _outcomes(outcomes: Sequence[ActionOutcome], *, ask_for_one: bool = False) -
     )
 
 
-def adopt(asked: Asked) -> Plan:
+def adopt(asked: Asked) -> ChangePlan:
     """Return the plan to adopt a machine."""
     name = ProviderId(forms.required(asked.form, "provider_id", str))
     kind = DriftKind(forms.required(asked.form, "class", one_of(*actions.ADOPTABLE)))
@@ -63,14 +63,14 @@ def adopt(asked: Asked) -> Plan:
     return _repair(asked, line, lambda repair: Adopt((name,), kind, repair.max_machines, asked.operator))
 
 
-def forget(asked: Asked) -> Plan:
+def forget(asked: Asked) -> ChangePlan:
     """Return the plan to forget a machine."""
     machine_id, order = asked.machine_id, asked.order
     line = command("machine forget", machine_id, reason=order.reason)
     return _repair(asked, line, lambda _: Forget((machine_id,), order))
 
 
-def release(asked: Asked) -> Plan:
+def release(asked: Asked) -> ChangePlan:
     """Return the plan to release a machine."""
     machine_id, order = asked.machine_id, asked.order
     flag = order.despite_heartbeat
@@ -83,7 +83,7 @@ def release(asked: Asked) -> Plan:
     )
 
 
-def cancel_release(asked: Asked) -> Plan:
+def cancel_release(asked: Asked) -> ChangePlan:
     """Return the plan to cancel the release of a machine."""
     machine_id, order = asked.machine_id, asked.order
     line = command("machine release", machine_id, cancel=True, reason=order.reason)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from simulator.providers.equinix.records import DeviceRecord, KeyRecord, ReservationRecord, metro_of
-from simulator.providers.kit.machines import Refused
+from simulator.providers.kit.machines import RequestRefused
 from simulator.providers.kit.rest import Call, Page
 
 Json = dict[str, Any]
@@ -39,12 +39,12 @@ class Objects:
         Return the reservation that a new device goes to.
 
         Raises:
-            Refused: it does not exist, is not free, or has another place or plan than the request.
+            RequestRefused: it does not exist, is not free, or has another place or plan than the request.
         """
         identity = wanted["hardware_reservation_id"]
         name = f"hardware_reservation_id: hardware reservation {identity}"
         if (reservation := self._reservations.get(identity)) is None:
-            raise Refused(422, f"{name} does not exist")
+            raise RequestRefused(422, f"{name} does not exist")
         metro = metro_of(reservation.facility)
         objections = {
             f"{name} is already in use": self.occupant(identity) is not None,
@@ -53,7 +53,7 @@ class Objects:
             f"metro: {name} is in {metro!r}": wanted["metro"] not in (metro, "any"),
         }
         if any(objections.values()):
-            raise Refused(422, *(text for text, holds in objections.items() if holds))
+            raise RequestRefused(422, *(text for text, holds in objections.items() if holds))
         return reservation
 
     def device(self, device: DeviceRecord) -> Json:

@@ -21,7 +21,7 @@ from simulator.providers.equinix.records import DeviceRecord, Devices, KeyRecord
 from simulator.providers.kit.credentials import in_header
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import HttpRequest, Reply
-from simulator.providers.kit.machines import Options, Refused, States
+from simulator.providers.kit.machines import Options, RequestRefused, States
 from simulator.providers.kit.rest import Call, RestApi, route
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class EquinixApi(RestApi):
         """Look for the key in a header of its own."""
         return in_header("X-Auth-Token")(http, self.secret)
 
-    def error(self, refused: Refused) -> Json:
+    def error(self, refused: RequestRefused) -> Json:
         """Return the body of an error; errors that come before the operation have another form."""
         if refused.status in (401, 429, 500):
             return {"error": "; ".join(refused.messages)}
@@ -162,7 +162,7 @@ class EquinixApi(RestApi):
         """Begin an action: accepted at once, carried out later."""
         device, wanted = _found(self.machines.all, device_id), _body(call)
         if wanted.get("type") not in ("reboot", "reinstall"):
-            raise Refused(422, f"type: {wanted.get('type')!r} is not an action")
+            raise RequestRefused(422, f"type: {wanted.get('type')!r} is not an action")
         system = _operating_system(wanted.get("operating_system", device.operating_system))
         self.machines.act(device, wanted["type"])
         device.operating_system = system
@@ -176,7 +176,7 @@ class EquinixApi(RestApi):
         system, reservation = _operating_system(wanted["operating_system"]), self._objects().free(wanted)
         named = wanted.get("project_ssh_keys", [])
         if unknown := [each for each in named if each not in self._keys]:
-            raise Refused(422, f"project_ssh_keys: {unknown[0]!r} is not a key of the project")
+            raise RequestRefused(422, f"project_ssh_keys: {unknown[0]!r} is not a key of the project")
         # The key trap: a device gets every key if the request names none.
         keys = [key for key in self._keys.values() if not named or key.id in named]
         device = self._made(wanted["hostname"], reservation, reservation.id, wanted.get("tags", []), keys)
@@ -198,9 +198,9 @@ class EquinixApi(RestApi):
         self._check_project(project_id)
         wanted = _body(call, "label", "key")
         if not wanted["key"].startswith("ssh-"):
-            raise Refused(422, "key: is not an SSH public key")
+            raise RequestRefused(422, "key: is not an SSH public key")
         if any(key.key.split()[1] == wanted["key"].split()[1] for key in self._keys.values()):
-            raise Refused(422, "key: has already been taken")
+            raise RequestRefused(422, "key: has already been taken")
         key = KeyRecord(id=self.machines.new_id(), label=wanted["label"], key=wanted["key"].strip())
         self._keys[key.id] = key
         return Reply(status=201, body=key_json(key))
@@ -214,7 +214,7 @@ class EquinixApi(RestApi):
 
     def _check_project(self, project_id: str) -> None:
         if project_id != self._project_id:
-            raise Refused(404, "Not found")
+            raise RequestRefused(404, "Not found")
 
     def _listing(self, call: Call, project_id: str, name: str, items: Sequence[T], body: Callable[[T], Json]) -> Json:
         """Return the page of *items* that *call* asks for, each shown by *body*."""
@@ -245,7 +245,7 @@ class EquinixApi(RestApi):
 
 def _found(records: dict[str, T], identity: str) -> T:
     if identity not in records:
-        raise Refused(404, "Not found")
+        raise RequestRefused(404, "Not found")
     return records[identity]
 
 
@@ -254,15 +254,15 @@ def _body(call: Call, *required: str) -> Json:
     Return the object in the body.
 
     Raises:
-        Refused: there is none, or one of the *required* texts is missing.
+        RequestRefused: there is none, or one of the *required* texts is missing.
     """
     body = call.body if isinstance(call.body, dict) else {}
     if missing := [name for name in required if not body.get(name) or not isinstance(body[name], str)]:
-        raise Refused(422, *(f"{name}: is required" for name in missing))
+        raise RequestRefused(422, *(f"{name}: is required" for name in missing))
     return body
 
 
 def _operating_system(slug: str) -> str:
     if slug not in _OPERATING_SYSTEMS:
-        raise Refused(422, f"operating_system: {slug!r} is not a valid operating system")
+        raise RequestRefused(422, f"operating_system: {slug!r} is not a valid operating system")
     return slug

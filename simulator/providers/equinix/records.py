@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulator.providers.kit.machines import FakeMachine, FakeMachines, Refused
+from simulator.providers.kit.machines import FakeMachine, FakeMachines, RequestRefused
 
 
 @dataclass(kw_only=True)
@@ -51,15 +51,15 @@ class Devices(FakeMachines[DeviceRecord]):
         Begin to delete a device.
 
         Raises:
-            Refused: it is being made or deleted.
+            RequestRefused: it is being made or deleted.
         """
         if machine.state in ("queued", "provisioning", "reinstalling", "deprovisioning"):
             raise self.objection(machine, "delete")
         super().delete(machine)
 
-    def objection(self, machine: DeviceRecord, action: str) -> Refused:
+    def objection(self, machine: DeviceRecord, action: str) -> RequestRefused:
         """Return the answer to an action that the state of a device does not allow."""
-        return Refused(422, f"Cannot {action} a device that is {machine.state}")
+        return RequestRefused(422, f"Cannot {action} a device that is {machine.state}")
 
 
 def metro_of(facility: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.providers.kit.machines import Refused
+from simulator.providers.kit.machines import RequestRefused
 
 Json = dict[str, Any]
 
@@ -29,7 +29,7 @@ _STATUS = {
 """By code, where it is not 404."""
 
 
-class RobotRefused(Refused):
+class RobotRefused(RequestRefused):
     """The answer is an error with this code, and nothing has changed."""
 
     def __init__(self, code: str, **more: list[str] | int) -> None:

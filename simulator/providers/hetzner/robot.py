@@ -32,7 +32,7 @@ from simulator.providers.hetzner.objects import (
 )
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import Reply
-from simulator.providers.kit.machines import Options, Refused
+from simulator.providers.kit.machines import Options, RequestRefused
 from simulator.providers.kit.rest import Call, RestApi, route
 
 __all__ = ["HetznerRobot", "RobotOptions"]
@@ -76,7 +76,7 @@ class HetznerRobot(RestApi):
             server.ip = racked if server.ip == "" else server.ip
             self._servers[server.number] = server
 
-    def error(self, refused: Refused) -> Any:
+    def error(self, refused: RequestRefused) -> Any:
         """See ``RestApi``."""
         code, more = (refused.code, refused.more) if isinstance(refused, RobotRefused) else ("NOT_FOUND", {})
         return {"error": {"status": refused.status, "code": code, "message": code.lower(), **more}}

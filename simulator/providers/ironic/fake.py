@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from simulator.environment.faults import Shrink
 from simulator.providers.ironic.api import IronicApi, Json
 from simulator.providers.kit.http_server import Reply
-from simulator.providers.kit.machines import Refused
+from simulator.providers.kit.machines import RequestRefused
 from simulator.providers.kit.rest import Call, route
 
 _POWER = {"power on": "power on", "power off": "power off", "rebooting": "power on", "soft rebooting": "power on"}
@@ -50,14 +50,14 @@ class FakeIronic(IronicApi):
         if not self.logged_in(call.http):
             return Reply(status=401, body={"error": {"message": "Incorrect username or password", "code": 401}})
         if operation is None:
-            raise Refused(404, "The resource could not be found.")
+            raise RequestRefused(404, "The resource could not be found.")
         if call.http.headers.get("X-OpenStack-Ironic-API-Version", "1.1") not in _VERSIONS:
-            raise Refused(406, "the minor version is not supported by this service")
+            raise RequestRefused(406, "the minor version is not supported by this service")
         with self.machines.lock:
             reply: Reply = operation(call, *segments)
         return reply
 
-    def error(self, refused: Refused) -> Json:
+    def error(self, refused: RequestRefused) -> Json:
         """Return an error, as JSON in a text."""
         fault = {"faultcode": "Client", "faultstring": "; ".join(refused.messages), "debuginfo": None}
         return {"error_message": json.dumps(fault)}
@@ -67,7 +67,7 @@ class FakeIronic(IronicApi):
         """Return the nodes after the marker, with a link to the next ones."""
         asked = dict(call.query)
         if not _is_uuid(asked.get("instance_uuid", str(uuid.NAMESPACE_URL))):
-            raise Refused(400, f"Expected UUID for instance_uuid: {asked['instance_uuid']}")
+            raise RequestRefused(400, f"Expected UUID for instance_uuid: {asked['instance_uuid']}")
         filters = {name: asked[name] for name in ("resource_class", "instance_uuid") if name in asked}
         nodes = [node for node in self.nodes.values() if filters.items() <= node.items()]
         nodes = nodes[call.fault.count :] if isinstance(call.fault, Shrink) else nodes
@@ -90,18 +90,20 @@ class FakeIronic(IronicApi):
         """Change fields, all or none; an instance is never replaced by another one."""
         node = self._named(name)
         if node["provision_state"] in {"deploying", "deleting"}:
-            raise Refused(409, f"Node {name} can not be updated while a state transition is in progress.")
+            raise RequestRefused(409, f"Node {name} can not be updated while a state transition is in progress.")
         changed = copy.deepcopy(node)
         for each in call.body:
             if each["op"] not in {"add", "replace", "remove"}:
-                raise Refused(400, f"Schema error for patch: {each['op']!r} is not one of ['add', 'replace', 'remove']")
+                raise RequestRefused(
+                    400, f"Schema error for patch: {each['op']!r} is not one of ['add', 'replace', 'remove']"
+                )
             field, _, key = each["path"].removeprefix("/").partition("/")
             (changed[field] if key else changed)[key or field] = each.get("value")
         instance, before = changed["instance_uuid"], node["instance_uuid"]
         if instance and before not in {None, instance}:
-            raise Refused(409, f"Node {name} is associated with instance {before}.")
+            raise RequestRefused(409, f"Node {name} is associated with instance {before}.")
         if instance and any(other is not node and other["instance_uuid"] == instance for other in self.nodes.values()):
-            raise Refused(409, f"Instance {instance} is already associated with a node")
+            raise RequestRefused(409, f"Instance {instance} is already associated with a node")
         node.update(changed)
         return self.get_node(call, name)
 
@@ -110,7 +112,7 @@ class FakeIronic(IronicApi):
         """Begin to switch a node, in maintenance too."""
         node, target = self._unlocked(name), call.body["target"]
         if target == "soft rebooting" and name in self.without_soft:
-            raise Refused(400, f"The driver ipmi does not support the power state, {target}")
+            raise RequestRefused(400, f"The driver ipmi does not support the power state, {target}")
         if target not in _POWER:
             raise _impossible(node, target, "power_state")
         return self._later(node, self.options.action_seconds, power_state=_POWER[target])
@@ -120,9 +122,9 @@ class FakeIronic(IronicApi):
         """Begin to deploy or undeploy a node; in maintenance, it can be undeployed."""
         node, target = self._unlocked(name), call.body["target"]
         if node["maintenance"] and target != "deleted":
-            raise Refused(400, "The provisioning operation can't be performed, because it's in maintenance mode")
+            raise RequestRefused(400, "The provisioning operation can't be performed, because it's in maintenance mode")
         if node["protected"] and target != "active":
-            raise Refused(403, f"Node {name} is protected and cannot be undeployed, rebuilt or deleted")
+            raise RequestRefused(403, f"Node {name} is protected and cannot be undeployed, rebuilt or deleted")
         if node["provision_state"] not in _FROM.get(target, ()):
             raise _impossible(node, target, "provision_state")
         if target == "deleted":
@@ -146,13 +148,13 @@ class FakeIronic(IronicApi):
 
     def _named(self, name: str) -> Json:
         if name not in self.nodes:
-            raise Refused(404, f"Node {name} could not be found.")
+            raise RequestRefused(404, f"Node {name} could not be found.")
         return self.nodes[name]
 
     def _unlocked(self, name: str) -> Json:
         node = self._named(name)
         if node["reservation"]:
-            raise Refused(409, f"Node {name} is locked by host {node['reservation']}, please retry")
+            raise RequestRefused(409, f"Node {name} is locked by host {node['reservation']}, please retry")
         return node
 
     def _later(self, node: Json, seconds: float, **fields: Any) -> Reply:
@@ -167,9 +169,9 @@ class FakeIronic(IronicApi):
         return _ACCEPTED
 
 
-def _impossible(node: Json, target: str, field: str) -> Refused:
+def _impossible(node: Json, target: str, field: str) -> RequestRefused:
     text = f'The requested action "{target}" can not be performed on node "{node["uuid"]}" while it is in state'
-    return Refused(400, f'{text} "{node[field]}".')
+    return RequestRefused(400, f'{text} "{node[field]}".')
 
 
 def _shown(node: Json, call: Call) -> Json:

@@ -11,7 +11,7 @@ from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.timers import Timers
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The answer is an error with this HTTP status and these messages, and nothing has changed."""
 
     def __init__(self, status: int, *messages: str) -> None:
@@ -126,7 +126,7 @@ class FakeMachines(Generic[M]):
         Begin to ``reboot``, ``power_off``, ``power_on`` or ``reinstall`` a machine; it takes effect later.
 
         Raises:
-            Refused: the state of the machine does not allow it.
+            RequestRefused: the state of the machine does not allow it.
         """
         if machine.state not in self._allowed[action]:
             raise self.objection(machine, action)
@@ -211,9 +211,9 @@ class FakeMachines(Generic[M]):
     def racked(self, machine: M) -> None:
         """Note that a machine has got its address."""
 
-    def objection(self, machine: M, action: str) -> Refused:
+    def objection(self, machine: M, action: str) -> RequestRefused:
         """Return the answer to an action that the state of a machine does not allow."""
-        return Refused(409, f"cannot {action} a machine that is {machine.state}")
+        return RequestRefused(409, f"cannot {action} a machine that is {machine.state}")
 
     def _provision(self, machine: M) -> None:
         self.change(machine, self.states.provisioning)

@@ -7,7 +7,7 @@ from typing import Any
 from simulator.providers.kit.credentials import basic
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import HttpRequest
-from simulator.providers.kit.machines import Refused
+from simulator.providers.kit.machines import RequestRefused
 from simulator.providers.kit.rest import Call, RestApi, route
 
 
@@ -36,7 +36,7 @@ class OAuth2Api(RestApi):
     def give_token(self, call: Call) -> Any:
         """Give a token."""
         if call.http.content != b"grant_type=client_credentials":
-            raise Refused(400, "unsupported_grant_type")
+            raise RequestRefused(400, "unsupported_grant_type")
         token = secrets.token_hex(16)
         self._tokens[token] = time.monotonic() + self.token_seconds
         return {"access_token": token, "token_type": "Bearer", "expires_in": self.token_seconds}

@@ -2,7 +2,7 @@
 The base class of simulated REST APIs; a subclass adds the resources.
 
 Each operation is a method that ``route`` marks. Its result is the answer: None
-(204), a ``Reply``, or anything else (200, as JSON); it raises ``Refused``
+(204), a ``Reply``, or anything else (200, as JSON); it raises ``RequestRefused``
 for an error. Operations run one at a time, under the lock of the machines.
 """
 
@@ -19,7 +19,7 @@ from simulator.providers.kit.credentials import in_header
 from simulator.providers.kit.fault_script import FaultScript
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import HttpRequest, Reply
-from simulator.providers.kit.machines import FakeMachine, FakeMachines, Options, Refused, States
+from simulator.providers.kit.machines import FakeMachine, FakeMachines, Options, RequestRefused, States
 from simulator.providers.kit.middleware import Middleware, SimulatedApi
 from simulator.providers.kit.timers import Timers
 
@@ -119,7 +119,7 @@ class RestApi(SimulatedApi):
         """Return whether the client has proved that it knows the secret."""
         return in_header("Authorization", "Bearer ")(http, self.secret)
 
-    def error(self, refused: Refused) -> Any:
+    def error(self, refused: RequestRefused) -> Any:
         """Return the body of an error."""
         return {"error": "; ".join(refused.messages)}
 
@@ -130,10 +130,10 @@ class RestApi(SimulatedApi):
         Return a machine.
 
         Raises:
-            Refused: there is no such machine.
+            RequestRefused: there is no such machine.
         """
         if machine_id not in self.machines.all:
-            raise Refused(404, "not found")
+            raise RequestRefused(404, "not found")
         found: FakeMachine = self.machines.all[machine_id]
         return found
 
@@ -171,7 +171,7 @@ class RestApi(SimulatedApi):
         Return the page of *items* that *call* asks for, with its fault.
 
         Raises:
-            Refused: number or size is out of range.
+            RequestRefused: number or size is out of range.
         """
         fault = call.fault
         items = items[fault.count :] if isinstance(fault, Shrink) else items
@@ -216,25 +216,25 @@ class RestApi(SimulatedApi):
     def answer(self, call: Call, operation: Any, segments: Sequence[str]) -> Reply:
         """Carry out the call and return the answer of the API."""
         if wait := self._rate():
-            body = self.error(Refused(429, "rate limit exceeded"))
+            body = self.error(RequestRefused(429, "rate limit exceeded"))
             return Reply(status=429, body=body, headers={"Retry-After": str(wait)})
         try:
             answer = self._perform(call, operation, segments)
-        except Refused as refused:
+        except RequestRefused as refused:
             return Reply(status=refused.status, body=self.error(refused))
         except Exception as error:  # noqa: BLE001 - the client gets 500; ``errors`` keeps it
             _log.exception("the simulated API cannot answer %s %s", call.method, call.path)
             self._middleware.errors.append(error)
-            return Reply(status=500, body=self.error(Refused(500, "internal error")))
+            return Reply(status=500, body=self.error(RequestRefused(500, "internal error")))
         if isinstance(answer, Reply):
             return answer
         return Reply(status=204 if answer is None else 200, body=answer)
 
     def _perform(self, call: Call, operation: Any, segments: Sequence[str]) -> Any:
         if not self.logged_in(call.http):
-            raise Refused(401, "unauthorized")
+            raise RequestRefused(401, "unauthorized")
         if operation is None:
-            raise Refused(404, "not found")
+            raise RequestRefused(404, "not found")
         with self.machines.lock:
             return operation(call, *segments)
 
@@ -251,5 +251,5 @@ class RestApi(SimulatedApi):
 def _integer(query: dict[str, str], name: str, default: int, maximum: int) -> int:
     text = query.get(name, str(default))
     if not text.isdecimal() or not 1 <= int(text) <= maximum:
-        raise Refused(422, f"{name} must be an integer from 1 to {maximum}, not {text!r}")
+        raise RequestRefused(422, f"{name} must be an integer from 1 to {maximum}, not {text!r}")
     return int(text)

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import Reply
-from simulator.providers.kit.machines import FakeMachine, Refused, States
+from simulator.providers.kit.machines import FakeMachine, RequestRefused, States
 from simulator.providers.kit.rest import Call, RestApi, route
 
 PROJECT = "proj_simulated"
@@ -33,7 +33,7 @@ class LatitudeApi(RestApi):
         super().__init__(hardware, **options)
         self.keys: dict[str, dict[str, str]] = {}
 
-    def error(self, refused: Refused) -> Any:
+    def error(self, refused: RequestRefused) -> Any:
         """See ``RestApi``."""
         return {"errors": [{"status": str(refused.status), "detail": each} for each in refused.messages]}
 
@@ -54,9 +54,9 @@ class LatitudeApi(RestApi):
         """Begin to make a server."""
         given = _attributes(call, "servers")
         if missing := sorted(_WANTED - given.keys()):
-            raise Refused(422, f"{missing[0]} is missing")
+            raise RequestRefused(422, f"{missing[0]} is missing")
         if given["project"] != PROJECT or len(given["hostname"]) > _LONGEST_NAME:
-            raise Refused(422, "the project does not exist, or the hostname is longer than 32 characters")
+            raise RequestRefused(422, "the project does not exist, or the hostname is longer than 32 characters")
         made = self.create(
             given["hostname"],
             self._lines(given),
@@ -71,7 +71,7 @@ class LatitudeApi(RestApi):
         """Begin an action."""
         action = _attributes(call, "actions").get("action")
         if action not in {"reboot", "power_on", "power_off"}:
-            raise Refused(422, f"there is no action {action!r}")
+            raise RequestRefused(422, f"there is no action {action!r}")
         self.machines.act(self.machine(machine_id), action)
         return Reply(status=201, body={"data": {"id": machine_id, "type": "actions", "attributes": {"status": action}}})
 
@@ -100,7 +100,7 @@ class LatitudeApi(RestApi):
         """Add an SSH key."""
         given = _attributes(call, "ssh_keys")
         if any(each["public_key"] == given["public_key"] for each in self.keys.values()):
-            raise Refused(422, "public_key has already been taken")
+            raise RequestRefused(422, "public_key has already been taken")
         key_id = f"ssh_{self.machines.new_id()}"
         self.keys[key_id] = {"name": given["name"], "public_key": given["public_key"], "created_at": "2026-08-03"}
         return Reply(status=201, body={"data": {"id": key_id, "type": "ssh_keys", "attributes": self.keys[key_id]}})
@@ -112,7 +112,7 @@ class LatitudeApi(RestApi):
 
     def _lines(self, given: dict[str, Any]) -> str:
         if unknown := [each for each in given["ssh_keys"] if each not in self.keys]:
-            raise Refused(422, f"there is no SSH key {unknown[0]!r}")
+            raise RequestRefused(422, f"there is no SSH key {unknown[0]!r}")
         return "\n".join(self.keys[each]["public_key"] for each in given["ssh_keys"])
 
 
@@ -120,7 +120,7 @@ def _attributes(call: Call, kind: str) -> dict[str, Any]:
     """Return the attributes in a body of *kind*."""
     data = call.body.get("data") if isinstance(call.body, dict) else None
     if not isinstance(data, dict) or data.get("type") != kind or not isinstance(data.get("attributes"), dict):
-        raise Refused(400, f"the body must have data of type {kind} with attributes")
+        raise RequestRefused(400, f"the body must have data of type {kind} with attributes")
     found: dict[str, Any] = data["attributes"]
     return found
 

@@ -6,7 +6,7 @@ from base64 import b64decode
 from typing import Any, ClassVar
 
 from simulator.providers.kit.http_server import Reply
-from simulator.providers.kit.machines import FakeMachine, Refused, States
+from simulator.providers.kit.machines import FakeMachine, RequestRefused, States
 from simulator.providers.kit.oauth2 import OAuth2Api
 from simulator.providers.kit.rest import Call, route
 
@@ -31,14 +31,14 @@ class PhoenixnapApi(OAuth2Api):
         failed="error",
     )
 
-    def error(self, refused: Refused) -> Any:
+    def error(self, refused: RequestRefused) -> Any:
         """See ``RestApi``."""
         return {"message": refused.messages[0], "validationErrors": list(refused.messages[1:])}
 
     def machine(self, machine_id: str) -> FakeMachine:
         """See ``RestApi``: an id that is not there is answered like one of another account."""
         if machine_id not in self.machines.all:
-            raise Refused(403, "this resource cannot be accessed by the provided credentials")
+            raise RequestRefused(403, "this resource cannot be accessed by the provided credentials")
         return super().machine(machine_id)
 
     @route("GET", "/servers")
@@ -56,9 +56,9 @@ class PhoenixnapApi(OAuth2Api):
         """Begin to make a server."""
         given = _object(call.body)
         if missing := [name for name in _REQUIRED if not isinstance(given.get(name), str)]:
-            raise Refused(400, "the request is not valid", *(f"{name} is missing" for name in missing))
+            raise RequestRefused(400, "the request is not valid", *(f"{name} is missing" for name in missing))
         if not _HOSTNAME.fullmatch(given["hostname"]):
-            raise Refused(400, "the request is not valid", "hostname does not match the pattern")
+            raise RequestRefused(400, "the request is not valid", "hostname does not match the pattern")
         billing = given.get("pricingModel", "HOURLY")
         return _server(
             self.create(given["hostname"], _root_key(given), location=given["location"], pricingModel=billing)
@@ -98,7 +98,7 @@ class PhoenixnapApi(OAuth2Api):
 
 def _object(body: Any) -> dict[str, Any]:
     if not isinstance(body, dict):
-        raise Refused(400, "the body must be an object")
+        raise RequestRefused(400, "the body must be an object")
     return body
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from simulator.providers.kit.credentials import in_header
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import HttpRequest, Reply
-from simulator.providers.kit.machines import FakeMachine, Refused, States
+from simulator.providers.kit.machines import FakeMachine, RequestRefused, States
 from simulator.providers.kit.rest import Call, RestApi, route
 
 PROJECT = "b8a1e0c2-0000-4000-8000-000000000001"
@@ -42,7 +42,7 @@ class ScalewayApi(RestApi):
         """See ``RestApi``."""
         return in_header("X-Auth-Token")(http, self.secret)
 
-    def error(self, refused: Refused) -> Any:
+    def error(self, refused: RequestRefused) -> Any:
         """See ``RestApi``."""
         kinds = {401: "denied_authentication", 404: "not_found", 409: "transient_state", 412: "precondition_failed"}
         return {"type": kinds.get(refused.status, "invalid_arguments"), "message": "; ".join(refused.messages)}
@@ -65,7 +65,7 @@ class ScalewayApi(RestApi):
         """Begin to deliver a server."""
         given = call.body
         if given["offer_id"] not in _OFFERS or given["project_id"] != PROJECT:
-            raise Refused(400, "offer_id or project_id does not exist")
+            raise RequestRefused(400, "offer_id or project_id does not exist")
         lines = self._lines(given["install"])
         fields = {name: given[name] for name in ("tags", "project_id", "offer_id")}
         return _server(self.create(given["name"], lines, **fields))
@@ -97,7 +97,7 @@ class ScalewayApi(RestApi):
     def get_offer(self, _: Call, offer_id: str) -> Any:
         """Return one offer."""
         if offer_id not in _OFFERS:
-            raise Refused(404, "not found")
+            raise RequestRefused(404, "not found")
         return {"id": offer_id, "subscription_period": _OFFERS[offer_id]}
 
     @route("GET", _KEYS)
@@ -110,14 +110,14 @@ class ScalewayApi(RestApi):
     def add_key(self, call: Call) -> Reply:
         """Add an SSH key."""
         if any(each["public_key"] == call.body["public_key"] for each in self.keys.values()):
-            raise Refused(400, "the key exists")
+            raise RequestRefused(400, "the key exists")
         key = {"id": self.machines.new_id(), **call.body, "created_at": "2026-08-20T00:00:00Z", "disabled": False}
         self.keys[key["id"]] = key
         return Reply(status=200, body=key)
 
     def _lines(self, install: dict[str, Any]) -> str:
         if install["os_id"] != OS or not set(install["ssh_key_ids"]) <= self.keys.keys():
-            raise Refused(400, "os_id or ssh_key_ids does not exist")
+            raise RequestRefused(400, "os_id or ssh_key_ids does not exist")
         return "\n".join(self.keys[each]["public_key"] for each in install["ssh_key_ids"])
 
 

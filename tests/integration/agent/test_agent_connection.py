@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.shepherd_agent.reports.connection import Line
+from agent.shepherd_agent.reports.connection import EndpointChannel
 from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
 from simulator.providers.kit.http_server import Reply
 from tests.support.agents.https_server import HttpsServer, certificate
@@ -46,13 +46,13 @@ def test_the_certificate_is_verified_again_in_time(server: HttpsServer) -> None:
     """A resumed session proves nothing about a certificate that has expired since."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.load_verify_locations(cadata=server.ca)
-    line = Line("127.0.0.1", int(server.url.rpartition(":")[2]), tls, verify_seconds=0.0)
+    channel = EndpointChannel("127.0.0.1", int(server.url.rpartition(":")[2]), tls, verify_seconds=0.0)
     for _ in range(2):
-        assert line.kept() is None
-        connection = line.connect(time.monotonic() + 10)
+        assert channel.kept() is None
+        connection = channel.connect(time.monotonic() + 10)
         connection.exchange(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", time.monotonic() + 10, 10)
-        line.keep(connection, reusable=True)
-    line.close()
+        channel.keep(connection, reusable=True)
+    channel.close()
     assert server.handshakes == [False, False]
 
 
@@ -60,7 +60,7 @@ def test_a_connection_that_was_closed_meanwhile_costs_nothing(server: HttpsServe
     """Servers close idle connections after a minute or so; the agent sees that before it sends."""
     reporter = server.reporter()
     reporter.send("heartbeat", b"")
-    kept = reporter.endpoint._line._kept
+    kept = reporter.endpoint._channel._kept
     assert kept is not None
     server.treatments = [None, Reply(status=200)]
     kept.sock.sendall(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
@@ -103,10 +103,10 @@ def test_a_connection_that_was_forgotten_on_the_way_loses_no_heartbeat(server: H
         reporter.send("heartbeat", b"")
     finally:
         swallowed.set()
-    line = reporter.endpoint._line
+    channel = reporter.endpoint._channel
     assert len(server.requests) == 3
-    assert 0 < line._longest_idle < 3
-    line.forgotten_after(0)
+    assert 0 < channel._longest_idle < 3
+    channel.forgotten_after(0)
     reporter.send("heartbeat", b"")
     assert len(server.handshakes) == 3
 

@@ -26,7 +26,7 @@ from agent.shepherd_agent.installation.permit import Permit
 from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.reports.heartbeat import Heartbeats
 from agent.shepherd_agent.reports.interval import Interval
-from agent.shepherd_agent.reports.reporter import Refused, Reporter, TooOften, Unauthorized
+from agent.shepherd_agent.reports.reporter import MessageRefused, Reporter, TooOften, Unauthorized
 from tests.support.agents.agent_server import AgentServer, Answer
 from tests.support.agents.installation_key import signed_request, taught
 from tests.support.waiting import eventually
@@ -128,7 +128,7 @@ def test_a_refused_message_and_an_outage_differ(server: AgentServer, status: int
     server.answer = lambda _: Answer(status)
     with pytest.raises(NotDelivered, match=str(status)) as failure:
         Reporter(Endpoint(server.url, b""), KEY, "id").send("heartbeat", b"")
-    assert isinstance(failure.value, Refused) == refused
+    assert isinstance(failure.value, MessageRefused) == refused
 
 
 # --- heartbeats and hardware ---
@@ -204,7 +204,7 @@ def test_hardware_that_comes_too_often_does_not_keep_the_heartbeats_out(server: 
 def test_a_refused_report_does_not_keep_the_heartbeats_out(server: AgentServer, agent: Agent) -> None:
     """Otherwise a machine with too long a report would be rebooted without end."""
     server.answer = lambda request: Answer(413 if request.heartbeat.HasField("hardware_report") else 200)
-    with pytest.raises(Refused):
+    with pytest.raises(MessageRefused):
         agent.heartbeats.send()
     agent.heartbeats.send()
 
@@ -361,7 +361,7 @@ def test_a_refused_outcome_does_not_keep_the_heartbeats_out(server: AgentServer,
     agent.heartbeats.send()
     eventually(agent.installer.report)
     server.answer = lambda request: Answer(400 if request.heartbeat.HasField("installation_report") else 200)
-    with pytest.raises(Refused):
+    with pytest.raises(MessageRefused):
         agent.heartbeats.send()
     agent.heartbeats.send()
 

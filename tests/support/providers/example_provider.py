@@ -5,7 +5,7 @@ from typing import Any
 from simulator.providers.kit.credentials import in_header
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.http_server import HttpRequest
-from simulator.providers.kit.machines import Refused
+from simulator.providers.kit.machines import RequestRefused
 from simulator.providers.kit.rest import Call, RestApi, route
 
 KEY = "the-key-of-acme"
@@ -41,7 +41,7 @@ class AcmeApi(RestApi):
     def get_server(self, _: Call, name: str) -> Any:
         """Return one server."""
         if name not in self.servers:
-            raise Refused(404, "no such server")
+            raise RequestRefused(404, "no such server")
         return self.servers[name]
 
     @route("POST", "/servers/{name}/restart")
@@ -54,7 +54,7 @@ class AcmeApi(RestApi):
         """Set the owner of a server that has none."""
         server = self.get_server(call, name)
         if server["owner"] not in {None, call.body["owner"]}:
-            raise Refused(409, "the server has another owner")
+            raise RequestRefused(409, "the server has another owner")
         server["owner"] = call.body["owner"]
 
     @route("DELETE", "/servers/{name}/owner")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.shepherd_agent.refusal import Refusal
+from agent.shepherd_agent.refusal import AgentRefusal
 from agent.shepherd_agent.reports.endpoint import Endpoint
 
 
@@ -50,18 +50,18 @@ def test_an_endpoint_is_an_address_or_a_url(
 )
 def test_an_endpoint_that_can_never_work_is_refused(address: str) -> None:
     """At takeover the Initializer reads the error; later no reader would."""
-    with pytest.raises(Refusal, match="bmaas_endpoint"):
+    with pytest.raises(AgentRefusal, match="bmaas_endpoint"):
         Endpoint(address, b"")
 
 
 def test_a_password_in_the_endpoint_is_refused_and_not_repeated() -> None:
     """The reason goes into logs and the history."""
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(AgentRefusal) as refusal:
         Endpoint("https://user:secret@example.com", b"")
     assert "secret" not in str(refusal.value)
 
 
 def test_a_ca_certificate_that_is_none_is_refused() -> None:
     """Otherwise the agent could never trust an endpoint."""
-    with pytest.raises(Refusal, match="ca_certificate"):
+    with pytest.raises(AgentRefusal, match="ca_certificate"):
         Endpoint("example.com:443", b"no certificate")

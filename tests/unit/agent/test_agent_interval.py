@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.shepherd_agent.refusal import Refusal
+from agent.shepherd_agent.refusal import AgentRefusal
 from agent.shepherd_agent.reports.interval import INTERVAL_VARIABLE, Interval
 
 
@@ -28,7 +28,7 @@ def test_the_interval_is_a_minute_at_first_unless_it_is_set(
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "often", "1e999"])
 def test_an_interval_that_makes_no_sense_is_refused(record: Path, text: str) -> None:
     """The error names the variable, the value and the requirement."""
-    with pytest.raises(Refusal, match=rf"{INTERVAL_VARIABLE} is '{text}'; set it to a positive number"):
+    with pytest.raises(AgentRefusal, match=rf"{INTERVAL_VARIABLE} is '{text}'; set it to a positive number"):
         Interval({INTERVAL_VARIABLE: text}, str(record))
 
 

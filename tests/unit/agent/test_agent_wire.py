@@ -9,7 +9,7 @@ from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, OSInstallationRequest
 
 from agent.shepherd_agent import messages
-from agent.shepherd_agent.refusal import Refusal
+from agent.shepherd_agent.refusal import AgentRefusal
 
 _TEXT = st.text(min_size=1, max_size=300)
 
@@ -91,14 +91,14 @@ def test_fields_of_a_later_version_are_passed_over_and_sent_back() -> None:
 )
 def test_a_message_that_is_no_takeover_is_refused(message: bytes, reason: str) -> None:
     """It may be cut off when the SSH connection breaks."""
-    with pytest.raises(Refusal, match=reason):
+    with pytest.raises(AgentRefusal, match=reason):
         messages.TakeoverInit.decode(message)
 
 
 @given(st.binary(max_size=200))
 def test_no_input_makes_the_agent_crash(message: bytes) -> None:
     """Whatever arrives, the Initializer is told why it was not good."""
-    with contextlib.suppress(Refusal):
+    with contextlib.suppress(AgentRefusal):
         messages.TakeoverInit.decode(message)
 
 
@@ -110,5 +110,5 @@ def test_a_heartbeat_names_its_machine(machine_id: str) -> None:
 
 def test_a_message_of_another_type_is_refused() -> None:
     """Numbers where text belongs are no machine id."""
-    with pytest.raises(Refusal, match="no machine_id"):
+    with pytest.raises(AgentRefusal, match="no machine_id"):
         messages.TakeoverInit.decode(OSInstallationRequest(generation=7).SerializeToString())

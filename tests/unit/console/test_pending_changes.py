@@ -11,7 +11,7 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from shepherdctl.console.changes.kinds import KINDS
 from shepherdctl.console.changes.pending_changes import Busy, Change, ComparisonLock, PendingChanges
-from shepherdctl.console.changes.plans import Plan, Shown
+from shepherdctl.console.changes.plans import ChangePlan, Shown
 from shepherdctl.console.forms import FormInvalid
 
 SHOWN = Shown(("What",), [("one",)], typed="one")
@@ -41,7 +41,7 @@ class Ran:
 
 def change(run: Ran, *, two_phase: bool = False, began: float | None = None) -> Change:
     """Return a change that was shown, by default just now."""
-    plan = Plan("shepherdctl …", run, two_phase)
+    plan = ChangePlan("shepherdctl …", run, two_phase)
     return Change(KINDS["retry"], plan, "", SHOWN, began=time.monotonic() if began is None else began)
 
 

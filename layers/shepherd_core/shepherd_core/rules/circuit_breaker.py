@@ -142,10 +142,10 @@ def _none_reports(provider: LocationStats, limits: BreakerLimits) -> str | None:
     """Return why it is unknown whether heartbeats arrive at all; the share limit needs no minimum here."""
     if provider.reporting:
         return None
-    unhealthy = {kind: count for kind, count in provider.late.items() if count and limits.of(kind).share < 1}
-    if sum(unhealthy.values()) < _UNHEALTHY_ALONE:
+    late = {kind: count for kind, count in provider.late.items() if count and limits.of(kind).share < 1}
+    if sum(late.values()) < _UNHEALTHY_ALONE:
         return None
-    return "no machine reports: " + ", ".join(f"{count} {kind}" for kind, count in sorted(unhealthy.items()))
+    return "no machine reports: " + ", ".join(f"{count} {kind}" for kind, count in sorted(late.items()))
 
 
 def _most(provider: LocationStats, limits: BreakerLimits) -> str | None:
@@ -175,7 +175,7 @@ def _losing(stats: LocationStats, limits: BreakerLimits) -> str | None:
 
 
 def _share(stats: LocationStats, limits: BreakerLimits) -> str | None:
-    """Return why too large a share is unhealthy: of the machines that ever reported, or, if they never did, of all."""
+    """Return why too large a share is late: of the machines that ever reported, or, if they never did, of all."""
     stopped, never = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED
     ever = stats.reporting + stats.late[stopped]
     for kind, fleet in ((stopped, ever), (never, ever + stats.late[never])):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.errors.provider import ProviderError
-    from shepherd_core.providers.ironic.objects import Node
+    from shepherd_core.providers.ironic.objects import IronicNode
     from shepherd_core.providers.kit.auth import Authentication
     from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers.ironic import IronicSettings
@@ -127,15 +127,15 @@ class IronicProvider(Provider):
             else:
                 self._calls.undeploy(node, deadline)
 
-    def _owns(self, node: Node) -> bool:
+    def _owns(self, node: IronicNode) -> bool:
         ours = node.instance_info.get(_FLEET) == self._settings.ironic_fleet
         return ours and node.instance_uuid is not None and node.provision_state != DELETING
 
-    def _offers(self, node: Node) -> bool:
+    def _offers(self, node: IronicNode) -> bool:
         free = node.provision_state == AVAILABLE and not (node.instance_uuid or node.withdrawn or node.retired)
         return free and self._settings.ironic_trait in {None, *node.traits}
 
-    def _machine(self, node: Node, error_type: type[ProviderError] = ProviderUnavailable) -> Machine:
+    def _machine(self, node: IronicNode, error_type: type[ProviderError] = ProviderUnavailable) -> Machine:
         name = self._settings.ironic_address_field
         given = node.extra.get(name)
         if (address := fields.address(given)) is None and given is not None:
@@ -158,14 +158,14 @@ class IronicProvider(Provider):
             token=fields.token(node.instance_info.get(_TOKEN)),
         )
 
-    def _instance(self, provider_id: ProviderId, deadline: Deadline) -> Node:
+    def _instance(self, provider_id: ProviderId, deadline: Deadline) -> IronicNode:
         if fields.token(provider_id) is not None:  # the API asks for a UUID
             for node in self._calls.with_instance(provider_id, deadline):
                 if node.instance_uuid == provider_id and self._owns(node):
                     return node
         raise MachineNotFound(f"no node has our instance {provider_id!r}")
 
-    def _ready(self, provider_id: ProviderId, states: Collection[str], deadline: Deadline) -> Node:
+    def _ready(self, provider_id: ProviderId, states: Collection[str], deadline: Deadline) -> IronicNode:
         """Return the node of an instance, if it may be interrupted, and is in one of these states."""
         node = self._instance(provider_id, deadline)
         if node.withdrawn or node.provision_state not in states:
@@ -173,7 +173,7 @@ class IronicProvider(Provider):
             raise (ProviderUnavailable if passing else ProviderRefused)(str(node))
         return node
 
-    def _reserved(self, node: Node, token: UUID, deadline: Deadline) -> Node:
+    def _reserved(self, node: IronicNode, token: UUID, deadline: Deadline) -> IronicNode:
         """Return the free *node* with an instance: ours, or that of somebody who was faster."""
         if not self._offers(node):
             raise ProviderRefused(f"{node}, and not free")
@@ -192,7 +192,7 @@ class IronicProvider(Provider):
             raise error
         return reserved
 
-    def _cancel(self, node: Node, deadline: Deadline, cause: ProviderError) -> None:
+    def _cancel(self, node: IronicNode, deadline: Deadline, cause: ProviderError) -> None:
         """End the reservation of a node whose deployment was refused."""
         try:
             self._calls.cancel(node, deadline)

@@ -13,7 +13,7 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnavailable,
     ProviderUnusable,
 )
-from shepherd_core.providers.ironic.objects import FIELDS, Node, Nodes
+from shepherd_core.providers.ironic.objects import FIELDS, IronicNode, IronicNodes
 from shepherd_core.providers.kit.api_object import parse
 from shepherd_core.providers.kit.context import readable
 from shepherd_core.providers.kit.dialect import Dialect, Refusal
@@ -54,7 +54,7 @@ class IronicCalls:
         self._api = HttpApi(url, login, clock, max_calls, _DIALECT)
         self._ssh_public_key = ssh_public_key
 
-    def nodes(self, resource_class: str, deadline: Deadline) -> list[Node]:
+    def nodes(self, resource_class: str, deadline: Deadline) -> list[IronicNode]:
         """
         Return all nodes of a resource class.
 
@@ -63,29 +63,29 @@ class IronicCalls:
         """
         paging = NextLinks(entries="nodes", next="next", id="uuid", per_page=1000)
         entries = listed(self._api, "/v1/nodes", deadline, paging, {"resource_class": resource_class, "fields": FIELDS})
-        return [parse(Node, entry, f"node {entry['uuid']}", ListingInvalid) for entry in entries]
+        return [parse(IronicNode, entry, f"node {entry['uuid']}", ListingInvalid) for entry in entries]
 
-    def node(self, node_id: str, deadline: Deadline) -> Node:
+    def node(self, node_id: str, deadline: Deadline) -> IronicNode:
         """Return a node."""
         answer = self._api.get(f"/v1/nodes/{segment(node_id)}", deadline, {"fields": FIELDS})
-        return parse(Node, answer, f"node {node_id}")
+        return parse(IronicNode, answer, f"node {node_id}")
 
-    def with_instance(self, instance: str, deadline: Deadline) -> list[Node]:
+    def with_instance(self, instance: str, deadline: Deadline) -> list[IronicNode]:
         """Return the node with an instance, a UUID, if there is one. Raises MachineNotFound after a 404."""
         answer = self._api.get("/v1/nodes", deadline, {"instance_uuid": instance, "fields": FIELDS}, MachineNotFound)
-        return parse(Nodes, answer, f"the node of instance {instance}").nodes
+        return parse(IronicNodes, answer, f"the node of instance {instance}").nodes
 
-    def reserve(self, node: Node, instance: str, info: Mapping[str, str], deadline: Deadline) -> Node:
+    def reserve(self, node: IronicNode, instance: str, info: Mapping[str, str], deadline: Deadline) -> IronicNode:
         """Give the node an instance; refused if it has another one. Return the node as it is then."""
         patch = [_add("/instance_uuid", instance), _add("/instance_info", info)]
-        return parse(Node, self._api.patch(node.path, patch, deadline), f"node {node.uuid}")
+        return parse(IronicNode, self._api.patch(node.path, patch, deadline), f"node {node.uuid}")
 
-    def cancel(self, node: Node, deadline: Deadline) -> None:
+    def cancel(self, node: IronicNode, deadline: Deadline) -> None:
         """Take the instance from a node that is not deployed."""
         nothing = [{"op": "remove", "path": "/instance_uuid"}, _add("/instance_info", {})]
         self._api.patch(node.path, nothing, deadline)
 
-    def deploy(self, node: Node, target: str, deadline: Deadline, *, interrupts: bool = False) -> None:
+    def deploy(self, node: IronicNode, target: str, deadline: Deadline, *, interrupts: bool = False) -> None:
         """Begin to deploy the image of the instance, with a config drive."""
         with readable("our SSH key"):
             key = self._ssh_public_key()
@@ -97,19 +97,19 @@ class IronicCalls:
         body = {"target": target, "configdrive": drive}
         self._api.put(f"{node.path}/states/provision", body, deadline, interrupts=interrupts)
 
-    def undeploy(self, node: Node, deadline: Deadline) -> None:
+    def undeploy(self, node: IronicNode, deadline: Deadline) -> None:
         """Begin to undeploy a node. Raises MachineNotFound after a 404."""
         self._api.put(f"{node.path}/states/provision", {"target": "deleted"}, deadline, MachineNotFound)
 
-    def reboot(self, node: Node, deadline: Deadline) -> None:
+    def reboot(self, node: IronicNode, deadline: Deadline) -> None:
         """Ask the operating system to reboot. Raises NotSupported if the node's driver cannot."""
         self._power(node, {"target": "soft rebooting", "timeout": SOFT_REBOOT_SECONDS}, deadline)
 
-    def reset(self, node: Node, deadline: Deadline) -> None:
+    def reset(self, node: IronicNode, deadline: Deadline) -> None:
         """Switch the node off and on."""
         self._power(node, {"target": "rebooting"}, deadline)
 
-    def _power(self, node: Node, wanted: Mapping[str, object], deadline: Deadline) -> None:
+    def _power(self, node: IronicNode, wanted: Mapping[str, object], deadline: Deadline) -> None:
         self._api.put(f"{node.path}/states/power", wanted, deadline, interrupts=True)
 
 

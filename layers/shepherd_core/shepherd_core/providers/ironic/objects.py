@@ -13,7 +13,7 @@ DEPLOYING = {"deploying", "wait call-back", "deploy hold"}
 _POWER = {"power on": ProviderStatus.RUNNING, "power off": ProviderStatus.STOPPED}
 
 
-class Node(ApiObject):
+class IronicNode(ApiObject):
     """A node, with the fields that are asked for."""
 
     uuid: Id
@@ -55,11 +55,11 @@ class Node(ApiObject):
         return self.withdrawn or f"node {self.uuid} is {self.provision_state!r:.80}"
 
 
-class Nodes(ApiObject):
+class IronicNodes(ApiObject):
     """The answer to a search."""
 
-    nodes: list[Node]
+    nodes: list[IronicNode]
 
 
-FIELDS = ",".join(Node.model_fields)
+FIELDS = ",".join(IronicNode.model_fields)
 """The value of the parameter ``fields``."""

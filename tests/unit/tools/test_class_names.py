@@ -1,0 +1,25 @@
+"""One class name for one thing: who reads a name need not ask in which module it stands."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("layers", "functions", "shepherdctl", "simulator", "agent", "bench")
+
+EXCEPTIONS = {
+    "Source": "simulator/providers/__init__.py finds the one of a provider by this name",
+}
+"""Names that stand more than once, each with the reason."""
+
+
+def test_a_class_name_stands_once() -> None:
+    """Two classes of one name mean different things in one sentence; a vendor's has the vendor's name before it."""
+    names = Counter(
+        node.name
+        for folder in FOLDERS
+        for file in (ROOT / folder).rglob("*.py")
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, times in names.items() if times > 1} == set(EXCEPTIONS)
