@@ -80,7 +80,7 @@ def test_the_demo_brings_back_machines_of_ones_own_through_their_bmcs() -> None:
     assert re.search(off_and_on, done.stdout, re.DOTALL)
 
 
-def test_a_world_in_which_a_machine_was_lost_fails_and_says_so(tmp_path: Path) -> None:
+def test_a_demo_in_which_a_machine_was_lost_fails_and_says_so(tmp_path: Path) -> None:
     """A judge that never condemns proves nothing."""
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps(LIES))

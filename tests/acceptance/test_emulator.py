@@ -31,11 +31,11 @@ def lines_by_request(log: str) -> dict[str, list[dict[str, Any]]]:
     return requests
 
 
-def history(world: Environment, process: str) -> list[list[str]]:
+def history(environment: Environment, process: str) -> list[list[str]]:
     """Return what happened to each machine by *process*, oldest first."""
     return [
-        [entry["event"] for entry in reversed(world.history(row["machine_id"])) if entry["process"] == process]
-        for row in world.machines()
+        [entry["event"] for entry in reversed(environment.history(row["machine_id"])) if entry["process"] == process]
+        for row in environment.machines()
     ]
 
 
@@ -46,22 +46,24 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
     The Migrator comes first, on an empty database, as in a deployment; everything else needs its tables.
     """
     started: list[int] = []
-    with Environment(EnvironmentSettings(machines=MACHINES, speed=SPEED, scheduled=False, migrated=False)) as world:
-        with Emulator(world.configs, world.log) as emulator:
-            assert invoke(world, emulator, "migrator", event("migrator"), shown=True)
-            assert world.machines() == []
+    with Environment(
+        EnvironmentSettings(machines=MACHINES, speed=SPEED, scheduled=False, migrated=False)
+    ) as environment:
+        with Emulator(environment.configs, environment.log) as emulator:
+            assert invoke(environment, emulator, "migrator", event("migrator"), shown=True)
+            assert environment.machines() == []
             assert json.loads(capsys.readouterr().out) == {"SchemaVersion": migrations()[-1].version}
-            before = len(world.log.read_text())
+            before = len(environment.log.read_text())
             for function in LOOPS:
-                assert invoke(world, emulator, function, event(function), shown=True)
-                started.append(sum(row["agent_started_at"] is not None for row in world.machines()))
-        assert len(world.machines()) == MACHINES
+                assert invoke(environment, emulator, function, event(function), shown=True)
+                started.append(sum(row["agent_started_at"] is not None for row in environment.machines()))
+        assert len(environment.machines()) == MACHINES
         assert started == [0, MACHINES, 1, 1]
-        assert history(world, "ShepherdAgentStart") == [["Started", "Finished"]] * MACHINES
+        assert history(environment, "ShepherdAgentStart") == [["Started", "Finished"]] * MACHINES
         # One goes on reporting, or the Recoverer would suspect the endpoint.
         recovered = ["Started", "Attempted", "Finished"]
-        assert sorted(history(world, "ShepherdRecovery")) == [[], *[recovered] * (MACHINES - 1)]
-        requests = lines_by_request(world.log.read_text()[before:])
+        assert sorted(history(environment, "ShepherdRecovery")) == [[], *[recovered] * (MACHINES - 1)]
+        requests = lines_by_request(environment.log.read_text()[before:])
     shown = capsys.readouterr()
     results = [json.loads(line) for line in shown.out.splitlines()]
     assert [result["loop"] for result in results] == list(LOOPS)
@@ -82,13 +84,13 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
 def test_the_agent_api_receives_the_report_of_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
     """The example event has no valid signature; the agents of the environment sign theirs, with keys on record."""
     with (
-        Environment(EnvironmentSettings(machines=1, speed=SPEED, scheduled=False)) as world,
-        Emulator(world.configs, world.log) as emulator,
+        Environment(EnvironmentSettings(machines=1, speed=SPEED, scheduled=False)) as environment,
+        Emulator(environment.configs, environment.log) as emulator,
     ):
         for function in ("provisioner", "initializer"):
-            assert invoke(world, emulator, function, event(function), shown=False)
-        assert invoke(world, emulator, "agent_api", None, shown=True)
-        assert [row["agent_started_at"] is not None for row in world.machines()] == [True]
+            assert invoke(environment, emulator, function, event(function), shown=False)
+        assert invoke(environment, emulator, "agent_api", None, shown=True)
+        assert [row["agent_started_at"] is not None for row in environment.machines()] == [True]
         example = emulator.invoke("agent_api", event("agent_api"))
     assert (example.result or {})["statusCode"] == 401
     assert json.loads(capsys.readouterr().out)["statusCode"] == 200
@@ -104,33 +106,33 @@ def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck
     """
     with Environment(
         EnvironmentSettings(machines=MACHINES, speed=SPEED, scheduled=False, remote="127.41.0.1")
-    ) as world:
-        config = world.configs["initializer"]
+    ) as environment:
+        config = environment.configs["initializer"]
         short = {"SHEPHERD_SESSION_SECONDS": "3", "SHEPHERD_MACHINE_SECONDS": "2"}
         # As short as it can be: a function that could not work on a machine in its time refuses to begin.
         configs = {
-            **world.configs,
+            **environment.configs,
             "initializer": replace(config, environment={**config.environment, **short}, timeout_seconds=11),
         }
-        with Emulator(configs, world.log) as emulator, ThreadPoolExecutor(1) as pool:
+        with Emulator(configs, environment.log) as emulator, ThreadPoolExecutor(1) as pool:
             assert emulator.invoke("provisioner", event("provisioner")).error is None
-            make_work(world, "initializer")
+            make_work(environment, "initializer")
             warm = emulator.invoke("initializer", {**event("initializer"), "dry_run": True})
             assert len((warm.result or {})["plan"]) == MACHINES
-            for name in world.pool.names():
-                world.pool.hang(name)
+            for name in environment.pool.names():
+                environment.pool.hang(name)
 
             killed = pool.submit(emulator.invoke, "initializer", event("initializer"))
-            eventually(lambda: sum(row["being_worked_on"] for row in world.machines()) == MACHINES, seconds=120)
-            world.proxy.stall()
+            eventually(lambda: sum(row["being_worked_on"] for row in environment.machines()) == MACHINES, seconds=120)
+            environment.proxy.stall()
             assert killed.result().error == "Task timed out after 11.00 seconds"
-            assert history(world, "ShepherdAgentStart") == [["Started"]] * MACHINES
+            assert history(environment, "ShepherdAgentStart") == [["Started"]] * MACHINES
 
-            world.proxy.resume()
-            for name in world.pool.names():
-                world.pool.reboot(name)
-            make_work(world, "initializer")
-        with Emulator(world.configs, world.log) as emulator:  # with all the time that there is
+            environment.proxy.resume()
+            for name in environment.pool.names():
+                environment.pool.reboot(name)
+            make_work(environment, "initializer")
+        with Emulator(environment.configs, environment.log) as emulator:  # with all the time that there is
             ended = emulator.invoke("initializer", event("initializer"))
             assert (ended.result or {})["claimed"] == 0, "it ends the work, and the machines back off"
             dry = {**event("initializer"), "dry_run": True}
@@ -139,6 +141,6 @@ def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck
         assert again.error is None
         result = again.result or {}
         assert (result["claimed"], result["finished"], result["backlog"]) == (MACHINES, MACHINES, 0)
-        assert history(world, "ShepherdAgentStart") == [["Started", "Expired", "Started", "Finished"]] * MACHINES
-        assert all(row["agent_started_at"] is not None for row in world.machines())
-        assert not any(row["being_worked_on"] for row in world.machines())
+        assert history(environment, "ShepherdAgentStart") == [["Started", "Expired", "Started", "Finished"]] * MACHINES
+        assert all(row["agent_started_at"] is not None for row in environment.machines())
+        assert not any(row["being_worked_on"] for row in environment.machines())

@@ -17,16 +17,18 @@ IMAGE = ("--image", "https://images.example.com/os.img", "--sha256", "0f" * 32, 
 
 def test_an_agent_carries_out_what_the_environment_s_operator_requests() -> None:
     """The keys are in place where the functions and the command look for them. No machine has a command to install."""
-    with Environment(EnvironmentSettings(machines=1, speed=120, scheduled=False)) as world:
+    with Environment(EnvironmentSettings(machines=1, speed=120, scheduled=False)) as environment:
         for function in ("provisioner", "initializer"):
-            make_work(world, function)
-            assert world.functions.invoke(function, event(function)).error is None
-        aws = {name: value for name, value in world.configs["initializer"].environment.items() if name[:4] == "AWS_"}
-        shepherdctl = CommandLine(world.bmdb_settings, {**aws, "SHEPHERD_INSTALLATION_KEY_SOURCE": ""})
-        (machine,) = world.machines()
+            make_work(environment, function)
+            assert environment.functions.invoke(function, event(function)).error is None
+        aws = {
+            name: value for name, value in environment.configs["initializer"].environment.items() if name[:4] == "AWS_"
+        }
+        shepherdctl = CommandLine(environment.bmdb_settings, {**aws, "SHEPHERD_INSTALLATION_KEY_SOURCE": ""})
+        (machine,) = environment.machines()
         requested = shepherdctl.process("machine", "install", str(machine["machine_id"]), *IMAGE)
         assert requested.returncode == 0, requested.stderr
-        with closing(Connection(world.bmdb_settings, world.postgres.password, SystemClock())) as connection:
+        with closing(Connection(environment.bmdb_settings, environment.postgres.password, SystemClock())) as connection:
             report = eventually(lambda: installation.load(connection, machine["machine_id"]).report)
         assert report is not None
         assert "no installation command is configured" in OSInstallationReport.FromString(report.raw).error.error

@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 START = "from simulator.environment.postgres import Postgres; Postgres().close()"
-WORLD = "from tests.acceptance.test_shared_computer import running_world\nwith running_world(): pass"
+RUNNING = "from tests.acceptance.test_shared_computer import running_environment\nwith running_environment(): pass"
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
 
 
@@ -40,10 +40,10 @@ def aws() -> Iterator[Aws]:
 
 
 @contextmanager
-def running_world() -> Iterator[None]:
+def running_environment() -> Iterator[None]:
     """Run an environment whose machine reports; what an Initializer keeps is there then."""
-    with Environment(EnvironmentSettings(machines=1, speed=240)) as world:
-        eventually(lambda: any(row["agent_heartbeat_at"] for row in world.machines()), seconds=120)
+    with Environment(EnvironmentSettings(machines=1, speed=240)) as environment:
+        eventually(lambda: any(row["agent_heartbeat_at"] for row in environment.machines()), seconds=120)
         yield
 
 
@@ -124,8 +124,8 @@ def _second_user() -> list[str]:
 def test_two_users_may_run_an_environment_at_once() -> None:
     """They share the folder for temporary files: PostgreSQL, moto, machines, locks and the agent's cache are there."""
     environment = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
-    other = [*_second_user(), sys.executable, "-c", WORLD]
-    with running_world():
+    other = [*_second_user(), sys.executable, "-c", RUNNING]
+    with running_environment():
         subprocess.run(other, cwd=ROOT, env=environment, check=True, timeout=300)
 
 

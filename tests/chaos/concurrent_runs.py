@@ -135,7 +135,7 @@ class Scheduler:
 
     def __init__(self, environment: Environment, choices: Choices) -> None:
         """Follow *choices*."""
-        self._world = environment
+        self._environment = environment
         self._choices = choices
         self._change = threading.Condition()
         self._threads: list[_Thread] = []
@@ -200,17 +200,17 @@ class Scheduler:
                 self._ran.trace.append(f"{action.name} {stop.actor}, thread {stop.thread}: {stop.effect}")
                 self._carry_out(action, stop, points)
                 self._rest()
-                found = violations(self._world, watched=True)
+                found = violations(self._environment, watched=True)
                 self._ran.broken += [each for each in found if each not in self._ran.broken]
         return self._ran
 
     def _note_decisions(self, stopped: list[Stop]) -> None:
         """Note when workers stopped before an action; they cannot know of anything that happens later."""
         before = {match[1] for stop in stopped if (match := _ACTION.search(stop.effect))}
-        for device in before - self._world.decided.keys():
-            self._world.decided[device] = str(self._world.fleet.sql("SELECT clock_timestamp()::text")[0][0])
-        for device in self._world.decided.keys() - before:
-            del self._world.decided[device]
+        for device in before - self._environment.decided.keys():
+            self._environment.decided[device] = str(self._environment.fleet.sql("SELECT clock_timestamp()::text")[0][0])
+        for device in self._environment.decided.keys() - before:
+            del self._environment.decided[device]
 
     def _begin(self, actor: _Actor, call: Callable[[], object]) -> None:
         def target() -> None:
@@ -249,8 +249,8 @@ class Scheduler:
         if action is Action.PASS_TIME:
             # The check of the deadline and the effect are two steps: no time passes while a thread stands between them.
             decided = any(each.state is _State.STOPPED and "POST" in each.effect for each in self._threads)
-            if not decided and not self._world.fleet.sql(_OPEN)[0][0]:  # an open transaction would block this
-                self._world.pass_time(SOON_SECONDS)
+            if not decided and not self._environment.fleet.sql(_OPEN)[0][0]:  # an open transaction would block this
+                self._environment.pass_time(SOON_SECONDS)
                 points.clock.ahead += SOON_SECONDS
             return
         mine = next(each for each in self._threads if (each.actor.name, each.name) == stop[:2])
@@ -295,7 +295,7 @@ class Scheduler:
             return True
         if any(time.monotonic() - each.since < _BLOCKED_SECONDS for each in busy):
             return False
-        blocked: int = self._world.fleet.sql(_WAITING)[0][0]
+        blocked: int = self._environment.fleet.sql(_WAITING)[0][0]
         if blocked < len(busy) or any(each.state is not _State.IN_EFFECT for each in busy):
             return False
         self._ran.waits += 1
@@ -307,14 +307,14 @@ class Scheduler:
             actor.connections_closed = True
             self._ran.kills += 1
             idents = {each.thread.ident for each in self._threads if each.actor is actor}
-            opened = [each for ident in idents for each in self._world.connections.pop(ident or 0, [])]
+            opened = [each for ident in idents for each in self._environment.connections.pop(ident or 0, [])]
             pids = []
             for connection in opened:
                 if connection._driver is not None:
                     pids.append(struct.unpack("!i", connection._driver._backend_key_data[:4])[0])
                 connection.close()
             end = time.monotonic() + _PATIENCE_SECONDS
-            while self._world.fleet.sql(_THERE, pids=pids)[0][0]:
+            while self._environment.fleet.sql(_THERE, pids=pids)[0][0]:
                 assert time.monotonic() < end, "the server does not see that a client is gone"
                 time.sleep(_LOOK_SECONDS)
             with self._change:

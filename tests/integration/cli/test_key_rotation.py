@@ -37,7 +37,7 @@ def blocks() -> tuple[str, str]:
 
 
 @dataclass
-class World:
+class Machines:
     """Three machines, of which one admits another key alone, and two that cannot be reached."""
 
     folder: Path
@@ -70,7 +70,7 @@ class World:
 
 
 @pytest.fixture(params=["bash", "dash"])
-def world(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> Iterator[World]:
+def machines(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> Iterator[Machines]:
     """Return machines, and an operator's computer with an AWS account and a fleet."""
     if shutil.which("ssh") is None or shutil.which("jq") is None or shutil.which(request.param) is None:
         pytest.skip(f"ssh, jq or {request.param} is missing here")
@@ -82,16 +82,16 @@ def world(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> Itera
             server = SshServer(ssh_keys.public_line(OTHER), address=addresses[name] or "", port=port)
             server.home = tmp_path / name
             port = servers.enter_context(server).port
-        world = World(tmp_path, port, {name: fleet.provided_machine() for name in addresses}, request.param)
-        for name, machine_id in world.ids.items():
+        machines = Machines(tmp_path, port, {name: fleet.provided_machine() for name in addresses}, request.param)
+        for name, machine_id in machines.ids.items():
             fleet.sql(
                 "UPDATE machine_provided SET provider_ip_address = :at WHERE machine_id = :id",
                 at=addresses[name],
                 id=machine_id,
             )
-        world.admit("first", ssh_keys.public_line(OLD))  # without a line's end
-        world.admit("second", f"{ssh_keys.public_line(OTHER)}\n{ssh_keys.public_line(OLD)} old\n")
-        world.admit("third", f"{ssh_keys.public_line(OTHER)}\n")
+        machines.admit("first", ssh_keys.public_line(OLD))  # without a line's end
+        machines.admit("second", f"{ssh_keys.public_line(OTHER)}\n{ssh_keys.public_line(OLD)} old\n")
+        machines.admit("third", f"{ssh_keys.public_line(OTHER)}\n")
         listed = CommandLine(fleet.settings).load("machine", "list", "--limit", "1000000")
         (tmp_path / "listed").write_text(json.dumps(listed))
         (tmp_path / "parameter.ssh-key").write_text(NEW)
@@ -105,30 +105,30 @@ def world(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> Itera
             program.parent.mkdir(exist_ok=True)
             program.write_text(f"#!/bin/sh\n{command}\n")
             program.chmod(0o755)
-        yield world
+        yield machines
 
 
-def test_the_documented_commands_rotate_the_ssh_key(world: World) -> None:
+def test_the_documented_commands_rotate_the_ssh_key(machines: Machines) -> None:
     """Every machine that can be reached gets the new key, then loses the old one; the others are named."""
     add, remove = blocks()
     old, new, other = (ssh_keys.public_line(key) for key in (OLD, NEW, OTHER))
-    assert world.run(add) == {"third", "off", "unknown"}
-    assert world.keys("first") == [old, new]
-    assert world.keys("second") == [other, f"{old} old", new]
-    assert world.keys("third") == [other]
-    world.admit("third", f"{other}\n{old}\n")
-    assert world.run(add) == {"off", "unknown"}, "a machine that was repaired gets the key"
-    assert world.keys("third") == [other, old, new]
-    assert world.keys("first") == [old, new], "a machine that is done is only tried again"
-    assert world.run(add, remove) == {"off", "unknown"}
-    assert [world.keys(name) for name in ("first", "second", "third")] == [[new], [other, new], [other, new]]
-    assert world.run(add, remove) == {"off", "unknown"}, "it may be run again"
+    assert machines.run(add) == {"third", "off", "unknown"}
+    assert machines.keys("first") == [old, new]
+    assert machines.keys("second") == [other, f"{old} old", new]
+    assert machines.keys("third") == [other]
+    machines.admit("third", f"{other}\n{old}\n")
+    assert machines.run(add) == {"off", "unknown"}, "a machine that was repaired gets the key"
+    assert machines.keys("third") == [other, old, new]
+    assert machines.keys("first") == [old, new], "a machine that is done is only tried again"
+    assert machines.run(add, remove) == {"off", "unknown"}
+    assert [machines.keys(name) for name in ("first", "second", "third")] == [[new], [other, new], [other, new]]
+    assert machines.run(add, remove) == {"off", "unknown"}, "it may be run again"
 
 
-def test_without_the_old_key_the_documented_commands_remove_no_line(world: World) -> None:
+def test_without_the_old_key_the_documented_commands_remove_no_line(machines: Machines) -> None:
     """An empty expression may match all keys, and would lock everybody out."""
     new = ssh_keys.public_line(NEW)
-    world.admit("first", f"{new}\n")
-    (world.folder / "parameter.ssh-key.previous").write_text("")
-    assert world.run(*blocks()) == set(world.ids)
-    assert world.keys("first") == [new]
+    machines.admit("first", f"{new}\n")
+    (machines.folder / "parameter.ssh-key.previous").write_text("")
+    assert machines.run(*blocks()) == set(machines.ids)
+    assert machines.keys("first") == [new]

@@ -57,7 +57,7 @@ KEYS = "/projects/{id}/ssh-keys"
 CREATE = ("POST", DEVICES)
 
 
-class World:
+class EquinixSetup:
     """A project at the simulated API, and providers for it."""
 
     def __init__(self, api: EquinixApi, hardware: NoHardware, clock: ManualClock) -> None:
@@ -135,26 +135,26 @@ def by_reservation(machines: list[Machine]) -> dict[str | None, Machine]:
 
 
 @pytest.fixture
-def world(clock: ManualClock) -> Iterator[World]:
+def setup(clock: ManualClock) -> Iterator[EquinixSetup]:
     """Return a project with seven free reservations, shown three at a time."""
     hardware = NoHardware()
     with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=7, options=Options(per_page_cap=3)) as api:
         Description("equinix").hold(api)
-        yield World(api, hardware, clock)
+        yield EquinixSetup(api, hardware, clock)
         assert api.errors == []
 
 
 # The listing
 
 
-def test_the_listing_holds_our_devices_and_what_is_free(world: World, deadline: Deadline) -> None:
+def test_the_listing_holds_our_devices_and_what_is_free(setup: EquinixSetup, deadline: Deadline) -> None:
     """And nothing else: devices of other people, their reservations, and hardware that cannot be used."""
-    ids = [reservation.id for reservation in world.api.reservations()]
-    ours = [world.api.add_active_device(f"shepherd-{n}", reservation_id=ids[n]) for n in range(4)]
-    world.api.add_active_device("my-shepherd-5", reservation_id=ids[4])
-    world.api.add_active_device("web-server")
-    on_demand = world.api.add_active_device("shepherd-on-demand")
-    listed = world.provider.list_machines(deadline)
+    ids = [reservation.id for reservation in setup.api.reservations()]
+    ours = [setup.api.add_active_device(f"shepherd-{n}", reservation_id=ids[n]) for n in range(4)]
+    setup.api.add_active_device("my-shepherd-5", reservation_id=ids[4])
+    setup.api.add_active_device("web-server")
+    on_demand = setup.api.add_active_device("shepherd-on-demand")
+    listed = setup.provider.list_machines(deadline)
     used = {m.provider_id for m in listed if m.availability is Availability.KNOWN_USED}
     assert used == {device.id for device in [*ours, on_demand]}
     unused = [m for m in listed if m.availability is Availability.KNOWN_UNUSED]
@@ -187,25 +187,25 @@ SPOILED: list[Rule] = [
 
 
 @pytest.mark.parametrize("fault", SPOILED, ids=repr)
-def test_a_listing_that_can_be_made_good_is_made_good(fault: Rule, world: World, deadline: Deadline) -> None:
+def test_a_listing_that_can_be_made_good_is_made_good(fault: Rule, setup: EquinixSetup, deadline: Deadline) -> None:
     """Machines come and go while pages are turned; one that is missing would count as taken away."""
-    world.api.faults.add(fault)
-    listed = world.provider.list_machines(deadline)
-    assert {machine.reservation_id for machine in listed} == {r.id for r in world.api.reservations()}
+    setup.api.faults.add(fault)
+    listed = setup.provider.list_machines(deadline)
+    assert {machine.reservation_id for machine in listed} == {r.id for r in setup.api.reservations()}
     assert len(listed) == 7
 
 
 @pytest.mark.parametrize("collection", [DEVICES, RESERVATIONS])
 @pytest.mark.parametrize("kind", [EmptyPage, RepeatPage], ids=lambda kind: kind.__name__)
 def test_a_listing_that_stays_spoiled_is_refused(
-    kind: Callable[..., Rule], collection: str, world: World, deadline: Deadline
+    kind: Callable[..., Rule], collection: str, setup: EquinixSetup, deadline: Deadline
 ) -> None:
     """Never a partial listing: missing machines would be created again or counted as drift."""
     for number in range(4):
-        world.api.add_active_device(f"shepherd-{number}")
-    world.api.faults.add(kind(path=collection, times=0))
+        setup.api.add_active_device(f"shepherd-{number}")
+    setup.api.faults.add(kind(path=collection, times=0))
     with pytest.raises(ListingInvalid, match=f"{PROJECT}/{collection.rpartition('/')[2]}"):
-        world.provider.list_machines(deadline)
+        setup.provider.list_machines(deadline)
 
 
 @pytest.mark.parametrize(
@@ -219,14 +219,14 @@ def test_a_listing_that_stays_spoiled_is_refused(
     ],
 )
 def test_a_listing_that_contradicts_itself_is_refused(
-    ids: list[Any], page: int, fault: str, world: World, deadline: Deadline
+    ids: list[Any], page: int, fault: str, setup: EquinixSetup, deadline: Deadline
 ) -> None:
     """It may look complete by one measure and not by another."""
     total = len({str(one) for one in ids}) + ("2 entries" in fault)
     body = {"devices": [{"id": one} for one in ids], "meta": {"total": total, "current_page": page}}
-    world.api.faults.add(FakeAnswer(path=DEVICES, times=0, status=200, body=body))
+    setup.api.faults.add(FakeAnswer(path=DEVICES, times=0, status=200, body=body))
     with pytest.raises(ListingInvalid, match=fault):
-        world.provider.list_machines(deadline)
+        setup.provider.list_machines(deadline)
 
 
 def test_both_listings_are_asked_for_at_the_same_time(clock: ManualClock, deadline: Deadline) -> None:
@@ -242,9 +242,9 @@ def test_both_listings_are_asked_for_at_the_same_time(clock: ManualClock, deadli
         assert provider(script.url, clock, equinix_max_calls=2).list_machines(deadline) == []
 
 
-def test_one_call_at_a_time_is_enough(world: World, deadline: Deadline) -> None:
+def test_one_call_at_a_time_is_enough(setup: EquinixSetup, deadline: Deadline) -> None:
     """A limit of one must still allow every operation."""
-    assert len(world.another(equinix_max_calls=1).list_machines(deadline)) == 7
+    assert len(setup.another(equinix_max_calls=1).list_machines(deadline)) == 7
 
 
 def test_pages_are_asked_for_with_everything_that_the_first_was(clock: ManualClock, deadline: Deadline) -> None:
@@ -270,52 +270,52 @@ def test_pages_are_asked_for_with_everything_that_the_first_was(clock: ManualClo
 # One machine
 
 
-def test_a_machine_is_got_without_listing_all(world: World, deadline: Deadline) -> None:
+def test_a_machine_is_got_without_listing_all(setup: EquinixSetup, deadline: Deadline) -> None:
     """A batch of ten machines would otherwise read the fleet ten times."""
-    device = world.api.add_active_device("shepherd-1", [f"shepherd-token={TOKEN}"], reservation_id=world.reservation_id)
-    before = world.api.calls
-    got = world.provider.get_machine(ProviderId(device.id), deadline)
-    assert world.api.calls - before == {("GET", "/devices/{id}"): 1}
-    assert got in world.provider.list_machines(deadline)
-    assert (got.token, got.reservation_id, got.status) == (TOKEN, world.reservation_id, ProviderStatus.RUNNING)
+    device = setup.api.add_active_device("shepherd-1", [f"shepherd-token={TOKEN}"], reservation_id=setup.reservation_id)
+    before = setup.api.calls
+    got = setup.provider.get_machine(ProviderId(device.id), deadline)
+    assert setup.api.calls - before == {("GET", "/devices/{id}"): 1}
+    assert got in setup.provider.list_machines(deadline)
+    assert (got.token, got.reservation_id, got.status) == (TOKEN, setup.reservation_id, ProviderStatus.RUNNING)
 
 
-def test_devices_of_others_are_never_acted_on(world: World, deadline: Deadline) -> None:
+def test_devices_of_others_are_never_acted_on(setup: EquinixSetup, deadline: Deadline) -> None:
     """Even if their id got into the BMDB by mistake."""
-    foreign = ProviderId(world.api.add_active_device("web-server").id)
-    calls = (world.provider.get_machine, world.provider.reboot, world.provider.reinstall)
+    foreign = ProviderId(setup.api.add_active_device("web-server").id)
+    calls = (setup.provider.get_machine, setup.provider.reboot, setup.provider.reinstall)
     for call in calls:
         with pytest.raises(MachineNotFound, match="web-server"):
             call(foreign, deadline)
-    assert world.api.calls.keys() == {("GET", "/devices/{id}")}
+    assert setup.api.calls.keys() == {("GET", "/devices/{id}")}
 
 
 @pytest.mark.parametrize("form", ["{id}?x=1", "{id}#", "{id}/", "x/../{id}", "./{id}"])
-def test_an_id_is_not_part_of_a_path(form: str, world: World, deadline: Deadline) -> None:
+def test_an_id_is_not_part_of_a_path(form: str, setup: EquinixSetup, deadline: Deadline) -> None:
     """It is opaque text; read as more than that, it could name a machine that it does not."""
-    device = world.api.add_active_device("shepherd-1")
+    device = setup.api.add_active_device("shepherd-1")
     odd = ProviderId(form.format(id=device.id))
-    for call in (world.provider.get_machine, world.provider.reboot, world.provider.reinstall):
+    for call in (setup.provider.get_machine, setup.provider.reboot, setup.provider.reinstall):
         with pytest.raises(MachineNotFound):
             call(odd, deadline)
-    assert world.api.devices()[0].actions_taken == []
+    assert setup.api.devices()[0].actions_taken == []
 
 
 # Creation
 
 
-def test_a_device_is_created_as_it_should_be(world: World, deadline: Deadline) -> None:
+def test_a_device_is_created_as_it_should_be(setup: EquinixSetup, deadline: Deadline) -> None:
     """On the given reservation, by our naming rule, with our key alone, and with the token to be found again."""
-    world.add_key("somebody", OTHER_PUBLIC_KEY)
-    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
-    (device,) = world.api.devices()
-    assert device.hostname == f"shepherd-{world.reservation_id[:18]}"
+    setup.add_key("somebody", OTHER_PUBLIC_KEY)
+    created = setup.provider.create_machine(setup.capacity, TOKEN, deadline)
+    (device,) = setup.api.devices()
+    assert device.hostname == f"shepherd-{setup.reservation_id[:18]}"
     assert device.tags == [f"shepherd-token={TOKEN}"]
-    assert device.reservation_id == world.reservation_id
+    assert device.reservation_id == setup.reservation_id
     assert device.operating_system == "ubuntu_24_04"
     assert [key.key for key in device.ssh_keys] == [PUBLIC_KEY]
     assert created.provider_id == device.id
-    assert (created.token, created.reservation_id, created.location) == (TOKEN, world.reservation_id, "da")
+    assert (created.token, created.reservation_id, created.location) == (TOKEN, setup.reservation_id, "da")
     assert created.status is ProviderStatus.PROVISIONING
 
 
@@ -341,9 +341,9 @@ def test_the_request_names_metro_plan_and_one_key(clock: ManualClock, deadline: 
         return said(200, devices=[], meta={"total": 0, "current_page": 1})
 
     with scripted_server(answer) as script:
-        world = provider(script.url, clock)
-        (offered,) = world.list_machines(deadline)
-        created = world.create_machine(offered, TOKEN, deadline)
+        setup = provider(script.url, clock)
+        (offered,) = setup.list_machines(deadline)
+        created = setup.create_machine(offered, TOKEN, deadline)
         asked = [json.loads(request.body) for request in script.requests if request.body]
     assert asked == [
         {
@@ -360,167 +360,169 @@ def test_the_request_names_metro_plan_and_one_key(clock: ManualClock, deadline: 
     assert (created.reservation_id, created.location) == ("reservation-1", "fr")
 
 
-def test_a_creation_is_a_single_call(world: World, deadline: Deadline) -> None:
+def test_a_creation_is_a_single_call(setup: EquinixSetup, deadline: Deadline) -> None:
     """The API refuses a reservation that is not free: to look first would cost a call more for each machine."""
-    offered = by_reservation(world.provider.list_machines(deadline))
-    world.provider.create_machine(offered[world.reservation_id], TOKEN, deadline)  # the key is looked for once
-    before = world.api.calls
-    second = world.api.reservations()[1].id
-    world.provider.create_machine(offered[second], OTHER_TOKEN, deadline)
-    assert world.api.calls - before == {CREATE: 1}
+    offered = by_reservation(setup.provider.list_machines(deadline))
+    setup.provider.create_machine(offered[setup.reservation_id], TOKEN, deadline)  # the key is looked for once
+    before = setup.api.calls
+    second = setup.api.reservations()[1].id
+    setup.provider.create_machine(offered[second], OTHER_TOKEN, deadline)
+    assert setup.api.calls - before == {CREATE: 1}
 
 
-def test_a_creation_whose_answer_is_no_device_is_found_again(world: World, deadline: Deadline) -> None:
+def test_a_creation_whose_answer_is_no_device_is_found_again(setup: EquinixSetup, deadline: Deadline) -> None:
     """The machine exists and is paid for, although the answer was lost."""
     body = {"hostname": "no id"}
-    world.api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=201, body=body, when="after"))
+    setup.api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=201, body=body, when="after"))
     with pytest.raises(ProviderUnavailable):
-        world.provider.create_machine(world.capacity, TOKEN, deadline)
-    (device,) = world.api.devices()
-    assert world.another().create_machine(world.capacity, TOKEN, deadline).provider_id == device.id
-    assert len(world.api.devices()) == 1
+        setup.provider.create_machine(setup.capacity, TOKEN, deadline)
+    (device,) = setup.api.devices()
+    assert setup.another().create_machine(setup.capacity, TOKEN, deadline).provider_id == device.id
+    assert len(setup.api.devices()) == 1
 
 
-def test_a_creation_that_happens_late_makes_no_second_machine(world: World, deadline: Deadline) -> None:
+def test_a_creation_that_happens_late_makes_no_second_machine(setup: EquinixSetup, deadline: Deadline) -> None:
     """A gateway gave up on the request, the API behind it did not."""
-    world.api.faults.add(CreateLate(method="POST", path=DEVICES, seconds=0.05))
+    setup.api.faults.add(CreateLate(method="POST", path=DEVICES, seconds=0.05))
     with pytest.raises(ProviderUnavailable, match="504"):
-        world.provider.create_machine(world.capacity, TOKEN, deadline)
-    eventually(lambda: len(world.api.devices()) == 1)
-    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
-    assert [device.id for device in world.api.devices()] == [created.provider_id]
+        setup.provider.create_machine(setup.capacity, TOKEN, deadline)
+    eventually(lambda: len(setup.api.devices()) == 1)
+    created = setup.provider.create_machine(setup.capacity, TOKEN, deadline)
+    assert [device.id for device in setup.api.devices()] == [created.provider_id]
 
 
-def test_a_refusal_because_we_were_faster_ourselves_is_none(world: World, deadline: Deadline) -> None:
+def test_a_refusal_because_we_were_faster_ourselves_is_none(setup: EquinixSetup, deadline: Deadline) -> None:
     """An earlier request was carried out in the end, and the reservation is used by our own machine."""
-    world.api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=422, body={"error": "in use"}, when="after"))
-    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
-    assert [device.id for device in world.api.devices()] == [created.provider_id]
+    setup.api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=422, body={"error": "in use"}, when="after"))
+    created = setup.provider.create_machine(setup.capacity, TOKEN, deadline)
+    assert [device.id for device in setup.api.devices()] == [created.provider_id]
 
 
-def test_a_free_reservation_is_checked_by_tag(world: World, deadline: Deadline) -> None:
+def test_a_free_reservation_is_checked_by_tag(setup: EquinixSetup, deadline: Deadline) -> None:
     """What the API says about a reservation is cached for minutes."""
-    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
-    stale = {"id": world.reservation_id, "device": None, "provisionable": True, "plan": {"slug": "c3.small.x86"}}
-    world.api.faults.add(FakeAnswer(method="GET", path="/hardware-reservations/*", times=0, status=200, body=stale))
-    assert world.another().create_machine(world.capacity, TOKEN, deadline).provider_id == created.provider_id
+    created = setup.provider.create_machine(setup.capacity, TOKEN, deadline)
+    stale = {"id": setup.reservation_id, "device": None, "provisionable": True, "plan": {"slug": "c3.small.x86"}}
+    setup.api.faults.add(FakeAnswer(method="GET", path="/hardware-reservations/*", times=0, status=200, body=stale))
+    assert setup.another().create_machine(setup.capacity, TOKEN, deadline).provider_id == created.provider_id
     with pytest.raises(ProviderRefused, match="already in use"):
-        world.another().create_machine(world.capacity, OTHER_TOKEN, deadline)
-    assert len(world.api.devices()) == 1
+        setup.another().create_machine(setup.capacity, OTHER_TOKEN, deadline)
+    assert len(setup.api.devices()) == 1
 
 
 def test_a_device_that_the_listing_does_not_show_yet_is_found_on_its_reservation(
-    world: World, deadline: Deadline
+    setup: EquinixSetup, deadline: Deadline
 ) -> None:
     """Any one of the two places is enough."""
-    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
+    created = setup.provider.create_machine(setup.capacity, TOKEN, deadline)
     body = {"devices": [], "meta": {"total": 0, "current_page": 1}}
-    world.api.faults.add(FakeAnswer(method="GET", path=DEVICES, times=0, status=200, body=body))
-    assert world.another().create_machine(world.capacity, TOKEN, deadline).provider_id == created.provider_id
+    setup.api.faults.add(FakeAnswer(method="GET", path=DEVICES, times=0, status=200, body=body))
+    assert setup.another().create_machine(setup.capacity, TOKEN, deadline).provider_id == created.provider_id
 
 
-def test_a_device_without_the_token_is_not_taken_for_ours(world: World, deadline: Deadline) -> None:
+def test_a_device_without_the_token_is_not_taken_for_ours(setup: EquinixSetup, deadline: Deadline) -> None:
     """An API that ignores the question for a tag answers with all devices."""
-    world.api.occupy(world.reservation_id)
+    setup.api.occupy(setup.reservation_id)
     body = {"devices": [{"id": "d-1", "hostname": "shepherd-1"}], "meta": {"total": 1, "current_page": 1}}
-    world.api.faults.add(FakeAnswer(method="GET", path=DEVICES, times=0, status=200, body=body))
-    with pytest.raises(CapacityTaken, match=world.reservation_id):
-        world.provider.create_machine(world.capacity, TOKEN, deadline)
+    setup.api.faults.add(FakeAnswer(method="GET", path=DEVICES, times=0, status=200, body=body))
+    with pytest.raises(CapacityTaken, match=setup.reservation_id):
+        setup.provider.create_machine(setup.capacity, TOKEN, deadline)
 
 
-def test_of_many_that_create_at_the_same_time_one_gets_the_capacity(world: World, deadline: Deadline) -> None:
+def test_of_many_that_create_at_the_same_time_one_gets_the_capacity(setup: EquinixSetup, deadline: Deadline) -> None:
     """No look before a creation could promise that; the API's refusal does."""
     together = threading.Barrier(4)
 
     def create(number: int) -> Machine | None:
-        ours = world.another()
+        ours = setup.another()
         together.wait(20)
         try:
-            return ours.create_machine(world.capacity, UUID(int=number), deadline)
+            return ours.create_machine(setup.capacity, UUID(int=number), deadline)
         except CapacityTaken:
             return None
 
     with ThreadPoolExecutor(4) as pool:
         (created,) = filter(None, pool.map(create, range(4)))
-    assert [device.id for device in world.api.devices()] == [created.provider_id]
+    assert [device.id for device in setup.api.devices()] == [created.provider_id]
 
 
-def test_a_reservation_whose_device_is_gone_is_tried_later(world: World, deadline: Deadline) -> None:
+def test_a_reservation_whose_device_is_gone_is_tried_later(setup: EquinixSetup, deadline: Deadline) -> None:
     """The API shows the change late; the capacity is still free."""
-    world.api.occupy(world.reservation_id)
-    world.api.faults.add(FakeAnswer(method="GET", path="/devices/*", status=404))
+    setup.api.occupy(setup.reservation_id)
+    setup.api.faults.add(FakeAnswer(method="GET", path="/devices/*", status=404))
     with pytest.raises(ProviderUnavailable, match="still names a device"):
-        world.provider.create_machine(world.capacity, TOKEN, deadline)
+        setup.provider.create_machine(setup.capacity, TOKEN, deadline)
 
 
-def test_a_refusal_of_the_api_is_raised_with_its_text(world: World, deadline: Deadline) -> None:
+def test_a_refusal_of_the_api_is_raised_with_its_text(setup: EquinixSetup, deadline: Deadline) -> None:
     """The operator must learn which setting is wrong."""
     with pytest.raises(ProviderRefused, match=r"422: operating_system: 'no_such' is not a valid"):
-        world.another(equinix_os="no_such").create_machine(world.capacity, TOKEN, deadline)
-    assert world.api.devices() == []
+        setup.another(equinix_os="no_such").create_machine(setup.capacity, TOKEN, deadline)
+    assert setup.api.devices() == []
 
 
 @pytest.mark.parametrize("reservation_id", [None, "no-such-reservation", "", "..", "a/b"])
-def test_capacity_that_does_not_exist_is_refused(reservation_id: str | None, world: World, deadline: Deadline) -> None:
+def test_capacity_that_does_not_exist_is_refused(
+    reservation_id: str | None, setup: EquinixSetup, deadline: Deadline
+) -> None:
     """Nothing is created on demand instead: that would be paid for by the hour."""
-    world.api.check = world.api.check_answer = None  # two dots are asked for, where no reservation is
+    setup.api.check = setup.api.check_answer = None  # two dots are asked for, where no reservation is
     with pytest.raises(ProviderRefused):
-        world.provider.create_machine(capacity(reservation_id), TOKEN, deadline)
-    assert world.api.devices() == []
+        setup.provider.create_machine(capacity(reservation_id), TOKEN, deadline)
+    assert setup.api.devices() == []
 
 
-def test_capacity_that_no_listing_offered_is_refused(world: World, deadline: Deadline) -> None:
+def test_capacity_that_no_listing_offered_is_refused(setup: EquinixSetup, deadline: Deadline) -> None:
     """It lacks what a creation needs, and only a mistake would ask for it."""
-    unlisted = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=world.reservation_id)
+    unlisted = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=setup.reservation_id)
     with pytest.raises(ProviderRefused, match="not a free reservation of the listing"):
-        world.provider.create_machine(unlisted, TOKEN, deadline)
-    assert world.api.calls[CREATE] == 0
+        setup.provider.create_machine(unlisted, TOKEN, deadline)
+    assert setup.api.calls[CREATE] == 0
 
 
 # Our SSH key
 
 
-def test_our_key_is_added_once(world: World, deadline: Deadline) -> None:
+def test_our_key_is_added_once(setup: EquinixSetup, deadline: Deadline) -> None:
     """And looked for once by each warm function."""
     for number in range(3):
-        world.provider.create_machine(capacity(world.api.reservations()[number].id), UUID(int=number), deadline)
-    world.another().create_machine(capacity(world.api.reservations()[3].id), TOKEN, deadline)
-    assert [(key.label, key.key) for key in world.keys] == [("shepherd-key", PUBLIC_KEY)]
-    assert world.api.calls["POST", KEYS] == 1
-    assert world.api.calls["GET", KEYS] == 3  # before and after adding it, and by the other provider
-    assert all(len(device.ssh_keys) == 1 for device in world.api.devices())
+        setup.provider.create_machine(capacity(setup.api.reservations()[number].id), UUID(int=number), deadline)
+    setup.another().create_machine(capacity(setup.api.reservations()[3].id), TOKEN, deadline)
+    assert [(key.label, key.key) for key in setup.keys] == [("shepherd-key", PUBLIC_KEY)]
+    assert setup.api.calls["POST", KEYS] == 1
+    assert setup.api.calls["GET", KEYS] == 3  # before and after adding it, and by the other provider
+    assert all(len(device.ssh_keys) == 1 for device in setup.api.devices())
 
 
-def test_a_key_that_is_refused_is_refused_in_the_words_of_the_api(world: World, deadline: Deadline) -> None:
+def test_a_key_that_is_refused_is_refused_in_the_words_of_the_api(setup: EquinixSetup, deadline: Deadline) -> None:
     """Nothing is created without it."""
     with pytest.raises(ProviderRefused, match="not an SSH public key"):
-        world.another(public_key=lambda: "nonsense").create_machine(world.capacity, TOKEN, deadline)
-    assert world.api.devices() == []
+        setup.another(public_key=lambda: "nonsense").create_machine(setup.capacity, TOKEN, deadline)
+    assert setup.api.devices() == []
 
 
 # Actions
 
 
-def test_a_reinstall_gives_the_operating_system_of_the_settings(world: World, deadline: Deadline) -> None:
+def test_a_reinstall_gives_the_operating_system_of_the_settings(setup: EquinixSetup, deadline: Deadline) -> None:
     """A machine that was made with another one is brought in line."""
-    device = world.api.add_active_device("shepherd-1")
-    world.another(equinix_os="debian_12").reinstall(ProviderId(device.id), deadline)
-    assert world.api.devices()[0].operating_system == "debian_12"
-    eventually(lambda: ("reinstall", device.id) in world.hardware.calls)
+    device = setup.api.add_active_device("shepherd-1")
+    setup.another(equinix_os="debian_12").reinstall(ProviderId(device.id), deadline)
+    assert setup.api.devices()[0].operating_system == "debian_12"
+    eventually(lambda: ("reinstall", device.id) in setup.hardware.calls)
 
 
-def test_a_machine_that_goes_before_the_action_is_not_found(world: World, deadline: Deadline) -> None:
+def test_a_machine_that_goes_before_the_action_is_not_found(setup: EquinixSetup, deadline: Deadline) -> None:
     """The look before the action is no promise."""
-    device = world.api.add_active_device("shepherd-1")
-    world.api.faults.add(FakeAnswer(method="POST", status=404))
+    device = setup.api.add_active_device("shepherd-1")
+    setup.api.faults.add(FakeAnswer(method="POST", status=404))
     with pytest.raises(MachineNotFound):
-        world.provider.reboot(ProviderId(device.id), deadline)
+        setup.provider.reboot(ProviderId(device.id), deadline)
 
 
 # The API key
 
 
-def test_a_replaced_api_key_is_taken_up(world: World, deadline: Deadline) -> None:
+def test_a_replaced_api_key_is_taken_up(setup: EquinixSetup, deadline: Deadline) -> None:
     """A warm function outlives the key that it began with."""
     keys = iter(["the-key-of-yesterday"])
-    assert len(world.another(api_key=lambda: next(keys, KEY)).list_machines(deadline)) == 7
+    assert len(setup.another(api_key=lambda: next(keys, KEY)).list_machines(deadline)) == 7

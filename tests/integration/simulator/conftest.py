@@ -1,24 +1,24 @@
 """What the tests of the simulated Equinix API share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from simulator.environment.faults import Rule
-from tests.support.providers.equinix_world import World
+from tests.support.providers.equinix_client import EquinixClient, Make
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., World]]:
-    """Make worlds that end with the test, none of them with an error that is still in its API."""
-    worlds: list[World] = []
+def make() -> Iterator[Make]:
+    """Make clients with an API each, which end with the test; no API may have an error."""
+    clients: list[EquinixClient] = []
     with ExitStack() as stack:
 
-        def world(*faults: Rule, **settings: Any) -> World:
-            worlds.append(World(stack, *faults, **settings))
-            return worlds[-1]
+        def client(*faults: Rule, **settings: Any) -> EquinixClient:
+            clients.append(EquinixClient(stack, *faults, **settings))
+            return clients[-1]
 
-        yield world
-        assert [error for made in worlds for error in made.api.errors] == []
+        yield client
+        assert [error for made in clients for error in made.api.errors] == []

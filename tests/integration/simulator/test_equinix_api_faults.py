@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,16 @@ from shepherd_core.domain.errors import ConfigError
 from simulator.environment import faults
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
-from tests.support.providers.equinix_world import DEVICES, KEYS, PROJECT, RESERVATIONS, World
+from tests.support.providers.equinix_client import DEVICES, KEYS, PROJECT, RESERVATIONS, EquinixClient, Make
 from tests.support.waiting import eventually
 
 LONG = 600.0  # seconds that no test lives to see
 RESERVATIONS_PATH = "/projects/{id}/hardware-reservations"
 
 
-def page(world: World, number: int) -> Any:
+def page(client: EquinixClient, number: int) -> Any:
     """Return a page of three of seven reservations."""
-    return world.get(RESERVATIONS, page=number, per_page=3)
+    return client.get(RESERVATIONS, page=number, per_page=3)
 
 
 def ids(page: Any) -> list[str]:
@@ -32,7 +32,7 @@ def ids(page: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 422, 429, 500, 503])
-def test_an_answer_can_be_replaced(make: Callable[..., World], status: int) -> None:
+def test_an_answer_can_be_replaced(make: Make, status: int) -> None:
     """Before the call had its effect, with headers and body as told; the next call is sound."""
     rule = faults.FakeAnswer(method="POST", status=status, body={"errors": ["scripted"]}, retry_after=1.5)
     client = make(rule)
@@ -44,7 +44,7 @@ def test_an_answer_can_be_replaced(make: Callable[..., World], status: int) -> N
 
 
 @pytest.mark.parametrize(("body", "text"), [(None, ""), ("<h1>Bad gateway</h1>", "<h1>Bad gateway</h1>")])
-def test_an_error_need_not_have_a_json_body(make: Callable[..., World], body: str | None, text: str) -> None:
+def test_an_error_need_not_have_a_json_body(make: Make, body: str | None, text: str) -> None:
     """A load balancer may answer."""
     response = make(faults.FakeAnswer(status=502, body=body)).call("GET", DEVICES)
     assert (response.status_code, response.text) == (502, text)
@@ -58,9 +58,7 @@ def test_an_error_need_not_have_a_json_body(make: Callable[..., World], body: st
         (faults.Cut(method="POST"), 1),
     ],
 )
-def test_a_lost_answer_does_not_tell_whether_the_device_was_made(
-    make: Callable[..., World], rule: faults.Rule, created: int
-) -> None:
+def test_a_lost_answer_does_not_tell_whether_the_device_was_made(make: Make, rule: faults.Rule, created: int) -> None:
     """The client sees the same in all cases and must ask."""
     client = make(rule)
     with pytest.raises((requests.ConnectionError, requests.exceptions.ChunkedEncodingError)):
@@ -68,14 +66,14 @@ def test_a_lost_answer_does_not_tell_whether_the_device_was_made(
     assert len(client.api.devices()) == created
 
 
-def test_an_error_after_the_effect_hides_it(make: Callable[..., World]) -> None:
+def test_an_error_after_the_effect_hides_it(make: Make) -> None:
     """A 500 does not mean that nothing happened."""
     client = make(faults.FakeAnswer(method="POST", status=500, when="after"))
     assert client.create().status_code == 500
     assert len(client.api.devices()) == 1
 
 
-def test_a_creation_can_succeed_long_after_its_failure(make: Callable[..., World]) -> None:
+def test_a_creation_can_succeed_long_after_its_failure(make: Make) -> None:
     """The device appears after the request was given up."""
     client = make(faults.CreateLate(path="/projects/{id}/devices", seconds=0))
     assert client.create().status_code == 504
@@ -86,7 +84,7 @@ def test_a_creation_can_succeed_long_after_its_failure(make: Callable[..., World
 
 
 @pytest.mark.parametrize(("when", "created"), [("before", 0), ("after", 1)])
-def test_a_delay_outlasts_the_client(make: Callable[..., World], when: faults.When, created: int) -> None:
+def test_a_delay_outlasts_the_client(make: Make, when: faults.When, created: int) -> None:
     """The client gives up before or after the effect; closing the API ends the delay."""
     client = make(faults.Delay(method="POST", seconds=LONG, when=when))
     with pytest.raises(requests.ReadTimeout):
@@ -94,57 +92,57 @@ def test_a_delay_outlasts_the_client(make: Callable[..., World], when: faults.Wh
     eventually(lambda: len(client.api.devices()) == created)
 
 
-def test_a_delay_goes_together_with_another_fault(make: Callable[..., World]) -> None:
+def test_a_delay_goes_together_with_another_fault(make: Make) -> None:
     """Slow and wrong is how overload looks."""
     client = make(faults.Delay(seconds=0), faults.FakeAnswer(status=503), faults.FakeAnswer(status=500))
     assert client.call("GET", DEVICES).status_code == 503
 
 
-def test_a_page_can_be_empty_although_there_is_more(make: Callable[..., World]) -> None:
+def test_a_page_can_be_empty_although_there_is_more(make: Make) -> None:
     """Its meta still tells the truth, so a client can notice."""
-    world = make(faults.EmptyPage(path=RESERVATIONS_PATH, nth=2), reservations=7)
-    pages = [page(world, number) for number in (1, 2, 3)]
+    client = make(faults.EmptyPage(path=RESERVATIONS_PATH, nth=2), reservations=7)
+    pages = [page(client, number) for number in (1, 2, 3)]
     assert [len(ids(page)) for page in pages] == [3, 0, 1]
     assert (pages[1]["meta"]["total"], pages[1]["meta"]["current_page"]) == (7, 2)
 
 
-def test_a_page_can_repeat_the_one_before(make: Callable[..., World]) -> None:
+def test_a_page_can_repeat_the_one_before(make: Make) -> None:
     """Duplicates in place of entries that are missing: the count is right and the listing wrong."""
-    world = make(faults.RepeatPage(nth=2), reservations=7)
-    first, second, third = (page(world, number) for number in (1, 2, 3))
+    client = make(faults.RepeatPage(nth=2), reservations=7)
+    first, second, third = (page(client, number) for number in (1, 2, 3))
     assert ids(first) == ids(second) != ids(third)
     assert second["meta"]["current_page"] == 2
 
 
-def test_a_listing_can_shrink_between_two_pages(make: Callable[..., World]) -> None:
+def test_a_listing_can_shrink_between_two_pages(make: Make) -> None:
     """Entries move up, so one is never seen; the total tells."""
-    world = make(faults.Shrink(nth=2, times=0), reservations=7)
-    everything = [reservation.id for reservation in world.api.reservations()]
-    first, second, third = (page(world, number) for number in (1, 2, 3))
+    client = make(faults.Shrink(nth=2, times=0), reservations=7)
+    everything = [reservation.id for reservation in client.api.reservations()]
+    first, second, third = (page(client, number) for number in (1, 2, 3))
     assert ids(first) + ids(second) + ids(third) == everything[:3] + everything[4:]
     assert [page["meta"]["total"] for page in (first, second, third)] == [7, 6, 6]
 
 
-def test_any_value_of_an_answer_can_be_replaced(make: Callable[..., World]) -> None:
+def test_any_value_of_an_answer_can_be_replaced(make: Make) -> None:
     """In an answer alone, by the names and indexes of its place: the device itself is sound."""
-    world = make(
+    client = make(
         faults.SetValue(path="/devices/*", at="**.state", value="odd"),
         faults.SetValue(method="GET", path="/projects/*/devices", at="devices.*.state", value="odd", times=2),
         faults.SetValue(method="GET", path="/projects/*/devices", at="devices.0.id", value=None, nth=3),
         reservations=2,
     )
-    device_id = world.active()
-    world.create(1)
-    assert [device["state"] for device in world.get(DEVICES)["devices"]] == ["odd", "odd"]
-    assert [device["id"] for device in world.get(DEVICES)["devices"]][1] == device_id
-    assert [device["id"] for device in world.get(DEVICES)["devices"]] == [None, device_id]
-    assert world.get(f"/devices/{device_id}")["state"] == "active"
+    device_id = client.active()
+    client.create(1)
+    assert [device["state"] for device in client.get(DEVICES)["devices"]] == ["odd", "odd"]
+    assert [device["id"] for device in client.get(DEVICES)["devices"]][1] == device_id
+    assert [device["id"] for device in client.get(DEVICES)["devices"]] == [None, device_id]
+    assert client.get(f"/devices/{device_id}")["state"] == "active"
 
 
 @pytest.mark.parametrize(
     "rule", [faults.EmptyPage(), faults.RepeatPage(), faults.SetValue(at="devices.*.id", value=1), faults.Shrink()]
 )
-def test_a_fault_that_does_not_fit_the_answer_changes_nothing(make: Callable[..., World], rule: faults.Rule) -> None:
+def test_a_fault_that_does_not_fit_the_answer_changes_nothing(make: Make, rule: faults.Rule) -> None:
     """A rule may hit calls that it has nothing to do with."""
     response = make(rule).call("GET", KEYS)
     assert (response.status_code, response.json()) == (200, {"ssh_keys": []})
@@ -152,7 +150,7 @@ def test_a_fault_that_does_not_fit_the_answer_changes_nothing(make: Callable[...
     assert response.status_code == 404
 
 
-def test_a_rule_applies_from_its_nth_match_so_many_times(make: Callable[..., World]) -> None:
+def test_a_rule_applies_from_its_nth_match_so_many_times(make: Make) -> None:
     """Only calls that match are counted."""
     client = make(faults.FakeAnswer(method="GET", path=KEYS, nth=2, times=2, status=503))
     statuses = []
@@ -162,8 +160,8 @@ def test_a_rule_applies_from_its_nth_match_so_many_times(make: Callable[..., Wor
     assert statuses == [200, 503, 503, 200]
 
 
-def test_rules_can_be_added_and_cleared_while_it_runs(make: Callable[..., World]) -> None:
-    """A world gets worse, then better."""
+def test_rules_can_be_added_and_cleared_while_it_runs(make: Make) -> None:
+    """A service gets worse, then better."""
     client = make()
     client.api.faults.add(faults.FakeAnswer(status=503, times=0))
     assert client.call("GET", DEVICES).status_code == 503
@@ -197,7 +195,7 @@ def hasty_threads() -> Iterator[None]:
     sys.setswitchinterval(usual)
 
 
-def test_only_one_of_many_gets_a_reservation(make: Callable[..., World], hasty_threads: None) -> None:
+def test_only_one_of_many_gets_a_reservation(make: Make, hasty_threads: None) -> None:
     """The race that the adapter must survive is decided by the API."""
     client = make(reservations=30)
     with ThreadPoolExecutor(8) as pool:
@@ -206,7 +204,7 @@ def test_only_one_of_many_gets_a_reservation(make: Callable[..., World], hasty_t
     assert len(client.api.devices()) == 30
 
 
-def test_it_stays_whole_with_many_clients(make: Callable[..., World]) -> None:
+def test_it_stays_whole_with_many_clients(make: Make) -> None:
     """Creating, listing, rebooting and deleting at once: nothing is lost, doubled or stuck."""
     client = make(reservations=40)
 
@@ -228,7 +226,7 @@ def test_it_stays_whole_with_many_clients(make: Callable[..., World]) -> None:
 
 
 def test_closing_ends_connections_delays_and_threads() -> None:
-    """A world must end although clients still wait."""
+    """A demo must end although clients still wait."""
     before = threading.active_count()
     api = EquinixApi(
         NoHardware(), project_id=PROJECT, api_key="key", reservations=1, faults=[faults.Delay(nth=2, seconds=LONG)]

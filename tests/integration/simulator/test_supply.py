@@ -1,4 +1,4 @@
-"""What supplies a simulated world with machines: the adapters find in it what the functions are told of it."""
+"""Machine sources of the simulator: the adapters find in them what the functions are told of them."""
 
 import time
 from pathlib import Path

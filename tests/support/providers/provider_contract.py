@@ -2,19 +2,19 @@
 The contract of a provider, as one test suite for all adapters.
 
 To hold an adapter to it, write a test module with a class that inherits
-``ProviderContract`` and overrides the fixture ``world``::
+``ProviderContract`` and overrides the fixture ``setup``::
 
-    from tests.support.providers.provider_contract import ProviderContract, World
+    from tests.support.providers.provider_contract import ProviderContract, Setup
 
     class TestEquinix(ProviderContract):
         @pytest.fixture
-        def world(self) -> Iterator[World]:
+        def setup(self) -> Iterator[Setup]:
             with EquinixApi(...) as api:
-                yield World(provider=EquinixProvider(...), ...)
+                yield Setup(provider=EquinixProvider(...), ...)
 
-A fresh world is asked for by every test, with some machines and some unused
+Every test asks for a fresh setup, with some machines and some unused
 capacity in it. It is the edge that is faked (an API server, a file), never the
-adapter. What a world cannot do is left out, and the tests that need it are skipped.
+adapter. What a setup cannot do is left out, and the tests that need it are skipped.
 """
 
 import traceback
@@ -58,7 +58,7 @@ INTERRUPTIONS = {kind.needs: kind.take for kind in STEPS.values() if kind.needs 
 ACTIONS = (*INTERRUPTIONS, Capability.RELEASE)
 
 ODD_IDS = ("no-such", str(INVALID), "", ".", "..", "a/b", "a?b=1", "#", "%2e%2e", "a b", "\N{SNOWMAN}", "x" * 128)
-"""Ids that no world may use. A provider id is opaque text, so none of them may become anything else on the way."""
+"""Ids that no setup may use. A provider id is opaque text, so none of them may become anything else on the way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Places:
 
 
 @dataclass(kw_only=True)
-class World:
+class Setup:
     """A provider and the edge behind it."""
 
     provider: Provider
@@ -118,7 +118,7 @@ class World:
 
     @classmethod
     def of(cls, api: RestApi, hardware: NoHardware, spoils: Rule, **facts: Any) -> Self:
-        """Return the world of a simulated API; *spoils* spoils its listing."""
+        """Return the setup of a simulated API; *spoils* spoils its listing."""
         usual: dict[str, Any] = {
             "requests": lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
             "settle": lambda: eventually(api.settled),
@@ -151,75 +151,75 @@ class ProviderContract:
     """The rules of ``shepherd_core.domain.provider``, each one a test."""
 
     @pytest.fixture
-    def world(self) -> World:
-        """Return a fresh world; every subclass has its own."""
+    def setup(self) -> Setup:
+        """Return a fresh setup; every subclass has its own."""
         raise NotImplementedError
 
     # The listing
 
-    def test_name_is_short_lower_case_and_constant(self, world: World, deadline: Deadline) -> None:
+    def test_name_is_short_lower_case_and_constant(self, setup: Setup, deadline: Deadline) -> None:
         """The name is stored with every machine: if it changed, the whole fleet would be unknown."""
-        name = world.provider.name
-        world.provider.list_machines(deadline)
-        assert world.provider.name == name
+        name = setup.provider.name
+        setup.provider.list_machines(deadline)
+        assert setup.provider.name == name
         assert name
         assert name == name.lower().strip()
         assert len(name) <= 32
 
-    def test_listing_is_complete(self, world: World, deadline: Deadline) -> None:
+    def test_listing_is_complete(self, setup: Setup, deadline: Deadline) -> None:
         """A machine that is missing from the listing looks as if it had been taken away."""
-        listing = world.provider.list_machines(deadline)
-        assert set(_by_capacity(listing)) == world.capacity_ids
-        assert len(listing) == len(world.capacity_ids)
+        listing = setup.provider.list_machines(deadline)
+        assert set(_by_capacity(listing)) == setup.capacity_ids
+        assert len(listing) == len(setup.capacity_ids)
 
-    def test_ids_are_unique_and_stable(self, world: World, deadline: Deadline) -> None:
+    def test_ids_are_unique_and_stable(self, setup: Setup, deadline: Deadline) -> None:
         """The id connects a machine at the provider with its row in the BMDB."""
-        first = _ids(world.provider.list_machines(deadline))
+        first = _ids(setup.provider.list_machines(deadline))
         assert len(first) == len(set(first))
-        assert sorted(_ids(world.provider.list_machines(deadline))) == sorted(first)
+        assert sorted(_ids(setup.provider.list_machines(deadline))) == sorted(first)
         assert all(0 < len(provider_id) <= 128 for provider_id in first)
 
-    def test_machines_in_use_have_id_and_address(self, world: World, deadline: Deadline) -> None:
+    def test_machines_in_use_have_id_and_address(self, setup: Setup, deadline: Deadline) -> None:
         """Nothing can be done with a machine that cannot be named or reached."""
-        _create(world, deadline)
-        world.settle()
-        for machine in world.provider.list_machines(deadline):
+        _create(setup, deadline)
+        setup.settle()
+        for machine in setup.provider.list_machines(deadline):
             if machine.availability is not Availability.KNOWN_UNUSED and not machine.failed:
                 assert machine.provider_id != INVALID
                 assert machine.address is not None or machine.status is ProviderStatus.PROVISIONING
 
-    def test_listing_from_several_threads_is_the_same(self, world: World, deadline: Deadline) -> None:
+    def test_listing_from_several_threads_is_the_same(self, setup: Setup, deadline: Deadline) -> None:
         """A loop works on many machines at a time with one adapter."""
         with ThreadPoolExecutor(4) as threads:
-            listings = list(threads.map(lambda _: world.provider.list_machines(deadline), range(8)))
-        assert all(set(_by_capacity(listing)) == world.capacity_ids for listing in listings)
+            listings = list(threads.map(lambda _: setup.provider.list_machines(deadline), range(8)))
+        assert all(set(_by_capacity(listing)) == setup.capacity_ids for listing in listings)
 
     # Creation
 
-    def test_unused_capacity_becomes_a_machine(self, world: World, deadline: Deadline) -> None:
+    def test_unused_capacity_becomes_a_machine(self, setup: Setup, deadline: Deadline) -> None:
         """This is how a fleet grows."""
-        capacity = _unused(world, deadline)[0]
-        machine = world.provider.create_machine(capacity, TOKEN, deadline)
+        capacity = _unused(setup, deadline)[0]
+        machine = setup.provider.create_machine(capacity, TOKEN, deadline)
         assert machine.provider_id != INVALID
         assert machine.capacity_id == capacity.capacity_id
         assert machine.availability is Availability.KNOWN_USED
 
-    def test_created_machine_is_found_by_its_id(self, world: World, deadline: Deadline) -> None:
+    def test_created_machine_is_found_by_its_id(self, setup: Setup, deadline: Deadline) -> None:
         """The next work on the machine knows only the id."""
-        created = _create(world, deadline)
-        world.settle()
-        found = world.provider.get_machine(created.provider_id, deadline)
+        created = _create(setup, deadline)
+        setup.settle()
+        found = setup.provider.get_machine(created.provider_id, deadline)
         assert found.provider_id == created.provider_id
         assert found.capacity_id == created.capacity_id
         assert found.address is not None or found.status is ProviderStatus.PROVISIONING
 
-    def test_created_machine_is_listed_once_and_nothing_else_changes(self, world: World, deadline: Deadline) -> None:
+    def test_created_machine_is_listed_once_and_nothing_else_changes(self, setup: Setup, deadline: Deadline) -> None:
         """Capacity is either unused or a machine: listed as both, it would be used twice."""
-        world.settle()
-        before = _by_capacity(world.provider.list_machines(deadline))
-        created = _create(world, deadline)
-        world.settle()
-        listing = world.provider.list_machines(deadline)
+        setup.settle()
+        before = _by_capacity(setup.provider.list_machines(deadline))
+        created = _create(setup, deadline)
+        setup.settle()
+        listing = setup.provider.list_machines(deadline)
         after = _by_capacity(listing)
         assert len(listing) == len(before)
         assert _ids(listing).count(created.provider_id) == 1
@@ -227,128 +227,128 @@ class ProviderContract:
         assert after == before
 
     def test_creating_again_with_the_same_token_returns_the_same_machine(
-        self, world: World, deadline: Deadline
+        self, setup: Setup, deadline: Deadline
     ) -> None:
         """The outcome of a call whose answer was lost is unknown; repeating it must not create a second machine."""
-        capacity = _unused(world, deadline)[0]
-        first = world.provider.create_machine(capacity, TOKEN, deadline)
-        at_once = world.provider.create_machine(capacity, TOKEN, deadline)
-        world.settle()
-        later = world.provider.create_machine(capacity, TOKEN, deadline)
+        capacity = _unused(setup, deadline)[0]
+        first = setup.provider.create_machine(capacity, TOKEN, deadline)
+        at_once = setup.provider.create_machine(capacity, TOKEN, deadline)
+        setup.settle()
+        later = setup.provider.create_machine(capacity, TOKEN, deadline)
         assert first.provider_id == at_once.provider_id == later.provider_id
-        assert len(world.provider.list_machines(deadline)) == len(world.capacity_ids)
+        assert len(setup.provider.list_machines(deadline)) == len(setup.capacity_ids)
 
-    def test_token_is_found_again(self, world: World, deadline: Deadline) -> None:
+    def test_token_is_found_again(self, setup: Setup, deadline: Deadline) -> None:
         """The token is how a machine is recognised whose creator died before recording it."""
-        if not world.stores_tokens:
+        if not setup.stores_tokens:
             pytest.skip("this provider cannot store tokens")
-        created = _create(world, deadline)
-        world.settle()
-        with_token = [machine for machine in world.provider.list_machines(deadline) if machine.token == TOKEN]
+        created = _create(setup, deadline)
+        setup.settle()
+        with_token = [machine for machine in setup.provider.list_machines(deadline) if machine.token == TOKEN]
         assert _ids(with_token) == [created.provider_id]
         assert with_token[0].availability is Availability.KNOWN_USED
-        assert world.provider.get_machine(created.provider_id, deadline).token == TOKEN
+        assert setup.provider.get_machine(created.provider_id, deadline).token == TOKEN
 
-    def test_capacity_used_by_others_is_not_taken(self, world: World, deadline: Deadline) -> None:
+    def test_capacity_used_by_others_is_not_taken(self, setup: Setup, deadline: Deadline) -> None:
         """Two machines on one piece of capacity would be one machine with two owners."""
-        if not world.stores_tokens:
+        if not setup.stores_tokens:
             pytest.skip("this provider cannot tell who uses its capacity")
-        capacity = _unused(world, deadline)[0]
-        world.provider.create_machine(capacity, TOKEN, deadline)
-        world.settle()
+        capacity = _unused(setup, deadline)[0]
+        setup.provider.create_machine(capacity, TOKEN, deadline)
+        setup.settle()
         with pytest.raises(CapacityTaken):
-            world.provider.create_machine(capacity, OTHER_TOKEN, deadline)
-        assert OTHER_TOKEN not in {machine.token for machine in world.provider.list_machines(deadline)}
+            setup.provider.create_machine(capacity, OTHER_TOKEN, deadline)
+        assert OTHER_TOKEN not in {machine.token for machine in setup.provider.list_machines(deadline)}
 
-    def test_a_removed_key_is_added_again(self, world: World, deadline: Deadline) -> None:
+    def test_a_removed_key_is_added_again(self, setup: Setup, deadline: Deadline) -> None:
         """A function lives for hours; until its end no machine could be made or reinstalled."""
-        first, second = _unused(world, deadline)[:2]
-        machine = world.provider.create_machine(first, TOKEN, deadline)
+        first, second = _unused(setup, deadline)[:2]
+        machine = setup.provider.create_machine(first, TOKEN, deadline)
         calls: dict[str, Callable[[], object]] = {
-            "create": lambda: world.provider.create_machine(second, OTHER_TOKEN, deadline),
-            Capability.REINSTALL: lambda: world.provider.reinstall(machine.provider_id, deadline),
+            "create": lambda: setup.provider.create_machine(second, OTHER_TOKEN, deadline),
+            Capability.REINSTALL: lambda: setup.provider.reinstall(machine.provider_id, deadline),
         }
-        for action in world.keyed:
-            world.settle()
+        for action in setup.keyed:
+            setup.settle()
             if action != "create":
                 calls[action]()  # so that it knows the key
-                world.settle()
-            world.remove_keys()
+                setup.settle()
+            setup.remove_keys()
             with pytest.raises(ProviderRefused):
                 calls[action]()
             calls[action]()
 
     # Machines that are not there
 
-    def test_unknown_id_is_not_found(self, world: World, deadline: Deadline) -> None:
+    def test_unknown_id_is_not_found(self, setup: Setup, deadline: Deadline) -> None:
         """An id is opaque text: it names one machine or none, and never another resource."""
         for odd in ODD_IDS:
             with pytest.raises(MachineNotFound):
-                pytest.fail(f"{odd!r} is {world.provider.get_machine(ProviderId(odd), deadline)}")
+                pytest.fail(f"{odd!r} is {setup.provider.get_machine(ProviderId(odd), deadline)}")
 
     @pytest.mark.parametrize("action", ACTIONS)
-    def test_unknown_id_is_not_acted_on(self, world: World, deadline: Deadline, action: str) -> None:
+    def test_unknown_id_is_not_acted_on(self, setup: Setup, deadline: Deadline, action: str) -> None:
         """An id that is not escaped on its way could reboot another machine, or all."""
-        act = _action(world, action)
-        world.settle()
-        before = _by_capacity(world.provider.list_machines(deadline))
+        act = _action(setup, action)
+        setup.settle()
+        before = _by_capacity(setup.provider.list_machines(deadline))
         for odd in ODD_IDS:
             if action == Capability.RELEASE:
                 act(ProviderId(odd), deadline)  # what is not there is released already
             else:
                 with pytest.raises(MachineNotFound):
                     act(ProviderId(odd), deadline)
-        assert _by_capacity(world.provider.list_machines(deadline)) == before
+        assert _by_capacity(setup.provider.list_machines(deadline)) == before
 
     # States
 
-    def test_an_undocumented_state_is_unknown(self, world: World, deadline: Deadline) -> None:
+    def test_an_undocumented_state_is_unknown(self, setup: Setup, deadline: Deadline) -> None:
         """Providers invent new ones; taken for off, gone or failed, a machine that is well would be given up."""
-        if world.confuse is None:
-            pytest.skip("this world has no states")
-        created = _create(world, deadline)
-        world.settle()
-        world.confuse(created.provider_id)
-        listed = _by_capacity(world.provider.list_machines(deadline))[created.capacity_id]
-        for machine in (listed, world.provider.get_machine(created.provider_id, deadline)):
+        if setup.confuse is None:
+            pytest.skip("this setup has no states")
+        created = _create(setup, deadline)
+        setup.settle()
+        setup.confuse(created.provider_id)
+        listed = _by_capacity(setup.provider.list_machines(deadline))[created.capacity_id]
+        for machine in (listed, setup.provider.get_machine(created.provider_id, deadline)):
             assert machine.provider_id == created.provider_id
             assert machine.status is ProviderStatus.UNKNOWN
             assert not machine.failed
 
     # Recovery
 
-    def test_a_missing_capability_is_not_supported(self, world: World, deadline: Deadline) -> None:
+    def test_a_missing_capability_is_not_supported(self, setup: Setup, deadline: Deadline) -> None:
         """The loops trust the capabilities; a call that did nothing would look like a successful step."""
-        created = _create(world, deadline)
-        world.settle()
-        before = _by_capacity(world.provider.list_machines(deadline))
+        created = _create(setup, deadline)
+        setup.settle()
+        before = _by_capacity(setup.provider.list_machines(deadline))
         for capability in ACTIONS:
-            if capability not in world.provider.capabilities:
-                with pytest.raises(NotSupported, match=f"{world.provider.name} cannot {capability}"):
-                    _method(world.provider, capability)(created.provider_id, deadline)
-        assert _by_capacity(world.provider.list_machines(deadline)) == before
+            if capability not in setup.provider.capabilities:
+                with pytest.raises(NotSupported, match=f"{setup.provider.name} cannot {capability}"):
+                    _method(setup.provider, capability)(created.provider_id, deadline)
+        assert _by_capacity(setup.provider.list_machines(deadline)) == before
 
     @pytest.mark.parametrize("action", [Capability.REBOOT, Capability.POWER_CYCLE])
-    def test_a_restart_keeps_the_machine_s_identity(self, world: World, deadline: Deadline, action: Capability) -> None:
+    def test_a_restart_keeps_the_machine_s_identity(self, setup: Setup, deadline: Deadline, action: Capability) -> None:
         """It repairs an unhealthy machine, which must come back as the same one."""
-        restart = _action(world, action)
-        created = _create(world, deadline)
-        world.settle()
-        before = world.provider.get_machine(created.provider_id, deadline)
+        restart = _action(setup, action)
+        created = _create(setup, deadline)
+        setup.settle()
+        before = setup.provider.get_machine(created.provider_id, deadline)
         restart(created.provider_id, deadline)
-        world.settle()
-        assert world.provider.get_machine(created.provider_id, deadline) == before
-        if world.reboots is not None:
-            assert world.reboots(created.provider_id) == 1
+        setup.settle()
+        assert setup.provider.get_machine(created.provider_id, deadline) == before
+        if setup.reboots is not None:
+            assert setup.reboots(created.provider_id) == 1
 
-    def test_reinstall_keeps_the_identity(self, world: World, deadline: Deadline) -> None:
+    def test_reinstall_keeps_the_identity(self, setup: Setup, deadline: Deadline) -> None:
         """A machine with a fresh operating system is still the machine that the BMDB knows."""
-        reinstall = _action(world, Capability.REINSTALL)
-        created = _create(world, deadline)
-        world.settle()
+        reinstall = _action(setup, Capability.REINSTALL)
+        created = _create(setup, deadline)
+        setup.settle()
         reinstall(created.provider_id, deadline)
-        world.settle()
-        after = world.provider.get_machine(created.provider_id, deadline)
+        setup.settle()
+        after = setup.provider.get_machine(created.provider_id, deadline)
         assert (after.provider_id, after.capacity_id, after.token) == (
             created.provider_id,
             created.capacity_id,
@@ -357,164 +357,164 @@ class ProviderContract:
 
     @pytest.mark.parametrize("action", INTERRUPTIONS)
     def test_a_machine_is_not_interrupted_where_that_is_not_confirmed(
-        self, world: World, deadline: Deadline, action: Capability
+        self, setup: Setup, deadline: Deadline, action: Capability
     ) -> None:
         """It may have come back while we looked it up, logged in or waited for our turn."""
-        interrupt = _action(world, action)
-        created = _create(world, deadline)
-        world.settle()
-        before = world.provider.get_machine(created.provider_id, deadline)
+        interrupt = _action(setup, action)
+        created = _create(setup, deadline)
+        setup.settle()
+        before = setup.provider.get_machine(created.provider_id, deadline)
         asked: list[int] = []
 
         def ask(_: Deadline) -> None:
-            asked.append(world.requests())
+            asked.append(setup.requests())
             raise NoLongerDue
 
         limit = Deadline(SystemClock(), 60, ask=ask)
-        already = world.requests()
+        already = setup.requests()
         with pytest.raises(NoLongerDue):
             interrupt(created.provider_id, limit)
         assert len(asked) == 1
         assert asked[0] > already, "what is looked up is looked up before"
         assert not limit.interrupted
-        world.settle()
-        assert world.provider.get_machine(created.provider_id, deadline) == before
-        if world.reboots is not None:
-            assert world.reboots(created.provider_id) == 0
+        setup.settle()
+        assert setup.provider.get_machine(created.provider_id, deadline) == before
+        if setup.reboots is not None:
+            assert setup.reboots(created.provider_id) == 0
 
     @pytest.mark.parametrize("action", INTERRUPTIONS)
     def test_nothing_comes_between_the_confirmation_and_the_interruption(
-        self, world: World, deadline: Deadline, action: Capability
+        self, setup: Setup, deadline: Deadline, action: Capability
     ) -> None:
         """Otherwise the machine may come back in the time between. A declined request was not carried out."""
-        if world.make_refusing is None:
-            pytest.skip("this world refuses nothing")
-        interrupt = _action(world, action)
-        created = _create(world, deadline)
-        world.settle()
+        if setup.make_refusing is None:
+            pytest.skip("this setup refuses nothing")
+        interrupt = _action(setup, action)
+        created = _create(setup, deadline)
+        setup.settle()
         confirmed: list[int] = []
 
         def ask(limit: Deadline) -> None:
             assert not limit.interrupted
-            confirmed.append(world.requests())
-            world.make_refusing()  # type: ignore[misc]  # it is there, see above
+            confirmed.append(setup.requests())
+            setup.make_refusing()  # type: ignore[misc]  # it is there, see above
 
         limit = Deadline(SystemClock(), 60, ask=ask)
         with pytest.raises(ProviderRefused):
             interrupt(created.provider_id, limit)
         assert len(confirmed) == 1
         assert not limit.interrupted, "the edge said that it did not do it"
-        if world.reboots is not None:
-            assert world.reboots(created.provider_id) == 0
+        if setup.reboots is not None:
+            assert setup.reboots(created.provider_id) == 0
 
     @pytest.mark.parametrize("action", [Capability.REBOOT, Capability.POWER_CYCLE])
     def test_an_interruption_without_an_answer_may_have_happened(
-        self, world: World, deadline: Deadline, clock: ManualClock, action: Capability
+        self, setup: Setup, deadline: Deadline, clock: ManualClock, action: Capability
     ) -> None:
         """Taken for not done, it would be done again to a machine that is booting, and never counted."""
-        if world.stall is None:
-            pytest.skip("this world always answers")
-        interrupt = _action(world, action)
-        created = _create(world, deadline)
-        world.settle()
+        if setup.stall is None:
+            pytest.skip("this setup always answers")
+        interrupt = _action(setup, action)
+        created = _create(setup, deadline)
+        setup.settle()
         # Its clock stands still: each request has a second, whatever a busy computer takes for those before it.
-        limit = Deadline(clock, 1, ask=lambda _: world.stall and world.stall())
+        limit = Deadline(clock, 1, ask=lambda _: setup.stall and setup.stall())
         with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
             interrupt(created.provider_id, limit)
         assert limit.interrupted
 
     @pytest.mark.parametrize("action", INTERRUPTIONS)
     def test_an_interruption_that_was_accepted_is_known_and_is_asked_for_once(
-        self, world: World, deadline: Deadline, action: Capability
+        self, setup: Setup, deadline: Deadline, action: Capability
     ) -> None:
         """A step of several requests must not be left in the middle because the machine said something meanwhile."""
-        interrupt = _action(world, action)
-        created = _create(world, deadline)
-        world.settle()
+        interrupt = _action(setup, action)
+        created = _create(setup, deadline)
+        setup.settle()
         asked: list[Deadline] = []
         limit = Deadline(SystemClock(), 60, ask=asked.append)
         interrupt(created.provider_id, limit)
         assert len(asked) == 1
         assert limit.interrupted
 
-    def test_a_released_machine_is_in_use_no_more(self, world: World, deadline: Deadline) -> None:
+    def test_a_released_machine_is_in_use_no_more(self, setup: Setup, deadline: Deadline) -> None:
         """A released machine must not be listed as ours, and a release may be repeated."""
-        release = _action(world, Capability.RELEASE)
-        created = _create(world, deadline)
-        world.settle()
+        release = _action(setup, Capability.RELEASE)
+        created = _create(setup, deadline)
+        setup.settle()
         release(created.provider_id, deadline)
-        world.settle()
+        setup.settle()
         release(created.provider_id, deadline)
-        in_use = [machine for machine in world.provider.list_machines(deadline) if machine.token == TOKEN]
+        in_use = [machine for machine in setup.provider.list_machines(deadline) if machine.token == TOKEN]
         assert in_use == []
 
     # Time
 
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_an_edge_that_never_answers_is_given_up_in_time(
-        self, world: World, deadline: Deadline, action: str
+        self, setup: Setup, deadline: Deadline, action: str
     ) -> None:
         """One provider that hangs must not hold an invocation until Lambda kills it."""
-        if world.stall is None:
-            pytest.skip("this world always answers")
-        call = _call(world, action, deadline)
-        world.stall()
+        if setup.stall is None:
+            pytest.skip("this setup always answers")
+        call = _call(setup, action, deadline)
+        setup.stall()
         with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
             call(Deadline(SystemClock(), 0.2))
 
-    def test_nothing_is_sent_after_the_deadline(self, world: World, deadline: Deadline) -> None:
+    def test_nothing_is_sent_after_the_deadline(self, setup: Setup, deadline: Deadline) -> None:
         """After the deadline, the result could not be recorded."""
-        for action in ("create", "list", "get", *_actions(world)):
-            call = _call(world, action, deadline)
-            sent = world.requests()
+        for action in ("create", "list", "get", *_actions(setup)):
+            call = _call(setup, action, deadline)
+            sent = setup.requests()
             with pytest.raises(TimeLimitExceeded):
                 pytest.fail(f"{action}: {call(Deadline(SystemClock(), 0))}")
-            assert world.requests() == sent, action
+            assert setup.requests() == sent, action
 
-    def test_nothing_is_changed_when_the_session_is_over(self, world: World, deadline: Deadline) -> None:
+    def test_nothing_is_changed_when_the_session_is_over(self, setup: Setup, deadline: Deadline) -> None:
         """A session that is over has lost its machine to another: two would act on one machine."""
-        for action in ("create", *_actions(world)):
-            call = _call(world, action, deadline)
-            before = _by_capacity(world.provider.list_machines(deadline))
+        for action in ("create", *_actions(setup)):
+            call = _call(setup, action, deadline)
+            before = _by_capacity(setup.provider.list_machines(deadline))
             with pytest.raises(SessionExpired):
                 pytest.fail(f"{action}: {call(Deadline(SystemClock(), 60, session_left=lambda: 0))}")
-            world.settle()
-            assert _by_capacity(world.provider.list_machines(deadline)) == before, action
+            setup.settle()
+            assert _by_capacity(setup.provider.list_machines(deadline)) == before, action
 
     # Failures of the edge
 
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
-    def test_passing_failure_may_be_tried_again(self, world: World, deadline: Deadline, action: str) -> None:
+    def test_passing_failure_may_be_tried_again(self, setup: Setup, deadline: Deadline, action: str) -> None:
         """The loops retry retryable failures and report the others to an operator."""
-        if world.make_unavailable is None:
-            pytest.skip("this world cannot fail for a while")
-        call = _call(world, action, deadline)
-        world.make_unavailable()
+        if setup.make_unavailable is None:
+            pytest.skip("this setup cannot fail for a while")
+        call = _call(setup, action, deadline)
+        setup.make_unavailable()
         with pytest.raises(ProviderUnavailable) as raised:
             call(deadline)
         assert raised.value.retryable
-        _assert_holds_no_secret(world, raised.value)
+        _assert_holds_no_secret(setup, raised.value)
 
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
-    def test_lasting_failure_is_not_tried_again(self, world: World, deadline: Deadline, action: str) -> None:
+    def test_lasting_failure_is_not_tried_again(self, setup: Setup, deadline: Deadline, action: str) -> None:
         """Repeating a refused request would hide that an operator must act."""
-        if world.make_refusing is None:
-            pytest.skip("this world cannot refuse")
-        call = _call(world, action, deadline)
-        world.make_refusing()
+        if setup.make_refusing is None:
+            pytest.skip("this setup cannot refuse")
+        call = _call(setup, action, deadline)
+        setup.make_refusing()
         with pytest.raises(ProviderRefused) as raised:
             call(deadline)
         assert not raised.value.retryable
-        _assert_holds_no_secret(world, raised.value)
+        _assert_holds_no_secret(setup, raised.value)
 
-    def test_listing_that_cannot_be_trusted_is_no_listing(self, world: World, deadline: Deadline) -> None:
+    def test_listing_that_cannot_be_trusted_is_no_listing(self, setup: Setup, deadline: Deadline) -> None:
         """Half a listing would make the other half look like machines that are gone."""
-        if world.spoil_listing is None:
-            pytest.skip("this world cannot spoil its listing")
-        world.spoil_listing()
+        if setup.spoil_listing is None:
+            pytest.skip("this setup cannot spoil its listing")
+        setup.spoil_listing()
         with pytest.raises(ListingInvalid) as raised:
-            world.provider.list_machines(deadline)
-        _assert_holds_no_secret(world, raised.value)
+            setup.provider.list_machines(deadline)
+        _assert_holds_no_secret(setup, raised.value)
 
 
 def _ids(machines: list[Machine]) -> list[ProviderId]:
@@ -525,31 +525,31 @@ def _by_capacity(machines: list[Machine]) -> dict[str | None, Machine]:
     return {machine.capacity_id: machine for machine in machines}
 
 
-def _unused(world: World, deadline: Deadline) -> list[Machine]:
+def _unused(setup: Setup, deadline: Deadline) -> list[Machine]:
     """Return the capacity that a machine can be created on."""
     return [
         machine
-        for machine in world.provider.list_machines(deadline)
+        for machine in setup.provider.list_machines(deadline)
         if machine.availability is not Availability.KNOWN_USED and not machine.failed
     ]
 
 
-def _create(world: World, deadline: Deadline) -> Machine:
+def _create(setup: Setup, deadline: Deadline) -> Machine:
     """Return the machine with ``TOKEN``, which is for one capacity; create it on the first that is unused."""
-    created = [machine for machine in world.provider.list_machines(deadline) if machine.token == TOKEN]
-    return created[0] if created else world.provider.create_machine(_unused(world, deadline)[0], TOKEN, deadline)
+    created = [machine for machine in setup.provider.list_machines(deadline) if machine.token == TOKEN]
+    return created[0] if created else setup.provider.create_machine(_unused(setup, deadline)[0], TOKEN, deadline)
 
 
-def _actions(world: World) -> list[Capability]:
+def _actions(setup: Setup) -> list[Capability]:
     """Return those of ``ACTIONS`` that the provider can do."""
-    return [each for each in ACTIONS if each in world.provider.capabilities]
+    return [each for each in ACTIONS if each in setup.provider.capabilities]
 
 
-def _action(world: World, action: str) -> Callable[[ProviderId, Deadline], None]:
+def _action(setup: Setup, action: str) -> Callable[[ProviderId, Deadline], None]:
     """Return the provider's method for *action*, a ``Capability``; skip the test if it has none."""
-    if action not in world.provider.capabilities:
+    if action not in setup.provider.capabilities:
         pytest.skip(f"this provider cannot {action} machines")
-    return _method(world.provider, action)
+    return _method(setup.provider, action)
 
 
 def _method(provider: Provider, action: str) -> Callable[[ProviderId, Deadline], None]:
@@ -558,21 +558,21 @@ def _method(provider: Provider, action: str) -> Callable[[ProviderId, Deadline],
     return partial(INTERRUPTIONS[Capability(action)], provider)
 
 
-def _call(world: World, action: str, deadline: Deadline) -> Callable[[Deadline], object]:
+def _call(setup: Setup, action: str, deadline: Deadline) -> Callable[[Deadline], object]:
     """Return *action*, ready to be called: on a machine that exists, or on capacity that is unused."""
-    provider = world.provider
+    provider = setup.provider
     if action == "list":
         return provider.list_machines
     if action == "create":
-        capacity = _unused(world, deadline)[-1]
+        capacity = _unused(setup, deadline)[-1]
         return lambda limit: provider.create_machine(capacity, TOKEN, limit)
-    method = provider.get_machine if action == "get" else _action(world, action)
-    created = _create(world, deadline)
-    world.settle()
+    method = provider.get_machine if action == "get" else _action(setup, action)
+    created = _create(setup, deadline)
+    setup.settle()
     return lambda limit: method(created.provider_id, limit)
 
 
-def _assert_holds_no_secret(world: World, error: BaseException) -> None:
+def _assert_holds_no_secret(setup: Setup, error: BaseException) -> None:
     """Fail if the credential is in *error* or in any error behind it, as a log line would show them."""
     shown = "".join(traceback.format_exception(error)) + repr(error)
-    assert world.secret is None or world.secret not in shown
+    assert setup.secret is None or setup.secret not in shown

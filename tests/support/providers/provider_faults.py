@@ -1,7 +1,7 @@
 """
 What goes wrong between an adapter and an API over HTTP, as one test suite for all adapters.
 
-A test class joins it beside the contract, with the same fixture ``world``, whose
+A test class joins it beside the contract, with the same fixture ``setup``, whose
 ``faults`` (and ``places``) must be there::
 
     class TestAcme(ProviderContract, ProviderFaults):
@@ -35,7 +35,7 @@ from tests.conftest import ManualClock
 from tests.support.providers.provider_contract import (
     INTERRUPTIONS,
     TOKEN,
-    World,
+    Setup,
     _actions,
     _by_capacity,
     _call,
@@ -89,152 +89,152 @@ class ProviderFaults:
 
     @pytest.mark.parametrize("methods", [("*",), WRITES], ids=["all", "changes"])
     def test_each_status_has_its_meaning(
-        self, world: World, deadline: Deadline, clock: ManualClock, methods: tuple[str, ...]
+        self, setup: Setup, deadline: Deadline, clock: ManualClock, methods: tuple[str, ...]
     ) -> None:
         """By the error, loops decide whether to come back, and whether a machine or an operator is concerned."""
-        for action, call in _calls(world, deadline, writes=methods == WRITES):
+        for action, call in _calls(setup, deadline, writes=methods == WRITES):
             for status, errors in STATUSES.items():
                 case = f"{action}: {status}"
-                if status == 429 and methods == ("*",) and not world.says_when:
+                if status == 429 and methods == ("*",) and not setup.says_when:
                     continue  # this client waits by itself
-                path = world.calls if status == 404 else "**"  # a 404 of the login says nothing of a machine
+                path = setup.calls if status == 404 else "**"  # a 404 of the login says nothing of a machine
                 for method in methods:
-                    _faults(world).add(FakeAnswer(method=method, path=path, times=0, status=status, retry_after=7))  # type: ignore[arg-type]
+                    _faults(setup).add(FakeAnswer(method=method, path=path, times=0, status=status, retry_after=7))  # type: ignore[arg-type]
                 if status == 404 and action == Capability.RELEASE:
                     call(deadline)  # it is gone
                 else:
                     error = _error(case, call, deadline)
-                    assert isinstance(error, errors if world.one_credential else (*errors, *REFUSED)), case
+                    assert isinstance(error, errors if setup.one_credential else (*errors, *REFUSED)), case
                     if isinstance(error, ProviderUnavailable) and status == 429:
-                        assert error.retry_after == (7 if world.says_when else None), case
-                _faults(world).clear()
+                        assert error.retry_after == (7 if setup.says_when else None), case
+                _faults(setup).clear()
                 clock.now += 3_600  # a login that was refused is not sent again for a while
 
     @pytest.mark.parametrize("fault", LOST, ids=lambda rule: f"{rule.do}-{getattr(rule, 'status', '')}")
     def test_a_change_whose_answer_is_lost_is_neither_forgotten_nor_repeated(
-        self, world: World, deadline: Deadline, fault: Rule
+        self, setup: Setup, deadline: Deadline, fault: Rule
     ) -> None:
         """Nobody knows then whether it was done: a second machine would be paid for, a second reboot is harm."""
-        capacity = _unused(world, deadline)[0]
-        if world.stores_tokens:
-            _after(world, fault)
+        capacity = _unused(setup, deadline)[0]
+        if setup.stores_tokens:
+            _after(setup, fault)
             with pytest.raises(ProviderUnavailable):
-                world.provider.create_machine(capacity, TOKEN, deadline)
-            _faults(world).clear()
-        machine = world.provider.create_machine(capacity, TOKEN, deadline)
-        world.settle()
-        assert len(world.provider.list_machines(deadline)) == len(world.capacity_ids)
+                setup.provider.create_machine(capacity, TOKEN, deadline)
+            _faults(setup).clear()
+        machine = setup.provider.create_machine(capacity, TOKEN, deadline)
+        setup.settle()
+        assert len(setup.provider.list_machines(deadline)) == len(setup.capacity_ids)
         for action in INTERRUPTIONS:
-            if action in world.provider.capabilities:
-                limit = Deadline(SystemClock(), 60, ask=lambda _: _after(world, fault))
-                already = world.reboots(machine.provider_id) if world.reboots else 0
+            if action in setup.provider.capabilities:
+                limit = Deadline(SystemClock(), 60, ask=lambda _: _after(setup, fault))
+                already = setup.reboots(machine.provider_id) if setup.reboots else 0
                 with pytest.raises(ProviderUnavailable):
-                    _method(world.provider, action)(machine.provider_id, limit)
+                    _method(setup.provider, action)(machine.provider_id, limit)
                 assert limit.interrupted, action
-                _faults(world).clear()
-                world.settle()
-                if world.reboots is not None and action == Capability.REBOOT:
-                    assert world.reboots(machine.provider_id) == already + 1
+                _faults(setup).clear()
+                setup.settle()
+                if setup.reboots is not None and action == Capability.REBOOT:
+                    assert setup.reboots(machine.provider_id) == already + 1
 
-    def test_a_creation_that_takes_too_long_is_found_again(self, world: World, deadline: Deadline) -> None:
+    def test_a_creation_that_takes_too_long_is_found_again(self, setup: Setup, deadline: Deadline) -> None:
         """A function that is killed meanwhile leaves the same behind."""
-        if not world.stores_tokens:
+        if not setup.stores_tokens:
             pytest.skip("this provider creates nothing")
-        capacity = _unused(world, deadline)[0]
-        _after(world, Delay(times=0, seconds=60, when="after"))
+        capacity = _unused(setup, deadline)[0]
+        _after(setup, Delay(times=0, seconds=60, when="after"))
         with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
-            world.provider.create_machine(capacity, TOKEN, Deadline(SystemClock(), 1))
-        _faults(world).clear()
-        world.provider.create_machine(capacity, TOKEN, deadline)
-        world.settle()
-        assert [each.token for each in world.provider.list_machines(deadline)].count(TOKEN) == 1
+            setup.provider.create_machine(capacity, TOKEN, Deadline(SystemClock(), 1))
+        _faults(setup).clear()
+        setup.provider.create_machine(capacity, TOKEN, deadline)
+        setup.settle()
+        assert [each.token for each in setup.provider.list_machines(deadline)].count(TOKEN) == 1
 
-    def test_a_hostile_answer_is_no_answer(self, world: World, deadline: Deadline) -> None:
+    def test_a_hostile_answer_is_no_answer(self, setup: Setup, deadline: Deadline) -> None:
         """It must neither use up the memory of a function nor raise what no caller expects."""
-        for action, call in _calls(world, deadline, only={"list", "get"}):
+        for action, call in _calls(setup, deadline, only={"list", "get"}):
             for name, fault in HOSTILE.items():
                 if name != "huge" or action == "get":
-                    _faults(world).add(fault)
+                    _faults(setup).add(fault)
                     error = _error(f"{action}: {name}", call, deadline)
                     assert isinstance(error, ProviderUnavailable | ListingInvalid), (action, name)
-                    _faults(world).clear()
+                    _faults(setup).clear()
 
-    def test_an_answer_of_another_type_is_an_error_of_the_provider(self, world: World, deadline: Deadline) -> None:
+    def test_an_answer_of_another_type_is_an_error_of_the_provider(self, setup: Setup, deadline: Deadline) -> None:
         """A TypeError would end the loop for all machines."""
-        for action, call in _calls(world, deadline):
+        for action, call in _calls(setup, deadline):
             for body in ODD:
-                _faults(world).add(FakeAnswer(times=0, status=200, body=json.dumps(body)))
+                _faults(setup).add(FakeAnswer(times=0, status=200, body=json.dumps(body)))
                 _outcome(f"{action}: {body}", call, deadline)
-                _faults(world).clear()
+                _faults(setup).clear()
 
-    def test_a_value_of_another_type_is_an_error_of_the_provider(self, world: World, deadline: Deadline) -> None:
+    def test_a_value_of_another_type_is_an_error_of_the_provider(self, setup: Setup, deadline: Deadline) -> None:
         """Wherever it stands; what is listed nevertheless can be stored and dialed."""
-        for action, call in _calls(world, deadline, only={"get", "list"}):
+        for action, call in _calls(setup, deadline, only={"get", "list"}):
             for seed in range(24):
-                _faults(world).add(Scramble(times=0, seed=seed))
+                _faults(setup).add(Scramble(times=0, seed=seed))
                 found = _outcome(f"{action}, seed {seed}", call, deadline)
                 _check(found if isinstance(found, list) else [found] if found else [])
-                _faults(world).clear()
+                _faults(setup).clear()
 
-    def test_a_machine_without_a_usable_id_makes_the_listing_invalid(self, world: World, deadline: Deadline) -> None:
+    def test_a_machine_without_a_usable_id_makes_the_listing_invalid(self, setup: Setup, deadline: Deadline) -> None:
         """An empty id would name all such machines at once; the BMDB cannot hold the others."""
-        places = _places(world)
+        places = _places(setup)
         for value in NO_IDS:
-            _faults(world).add(SetValue(path=places.path, times=0, at=places.id, value=value))
-            error = _error(f"id {value!r:.20}", world.provider.list_machines, deadline)
+            _faults(setup).add(SetValue(path=places.path, times=0, at=places.id, value=value))
+            error = _error(f"id {value!r:.20}", setup.provider.list_machines, deadline)
             assert isinstance(error, ListingInvalid), value
-            _faults(world).clear()
+            _faults(setup).clear()
 
-    def test_an_address_that_no_machine_can_have_is_never_dialed(self, world: World, deadline: Deadline) -> None:
+    def test_an_address_that_no_machine_can_have_is_never_dialed(self, setup: Setup, deadline: Deadline) -> None:
         """0.0.0.0 is the function itself, and a name would be looked up."""
-        _create(world, deadline)
-        world.settle()
-        places = _places(world)
+        _create(setup, deadline)
+        setup.settle()
+        places = _places(setup)
         for value in NO_ADDRESSES:
-            _faults(world).add(SetValue(path=places.path, times=0, at=places.address, value=value))
-            found = _outcome(f"address {value!r}", world.provider.list_machines, deadline)
+            _faults(setup).add(SetValue(path=places.path, times=0, at=places.address, value=value))
+            found = _outcome(f"address {value!r}", setup.provider.list_machines, deadline)
             _check(found or [])
             assert str(value) not in {str(machine.address) for machine in found or []}, value
-            _faults(world).clear()
+            _faults(setup).clear()
 
     def test_a_listing_that_shrinks_while_pages_turn_is_complete_or_invalid(
-        self, world: World, deadline: Deadline
+        self, setup: Setup, deadline: Deadline
     ) -> None:
         """An entry that moves to a page that was read before looks as if it were gone."""
-        _faults(world).add(Shrink(path=_places(world).path, nth=2))
-        found = _outcome("list", world.provider.list_machines, deadline)
-        assert found is None or set(_by_capacity(found)) == world.capacity_ids
+        _faults(setup).add(Shrink(path=_places(setup).path, nth=2))
+        found = _outcome("list", setup.provider.list_machines, deadline)
+        assert found is None or set(_by_capacity(found)) == setup.capacity_ids
 
 
-def _faults(world: World) -> FaultScript:
-    assert world.faults is not None, "this suite is for edges with faults"
-    return world.faults
+def _faults(setup: Setup) -> FaultScript:
+    assert setup.faults is not None, "this suite is for edges with faults"
+    return setup.faults
 
 
-def _places(world: World) -> Any:
-    if world.places is None:
+def _places(setup: Setup) -> Any:
+    if setup.places is None:
         pytest.skip("the listing is no answer of the edge")
-    return world.places
+    return setup.places
 
 
-def _after(world: World, fault: Rule) -> None:
+def _after(setup: Setup, fault: Rule) -> None:
     """Inject *fault* into changes."""
     for method in WRITES:
-        _faults(world).add(type(fault)(**{**vars(fault), "method": method}))
+        _faults(setup).add(type(fault)(**{**vars(fault), "method": method}))
 
 
 def _calls(
-    world: World, deadline: Deadline, *, writes: bool = False, only: Collection[str] | None = None
+    setup: Setup, deadline: Deadline, *, writes: bool = False, only: Collection[str] | None = None
 ) -> Iterator[tuple[str, Callable[[Deadline], Any]]]:
     """
     Yield what the provider can do at the edge, each prepared when it is its turn; with *writes*, what sends a change.
 
     Creation comes first, when there is no machine with the token yet.
     """
-    reads = ["list", "get"] if world.lists else ["get"]
-    for action in [*(["create"] if world.stores_tokens else []), *([] if writes else reads), *_actions(world)]:
+    reads = ["list", "get"] if setup.lists else ["get"]
+    for action in [*(["create"] if setup.stores_tokens else []), *([] if writes else reads), *_actions(setup)]:
         if only is None or action in only:
-            yield action, _call(world, action, deadline)
+            yield action, _call(setup, action, deadline)
 
 
 def _check(machines: list[Machine]) -> None:

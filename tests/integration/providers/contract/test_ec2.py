@@ -9,7 +9,7 @@ from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.conftest import ManualClock
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Faults, ec2_api, refusal, subnets
-from tests.support.providers.provider_contract import ProviderContract, World
+from tests.support.providers.provider_contract import ProviderContract, Setup
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.providers.scripted_http import Answer
 
@@ -21,7 +21,7 @@ class TestEc2(ProviderContract, ProviderFaults):
     """Against moto, over real HTTP."""
 
     @pytest.fixture
-    def world(self, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    def setup(self, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
         """Return a fleet of two of at most five instances, and an instance of somebody else."""
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         with ec2_api() as api:
@@ -38,7 +38,7 @@ class TestEc2(ProviderContract, ProviderFaults):
                 ec2_image=IMAGE,
                 ec2_instance_type="m5.large",
             )
-            yield World(
+            yield Setup(
                 provider=Ec2Provider(settings, lambda: PUBLIC_KEY, clock),
                 # The one without a name leaves room for one less: the last.
                 capacity_ids=frozenset(f"{FLEET}/{number}" for number in (1, 2, 3, 4)) | {unnamed},
@@ -56,6 +56,6 @@ class TestEc2(ProviderContract, ProviderFaults):
                 faults=Ec2Faults(api),
             )
 
-    def test_it_can_do_everything(self, world: World) -> None:
+    def test_it_can_do_everything(self, setup: Setup) -> None:
         """What it cannot would be skipped above."""
-        assert world.provider.capabilities == set(Capability)
+        assert setup.provider.capabilities == set(Capability)

@@ -12,7 +12,7 @@ from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from tests.conftest import ManualClock
 from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import PUBLIC_KEY, Places, ProviderContract, World
+from tests.support.providers.provider_contract import PUBLIC_KEY, Places, ProviderContract, Setup
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
 
@@ -32,7 +32,7 @@ class TestEquinix(ProviderContract, ProviderFaults):
     """Against the simulated API, over real HTTP."""
 
     @pytest.fixture
-    def world(self, clock: ManualClock) -> Iterator[World]:
+    def setup(self, clock: ManualClock) -> Iterator[Setup]:
         """Return a project with a machine of ours, one of somebody else, and three free reservations."""
         hardware = NoHardware()
         options = Options(per_page_cap=2)
@@ -49,7 +49,7 @@ class TestEquinix(ProviderContract, ProviderFaults):
                 equinix_key_label="shepherd",
                 equinix_api_url=api.url,
             )
-            yield World.of(
+            yield Setup.of(
                 api,
                 hardware,
                 EmptyPage(path="/projects/{id}/devices", times=0),

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 import pytest
 from tests.support.providers.example_provider import KEY, AcmeApi
-from tests.support.providers.provider_contract import Places, ProviderContract, World
+from tests.support.providers.provider_contract import Places, ProviderContract, Setup
 from tests.support.providers.provider_faults import ProviderFaults
 """
 

@@ -13,7 +13,7 @@ from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
 from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import PUBLIC_KEY, Places, ProviderContract, World
+from tests.support.providers.provider_contract import PUBLIC_KEY, Places, ProviderContract, Setup
 from tests.support.providers.provider_faults import ProviderFaults
 
 USER = "#ws+made-up"
@@ -26,7 +26,7 @@ class TestHetzner(ProviderContract, ProviderFaults):
     """Against the simulated web service, over real HTTP."""
 
     @pytest.fixture
-    def world(self, clock: ManualClock) -> Iterator[World]:
+    def setup(self, clock: ManualClock) -> Iterator[Setup]:
         """Return an account with three servers of ours, one that is cancelled, and one for something else."""
         hardware = NoHardware()
         servers = [
@@ -44,7 +44,7 @@ class TestHetzner(ProviderContract, ProviderFaults):
                 hetzner_key_name="shepherd",
                 hetzner_api_url=robot.url,
             )
-            yield World.of(
+            yield Setup.of(
                 robot,
                 hardware,
                 FakeAnswer(path="/server", times=0, status=200, body=TWICE),
@@ -59,6 +59,6 @@ class TestHetzner(ProviderContract, ProviderFaults):
             )
             assert robot.errors == []
 
-    def test_it_gives_no_server_back(self, world: World) -> None:
+    def test_it_gives_no_server_back(self, setup: Setup) -> None:
         """What is rented is paid for by somebody who did not ask for it to be cancelled."""
-        assert Capability.RELEASE not in world.provider.capabilities
+        assert Capability.RELEASE not in setup.provider.capabilities

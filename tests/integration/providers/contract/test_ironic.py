@@ -11,12 +11,12 @@ from simulator.providers.ironic.service import installed
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
 from tests.support.providers.ironic_api import CREDENTIAL, ironic_api, ironic_provider, operate
-from tests.support.providers.provider_contract import Places, ProviderContract, World
+from tests.support.providers.provider_contract import Places, ProviderContract, Setup
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
 
 
-def nodes(clock: ManualClock) -> Iterator[World]:
+def nodes(clock: ManualClock) -> Iterator[Setup]:
     """Yield nodes with a machine of ours, and another tenant's, one in maintenance, and three free ones."""
     hardware, deadline = NoHardware(), Deadline(SystemClock(), 60)
     with ironic_api(hardware) as api:
@@ -28,7 +28,7 @@ def nodes(clock: ManualClock) -> Iterator[World]:
         provider.create_machine(provider.list_machines(deadline)[0], uuid4(), deadline)
         eventually(api.settled)
         state = SetValue(path="/v1/nodes", times=0, at="nodes.*.provision_state", value="unheard of")
-        yield World.of(
+        yield Setup.of(
             api,
             hardware,
             FakeAnswer(path="/v1/nodes", times=0, status=200, body={"nodes": [{"uuid": ours[0]}] * 2}),
@@ -46,7 +46,7 @@ class TestIronic(ProviderContract):
     """Over real HTTP."""
 
     @pytest.fixture
-    def world(self, clock: ManualClock) -> Iterator[World]:
+    def setup(self, clock: ManualClock) -> Iterator[Setup]:
         """Return the nodes."""
         yield from nodes(clock)
 
@@ -56,6 +56,6 @@ class TestIronicFaults(ProviderFaults):
     """The same, where requests and answers go wrong on their way."""
 
     @pytest.fixture
-    def world(self, clock: ManualClock) -> Iterator[World]:
+    def setup(self, clock: ManualClock) -> Iterator[Setup]:
         """Return the nodes."""
         yield from nodes(clock)

@@ -16,7 +16,7 @@ from simulator.providers.kit.machines import Options
 from simulator.providers.latitude.api import PROJECT, LatitudeApi
 from tests.conftest import ManualClock
 from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import Places, ProviderContract, World, context
+from tests.support.providers.provider_contract import Places, ProviderContract, Setup, context
 from tests.support.providers.provider_faults import ProviderFaults
 
 TOKEN = "a-token-that-nobody-may-see"
@@ -40,7 +40,7 @@ class TestLatitude(ProviderContract, ProviderFaults):
             assert api.errors == []
 
     @pytest.fixture
-    def world(self, clock: ManualClock, api: LatitudeApi) -> World:
+    def setup(self, clock: ManualClock, api: LatitudeApi) -> Setup:
         """Return that account, of which Shepherd may use four servers."""
         settings = LatitudeSettings(
             credential_parameter="/unused",
@@ -51,7 +51,7 @@ class TestLatitude(ProviderContract, ProviderFaults):
             latitude_key_name="shepherd",
             latitude_api_url=api.url,
         )
-        return World.of(
+        return Setup.of(
             api,
             api.machines.hardware,
             SetValue(path="/servers", times=0, at="meta.stats.total.count", value=99),
@@ -65,34 +65,34 @@ class TestLatitude(ProviderContract, ProviderFaults):
             places=Places(path="/servers", id="data.*.id", address="data.*.attributes.primary_ipv4"),
         )
 
-    def test_a_server_that_is_off_is_switched_on(self, world: World, api: LatitudeApi, deadline: Deadline) -> None:
+    def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: LatitudeApi, deadline: Deadline) -> None:
         """There is nothing to reboot."""
-        (ours,) = [each for each in world.provider.list_machines(deadline) if each.token == OURS]
+        (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
         api.change(ours.provider_id, state="off")
-        world.provider.reboot(ours.provider_id, deadline)
+        setup.provider.reboot(ours.provider_id, deadline)
         assert api.machine(ours.provider_id).actions_taken == ["power_on"]
 
-    def test_a_new_server_is_paid_for_by_the_hour(self, world: World, api: LatitudeApi) -> None:
+    def test_a_new_server_is_paid_for_by_the_hour(self, setup: Setup, api: LatitudeApi) -> None:
         """The API's own default is a month, charged at once."""
         capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{PROJECT}/3")
-        made = world.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
+        made = setup.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
         assert api.machine(made.provider_id).fields["billing"] == "hourly"
 
-    def test_a_new_server_under_another_name_is_not_said_to_be_none(self, world: World, api: LatitudeApi) -> None:
+    def test_a_new_server_under_another_name_is_not_said_to_be_none(self, setup: Setup, api: LatitudeApi) -> None:
         """It is paid for. After a refusal, the Provisioner would forget it and make another one."""
         capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{PROJECT}/3")
         api.faults.add(SetValue(method="POST", path="/servers", at="data.attributes.hostname", value=None))
         with pytest.raises(ProviderUnavailable, match=r"server \S+, which was made, has another host name"):
-            world.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
-        world.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
+            setup.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
+        setup.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
         assert api.calls["POST", "/servers"] == 1
 
-    def test_a_failed_server_is_stranded(self, world: World, api: LatitudeApi) -> None:
+    def test_a_failed_server_is_stranded(self, setup: Setup, api: LatitudeApi) -> None:
         """So operators see it among the differences, as with every provider."""
         deadline = Deadline(SystemClock(), 10)
-        (ours,) = (each for each in world.provider.list_machines(deadline) if each.token)
+        (ours,) = (each for each in setup.provider.list_machines(deadline) if each.token)
         api.change(ours.provider_id, state="failed_deployment")
-        assert world.provider.get_machine(ours.provider_id, deadline).failed
+        assert setup.provider.get_machine(ours.provider_id, deadline).failed
 
 
 @pytest.mark.parametrize("token", [UUID(int=0), UUID(int=2**128 - 1), OURS])

@@ -14,7 +14,7 @@ from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.phoenixnap.api import PhoenixnapApi
 from tests.conftest import ManualClock
 from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import PUBLIC_KEY, TOKEN, Places, ProviderContract, World, context
+from tests.support.providers.provider_contract import PUBLIC_KEY, TOKEN, Places, ProviderContract, Setup, context
 from tests.support.providers.provider_faults import ProviderFaults
 
 CREDENTIAL = "client:a-secret-that-nobody-may-see"
@@ -37,7 +37,7 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
             assert api.errors == []
 
     @pytest.fixture
-    def world(self, clock: ManualClock, api: PhoenixnapApi) -> World:
+    def setup(self, clock: ManualClock, api: PhoenixnapApi) -> Setup:
         """Return that account, of which Shepherd may use four servers."""
         settings = PhoenixnapSettings(
             credential_parameter="/unused",
@@ -48,7 +48,7 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
             phoenixnap_api_url=api.url,
             phoenixnap_token_url=f"{api.url}/token",
         )
-        return World.of(
+        return Setup.of(
             api,
             api.machines.hardware,
             SetValue(path="/servers", times=0, at="*.id", value="the same"),
@@ -61,39 +61,39 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
             places=Places(path="/servers", id="*.id", address="*.publicIpAddresses.0"),
         )
 
-    def test_a_new_server_is_paid_by_the_hour_and_admits_root(self, world: World, api: PhoenixnapApi) -> None:
+    def test_a_new_server_is_paid_by_the_hour_and_admits_root(self, setup: Setup, api: PhoenixnapApi) -> None:
         """A reservation is paid for months. The API installs keys for the distribution's user only."""
         capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{FLEET}/3")
-        made = world.provider.create_machine(capacity, TOKEN, Deadline(SystemClock(), 10))
+        made = setup.provider.create_machine(capacity, TOKEN, Deadline(SystemClock(), 10))
         server = api.machine(made.provider_id)
         assert (server.fields["pricingModel"], server.authorized_key) == ("HOURLY", PUBLIC_KEY)
 
     def test_a_released_server_takes_its_addresses_with_it(
-        self, world: World, api: PhoenixnapApi, deadline: Deadline
+        self, setup: Setup, api: PhoenixnapApi, deadline: Deadline
     ) -> None:
         """Otherwise they are paid for, for ever. A server with a reservation stays listed, and is not ours any more."""
-        (ours,) = [each for each in world.provider.list_machines(deadline) if each.token == OURS]
+        (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
         api.machine(ours.provider_id).fields["pricingModel"] = "ONE_MONTH_RESERVATION"
-        world.provider.release(ours.provider_id, deadline)
+        setup.provider.release(ours.provider_id, deadline)
         server = api.machine(ours.provider_id)
         assert (server.state, server.fields["deleteIpBlocks"]) == ("reserved", True)
-        assert OURS not in {each.token for each in world.provider.list_machines(deadline)}
-        world.provider.release(ours.provider_id, deadline)
+        assert OURS not in {each.token for each in setup.provider.list_machines(deadline)}
+        setup.provider.release(ours.provider_id, deadline)
 
-    def test_a_server_that_is_off_is_switched_on(self, world: World, api: PhoenixnapApi, deadline: Deadline) -> None:
+    def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: PhoenixnapApi, deadline: Deadline) -> None:
         """There is nothing to reboot."""
-        (ours,) = [each for each in world.provider.list_machines(deadline) if each.token == OURS]
+        (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
         api.change(ours.provider_id, state="powered-off")
-        world.provider.reboot(ours.provider_id, deadline)
+        setup.provider.reboot(ours.provider_id, deadline)
         assert api.machine(ours.provider_id).actions_taken == ["power_on"]
 
     def test_the_first_address_of_a_range_is_the_server_s(
-        self, world: World, api: PhoenixnapApi, deadline: Deadline
+        self, setup: Setup, api: PhoenixnapApi, deadline: Deadline
     ) -> None:
         """The description writes ranges where a network has several addresses."""
-        (ours,) = [each for each in world.provider.list_machines(deadline) if each.token == OURS]
+        (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
         api.change(ours.provider_id, address="192.0.2.17 - 192.0.2.21")
-        assert str(world.provider.get_machine(ours.provider_id, deadline).address) == "192.0.2.17"
+        assert str(setup.provider.get_machine(ours.provider_id, deadline).address) == "192.0.2.17"
 
 
 @pytest.mark.parametrize("fleet", ["a", "a-1", "blue-"])

@@ -11,7 +11,7 @@ from simulator.environment.faults import Delay, FakeAnswer
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from tests.conftest import ManualClock
-from tests.support.providers.provider_contract import ProviderContract, World
+from tests.support.providers.provider_contract import ProviderContract, Setup
 from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.providers.redfish_rack import provider
 
@@ -43,8 +43,8 @@ class TestRedfish(ProviderContract, ProviderFaults):
     """
 
     @pytest.fixture
-    def world(self, clock: ManualClock, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
-        """Return a world of three machines with BMCs, that reinstall over PXE."""
+    def setup(self, clock: ManualClock, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Setup]:
+        """Return three machines with BMCs, that reinstall over PXE."""
         callspec = getattr(request.node, "callspec", None)
         at_source = callspec is not None and callspec.params.get("action") in {"list", "create"}
         with RedfishRack(NoHardware(), tmp_path, machines=3) as rack:
@@ -60,7 +60,7 @@ class TestRedfish(ProviderContract, ProviderFaults):
                 source.document = json.dumps([*rack.entries, rack.entries[0]]).encode()
 
             said = {"error": {"message": f"{PASSWORD} may not", "code": "Base.1.0.GeneralError"}}
-            yield World(
+            yield Setup(
                 provider=provider(rack, clock, read_list=source.read, boot_source="pxe"),
                 capacity_ids=frozenset(rack.names),
                 stores_tokens=False,

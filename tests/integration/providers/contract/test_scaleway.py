@@ -17,7 +17,7 @@ from simulator.providers.kit.machines import Options
 from simulator.providers.scaleway.api import MONTHLY_OFFER, OFFER, OS, PROJECT, ZONE, ScalewayApi
 from tests.conftest import ManualClock
 from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import Places, ProviderContract, World, context
+from tests.support.providers.provider_contract import Places, ProviderContract, Setup, context
 from tests.support.providers.provider_faults import ProviderFaults
 
 SECRET = "a-key-that-nobody-may-see"
@@ -58,9 +58,9 @@ class TestScaleway(ProviderContract, ProviderFaults):
             assert api.errors == []
 
     @pytest.fixture
-    def world(self, clock: ManualClock, api: ScalewayApi) -> World:
+    def setup(self, clock: ManualClock, api: ScalewayApi) -> Setup:
         """Return that project."""
-        return World.of(
+        return Setup.of(
             api,
             api.machines.hardware,
             SetValue(path=SERVERS, times=0, at="total_count", value=99),
@@ -84,20 +84,20 @@ class TestScaleway(ProviderContract, ProviderFaults):
         assert api.machine(made.provider_id).fields["offer_id"] == MONTHLY_OFFER
 
     def test_a_server_that_is_being_deleted_is_not_ours(
-        self, world: World, api: ScalewayApi, deadline: Deadline
+        self, setup: Setup, api: ScalewayApi, deadline: Deadline
     ) -> None:
         """The deletion takes half an hour, in which nothing can be done with it; its slot is free."""
-        ours = next(each for each in world.provider.list_machines(deadline) if each.token == OURS)
+        ours = next(each for each in setup.provider.list_machines(deadline) if each.token == OURS)
         api.change(ours.provider_id, state="deleting")
-        assert all(each.availability is Availability.KNOWN_UNUSED for each in world.provider.list_machines(deadline))
-        world.provider.release(ours.provider_id, deadline)
+        assert all(each.availability is Availability.KNOWN_UNUSED for each in setup.provider.list_machines(deadline))
+        setup.provider.release(ours.provider_id, deadline)
         assert ("DELETE", f"{SERVERS}/{{server_id}}") not in api.calls
 
-    def test_a_server_that_is_off_is_switched_on(self, world: World, api: ScalewayApi, deadline: Deadline) -> None:
+    def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: ScalewayApi, deadline: Deadline) -> None:
         """There is nothing to reboot."""
-        ours = next(each for each in world.provider.list_machines(deadline) if each.token == OURS)
+        ours = next(each for each in setup.provider.list_machines(deadline) if each.token == OURS)
         api.change(ours.provider_id, state="stopped")
-        world.provider.reboot(ours.provider_id, deadline)
+        setup.provider.reboot(ours.provider_id, deadline)
         assert api.machine(ours.provider_id).actions_taken == ["power_on"]
 
     @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ class TestScaleway(ProviderContract, ProviderFaults):
         ],
     )
     def test_the_type_of_an_error_counts(
-        self, world: World, api: ScalewayApi, deadline: Deadline, kind: str, status: int, raised: type[Exception]
+        self, setup: Setup, api: ScalewayApi, deadline: Deadline, kind: str, status: int, raised: type[Exception]
     ) -> None:
         """A quota or an empty stock is no fault of the credential, and no reason to try again at once."""
         api.faults.add(FakeAnswer(method="POST", path=SERVERS, times=0, status=status, body={"type": kind}))
         with pytest.raises(raised, match=kind):
-            create(world.provider, deadline)
+            create(setup.provider, deadline)
 
     @pytest.mark.parametrize(
         ("installing", "status"),
@@ -126,11 +126,11 @@ class TestScaleway(ProviderContract, ProviderFaults):
         ],
     )
     def test_a_delivered_server_runs_when_its_system_is_installed(
-        self, world: World, api: ScalewayApi, deadline: Deadline, installing: str, status: ProviderStatus
+        self, setup: Setup, api: ScalewayApi, deadline: Deadline, installing: str, status: ProviderStatus
     ) -> None:
         """A server is ready long before its operating system is."""
         api.faults.add(SetValue(path=SERVERS, times=0, at="servers.*.install.status", value=installing))
-        listed = world.provider.list_machines(deadline)
+        listed = setup.provider.list_machines(deadline)
         assert [each.status for each in listed if each.token == OURS] == [status]
 
 

@@ -10,7 +10,7 @@ from shepherd_core.domain.errors import SourceUnavailable
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.static import StaticProvider
 
-from tests.support.providers.provider_contract import ProviderContract, World
+from tests.support.providers.provider_contract import ProviderContract, Setup
 
 ENTRIES = [
     {"ID": "rack1-1", "Addr": "192.0.2.11", "Location": "Amsterdam"},
@@ -44,10 +44,10 @@ class TestStaticProvider(ProviderContract):
     """All rules of the contract, on a list in a file."""
 
     @pytest.fixture
-    def world(self, tmp_path: Path) -> World:
-        """Return a world of three machines in a list."""
+    def setup(self, tmp_path: Path) -> Setup:
+        """Return three machines in a list."""
         file = ListFile(tmp_path / "machines.json")
-        return World(
+        return Setup(
             provider=StaticProvider(file.read),
             capacity_ids=frozenset(entry["ID"] for entry in ENTRIES),
             stores_tokens=False,
@@ -57,6 +57,6 @@ class TestStaticProvider(ProviderContract):
             spoil_listing=partial(file.path.write_text, json.dumps([*ENTRIES, ENTRIES[0]])),
         )
 
-    def test_it_does_not_pretend_to_recover(self, world: World) -> None:
+    def test_it_does_not_pretend_to_recover(self, setup: Setup) -> None:
         """The Recoverer asks what a provider can do before it promises to do it."""
-        assert world.provider.capabilities == {Capability.CREATE}
+        assert setup.provider.capabilities == {Capability.CREATE}

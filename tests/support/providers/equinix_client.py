@@ -1,5 +1,6 @@
 """The simulated Equinix API with its hardware, and a client that neither retries nor waits long."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,7 +18,7 @@ KEYS = f"/projects/{PROJECT}/ssh-keys"
 RESERVATIONS = f"/projects/{PROJECT}/hardware-reservations"
 
 
-class World:
+class EquinixClient:
     """An API with its hardware, and a client of it."""
 
     def __init__(self, stack: ExitStack, *faults: Rule, **settings: Any) -> None:
@@ -70,3 +71,7 @@ class World:
     def delete(self, device_id: str) -> int:
         """Ask for a deletion; return the status."""
         return self.call("DELETE", f"/devices/{device_id}").status_code
+
+
+Make = Callable[..., EquinixClient]
+"""Makes a client with an API of these faults and settings."""
