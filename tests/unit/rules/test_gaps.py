@@ -1,92 +1,20 @@
-"""How gaps between snapshots extend the heartbeat timeout: the rule, and simulated schedules and agents."""
+"""The pauses of the agent fit the rule about gaps between snapshots: simulated schedules, outages and agents."""
 
 from bisect import bisect
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.settings.functions.services import AgentApiSettings
 
 from agent.shepherd_agent.reports.heartbeat import pause_after
-from tests.support.bmdb.reference.gap_rule import Gap, extended_timeout, recheck_after, required_overdue
+from tests.support.bmdb.reference.gap_rule import Gap, extended_timeout
 
 MINUTE = 60
 TIMEOUT = 10 * MINUTE
 INTERVALS = [MINUTE, AgentApiSettings.model_fields["heartbeat_interval_seconds"].default]
-HOUR = 60 * MINUTE
-DAY = 24 * HOUR
-
-
-@pytest.mark.parametrize(
-    ("gap", "late_by"),
-    [
-        (1, 10), (2, 10), (5, 10), (6, 11.1), (10, 17.5), (15, 25), (30, 40), (60, 70), (24 * 60, 24 * 60 + 10),
-    ],
-)  # fmt: skip
-def test_time_without_a_heartbeat_before_the_gap_counts(gap: float, late_by: float) -> None:
-    """And with schedules of up to five minutes as long as is configured."""
-    assert extended_timeout(TIMEOUT, [Gap(gap * MINUTE)]) == pytest.approx(late_by * MINUTE)
-
-
-@pytest.mark.parametrize(("gap", "late_by"), [(4, 10), (4.2, 10.12), (5, 11.4), (10, 19.4), (15, 25)])
-def test_the_interval_counts_where_it_is_a_large_part_of_the_timeout(gap: float, late_by: float) -> None:
-    """The last heartbeat before the gap may be an interval older than the gap."""
-    assert extended_timeout(TIMEOUT, [Gap(gap * MINUTE)], interval=4 * MINUTE) == pytest.approx(late_by * MINUTE)
-
-
-@pytest.mark.parametrize("seconds", [296, 300, 301, 305, 310])
-def test_a_schedule_of_five_minutes_may_be_late_by_seconds(seconds: float) -> None:
-    """Ticks are not exact to the second; a timeout that varies with them would be confusing."""
-    assert extended_timeout(TIMEOUT, [Gap(seconds), Gap(303, ended_ago=seconds)]) == TIMEOUT
-
-
-@pytest.mark.parametrize(("ended_ago", "late_by"), [(0, 130), (1, 131), (9.9, 139.9), (10, 10), (60, 10)])
-def test_after_an_outage_agents_have_time_to_report_again(ended_ago: float, late_by: float) -> None:
-    """They come back one by one; machines that were unhealthy before the outage get no extra time."""
-    outage = Gap(120 * MINUTE, ended_ago * MINUTE)
-    assert extended_timeout(TIMEOUT, [Gap(MINUTE), outage]) == pytest.approx(late_by * MINUTE)
-
-
-def test_the_gap_that_asks_for_most_counts_wherever_it_stands() -> None:
-    """A short outage must not cover up a long one just before."""
-    gaps = [Gap(7 * MINUTE), Gap(2 * 60 * MINUTE, ended_ago=7 * MINUTE)]
-    assert extended_timeout(TIMEOUT, gaps) == extended_timeout(TIMEOUT, gaps[::-1]) == (7 + 120 + 10) * MINUTE
-
-
-@pytest.mark.parametrize(
-    ("gaps", "expected"),
-    [([], 0), ([Gap(300)], 0), ([Gap(1800)], 1800), ([Gap(60), Gap(7200, 300)], 7500), ([Gap(60), Gap(7200, 600)], 0)],
-)
-def test_a_machine_that_was_to_come_back_was_overdue_before_the_gap(gaps: list[Gap], expected: float) -> None:
-    """No agent start may have been tried meanwhile."""
-    assert required_overdue(TIMEOUT, gaps) == expected
-
-
-@given(st.lists(st.builds(Gap, st.floats(0, HOUR), st.floats(0, HOUR)), max_size=4), st.floats(0, HOUR))
-def test_the_extension_ends_at_its_stated_time(among: list[Gap], later: float) -> None:
-    """Who is spared for a gap is looked at again then, and waits no longer than he must."""
-    left = recheck_after(TIMEOUT, among)
-    aged = [Gap(gap.seconds, gap.ended_ago + later) for gap in among]
-    if left is None:
-        assert extended_timeout(TIMEOUT, aged) == TIMEOUT
-    elif later < left:
-        assert extended_timeout(TIMEOUT, aged) == pytest.approx(extended_timeout(TIMEOUT, among) + later)
-        assert required_overdue(TIMEOUT, aged) == pytest.approx(required_overdue(TIMEOUT, among) + later)
-
-
-seconds = st.floats(1, DAY)
-gaps = st.lists(st.builds(Gap, st.floats(0, DAY), st.floats(0, DAY)), max_size=5)
-
-
-@given(seconds, gaps)
-def test_the_extended_timeout_is_bounded_and_gaps_never_shorten_it(wanted: float, among: list[Gap]) -> None:
-    """Or a schedule could switch recovery off, or on."""
-    longest = max((gap.seconds for gap in among), default=0.0)
-    assert wanted <= extended_timeout(wanted, among) <= longest + 2 * wanted + 1e-6
-    assert required_overdue(wanted, among) <= longest + wanted + 1e-6
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """
 How gaps between two health snapshots of the Recoverer extend the timeouts: the rule of machine_due_at, in Python.
 
-With it the rule can be tried on many schedules; a test holds the view to it.
+With it the rule can be tried on many schedules; tests hold the view to it.
 
 A snapshot that finds no heartbeats from a period in which the BMDB was down
 cannot tell that period from one in which the machine was unhealthy: both ended
@@ -63,13 +63,6 @@ def required_overdue(seconds: float, gaps: Iterable[Gap], interval: float = 0) -
     the machine must have been overdue before the gap began, as long as the gap is in doubt.
     """
     return max([0.0, *(gap.began_ago for gap in _doubtful(seconds, gaps, interval))])
-
-
-def recheck_after(seconds: float, gaps: Iterable[Gap], interval: float = 0) -> float | None:
-    """Return in how many seconds the functions above may return less than now; None: they will not."""
-    return min(
-        (_doubt(gap, seconds, interval) - gap.ended_ago for gap in _doubtful(seconds, gaps, interval)), default=None
-    )
 
 
 def _doubtful(seconds: float, gaps: Iterable[Gap], interval: float) -> list[Gap]:

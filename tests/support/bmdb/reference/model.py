@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process, WorkEvent
 
+from tests.support.bmdb.reference.gap_rule import Gap, extended_timeout
+
 LOOPS = (Process.AGENT_START, Process.RECOVERY)
 SHEPHERD = (*LOOPS, Process.ACCESS)
 
@@ -358,13 +360,6 @@ class Model:
         for location in {"", machine.location or ""} & self.suspensions.keys():
             ended_at = self.suspensions[location]
             last = max(last, self.now if ended_at is None else ended_at)
-        return last + timeout > self.now or self._in_gap(last, timeout, machine.interval)
-
-    def _in_gap(self, last: int, timeout: int, interval: int) -> bool:
-        """Return whether missing heartbeats since *last* mean little, because of a gap about that time."""
         gaps = self.gaps if self.taken_at is None else [*self.gaps, (self.taken_at, self.now)]
-        for began, ended in gaps:
-            doubt = min(timeout, 0.6 * (ended - began) + max(0.15 * timeout, 0.85 * interval))
-            if ended - began + doubt > timeout and ended + doubt > self.now and last > began - doubt:
-                return True
-        return False
+        among = [Gap(ended - began, self.now - ended) for began, ended in gaps]
+        return self.now - last < extended_timeout(timeout, among, machine.interval)

@@ -5,16 +5,19 @@ Written independently of the product: no due index, no views. What claims return
 is compared with this.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
 from shepherd_core.domain.machine import Process
 
+from tests.support.bmdb.reference.gap_rule import Gap, extended_timeout, required_overdue
+
+_HEARTBEAT_TIMEOUT, _STARTUP_TIMEOUT = 600, 1800
+
 # Provided by this provider. Not installed: only a successful report on the requested generation counts. No work in
 # progress, no backoff in force, no pause.
 _BOTH = """
-SELECT p.machine_id
 FROM machine_provided p
 WHERE p.provider = :provider
     AND NOT EXISTS (
@@ -55,125 +58,75 @@ _AGENT_START = """
 """
 
 
-def _in_doubt(timeout: str, unless: str, interval: str = "0") -> str:
-    """
-    Return the condition that no long gap between snapshots protects a machine.
-
-    A gap is in doubt for as long before its begin and after its end as an agent may be
-    late that could not report during it, with this *timeout* and an *interval* of so
-    many seconds. *unless* is the condition that must be false; g is the gap, and
-    g.doubt that time.
-    """
-    return f"""
-                AND NOT EXISTS (
-                    SELECT 1
-                    FROM (
-                        SELECT y.provider, y.began_at, y.ended_at, least(
-                            {timeout},
-                            0.6 * (y.ended_at - y.began_at)
-                                + greatest(0.15 * {timeout}, 0.85 * {interval} * interval '1 second')
-                        ) AS doubt
-                        FROM (
-                            SELECT provider, began_at, ended_at FROM recovery_gaps
-                            UNION ALL
-                            SELECT provider, taken_at, clock_timestamp() FROM recovery_snapshots
-                        ) AS y
-                    ) AS g
-                    WHERE g.provider = p.provider
-                        AND g.ended_at - g.began_at + g.doubt > {timeout}
-                        AND g.ended_at + g.doubt > clock_timestamp()
-                        AND ({unless})
-                )"""
+def _ago(time: str) -> str:
+    return f"extract(epoch FROM statement_timestamp() - {time})::float8"
 
 
-_INTERVAL = """coalesce(
-    (SELECT i.report_interval_seconds FROM machine_agent_heartbeat i WHERE i.machine_id = p.machine_id), 0
-)"""
-_TIMEOUT = f"greatest(interval '10 minutes', 2.5 * {_INTERVAL} * interval '1 second')"
-_STARTUP = "interval '30 minutes'"
-_BACK = "interval '10 minutes'"
-_HELD_SINCE = """EXISTS (
-    SELECT 1 FROM recovery_suspensions x
-    WHERE x.provider = p.provider
-        AND (x.location = '' OR x.location = p.provider_location)
-        AND coalesce(x.ended_at, 'infinity') > g.began_at - g.doubt
-)"""
-_HEARD_SINCE = """EXISTS (
-    SELECT 1 FROM machine_agent_heartbeat h
-    WHERE h.machine_id = p.machine_id AND h.agent_heartbeat_at > g.began_at - g.doubt
-)"""
-_NOT_YET_OVERDUE = """w.grace_until > g.began_at OR EXISTS (
-    SELECT 1 FROM recovery_suspensions x
-    WHERE x.provider = p.provider
-        AND (x.location = '' OR x.location = p.provider_location)
-        AND x.ended_at > w.grace_began_at
-        AND x.ended_at + (w.grace_until - w.grace_began_at) > g.began_at
-)"""
-
-# Either an agent whose last heartbeat is 10 minutes old, and two and a half of its intervals, or that has not sent one
-# within 30 minutes. A heartbeat from before the agent was started does not count. While recovery is suspended at the
-# machine's location, and for the same time afterwards, it is not unhealthy.
-# Or no agent: a recovery step was taken, an agent start has failed since, and the grace is over. If recovery was
-# suspended meanwhile, the grace starts again.
-# Long gaps between snapshots do not count: all this must have been so before the gap, or until some time after it.
-_RECOVERY = f"""
-    AND (EXISTS (
-        SELECT 1
-        FROM machine_agent_started a
-        WHERE a.machine_id = p.machine_id
-            AND CASE
-                WHEN EXISTS (
-                    SELECT 1 FROM machine_agent_heartbeat h
-                    WHERE h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
-                )
-                THEN NOT EXISTS (
-                    SELECT 1 FROM machine_agent_heartbeat h
-                    WHERE h.machine_id = p.machine_id
-                        AND h.agent_heartbeat_at > clock_timestamp() - {_TIMEOUT}
-                )
-                AND NOT EXISTS (
-                    SELECT 1 FROM recovery_suspensions x
-                    WHERE x.provider = p.provider
-                        AND (x.location = '' OR x.location = p.provider_location)
-                        AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - {_TIMEOUT}
-                )
-                {_in_doubt(_TIMEOUT, f"{_HEARD_SINCE} OR {_HELD_SINCE}", _INTERVAL)}
-                ELSE a.agent_started_at <= clock_timestamp() - interval '30 minutes'
-                AND NOT EXISTS (
-                    SELECT 1 FROM recovery_suspensions x
-                    WHERE x.provider = p.provider
-                        AND (x.location = '' OR x.location = p.provider_location)
-                        AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - interval '30 minutes'
-                )
-                {_in_doubt(_STARTUP, f"a.agent_started_at > g.began_at - g.doubt OR {_HELD_SINCE}")}
-            END
+# Seconds since its agent was started, and since the last heartbeat of that agent; how often it reports. If it has no
+# agent although a step was taken and an agent start has failed since: seconds since its grace was over, and how long
+# that was. The suspensions where it is, by how long ago they ended (-1: they did not); and the gaps between snapshots.
+_FACTS = f"""
+SELECT
+    p.machine_id,
+    (SELECT {_ago("a.agent_started_at")} FROM machine_agent_started a WHERE a.machine_id = p.machine_id),
+    (
+        SELECT {_ago("h.agent_heartbeat_at")}
+        FROM machine_agent_heartbeat h JOIN machine_agent_started a ON a.machine_id = h.machine_id
+        WHERE h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
+    ),
+    (SELECT h.report_interval_seconds FROM machine_agent_heartbeat h WHERE h.machine_id = p.machine_id),
+    (
+        SELECT ARRAY[{_ago("w.grace_until")}, extract(epoch FROM w.grace_until - w.grace_began_at)::float8]
+        FROM machine_grace w JOIN work_backoff b ON b.machine_id = w.machine_id
+        WHERE w.machine_id = p.machine_id AND b.process = 'ShepherdAgentStart' AND b.last_interval_seconds IS NOT NULL
+    ),
+    ARRAY(
+        SELECT coalesce({_ago("x.ended_at")}, -1)
+        FROM recovery_suspensions x
+        WHERE x.provider = p.provider AND (x.location = '' OR x.location = p.provider_location)
+    ),
+    ARRAY(
+        SELECT ARRAY[extract(epoch FROM g.ended_at - g.began_at)::float8, {_ago("g.ended_at")}]
+        FROM (
+            SELECT provider, began_at, ended_at FROM recovery_gaps
+            UNION ALL
+            SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots
+        ) AS g
+        WHERE g.provider = p.provider
     )
-    OR EXISTS (
-        SELECT 1
-        FROM machine_grace w
-        WHERE w.machine_id = p.machine_id
-            AND w.grace_until <= clock_timestamp()
-            AND NOT EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = p.machine_id)
-            AND EXISTS (
-                SELECT 1 FROM work_backoff b
-                WHERE b.machine_id = p.machine_id
-                    AND b.process = 'ShepherdAgentStart'
-                    AND b.last_interval_seconds IS NOT NULL
-            )
-            AND NOT EXISTS (
-                SELECT 1 FROM recovery_suspensions x
-                WHERE x.provider = p.provider
-                    AND (x.location = '' OR x.location = p.provider_location)
-                    AND coalesce(x.ended_at, 'infinity')
-                        > greatest(w.grace_began_at, clock_timestamp() - (w.grace_until - w.grace_began_at))
-            )
-            {_in_doubt(_BACK, _NOT_YET_OVERDUE)}
-    ))
 """
 
-_QUERIES = {Process.AGENT_START: _BOTH + _AGENT_START, Process.RECOVERY: _BOTH + _RECOVERY}
+
+def _unhealthy(
+    started: float | None,
+    heartbeat: float | None,
+    interval: int | None,
+    back: tuple[float, float] | None,
+    suspended: Sequence[float],
+    gaps: Sequence[tuple[float, float]],
+) -> bool:
+    """
+    Return whether these facts make a machine unhealthy, or overdue if it has no agent.
+
+    A heartbeat from before the agent was started does not count. Suspensions and long gaps restart the timeouts.
+    """
+    among = [Gap(*gap) for gap in gaps]
+    if started is not None and heartbeat is not None:
+        timeout = max(_HEARTBEAT_TIMEOUT, 2.5 * (interval or 0))
+        return min([heartbeat, *suspended]) >= extended_timeout(timeout, among, interval or 0)
+    if started is not None:
+        return min([started, *suspended]) >= extended_timeout(_STARTUP_TIMEOUT, among)
+    if back is None:
+        return False
+    since, grace = back
+    overdue = min([since, *(ended - grace for ended in suspended if ended < since + grace)])
+    return overdue >= required_overdue(_HEARTBEAT_TIMEOUT, among)
 
 
 def plainly_eligible(sql: Callable[..., list[list[Any]]], process: Process, provider: str = "static") -> set[UUID]:
     """Return the machines that are eligible now; *sql* runs a query with parameters."""
-    return {row[0] for row in sql(_QUERIES[process], process=process, provider=provider)}
+    if process is Process.AGENT_START:
+        rows = sql("SELECT p.machine_id" + _BOTH + _AGENT_START, process=process, provider=provider)
+        return {row[0] for row in rows}
+    rows = sql(_FACTS + _BOTH, process=process, provider=provider)
+    return {machine_id for machine_id, *facts in rows if _unhealthy(*facts)}
