@@ -13,8 +13,9 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherdctl import actions
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
+from shepherdctl.descriptions.pauses import scope_in_words
 from shepherdctl.options import SYSTEM_OWNERS, DryRun, LoopOption, OwnerOption, ReasonOption, current_user
-from shepherdctl.output.formats import duration, loop_name, relative, span
+from shepherdctl.output.formats import duration, relative, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
 
@@ -217,13 +218,3 @@ def _described(pauses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapp
         (name, scope_in_words({**one, "machine_id": machine or None}), one)
         for name, machine, one in zip(names, machines, pauses, strict=True)
     ]
-
-
-def scope_in_words(pause: Mapping[str, Any]) -> str:
-    """Return the machines and loops that a pause covers, in words."""
-    parts = (
-        pause["machine_id"] and f"machine {pause['machine_id']}",
-        pause["process"] and f"loop {loop_name(pause['process'])}",
-        pause["provider"] and f"provider {pause['provider']}",
-    )
-    return ", ".join(filter(None, parts)) or "everything"

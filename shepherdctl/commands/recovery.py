@@ -6,7 +6,7 @@ import typer
 from shepherd_core.bmdb.agents import hardware
 from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, where
+from shepherd_core.domain.health import WHOLE_PROVIDER, where
 
 from shepherdctl.database import bmdb
 from shepherdctl.options import PROVIDERS, OwnerOption, ReasonOption, current_user

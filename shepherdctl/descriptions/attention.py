@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from shepherd_core.domain.health import where
 from shepherd_core.domain.states import State
-from shepherd_core.rules.circuit_breaker import where
 
 from shepherdctl.output.formats import span
 from shepherdctl.output.printing import counted

@@ -1,7 +1,7 @@
 """The command that sums up the state of the fleet."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -13,16 +13,16 @@ from shepherd_core.bmdb.machines import overview, pauses
 from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import ticks
+from shepherd_core.domain.health import where
 from shepherd_core.domain.states import State
-from shepherd_core.rules.circuit_breaker import where
 from shepherd_core.settings.deployment import DeploymentSettings, loop_minutes
 from shepherd_core.settings.functions.bmdb import BmdbSettings
-from shepherd_core.telemetry import Metric
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.commands.fleet.timings import show
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.attention import EXIT_STATUS, OLD_TRANSACTION_SECONDS, attention
+from shepherdctl.descriptions.ticks import did
 from shepherdctl.output import prometheus
 from shepherdctl.output.formats import relative, span
 from shepherdctl.output.printing import Column, Form, counted, document, note, output_option, table
@@ -235,11 +235,3 @@ def _print_ticks(last: Sequence[Mapping[str, Any]], now: datetime) -> None:
             for one in last
         ],
     )
-
-
-def did(counts: Mapping[str, float]) -> Iterator[str]:
-    """Yield the counts that are not 0, in words, in the order of the metrics."""
-    for metric in Metric:
-        if count := counts.get(metric.value):
-            words = metric.value.removesuffix("_seconds").replace("_", " ")
-            yield f"{words} {span(count)}" if metric.unit == "Seconds" else f"{count:g} {words}"

@@ -15,9 +15,9 @@ from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.rules.drift import FRESH_SECONDS
 
 from shepherdctl import actions
-from shepherdctl.commands.pause import scope_in_words
 from shepherdctl.console import forms
 from shepherdctl.database import bmdb
+from shepherdctl.descriptions.pauses import scope_in_words
 from shepherdctl.options import PROVIDERS, SYSTEM_OWNERS, process_of_loop, reason_text
 from shepherdctl.output.formats import duration, loop_name, span
 from shepherdctl.output.printing import one_of

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.machines import overview
 from shepherd_core.bmdb.work.ticks import last_ticks
+from shepherd_core.domain.health import where
 from shepherd_core.domain.states import State
-from shepherd_core.rules.circuit_breaker import where
 
-from shepherdctl.commands.fleet.status import did
-from shepherdctl.commands.pause import scope_in_words
 from shepherdctl.console.pages import charts
+from shepherdctl.descriptions.pauses import scope_in_words
+from shepherdctl.descriptions.ticks import did
 from shepherdctl.options import SYSTEM_OWNERS
 from shepherdctl.output.formats import span
 from shepherdctl.output.printing import counted

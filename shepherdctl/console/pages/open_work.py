@@ -8,10 +8,10 @@ from shepherd_core.bmdb.machines.pauses import pauses_in_force
 from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import open_work
-from shepherd_core.rules.circuit_breaker import where
+from shepherd_core.domain.health import where
 
-from shepherdctl.commands.pause import scope_in_words
 from shepherdctl.descriptions.attention import OLD_TRANSACTION_SECONDS, old_transaction
+from shepherdctl.descriptions.pauses import scope_in_words
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection

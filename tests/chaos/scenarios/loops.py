@@ -18,6 +18,7 @@ from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.recovery import overrides
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.health import WHOLE_PROVIDER
 from shepherd_core.domain.machine import Machine, ProviderId
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
@@ -27,7 +28,6 @@ from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 
 from simulator.environment.faults import FakeAnswer

@@ -5,7 +5,7 @@ from uuid import UUID
 from shepherd_core.bmdb.recovery import overrides
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.machine import SshTimedOut
-from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
+from shepherd_core.domain.health import WHOLE_PROVIDER
 
 from tests.chaos.crash_points import Points
 from tests.chaos.scenarios.fleet_operation import FleetOperation, Machines

@@ -14,9 +14,9 @@ from shepherd_core.bmdb.recovery import overrides, remediation, suspension
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Claim, Failure
+from shepherd_core.domain.health import WHOLE_PROVIDER
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
-from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids

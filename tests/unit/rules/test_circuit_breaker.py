@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shepherd_core.domain.health import LocationStats, Unhealthy
-from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, BreakerLimits, Limit, over_number, over_share, total
+from shepherd_core.domain.health import WHOLE_PROVIDER, LocationStats, Unhealthy
+from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit, over_number, over_share, total
 
 from tests.support import defaults
 

@@ -1,10 +1,18 @@
-"""The timeouts after which a machine is unhealthy, and the figures that the circuit breaker evaluates."""
+"""The timeouts after which a machine is unhealthy, and the figures that the circuit breaker evaluates, by location."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+WHOLE_PROVIDER = ""
+"""Stands for the provider where a location is named. Machines without a location count for the provider alone."""
+
+
+def where(location: str) -> str:
+    """Return the human-readable name of *location*, which may be ``WHOLE_PROVIDER``."""
+    return f"location {location}" if location != WHOLE_PROVIDER else "the whole provider"
 
 
 class Unhealthy(StrEnum):

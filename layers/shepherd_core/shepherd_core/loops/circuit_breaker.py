@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.recovery import overrides, suspension
-from shepherd_core.domain.health import Unhealthy
+from shepherd_core.domain.health import WHOLE_PROVIDER, Unhealthy, where
 from shepherd_core.loops.base import Admission
-from shepherd_core.rules.circuit_breaker import (
-    WHOLE_PROVIDER,
-    BreakerLimits,
-    over_number,
-    over_share,
-    ssh_outages,
-    total,
-    where,
-)
+from shepherd_core.rules.circuit_breaker import BreakerLimits, over_number, over_share, ssh_outages, total
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:

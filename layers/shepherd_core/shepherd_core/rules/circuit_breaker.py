@@ -22,16 +22,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.health import LocationStats, SshReach, Unhealthy
+from shepherd_core.domain.health import WHOLE_PROVIDER, LocationStats, SshReach, Unhealthy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     Stats = Mapping[str | None, LocationStats]
     """By location; None: machines without one."""
-
-WHOLE_PROVIDER = ""
-"""Stands for the provider where a location is named. Machines without a location count for the provider alone."""
 
 _UNREACHED = 3
 """SSH has an outage if it does not reach this many machines, and more than it reaches."""
@@ -117,11 +114,6 @@ def over_number(stats: Stats, limits: BreakerLimits, suspended: Iterable[str]) -
     if not over and (reason := _number(total(rest.values()), limits)):
         return {WHOLE_PROVIDER: reason}
     return over
-
-
-def where(location: str) -> str:
-    """Return the human-readable name of *location*, which may be ``WHOLE_PROVIDER``."""
-    return f"location {location}" if location != WHOLE_PROVIDER else "the whole provider"
 
 
 def total(stats: Iterable[LocationStats]) -> LocationStats:

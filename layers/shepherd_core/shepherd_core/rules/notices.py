@@ -6,8 +6,8 @@ from datetime import UTC
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from shepherd_core.domain.health import where
 from shepherd_core.domain.notices import Message, Notice, NoticeKind
-from shepherd_core.rules.circuit_breaker import where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -20,9 +20,9 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
+from shepherd_core.domain.health import WHOLE_PROVIDER
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
-from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat

@@ -11,9 +11,9 @@ from shepherd_core.bmdb.recovery import explain, overrides, suspension
 from shepherd_core.bmdb.recovery.explain import Block
 from shepherd_core.bmdb.work import history
 from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.health import WHOLE_PROVIDER
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.dry_run import dry_run
-from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock

@@ -9,11 +9,11 @@ from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import ProviderUnavailable
-from shepherd_core.domain.health import Unhealthy
+from shepherd_core.domain.health import WHOLE_PROVIDER, Unhealthy
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits
-from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, Limit
+from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
