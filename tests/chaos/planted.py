@@ -210,8 +210,8 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             Edit(
                 _WORK,
-                "                    AND (provider IS NULL OR provider = :provider)\n            )",
-                "                    AND false\n            )",
+                "            AND NOT EXISTS ({wide_pauses})\n",
+                "",
                 "claim",
             ),
             Edit(

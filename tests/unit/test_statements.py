@@ -193,6 +193,8 @@ NEEDS_PROVIDER_LOCK = {
 }
 WITHOUT_DEADLINE = {"close_session", "take_lock", "begin_listing", "end_listing", "record_waiting", "fence_session"}
 """What they write holds also after the deadline."""
+CLAIM_LINES, CLAIM_CTES = 110, 8
+"""The most that a claim may have, without blank lines and comments, and with its fragments."""
 SHARED = {
     "end_locks": ENDS_WORK,
     "ended_work": {"finish", "fail", "cancel", "end_unneeded_recovery"},
@@ -204,9 +206,9 @@ SHARED = {
     "due_suspects": {"claim"},
     "failed_at": {"failures", "search_machines"},
     "fails": {"failures", "search_machines"},
-    "creation_pauses": {"create_intent", "creation_paused"},
+    "wide_pauses": {"claim", "no_longer_due", "create_intent", "creation_paused"},
     "locked_session": {"record_attempts", "set_suspensions", "set_ssh_outages"},
-    "unlocked_session": {"take_health_snapshot", "no_longer_due", "apply_overrides"},
+    "session": {"take_health_snapshot", "no_longer_due", "apply_overrides"},
     "outside_skipped_locations": {"claim", "take_health_snapshot"},
     "session_alive": (written_for_sessions() - WITHOUT_DEADLINE) | {"no_longer_due"},
     "live_session": written_for_sessions() - set(UNFENCED) - {"fence_session"},
@@ -220,6 +222,28 @@ def test_what_statements_share_stands_once() -> None:
     assert whole.count("AND fence = :fence") == 1
     assert whole.count("session_id = :session_id AND deadline") == 1
     assert whole.count("FROM provisioner_lock WHERE provider = :provider AND session_id") == 1
+
+
+READS_THE_TABLE = {
+    "recovery_suspensions": {"take_health_snapshot", "recovery_suspensions"},
+    "ssh_outages": {"recovery_suspensions"},
+    "pauses": {"machine_of_pause", "provided_machines", "set_aside"},
+}
+"""The tables of what holds machines back, and the statements that need more of them than what is in force now."""
+
+
+@pytest.mark.parametrize("table", READS_THE_TABLE)
+def test_what_is_in_force_is_read_from_its_view(table: str) -> None:
+    """Else a copy of its condition stands in the statement."""
+    reads = re.compile(rf"(?<!DELETE )(FROM|JOIN) {table}\b")
+    assert {name for name, text in statements().items() if reads.search(code(text))} == READS_THE_TABLE[table]
+
+
+def test_a_claim_stays_short() -> None:
+    """It is the statement that must be understood as a whole."""
+    lines = [line for line in statements()["claim"].splitlines() if line.strip() and not line.strip().startswith("--")]
+    assert len(lines) <= CLAIM_LINES
+    assert sum(line.endswith(" AS (") for line in lines) <= CLAIM_CTES
 
 
 @pytest.mark.parametrize("fragment", SHARED)

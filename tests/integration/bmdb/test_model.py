@@ -472,7 +472,7 @@ class Bmdb(RuleBasedStateMachine):
         machine = self.machines.index(held.machine_id)
         seen, wanted = self._both(
             function,
-            lambda: not remediation.no_longer_due(function.session, [held]),
+            lambda: not remediation.no_longer_due(function.session, PROVIDER, [held]),
             lambda: self.model.may_interrupt(function.number, machine),
             moment,
             event,

@@ -20,11 +20,11 @@ WORKERS, ROUNDS = 6, 15
 # A claim looks at pauses first, when its snapshot is taken and before it locks anything. In the database of one test
 # this makes a chosen connection wait there, while others change what it has in view.
 GATE = """
-ALTER VIEW pauses_in_force RENAME TO ungated_pauses;
-CREATE VIEW pauses_in_force AS
+ALTER VIEW pause_scopes RENAME TO ungated_pauses;
+CREATE VIEW pause_scopes AS
     SELECT * FROM ungated_pauses
     UNION ALL
-    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    SELECT NULL, NULL, '', '', NULL, NULL, NULL, NULL
     WHERE CASE current_setting('application_name') WHEN 'gated' THEN pg_advisory_lock_shared(1)::text END = 'open'
 """
 

@@ -5,7 +5,7 @@
 -- The session of this statement has not expired. A statement that writes uses live_session instead.
 session_id = :session_id AND deadline > clock_timestamp()
 
--- fragment: unlocked_session
+-- fragment: session
 -- The session, if it has not expired.
 session AS (
     SELECT session_id FROM sessions WHERE {session_alive}
@@ -17,7 +17,7 @@ session AS (
 
 -- fragment: locked_session
 -- Lock the row of the session, if it is alive.
-session AS (
+locked_session AS (
     SELECT session_id FROM sessions WHERE {live_session} FOR UPDATE
 )
 
@@ -31,7 +31,7 @@ due_rows AS (
     ORDER BY machine_id, process
     FOR UPDATE
 ),
-session AS (
+locked_session AS (
     SELECT session_id FROM sessions WHERE (SELECT count(*) FROM due_rows) >= 0 AND {live_session} FOR UPDATE
 )
 
@@ -41,7 +41,7 @@ session AS (
 work_deleted AS (
     DELETE FROM work
     WHERE process = :process
-        AND session_id IN (SELECT session_id FROM session)
+        AND session_id IN (SELECT session_id FROM locked_session)
         AND machine_id = ANY(:machine_ids::uuid[])
     RETURNING machine_id
 )
@@ -53,7 +53,7 @@ work_deleted AS (
 work_deleted AS (
     DELETE FROM work
     WHERE process = :process
-        AND session_id IN (SELECT session_id FROM session)
+        AND session_id IN (SELECT session_id FROM locked_session)
         AND machine_id IN (SELECT machine_id FROM due_rows)
     RETURNING machine_id
 )
@@ -63,7 +63,7 @@ work_deleted AS (
 provider_lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
-locked_session AS (
+locked_provider AS (
     SELECT :provider::text AS provider
     FROM sessions
     WHERE {live_session} AND EXISTS (SELECT 1 FROM provider_lock)
@@ -84,11 +84,8 @@ coalesce((SELECT floor FROM due_floors WHERE process = 'ShepherdRecovery' AND pr
 CASE
     WHEN NOT EXISTS (SELECT 1 FROM skipped_locations) THEN true
     WHEN '' = ANY (ARRAY(SELECT location FROM skipped_locations)) THEN false
-    ELSE coalesce(
-        (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
-            <> ALL (ARRAY(SELECT location FROM skipped_locations)),
-        true
-    )
+    ELSE (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
+        <> ALL (ARRAY(SELECT location FROM skipped_locations)) IS NOT FALSE
 END
 
 -- fragment: suspects
@@ -102,11 +99,12 @@ FROM ({suspects}) AS b
 JOIN machine_due d ON d.machine_id = b.machine_id AND d.process = :process
 WHERE d.provider = :provider AND d.not_before <= statement_timestamp()
 
--- fragment: creation_pauses
--- The pauses that keep the Provisioner from creating machines: of everything or of the provider, not those of a process.
+-- fragment: wide_pauses
+-- The pauses that keep the process away from all machines of the provider. If :process is null: those that keep the
+-- Provisioner from creating machines, which are not those of a process.
 SELECT owner, reason
-FROM pauses_in_force
-WHERE machine_id IS NULL AND process IS NULL AND (pauses_in_force.provider IS NULL OR pauses_in_force.provider = :provider)
+FROM pause_scopes
+WHERE machine_id IS NULL AND process IN ('', :process::text) AND provider IN ('', :provider)
 
 -- fragment: failed_at
 -- When the work failed from which the backoff b comes.

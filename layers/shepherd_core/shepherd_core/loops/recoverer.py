@@ -213,7 +213,7 @@ class Recoverer(Loop[NextStep]):
 
     def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
         """Return the machines that report again, or must not be recovered for another reason."""
-        return remediation.no_longer_due(session, works)
+        return remediation.no_longer_due(session, self._provider.name, works)
 
     def end_unneeded(self, session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUID]:
         """End the work on machines that are no longer due; nothing was done to them."""

@@ -794,7 +794,7 @@ def test_a_recovered_machine_is_counted_once_whatever_was_lost(world: World, los
         session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
         (held,) = claimed(session, RECOVER)
         way.lose(lost)  # type: ignore[arg-type]  # one of the two
-        assert remediation.no_longer_due(session, [held]) == {}
+        assert remediation.no_longer_due(session, PROVIDER, [held]) == {}
         way.lose(lost)  # type: ignore[arg-type]  # one of the two
         reason = Unneeded("its agent reports again", recovered=True, not_taken="reboot")
         assert remediation.end_unneeded(session, {held: reason}) == {world.machine}

@@ -24,7 +24,7 @@ live_work AS (
 provided_deleted AS (
     DELETE FROM machine_provided
     WHERE machine_id = :machine_id
-        AND provider IN (SELECT provider FROM locked_session)
+        AND provider IN (SELECT provider FROM locked_provider)
         AND NOT EXISTS (SELECT 1 FROM live_work)
         AND CASE :how::text
             WHEN 'Released' THEN EXISTS (
@@ -86,7 +86,7 @@ SELECT
         OR EXISTS (SELECT 1 FROM machine_tombstone WHERE machine_id = :machine_id) AS done,
     EXISTS (SELECT 1 FROM live_work) AS live_work,
     (SELECT extract(epoch FROM clock_timestamp() - agent_heartbeat_at)::float8 FROM last_heartbeat) AS heartbeat_seconds
-FROM locked_session;
+FROM locked_provider;
 
 -- name: request_release
 -- Record that a machine is to be released, and pause it for every loop. It is not done while a live session works on
@@ -106,7 +106,7 @@ allowed AS (
     SELECT p.machine_id
     FROM machine_provided p
     WHERE p.machine_id = :machine_id
-        AND p.provider IN (SELECT provider FROM locked_session)
+        AND p.provider IN (SELECT provider FROM locked_provider)
         AND NOT EXISTS (SELECT 1 FROM live_work)
         AND (
             :despite_heartbeat::boolean
@@ -133,7 +133,7 @@ SELECT
     EXISTS (SELECT 1 FROM live_work) AS live_work,
     (SELECT extract(epoch FROM clock_timestamp() - agent_heartbeat_at)::float8 FROM last_heartbeat) AS heartbeat_seconds,
     EXISTS (SELECT 1 FROM release_on_record) AS release_on_record
-FROM locked_session;
+FROM locked_provider;
 
 -- name: accept_release
 -- The provider accepted the release. That is so no matter who holds the lock by now, so the lock is not required.
@@ -148,7 +148,7 @@ RETURNING machine_id;
 WITH {locked_provider},
 release_deleted AS (
     DELETE FROM machine_release
-    WHERE machine_id = :machine_id AND accepted_at IS NULL AND EXISTS (SELECT 1 FROM locked_session)
+    WHERE machine_id = :machine_id AND accepted_at IS NULL AND EXISTS (SELECT 1 FROM locked_provider)
     RETURNING machine_id
 ),
 pause_deleted AS (
@@ -158,4 +158,4 @@ history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
     SELECT machine_id, 'ShepherdAgentStart', 'ReleaseCanceled', :reason FROM release_deleted WHERE :reason::text IS NOT NULL
 )
-SELECT :machine_id::uuid FROM locked_session;
+SELECT :machine_id::uuid FROM locked_provider;

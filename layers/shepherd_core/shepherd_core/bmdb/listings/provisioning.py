@@ -85,7 +85,7 @@ def ledger(connection: Connection, provider: str) -> Ledger:
 
 def paused(connection: Connection, provider: str) -> str | None:
     """Return who paused the Provisioner of *provider* and why; None: it is not paused."""
-    rows = connection.run("creation_paused", provider=provider)
+    rows = connection.run("creation_paused", provider=provider, process=None)
     return f"paused by {rows[0][0]}: {rows[0][1]}" if rows else None
 
 
@@ -128,7 +128,12 @@ def create_intent(
     """
     try:
         return run_locked(
-            session, "create_intent", provider=provider, capacity_id=capacity_id, respect_pauses=respect_pauses
+            session,
+            "create_intent",
+            provider=provider,
+            capacity_id=capacity_id,
+            process=None,
+            respect_pauses=respect_pauses,
         )
     except SessionExpired:
         if not respect_pauses or paused(session.connection, provider) is None:

@@ -92,7 +92,7 @@ SELECT capacity_id FROM capacity_penalties WHERE provider = :provider AND until 
 -- name: creation_paused
 -- Whether the Provisioner of this provider is paused: by a pause of everything or of the provider, not by one of a
 -- process.
-{creation_pauses}
+{wide_pauses}
 LIMIT 1;
 
 -- name: create_intent
@@ -103,9 +103,9 @@ WITH {locked_provider},
 new_machine AS (
     INSERT INTO machines (machine_created_at)
     SELECT clock_timestamp()
-    FROM locked_session
+    FROM locked_provider
     WHERE NOT :respect_pauses::boolean OR NOT EXISTS (
-        {creation_pauses}
+        {wide_pauses}
     )
     RETURNING machine_id
 )
@@ -127,7 +127,7 @@ provided_row AS (
     SELECT
         :machine_id::uuid, f.provider, :provider_id, :provider_reservation_id, :provider_ip_address,
         :provider_location, :provider_status
-    FROM locked_session f
+    FROM locked_provider f
     RETURNING machine_id, provider
 ),
 host_key_pinned AS (
@@ -181,7 +181,7 @@ VALUES (:machine_id, 'ShepherdAgentStart', 'Adopted', :owner);
 WITH {locked_provider},
 intent_deleted AS (
     DELETE FROM machine_creation_intent
-    WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM locked_session)
+    WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM locked_provider)
     RETURNING machine_id
 ),
 pauses_deleted AS (

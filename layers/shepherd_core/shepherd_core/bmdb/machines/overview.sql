@@ -101,11 +101,9 @@ FROM (
     SELECT 'now' AS kind, NULL AS provider, NULL AS location, NULL AS process, NULL::bigint AS machines, NULL AS owner,
         NULL AS reason, statement_timestamp() AS since, NULL::timestamptz AS until
     UNION ALL
-    SELECT 'suspension', provider, location, NULL, NULL, NULL, reason, suspended_at, NULL
-    FROM recovery_suspensions
-    WHERE ended_at IS NULL
+    SELECT 'suspension', provider, location, NULL, NULL, NULL, reason, suspended_at, NULL FROM suspensions_in_force
     UNION ALL
-    SELECT 'ssh_outage', provider, location, NULL, NULL, NULL, reason, began_at, NULL FROM ssh_outages WHERE ended_at IS NULL
+    SELECT 'ssh_outage', provider, location, NULL, NULL, NULL, reason, began_at, NULL FROM outages_in_force
     UNION ALL
     SELECT 'override', provider, location, NULL, machines - used, owner, reason, created_at, expires_at
     FROM recovery_overrides

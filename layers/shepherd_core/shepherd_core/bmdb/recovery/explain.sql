@@ -51,8 +51,8 @@ LEFT JOIN work_backoff f
     ON f.machine_id = m.machine_id AND f.process = 'ShepherdAgentStart' AND f.last_interval_seconds IS NOT NULL
 LEFT JOIN LATERAL (
     SELECT reason
-    FROM ssh_outages
-    WHERE provider = p.provider AND location IN ('', p.provider_location) AND ended_at IS NULL
+    FROM outages_in_force
+    WHERE provider = p.provider AND location IN ('', p.provider_location)
     ORDER BY location
     LIMIT 1
 ) AS o ON true
@@ -73,12 +73,8 @@ LEFT JOIN LATERAL (
 ) AS y ON true
 LEFT JOIN LATERAL (
     SELECT v.location, v.reason
-    FROM recovery_suspensions v
-    WHERE x.process = 'ShepherdRecovery'
-        AND v.provider = p.provider
-        AND v.location IN ('', p.provider_location)
-        AND v.ended_at IS NULL
-        AND NOT EXISTS (SELECT 1 FROM recovery_exempt_machines u WHERE u.machine_id = m.machine_id)
+    FROM machine_suspensions v
+    WHERE x.process = 'ShepherdRecovery' AND v.machine_id = m.machine_id
     ORDER BY v.location
     LIMIT 1
 ) AS h ON true

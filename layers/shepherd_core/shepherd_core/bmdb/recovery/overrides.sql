@@ -67,19 +67,13 @@ ORDER BY provider, location;
 --
 -- A row for each override that has due machines, with their number and how many of them are new; and one row in any
 -- case.
-WITH {unlocked_session},
+WITH {session},
 overrides_in_force AS (
     SELECT override_id, location, machines, used, owner, reason
     FROM recovery_overrides
     WHERE provider = :provider AND expires_at > clock_timestamp() AND EXISTS (SELECT 1 FROM session)
     ORDER BY location
     FOR UPDATE
-),
-suspended_locations AS (
-    SELECT location FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL
-),
-ssh_outage_locations AS (
-    SELECT location FROM ssh_outages WHERE provider = :provider AND ended_at IS NULL
 ),
 candidates AS (
     SELECT d.machine_id
@@ -98,12 +92,14 @@ due AS (
     CROSS JOIN LATERAL (
         SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND process = 'ShepherdRecovery' LIMIT 1
     ) AS n
-    WHERE n.locked_until IS NULL
-        AND n.paused_until IS NULL
-        AND greatest(n.due_at, n.backoff_until) <= statement_timestamp()
+    WHERE n.otherwise_ready
         AND (
-            n.in_outage AND EXISTS (SELECT 1 FROM ssh_outage_locations o WHERE o.location IN ('', n.location))
-            OR NOT n.suspended AND EXISTS (SELECT 1 FROM suspended_locations o WHERE o.location IN ('', n.location))
+            n.in_outage AND EXISTS (
+                SELECT 1 FROM outages_in_force o WHERE o.provider = :provider AND o.location IN ('', n.location)
+            )
+            OR n.ready AND EXISTS (
+                SELECT 1 FROM suspensions_in_force o WHERE o.provider = :provider AND o.location IN ('', n.location)
+            )
         )
 ),
 already_admitted AS (

@@ -17,7 +17,7 @@ from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import NoLongerDue
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.domain.machine import WorkEvent
+from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.remediation import HistoryLine
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
-    from shepherd_core.domain.machine import Process
     from shepherd_core.domain.remediation import NextStep
 
 
@@ -98,16 +97,21 @@ def record_attempts(session: Session, moves: Mapping[Work, NextStep]) -> list[Wo
     return [work for work in moves if work.machine_id in ours]
 
 
-def no_longer_due(session: Session, works: Sequence[Work]) -> dict[Work, NoLongerDue]:
+def no_longer_due(session: Session, provider: str, works: Sequence[Work]) -> dict[Work, NoLongerDue]:
     """
-    Return those of *works* whose machines are not to be recovered any more, and why. One statement.
+    Return those of *works* whose machines, of *provider*, are not to be recovered any more, and why. One statement.
 
     It evaluates the machines as the claim does.
 
     Raises:
         SessionExpired: the deadline passed. Touch none of the machines.
     """
-    rows = session.run("no_longer_due", machine_ids=[work.machine_id for work in works])
+    rows = session.run(
+        "no_longer_due",
+        machine_ids=[work.machine_id for work in works],
+        provider=provider,
+        process=Process.RECOVERY,
+    )
     if not rows[0][0]:
         raise SessionExpired
     found = {machine_id: (reason, recovered) for _, machine_id, reason, recovered in rows}

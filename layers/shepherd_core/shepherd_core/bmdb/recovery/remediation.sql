@@ -98,7 +98,7 @@ work_in_hand AS (
                 )
         ) AS new
     FROM input_rows g
-    JOIN session s ON true
+    JOIN locked_session s ON true
     JOIN work w ON w.machine_id = g.machine_id AND w.process = 'ShepherdRecovery' AND w.session_id = s.session_id
 ),
 history_rows AS (
@@ -135,32 +135,30 @@ backoff_rows AS (
     SELECT machine_id, 'ShepherdRecovery', clock_timestamp(), 'a step was begun' FROM work_in_hand WHERE new
     ON CONFLICT (machine_id, process) DO NOTHING
 )
-SELECT (SELECT count(*) FROM session) AS sessions, h.machine_id
+SELECT (SELECT count(*) FROM locked_session) AS sessions, h.machine_id
 FROM (SELECT 1) AS one_row
 LEFT JOIN work_in_hand h ON true;
 
 -- name: no_longer_due
--- Run just before these machines are interrupted. Returns those that this session has claimed for recovery, with the
--- reason why a machine is not to be recovered any more (null: it is), and recovered: whether its agent has reported.
--- Uses the same view, timeouts, pauses and suspensions as the claim. One row in any case.
-WITH {unlocked_session},
+-- Run just before these machines of the provider are interrupted. Returns those that this session has claimed for
+-- :process (recovery), with the reason why a machine is not to be recovered any more (null: it is), and recovered:
+-- whether its agent has reported. Reads the same views as the claim. One row in any case.
+WITH {session},
 claimed_machines AS (
     SELECT
         w.machine_id,
-        p.provider,
-        p.provider_location,
         n.process,
         n.unhealthy_at,
         n.due_at,
         n.paused_until,
-        n.suspended
+        n.suspended OR h.machine_id IS NOT NULL AS suspended
     FROM work w
     JOIN session s ON s.session_id = w.session_id
-    LEFT JOIN machine_provided p ON p.machine_id = w.machine_id
     LEFT JOIN LATERAL (
-        SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND process = 'ShepherdRecovery' LIMIT 1
+        SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND process = :process LIMIT 1
     ) AS n ON true
-    WHERE w.machine_id = ANY(:machine_ids::uuid[]) AND w.process = 'ShepherdRecovery'
+    LEFT JOIN LATERAL (SELECT machine_id FROM machine_suspensions WHERE machine_id = w.machine_id LIMIT 1) AS h ON true
+    WHERE w.machine_id = ANY(:machine_ids::uuid[]) AND w.process = :process
 )
 SELECT
     (SELECT count(*) FROM session) AS sessions,
@@ -170,23 +168,8 @@ SELECT
         WHEN j.process IS NULL THEN 'it needs no recovery any more'
         WHEN j.unhealthy_at > statement_timestamp() THEN 'its agent reports again'
         WHEN j.due_at > statement_timestamp() THEN 'its timeout has started again'
-        WHEN j.paused_until IS NOT NULL
-            OR EXISTS (
-                SELECT 1
-                FROM pauses_in_force x
-                WHERE x.machine_id IS NULL
-                    AND (x.process IS NULL OR x.process = 'ShepherdRecovery')
-                    AND (x.provider IS NULL OR x.provider = j.provider)
-            )
-            THEN 'it is paused'
+        WHEN j.paused_until IS NOT NULL OR EXISTS ({wide_pauses}) THEN 'it is paused'
         WHEN j.suspended THEN 'recovery is suspended'
-        WHEN EXISTS (
-            SELECT 1
-            FROM recovery_suspensions x
-            WHERE x.provider = j.provider AND x.location IN ('', j.provider_location) AND x.ended_at IS NULL
-        )
-            AND NOT EXISTS (SELECT 1 FROM recovery_exempt_machines x WHERE x.machine_id = j.machine_id)
-            THEN 'recovery is suspended'
     END AS reason,
     coalesce(j.unhealthy_at > statement_timestamp(), false) AS recovered
 FROM (SELECT 1) AS one_row

@@ -40,7 +40,7 @@
 -- the time from which they may be, so that the unhealthy ones remain first: if the window was full and rows were moved,
 -- take another snapshot. Machines that are locked, paused or backing off are left to the claim and not counted. Rows
 -- locked by another statement, or changed since this one began (revision), are left alone. May run twice.
-WITH {unlocked_session},
+WITH {session},
 half AS (
     SELECT
         heartbeat_timeout_seconds * interval '1 second' / 2 AS heartbeat,
@@ -177,13 +177,13 @@ evaluated AS (
                             AND x.rebooted_at >= (SELECT g.grace_began_at FROM machine_grace g WHERE g.machine_id = l.machine_id)
                     )
             ) AS is_new,
-        n.locked_until IS NULL AND n.paused_until IS NULL AND n.ready_at <= statement_timestamp() AS ready,
+        n.ready,
         n.due_at,
         n.suspended,
         n.recheck_at
     FROM candidates l
     CROSS JOIN LATERAL (
-        SELECT location, reported, failed, overdue, locked_until, paused_until, ready_at, due_at, suspended, recheck_at
+        SELECT location, reported, failed, overdue, ready, due_at, suspended, recheck_at
         FROM machine_eligibility
         WHERE machine_id = l.machine_id AND process = 'ShepherdRecovery'
         LIMIT 1
@@ -266,7 +266,7 @@ FROM recovery_gaps_in_doubt
 WHERE provider = :provider AND NOT never_reported
 HAVING count(*) > 0
 UNION ALL
-SELECT 'suspended', location, NULL, NULL, 1, NULL FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL
+SELECT 'suspended', location, NULL, NULL, 1, NULL FROM suspensions_in_force WHERE provider = :provider
 UNION ALL
 SELECT figure, location, reported, NULL, count(*), NULL FROM sample_figures WHERE figure IS NOT NULL GROUP BY figure, location, reported
 UNION ALL
@@ -292,7 +292,7 @@ SELECT 'unreached', location, NULL, NULL, count(*), NULL FROM ssh_unreached GROU
 UNION ALL
 SELECT 'reached', location, NULL, NULL, count(*), NULL FROM ssh_reached GROUP BY location
 UNION ALL
-SELECT 'outage', location, NULL, NULL, 1, NULL FROM ssh_outages WHERE provider = :provider AND ended_at IS NULL
+SELECT 'outage', location, NULL, NULL, 1, NULL FROM outages_in_force WHERE provider = :provider
 UNION ALL
 SELECT 'no_access', NULL, NULL, NULL, count(*), NULL
 FROM (
@@ -364,13 +364,13 @@ new_rows AS (
     FROM unnest(:locations::text[], :reasons::text[]) AS g (location, reason)
     UNION ALL
     SELECT provider, location, suspended_at, clock_timestamp(), reason
-    FROM recovery_suspensions
-    WHERE provider = :provider AND ended_at IS NULL AND location <> ALL (:locations::text[])
+    FROM suspensions_in_force
+    WHERE provider = :provider AND location <> ALL (:locations::text[])
 ),
 suspension_rows AS (
     INSERT INTO recovery_suspensions AS h (provider, location, suspended_at, ended_at, reason)
     SELECT w.provider, w.location, w.suspended_at, w.ended_at, w.reason
-    FROM new_rows w CROSS JOIN session
+    FROM new_rows w CROSS JOIN locked_session
     ORDER BY w.location
     ON CONFLICT (provider, location) DO UPDATE
     SET
@@ -386,7 +386,7 @@ notice_rows AS ( -- of those that begin and end here, not of those whose reason 
     FROM suspension_rows
     WHERE ended_at IS NOT NULL OR suspended_at >= statement_timestamp()
 )
-SELECT (SELECT count(*) FROM session) AS sessions, c.location
+SELECT (SELECT count(*) FROM locked_session) AS sessions, c.location
 FROM (SELECT 1) AS one_row
 LEFT JOIN suspension_rows c ON c.ended_at IS NOT NULL;
 
@@ -399,13 +399,13 @@ new_rows AS (
     FROM unnest(:locations::text[], :reasons::text[]) AS g (location, reason)
     UNION ALL
     SELECT provider, location, began_at, clock_timestamp(), reason
-    FROM ssh_outages
-    WHERE provider = :provider AND ended_at IS NULL AND location <> ALL (:locations::text[])
+    FROM outages_in_force
+    WHERE provider = :provider AND location <> ALL (:locations::text[])
 ),
 outage_rows AS (
     INSERT INTO ssh_outages AS o (provider, location, began_at, ended_at, reason)
     SELECT w.provider, w.location, w.began_at, w.ended_at, w.reason
-    FROM new_rows w CROSS JOIN session
+    FROM new_rows w CROSS JOIN locked_session
     ORDER BY w.location
     ON CONFLICT (provider, location) DO UPDATE
     SET
@@ -420,7 +420,7 @@ notice_rows AS ( -- of those that begin and end here
     FROM outage_rows
     WHERE ended_at IS NOT NULL OR began_at >= statement_timestamp()
 )
-SELECT count(*) FROM session;
+SELECT count(*) FROM locked_session;
 
 -- name: ignore_suspensions
 -- For a dry run, which is rolled back: let a claim take what it would take if recovery were not suspended. Deletes the

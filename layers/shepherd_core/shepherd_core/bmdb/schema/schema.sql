@@ -405,6 +405,33 @@ CREATE VIEW pauses_in_force AS
    FROM pauses
   WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 
+CREATE VIEW pause_scopes AS
+ SELECT pause_id,
+    machine_id,
+    COALESCE(process, ''::text) AS process,
+    COALESCE(provider, ''::text) AS provider,
+    owner,
+    reason,
+    created_at,
+    expires_at
+   FROM pauses_in_force;
+
+CREATE VIEW suspensions_in_force AS
+ SELECT provider,
+    location,
+    suspended_at,
+    reason
+   FROM recovery_suspensions
+  WHERE ended_at IS NULL;
+
+CREATE VIEW outages_in_force AS
+ SELECT provider,
+    location,
+    began_at,
+    reason
+   FROM ssh_outages
+  WHERE ended_at IS NULL;
+
 CREATE VIEW machine_need AS
  SELECT p.machine_id,
     p.provider,
@@ -493,6 +520,16 @@ CREATE VIEW recovery_exempt_machines AS
    FROM recovery_overrides o
      JOIN recovery_override_machines m ON m.override_id = o.override_id
   WHERE o.expires_at > clock_timestamp();
+
+CREATE VIEW machine_suspensions AS
+ SELECT p.machine_id,
+    x.location,
+    x.reason
+   FROM machine_provided p
+     JOIN suspensions_in_force x ON x.provider = p.provider AND (x.location = ''::text OR x.location = p.provider_location::text)
+  WHERE NOT (EXISTS ( SELECT 1
+           FROM recovery_exempt_machines e
+          WHERE e.machine_id = p.machine_id));
 
 CREATE VIEW machine_process_needs AS
  SELECT n.machine_id,
@@ -634,6 +671,8 @@ CREATE VIEW machine_eligibility AS
     n.timeout,
     n.failed_attempts,
     r.ready_at,
+    COALESCE(r.ready_at <= statement_timestamp(), false) AS ready,
+    COALESCE(a.unsuspended_at <= statement_timestamp(), false) AS otherwise_ready,
     LEAST(r.ready_at,
         CASE
             WHEN n.process = 'ShepherdRecovery'::text AND NOT n.overdue AND (NOT n.reported OR n.timeout_at IS NULL OR n.timeout > n.heartbeat_timeout) THEN statement_timestamp() + COALESCE(n.heartbeat_timeout, '00:10:00'::interval)
@@ -652,8 +691,8 @@ CREATE VIEW machine_eligibility AS
              JOIN sessions s ON s.session_id = w.session_id
           WHERE w.machine_id = n.machine_id AND (w.process = ANY (ARRAY['ShepherdAccess'::text, 'ShepherdAgentStart'::text, 'ShepherdRecovery'::text]))) l ON true
      LEFT JOIN LATERAL ( SELECT max(COALESCE(x.expires_at, 'infinity'::timestamp with time zone)) AS paused_until
-           FROM pauses_in_force x
-          WHERE x.machine_id = n.machine_id AND (x.process IS NULL OR x.process = n.process) AND (x.provider IS NULL OR x.provider = n.provider)) u ON true
+           FROM pause_scopes x
+          WHERE x.machine_id = n.machine_id AND (x.process = ANY (ARRAY[''::text, n.process])) AND (x.provider = ANY (ARRAY[''::text, n.provider]))) u ON true
      LEFT JOIN LATERAL ( SELECT count(*) AS exemptions
            FROM recovery_exempt_machines x
           WHERE n.in_outage AND x.machine_id = n.machine_id) e ON true
@@ -661,10 +700,27 @@ CREATE VIEW machine_eligibility AS
                 CASE
                     WHEN n.due_at IS NULL THEN NULL::timestamp with time zone
                     WHEN l.locked_until IS NOT NULL THEN GREATEST(l.locked_until, statement_timestamp() + '00:00:05'::interval)
-                    WHEN n.in_outage AND e.exemptions = 0 THEN 'infinity'::timestamp with time zone
                     WHEN u.paused_until IS NOT NULL THEN GREATEST(n.due_at, b.until, LEAST(u.paused_until, statement_timestamp() + '00:10:00'::interval))
                     ELSE GREATEST(n.due_at, b.until)
+                END AS unsuspended_at) a
+     CROSS JOIN LATERAL ( SELECT
+                CASE
+                    WHEN n.in_outage AND e.exemptions = 0 AND l.locked_until IS NULL THEN 'infinity'::timestamp with time zone
+                    ELSE a.unsuspended_at
                 END AS ready_at) r;
+
+CREATE VIEW pausable_machines AS
+ SELECT machine_process_needs.machine_id,
+    machine_process_needs.provider,
+    machine_process_needs.process,
+    machine_process_needs.overdue
+   FROM machine_process_needs
+UNION ALL
+ SELECT machine_creation_intent.machine_id,
+    machine_creation_intent.provider,
+    NULL::text AS process,
+    false AS overdue
+   FROM machine_creation_intent;
 
 CREATE VIEW machine_pauses AS
  SELECT w.machine_id,
@@ -675,19 +731,9 @@ CREATE VIEW machine_pauses AS
     x.reason,
     x.created_at,
     x.expires_at
-   FROM ( SELECT machine_process_needs.machine_id,
-            machine_process_needs.provider,
-            machine_process_needs.process,
-            machine_process_needs.overdue
-           FROM machine_process_needs
-        UNION ALL
-         SELECT machine_creation_intent.machine_id,
-            machine_creation_intent.provider,
-            NULL::text,
-            false
-           FROM machine_creation_intent) w
-     JOIN pauses_in_force x ON x.machine_id = w.machine_id
-  WHERE (x.process IS NULL OR x.process = w.process) AND (x.provider IS NULL OR x.provider = w.provider)
+   FROM pausable_machines w
+     JOIN pause_scopes x ON x.machine_id = w.machine_id
+  WHERE (x.process = ''::text OR x.process = w.process) AND (x.provider = ''::text OR x.provider = w.provider)
 UNION ALL
  SELECT w.machine_id,
     w.process,
@@ -697,19 +743,9 @@ UNION ALL
     x.reason,
     x.created_at,
     x.expires_at
-   FROM ( SELECT machine_process_needs.machine_id,
-            machine_process_needs.provider,
-            machine_process_needs.process,
-            machine_process_needs.overdue
-           FROM machine_process_needs
-        UNION ALL
-         SELECT machine_creation_intent.machine_id,
-            machine_creation_intent.provider,
-            NULL::text,
-            false
-           FROM machine_creation_intent) w
-     JOIN pauses_in_force x ON x.machine_id IS NULL
-  WHERE (x.process IS NULL OR x.process = w.process) AND (x.provider IS NULL OR x.provider = w.provider);
+   FROM pausable_machines w
+     JOIN pause_scopes x ON x.machine_id IS NULL
+  WHERE (x.process = ''::text OR x.process = w.process) AND (x.provider = ''::text OR x.provider = w.provider);
 
 CREATE VIEW machine_facts AS
  SELECT machine_id,

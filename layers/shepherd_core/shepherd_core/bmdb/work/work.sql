@@ -39,22 +39,15 @@ WITH session AS (
     SELECT session_id FROM sessions WHERE {live_session}
 ),
 skipped_locations AS (
-    SELECT location
-    FROM recovery_suspensions
-    WHERE :process = 'ShepherdRecovery' AND provider = :provider AND ended_at IS NULL
+    SELECT location FROM suspensions_in_force WHERE :process = 'ShepherdRecovery' AND provider = :provider
 ),
 exempt AS (
-    SELECT machine_id, 'although recovery is suspended, by ' || owner || ': ' || reason AS remark
+    SELECT machine_id, max('although recovery is suspended, by ' || owner || ': ' || reason) AS remark
     FROM recovery_exempt_machines
-    WHERE provider = :provider
-        AND (
-            EXISTS (SELECT 1 FROM skipped_locations)
-            OR EXISTS (
-                SELECT 1
-                FROM ssh_outages
-                WHERE :process = 'ShepherdRecovery' AND provider = :provider AND ended_at IS NULL
-            )
-        )
+    WHERE :process = 'ShepherdRecovery'
+        AND provider = :provider
+        AND (EXISTS (SELECT 1 FROM skipped_locations) OR EXISTS (SELECT 1 FROM outages_in_force WHERE provider = :provider))
+    GROUP BY machine_id
 ),
 candidates AS (
     SELECT machine_id, not_before, unchanged
@@ -68,13 +61,7 @@ candidates AS (
             AND d.not_before >= {due_floor}
             AND d.not_before <= statement_timestamp()
             AND EXISTS (SELECT 1 FROM session)
-            AND NOT EXISTS (
-                SELECT 1
-                FROM pauses_in_force
-                WHERE machine_id IS NULL
-                    AND (process IS NULL OR process = :process)
-                    AND (provider IS NULL OR provider = :provider)
-            )
+            AND NOT EXISTS ({wide_pauses})
             AND ('' <> ALL (ARRAY(SELECT location FROM skipped_locations)) OR EXISTS (SELECT 1 FROM exempt))
             AND (d.machine_id = ANY (ARRAY(SELECT machine_id FROM exempt)) OR {outside_skipped_locations})
             AND d.machine_id IN ({suspects}) = :suspects
@@ -85,16 +72,10 @@ candidates AS (
     LIMIT CASE WHEN :limit > 0 THEN :limit ELSE 10 END
 ),
 evaluated AS (
-    SELECT
-        c.machine_id,
-        c.not_before,
-        coalesce(n.ready_at <= statement_timestamp(), false) AS ready,
-        n.recheck_at,
-        n.last_interval_seconds,
-        n.deaths_alone
+    SELECT c.machine_id, c.not_before, n.ready IS TRUE AS ready, n.recheck_at, n.last_interval_seconds, n.deaths_alone
     FROM candidates c
     LEFT JOIN LATERAL (
-        SELECT ready_at, recheck_at, last_interval_seconds, deaths_alone
+        SELECT ready, recheck_at, last_interval_seconds, deaths_alone
         FROM machine_eligibility
         WHERE machine_id = c.machine_id AND process = :process
         LIMIT 1
@@ -132,13 +113,9 @@ rescheduled AS (
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
-    SELECT
-        w.machine_id,
-        :process,
-        'Started',
-        (SELECT max(x.remark) FROM exempt x WHERE x.machine_id = w.machine_id),
-        w.session_id
+    SELECT w.machine_id, :process, 'Started', x.remark, w.session_id
     FROM work_rows w
+    LEFT JOIN exempt x ON x.machine_id = w.machine_id
 )
 SELECT
     (SELECT count(*) FROM session) AS sessions,

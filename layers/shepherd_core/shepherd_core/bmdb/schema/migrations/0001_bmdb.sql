@@ -478,6 +478,21 @@ SELECT pause_id, machine_id, process, provider, owner, reason, created_at, expir
 FROM pauses
 WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 
+-- The same, as a loop looks for those that apply to it: process and provider are '' where a pause applies to every one.
+CREATE VIEW pause_scopes AS
+SELECT
+    pause_id, machine_id, coalesce(process, '') AS process, coalesce(provider, '') AS provider,
+    owner, reason, created_at, expires_at
+FROM pauses_in_force;
+
+-- The suspensions of recovery in force now.
+CREATE VIEW suspensions_in_force AS
+SELECT provider, location, suspended_at, reason FROM recovery_suspensions WHERE ended_at IS NULL;
+
+-- The SSH outages in force now.
+CREATE VIEW outages_in_force AS
+SELECT provider, location, began_at, reason FROM ssh_outages WHERE ended_at IS NULL;
+
 -- The process that each provided machine needs, and since when; none (null) in quarantine, or if it is installed: the
 -- requested generation was installed successfully. A heartbeat from before the agent was started says nothing about this
 -- agent. While recovery was suspended, a machine may have been unable to report: since is not before the end of the
@@ -588,6 +603,13 @@ SELECT m.machine_id, o.provider, o.owner, o.reason
 FROM recovery_overrides o
 JOIN recovery_override_machines m ON m.override_id = o.override_id
 WHERE o.expires_at > clock_timestamp();
+
+-- The suspensions of recovery that keep the Recoverer away from each machine now.
+CREATE VIEW machine_suspensions AS
+SELECT p.machine_id, x.location, x.reason
+FROM machine_provided p
+JOIN suspensions_in_force x ON x.provider = p.provider AND x.location IN ('', p.provider_location)
+WHERE NOT EXISTS (SELECT 1 FROM recovery_exempt_machines e WHERE e.machine_id = p.machine_id);
 
 -- The processes that each machine needs: that of machine_need and, with overdue, also its recovery if it did not come
 -- back. It did not come back if an agent start has failed since, with fault `machine` or `unreached`. If recovery was
@@ -723,14 +745,15 @@ LEFT JOIN LATERAL (
 ) AS d ON true;
 
 -- The same, with everything that may block it. Whether and when a claim takes a machine is decided here, for claims,
--- snapshots and operators alike. ready_at: not before then; null: the process is not needed. recheck_at: when to
--- evaluate the machine again if it is not ready: at ready_at, or earlier where that may become earlier without a change
--- of the due row: the first heartbeat of an agent ends the startup timeout, a heartbeat may bring a shorter interval,
--- and an operator's override may let a machine through despite an SSH outage. suspended: an SSH outage suspends its
--- recovery, and no override lifts that. locked_until is set while any Shepherd process has work on the machine, even if
--- its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat,
--- and not by a fault of ours; a backoff without an interval does not come from a failure. The lookups are aggregates in
--- joins, so that each is planned and done once for a machine, and left out where its column is not read.
+-- snapshots and operators alike. ready: now; ready_at: not before then; null: the process is not needed. suspended: an
+-- SSH outage suspends its recovery, and no override lifts that. otherwise_ready: ready, or it would be but for that.
+-- recheck_at: when to evaluate the machine again if it is not ready: at ready_at, or earlier where that may become
+-- earlier without a change of the due row: the first heartbeat of an agent ends the startup timeout, a heartbeat may
+-- bring a shorter interval, and an operator's override may let a machine through despite an SSH outage. locked_until is
+-- set while any Shepherd process has work on the machine, even if its session has expired and has not been reaped yet.
+-- failed: recovery was tried and failed since the last heartbeat, and not by a fault of ours; a backoff without an
+-- interval does not come from a failure. The lookups are aggregates in joins, so that each is planned and done once for
+-- a machine, and left out where its column is not read.
 CREATE VIEW machine_eligibility AS
 SELECT
     n.machine_id,
@@ -760,6 +783,8 @@ SELECT
     n.timeout,
     n.failed_attempts,
     r.ready_at,
+    coalesce(r.ready_at <= statement_timestamp(), false) AS ready,
+    coalesce(a.unsuspended_at <= statement_timestamp(), false) AS otherwise_ready,
     least(
         r.ready_at,
         CASE
@@ -790,10 +815,8 @@ LEFT JOIN LATERAL (
 ) AS l ON true
 LEFT JOIN LATERAL (
     SELECT max(coalesce(x.expires_at, 'infinity')) AS paused_until
-    FROM pauses_in_force x
-    WHERE x.machine_id = n.machine_id
-        AND (x.process IS NULL OR x.process = n.process)
-        AND (x.provider IS NULL OR x.provider = n.provider)
+    FROM pause_scopes x
+    WHERE x.machine_id = n.machine_id AND x.process IN ('', n.process) AND x.provider IN ('', n.provider)
 ) AS u ON true
 LEFT JOIN LATERAL (
     SELECT count(*) AS exemptions FROM recovery_exempt_machines x WHERE n.in_outage AND x.machine_id = n.machine_id
@@ -803,37 +826,39 @@ CROSS JOIN LATERAL (
         CASE
             WHEN n.due_at IS NULL THEN NULL
             WHEN l.locked_until IS NOT NULL THEN greatest(l.locked_until, statement_timestamp() + interval '5 seconds')
-            WHEN n.in_outage AND e.exemptions = 0 THEN 'infinity'
             WHEN u.paused_until IS NOT NULL
                 THEN greatest(n.due_at, b.until, least(u.paused_until, statement_timestamp() + interval '10 minutes'))
             ELSE greatest(n.due_at, b.until)
+        END AS unsuspended_at
+) AS a
+CROSS JOIN LATERAL (
+    SELECT
+        CASE
+            WHEN n.in_outage AND e.exemptions = 0 AND l.locked_until IS NULL THEN 'infinity'
+            ELSE a.unsuspended_at
         END AS ready_at
 ) AS r;
 
+-- The processes that machines need, and the machines that are not created yet, which need none.
+CREATE VIEW pausable_machines AS
+SELECT machine_id, provider, process, overdue FROM machine_process_needs
+UNION ALL
+SELECT machine_id, provider, NULL, false FROM machine_creation_intent;
+
 -- A row for each pause that keeps a loop away from a machine: of the machine, the process, the provider, or
--- everything. A machine that is not created yet needs no process. Operators see pauses through this view; claims check
--- the same conditions at less cost, and a test compares the two. Pauses of one machine are found by an index, those of
--- many machines are few: the two are separate, so that neither needs a scan of the fleet.
+-- everything. Claims look at the two kinds of pauses one by one, at less cost, and a test compares that with this view.
+-- Pauses of one machine are found by an index, those of many machines are few: the two are separate, so that neither
+-- needs a scan of the fleet.
 CREATE VIEW machine_pauses AS
 SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
-FROM (
-    SELECT machine_id, provider, process, overdue FROM machine_process_needs
-    UNION ALL
-    SELECT machine_id, provider, NULL, false FROM machine_creation_intent
-) AS w
-JOIN pauses_in_force x ON x.machine_id = w.machine_id
-WHERE (x.process IS NULL OR x.process = w.process)
-    AND (x.provider IS NULL OR x.provider = w.provider)
+FROM pausable_machines w
+JOIN pause_scopes x ON x.machine_id = w.machine_id
+WHERE x.process IN ('', w.process) AND x.provider IN ('', w.provider)
 UNION ALL
 SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
-FROM (
-    SELECT machine_id, provider, process, overdue FROM machine_process_needs
-    UNION ALL
-    SELECT machine_id, provider, NULL, false FROM machine_creation_intent
-) AS w
-JOIN pauses_in_force x ON x.machine_id IS NULL
-WHERE (x.process IS NULL OR x.process = w.process)
-    AND (x.provider IS NULL OR x.provider = w.provider);
+FROM pausable_machines w
+JOIN pause_scopes x ON x.machine_id IS NULL
+WHERE x.process IN ('', w.process) AND x.provider IN ('', w.provider);
 
 -- The facts that providers list about machines, without quarantined ones. not_ready: ask again next minute. Missing and
 -- permanently failed machines count as steady.
