@@ -51,12 +51,12 @@ ironic-if-possible:
 	@$(MAKE) --no-print-directory .venv-ironic/.ready || echo "Ironic cannot be installed here: a fake takes its place" >&2
 
 .PHONY: demo-picture
-demo-picture: .venv/.ready ## draw docs/demo.svg from a run of the demo
-	@$(BIN)/shepherdctl demo --picture docs/demo.svg $(DEMO_FLAGS)
+demo-picture: .venv/.ready ## draw docs/pictures/demo.svg from a run of the demo
+	@$(BIN)/shepherdctl demo --picture docs/pictures/demo.svg $(DEMO_FLAGS)
 
 .PHONY: screenshots
-screenshots: .venv/.ready ## take the pictures of the console in docs/ from a simulated fleet (needs chromium)
-	@$(BIN)/python -m tests.support.screenshots docs
+screenshots: .venv/.ready ## take the pictures of the console in docs/pictures from a simulated fleet (needs chromium)
+	@$(BIN)/python -m tests.support.screenshots docs/pictures
 
 # Much of a test is waiting, so that there are more processes than processors. A file's tests stay in one of them,
 # because they share its database.

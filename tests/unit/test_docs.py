@@ -102,7 +102,7 @@ def test_no_page_names_a_setting_as_a_parameter() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     """A reader who follows a link to nothing stops trusting the page."""
-    targets = [target for target in re.findall(r"\]\(([^)\s]+)", page.read_text()) if "://" not in target]
+    targets = re.findall(r'(?:\]\(|src(?:set)?=")(?!\w+://)([^)\s"]+)', page.read_text())
     assert [target for target in targets if not leads_somewhere(page, *target.partition("#")[::2])] == []
 
 
