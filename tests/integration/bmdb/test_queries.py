@@ -1,12 +1,13 @@
 """Facts about machines that are written outside of work, and queries for operators."""
 
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.bmdb.machines.search import matching
+from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
@@ -55,6 +56,15 @@ def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet,
         "paused": ("static", START, False, False, [pause_id]),
         "in work": ("static", START, False, True, []),
     }
+
+
+def test_the_search_finds_a_state_that_it_has_no_filter_for(own_fleet: Fleet) -> None:
+    """With a state that is added to the view alone, it would otherwise find nothing and not say why."""
+    machine_id = own_fleet.started_machine()
+    ((view,),) = own_fleet.sql("SELECT pg_get_viewdef('machine_need')")
+    own_fleet.sql(f"CREATE OR REPLACE VIEW machine_need AS {view.replace('starting', 'new')}")
+    wanted: Any = ("new",)
+    assert [each["machine_id"] for each in matching(own_fleet.connection, Search(states=wanted))] == [machine_id]
 
 
 def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connection) -> None:

@@ -6,14 +6,19 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from io import StringIO
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 import typer
 from rich.text import Text
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.states import State
 
+from shepherdctl import console
+from shepherdctl.console.pages.fleet import STATES
 from shepherdctl.output import formats, printing
+from shepherdctl.selection import SEVERITY
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 A, B, C = (UUID(f"{start}-1111-4111-8111-111111111111") for start in ("aaaaaaaa", "aaaaaaab", "cccccccc"))
@@ -208,3 +213,11 @@ def test_a_message_is_text_and_not_markup(capsys: pytest.CaptureFixture[str]) ->
     """It may name what a provider calls a machine."""
     printing.note("disputed: [bold]rack1[/bold] \x1b[2J")
     assert capsys.readouterr().err == "disputed: [bold]rack1[/bold] \\x1b[2J\n"
+
+
+def test_every_state_of_a_machine_in_the_bmdb_has_its_place_and_its_colour() -> None:
+    """Lists are ordered by it; the console would not count a machine in another state."""
+    states = set(State) - {State.FORGOTTEN, State.RELEASED}
+    assert set(SEVERITY) == set(STATES) == states
+    style = (Path(console.__file__).parent / "static" / "console.css").read_text()
+    assert {state for state in states if f".s-{state} " not in style} == set()

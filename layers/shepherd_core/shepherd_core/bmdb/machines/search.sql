@@ -100,7 +100,8 @@ FROM (
         )
         AND (
             :states::text[] IS NULL
-            OR :states && ARRAY['starting', 'running', 'installed']
+            -- A state whose facts are not looked at below.
+            OR NOT :states <@ ARRAY['creating', 'needs_agent', 'unhealthy', 'quarantined']
             OR (
                 'quarantined' = ANY(:states)
                 AND (SELECT z.machine_id FROM machine_quarantine z WHERE z.machine_id = e.machine_id) IS NOT NULL
