@@ -35,7 +35,7 @@ _RELATIONS = """
 SELECT oid, relname, relkind::text, array_to_string(reloptions, ', ')
 FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v')
-ORDER BY oid
+ORDER BY relkind, oid
 """
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid)
@@ -123,7 +123,7 @@ def _short(kind: str) -> str:
 
 
 def relations(driver: pg8000.native.Connection) -> list[Relation]:
-    """Return the tables and views of a database in the order in which they were created."""
+    """Return the tables and then the views of a database, in the order in which they were created."""
     found = []
     for oid, name, kind, options in driver.run(_RELATIONS):
         if kind == "v":

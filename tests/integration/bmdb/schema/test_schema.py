@@ -31,6 +31,18 @@ def test_the_schema_on_file_makes_the_same_schema(fleet: Fleet, postgres: Postgr
     assert {each.sql for each in made if each.query is None} <= set(schema.SCHEMA.read_text().split("\n\n"))
 
 
+def test_a_view_may_be_replaced_by_one_of_a_newer_table(postgres: Postgres) -> None:
+    """It stands behind all tables, however old it is: else schema.sql would make no schema."""
+    made, again = postgres.new_database("template1"), postgres.new_database("template1")
+    with administrator(made) as driver, administrator(again) as other:
+        driver.run("CREATE VIEW old AS SELECT 1 AS x")
+        driver.run("CREATE TABLE young (x integer)")
+        driver.run("CREATE OR REPLACE VIEW old AS SELECT x FROM young")
+        other.run(schema.schema(driver))
+    for settings in (made, again):
+        postgres.drop(settings)
+
+
 @pytest.mark.parametrize("relation", schema.comments())
 def test_a_table_says_what_a_row_means(relation: str) -> None:
     """Names alone do not say who writes a row, nor when it goes."""
