@@ -83,6 +83,7 @@ def test_what_is_not_known_is_not_compared() -> None:
     assert one(what="first heartbeat", p99=9_999, startup_timeout_seconds=None) is None
     assert one(what="return", after="reboot", p99=9_999, grace_seconds=None) is None
     assert one(what="takeover", p99=9_999) is None
+    assert one(what="first heartbeat", after="creation", p99=9_999) is None
 
 
 def test_each_setting_is_advised_once_for_the_slowest_location() -> None:

@@ -64,7 +64,7 @@ def advise(timings: Iterable[Timing], boot_seconds: float | None) -> list[Advice
 def _advice(timing: Timing, boot_seconds: float | None) -> Iterator[Advice]:
     p99 = f"99 % took up to {timing.p99:.0f} s{_where(timing)}"
     match timing.what, timing.after:
-        case "first heartbeat", _ if timing.p99 > (timing.startup_timeout_seconds or math.inf):
+        case "first heartbeat", None if timing.p99 > (timing.startup_timeout_seconds or math.inf):
             seen = f"first heartbeat: {p99}"
             yield _of(timing, "startup_timeout_seconds", timing.startup_timeout_seconds, timing.p99, seen)
         # The policy may give a reinstall a grace of its own, which is not on record.
