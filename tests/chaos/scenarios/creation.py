@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
@@ -12,7 +13,7 @@ from shepherd_core.wiring import providers
 
 from simulator.environment.machine_source import MachineSource, SourceSpec
 from simulator.machines.pool import MachinePool
-from simulator.providers import machine_source
+from simulator.providers import SimulatedProvider, machine_source
 from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.crash_points import Points
 from tests.chaos.scenarios.loops import INVOCATION_SECONDS
@@ -20,8 +21,12 @@ from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, Fleet
 
-MAKERS = ("ironic", "latitude", "phoenixnap", "scaleway")
-"""Providers that make machines and keep their tokens; Equinix has scenarios of its own."""
+MAKERS = tuple(
+    name
+    for name in get_args(SimulatedProvider)
+    if machine_source(name).in_use is not MachineSource.in_use and name != "equinix"
+)
+"""Providers that make machines and keep their tokens, as their sources tell; Equinix has scenarios of its own."""
 MACHINES = 3
 
 

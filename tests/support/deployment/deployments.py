@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shepherd_core.settings.effective import GIVEN
+from shepherd_core.settings.keys import kind
 from shepherd_core.settings.providers import PROVIDERS, SPECS
 
 from simulator.lambda_ import sam_local
@@ -40,16 +41,17 @@ EC2_SETTINGS = {
 EC2_TEMPLATE_SETTINGS = {**_EC2, "ec2_launch_template": "lt-0e5"}
 REQUIRED: dict[str, dict[str, str]] = {
     **{
-        name: {key: "ours-" for key, field in settings.model_fields.items() if field.is_required() and key not in GIVEN}
+        name: {
+            key: "3" if kind(field.annotation) is int else "ours-"
+            for key, field in settings.model_fields.items()
+            if field.is_required() and key not in GIVEN
+        }
         for name, settings in PROVIDERS.items()
     },
     "static": {"static_list": "s3://bucket/documents/machines.json"},
     "redfish": {"redfish_list": "s3://bucket/documents/machines.json"},
     "ec2": EC2_SETTINGS,
 }
-REQUIRED["latitude"]["latitude_limit"] = "3"
-REQUIRED["phoenixnap"]["phoenixnap_limit"] = "3"
-REQUIRED["scaleway"]["scaleway_limit"] = "3"
 """By provider, the settings without which its functions do not start."""
 
 # What can be chosen besides.
