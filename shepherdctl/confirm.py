@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, OperatorAction
+from shepherd_core.operator.drift_repair import DriftRepair
 
+from shepherdctl import actions
 from shepherdctl.output.printing import note
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; required without a terminal.")]
@@ -34,3 +37,21 @@ def confirm(name: str) -> None:
     if sys.stdin.readline().strip() != name:
         message = "stopped; nothing was changed"
         raise ShepherdError(message)
+
+
+def carry_out_confirmed(
+    repair: DriftRepair, action: OperatorAction, *, ask_for_one: bool, dry_run: bool, yes: bool
+) -> list[ActionOutcome]:
+    """Compare listing and BMDB, ask for confirmation, and carry out *action*."""
+    first = actions.compare(repair)
+    expected = action.evaluate(first, first)
+    if not any(outcome.result in (ActionResult.READY, ActionResult.BEGUN) for outcome in expected):
+        return expected
+    if dry_run:
+        return actions.dry_run(repair, action, first)
+    for outcome in expected:
+        note(f"{outcome.provider_id or outcome.machine_id}: {outcome.text}")
+    name = actions.confirmation(expected, ask_for_one=ask_for_one)
+    if name is not None and not yes:
+        confirm(name)
+    return actions.carry_out(repair, action, first)

@@ -19,11 +19,12 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from shepherdctl.commands import console, db, history, logs, pause, recovery, run, ssh_key
 from shepherdctl.commands.fleet import causes, inventory, reconcile, status
 from shepherdctl.commands.machine import (
-    forget_host_key,
+    adopt,
+    forget,
+    host_key,
     install,
-    pin_host_key,
     reboot,
-    repair,
+    release,
     retire,
     retry,
     show,
@@ -146,11 +147,11 @@ _add(machine_group, "reboot", reboot.reboot)
 _add(machine_group, "power-cycle", reboot.power_cycle)
 _add(machine_group, "unquarantine", unquarantine.unquarantine)
 _add(machine_group, "install", install.install)
-_add(machine_group, "pin-host-key", pin_host_key.pin_host_key)
-_add(machine_group, "forget-host-key", forget_host_key.forget_host_key)
-_add(machine_group, "adopt", repair.adopt)
-_add(machine_group, "forget", repair.forget)
-_add(machine_group, "release", repair.release)
+_add(machine_group, "pin-host-key", host_key.pin_host_key)
+_add(machine_group, "forget-host-key", host_key.forget_host_key)
+_add(machine_group, "adopt", adopt.adopt)
+_add(machine_group, "forget", forget.forget)
+_add(machine_group, "release", release.release)
 _add(machine_group, "retire", retire.retire)
 app.add_typer(machine_group, name="machine")
 

@@ -17,7 +17,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from shepherdctl.actions import NothingToDo
-from shepherdctl.commands.fleet.reconcile import find_drift
 from shepherdctl.console import forms
 from shepherdctl.console.changes.pages import ChangePages
 from shepherdctl.console.changes.pending_changes import Busy, ChangeUnknown, ComparisonLock, PendingChanges
@@ -25,6 +24,7 @@ from shepherdctl.console.forms import FormInvalid, FormRefused
 from shepherdctl.console.guard import STATIC, ConsoleGuard
 from shepherdctl.console.pages import fleet, machine, machines, open_work, rendering
 from shepherdctl.console.pages.machines import FilterInvalid, Query
+from shepherdctl.descriptions.drift import find_drift
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -12,11 +12,11 @@ from shepherd_core.domain.states import State
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
 from shepherd_core.wiring import operators
 
-from shepherdctl.commands.machine.repair import print_outcomes
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.descriptions.state import Observer
 from shepherdctl.options import DryRun, MachinesArgument, OwnerOption, ReasonOption, current_user
+from shepherdctl.output.outcomes import print_outcomes
 from shepherdctl.output.printing import Form, Output, note
 from shepherdctl.output.readable_log import ReadableLog
 from shepherdctl.selection import Selection, selecting

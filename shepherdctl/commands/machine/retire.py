@@ -15,12 +15,11 @@ from shepherd_core.rules.drift import FRESH_SECONDS, Comparison, alive
 from shepherd_core.wiring import operators
 
 from shepherdctl import actions
-from shepherdctl.commands.fleet.reconcile import Interval
-from shepherdctl.commands.machine.repair import DespiteHeartbeat, print_outcomes
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
-from shepherdctl.options import DryRun, MachinesArgument, ReasonOption, current_user
+from shepherdctl.options import DespiteHeartbeat, DryRun, Interval, MachinesArgument, ReasonOption, current_user
 from shepherdctl.output.formats import span
+from shepherdctl.output.outcomes import print_outcomes
 from shepherdctl.output.printing import Form, Output, counted, note
 from shepherdctl.selection import Selection, selecting
 
