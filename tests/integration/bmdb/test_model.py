@@ -37,6 +37,7 @@ from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, Work
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
+from shepherd_core.domain.states import TRANSITIONS, State
 
 from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
@@ -64,6 +65,7 @@ TIMEOUTS = HealthTimeouts(
 )
 SESSION_SECONDS = 20 * UNIT
 SETTLE_SECONDS = 2 * UNIT
+DRAWN = {(each.before, each.after) for each in TRANSITIONS}
 HOURLY, OFTEN = 3600, 60
 """Intervals at which agents report: of the first, the timeout follows; of the second, it is that of the policy."""
 BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
@@ -195,6 +197,9 @@ class Bmdb(RuleBasedStateMachine):
         self.handed_out: list[tuple[Function, work.Work]] = []
         """Whatever was handed out to a function, also what it has ended or lost since."""
         self.pauses: list[tuple[UUID, Pause]] = []
+        self.states: dict[UUID, State] = {}
+        """Of the machines, when they were compared last."""
+        self.not_drawn: set[tuple[State | None, State]] = set()
         self.put_off = False
         """Whether a claim may have met a machine of an expired session, and rescheduled it by five seconds."""
         self.fleet.timeouts = TIMEOUTS
@@ -521,11 +526,13 @@ class Bmdb(RuleBasedStateMachine):
 
     def heartbeat(self, machine: int, interval: int | None = None) -> None:
         """Record a heartbeat, if there is an agent, which is told an *interval*; None: as before."""
+        self._compare_states()
         machine %= len(self.machines)
         record_heartbeat(self.fleet.connection, self.machines[machine])
         if interval is not None:
             self.fleet.tell_interval(self.machines[machine], interval)
         self.model.heartbeat(machine, interval)
+        self._compare_states()
 
     @rule(
         machine=st.none() | st.integers(0, MACHINES - 1),
@@ -654,7 +661,9 @@ class Bmdb(RuleBasedStateMachine):
 
     def pass_time(self, units: int) -> None:
         """Let time pass; sessions that are not renewed expire."""
+        self._compare_states()
         self.fleet.pass_time(UNIT * units)
+        self._compare_states()
         self.model.now += UNIT * units
         self.put_off = False
 
@@ -672,6 +681,15 @@ class Bmdb(RuleBasedStateMachine):
         self._compare_histories()
         assert self.fleet.ask(_LATE) == [], "no_machine_waits_without_end"
         self._compare_claims()
+        self._compare_states()
+        assert self.not_drawn == set(), "machines_go_through_the_states_as_drawn"
+
+    def _compare_states(self) -> None:
+        """See which machines went from one state to another as is not drawn."""
+        before = self.states
+        self.states = {row[0]: State(row[1]) for row in self.fleet.ask("SELECT machine_id, state FROM machine_states")}
+        pairs = {(before.get(machine_id), after) for machine_id, after in self.states.items()}
+        self.not_drawn |= {pair for pair in pairs - DRAWN if pair[1] not in (pair[0], State.FORGOTTEN)}
 
     def _compare_histories(self) -> None:
         """

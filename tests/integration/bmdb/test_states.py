@@ -1,112 +1,31 @@
 """The states of machines: what the BMDB says follows from the facts, and what becomes of them is what is drawn."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
 from itertools import product
-from typing import NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
+from shepherd_core.bmdb.agents import installation, reports
+from shepherd_core.bmdb.listings import decommissioning, provisioning
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import lookup, overview
 from shepherd_core.bmdb.machines.search import Search, matching
+from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.machine import Process
-from shepherd_core.domain.states import MachineFacts, State, state_of
+from shepherd_core.domain.health import HealthTimeouts
+from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId
+from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
+from shepherd_core.domain.states import TRANSITIONS, State
 
 from shepherdctl.descriptions.state import Observer, observe_machine, with_pauses
-from tests.support import defaults
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
-
-UNWATCHED = "equinix"
-"""A provider without a policy."""
-
-
-class Combination(NamedTuple):
-    """Facts about a machine; the times are seconds ago."""
-
-    provider: str = PROVIDER
-    provided: bool = True
-    gone: State | None = None
-    quarantined: bool = False
-    installation: tuple[int | None, int | None, str] = (None, None, "")
-    """The generations requested and reported, and the result."""
-    started: int | None = None
-    heard: int | None = None
-    interval: int = 0
-
-    def state(self, now: datetime) -> State:
-        """Return the state by the rule."""
-        requested, reported, result = self.installation
-        return state_of(
-            MachineFacts(
-                provided=self.provided,
-                decommissioned=self.gone,
-                quarantined=self.quarantined,
-                requested_generation=requested,
-                installed_generation=reported if result == "Success" else None,
-                agent_started_at=_ago(now, self.started),
-                last_heartbeat_at=_ago(now, self.heard),
-                report_interval_seconds=self.interval,
-                timeouts=None if self.provider == UNWATCHED else defaults.HEALTH,
-            ),
-            now,
-        )
-
-    def rows(self, machine_id: UUID, now: datetime) -> dict[str, str | None]:
-        """Return the values of its row in each table; None: it has no such row."""
-        requested, reported, result = self.installation
-        started, heard = _ago(now, self.started), _ago(now, self.heard)
-        found = {
-            "machines": "",
-            "machine_provided": f", '{self.provider}', '{machine_id}'" if self.provided else None,
-            "machine_creation_intent": None if self.provided or self.gone else f", '{self.provider}'",
-            "machine_tombstone": self.gone and f", '{self.gone.title()}', '?', '?', NULL, NULL, '?', '?'",
-            "machine_quarantine": ", now(), '?', ''" if self.quarantined else None,
-            "machine_os_installation_request": requested and f", {requested}, ''",
-            "machine_os_installation_report": reported and f", {reported}, '{result}', ''",
-            "machine_agent_started": started and f", '{started}', decode(repeat('5e', 32), 'hex')",
-            "machine_agent_heartbeat": heard and f", '{heard}', 0, '{heard}', {self.interval}",
-            # What deletes an agent and leaves its heartbeat gives the machine a grace.
-            "machine_grace": ", now(), now()" if heard and not started else None,
-        }
-        return {table: None if values is None else f"('{machine_id}'{values})" for table, values in found.items()}
-
-
-COMBINATIONS = [
-    Combination(*facts)
-    for facts in product(
-        (PROVIDER, UNWATCHED),
-        (True, False),
-        (None, State.FORGOTTEN, State.RELEASED),
-        (False, True),
-        ((None, None, ""), (None, 2, "Success"), (2, None, ""), (2, 2, "Error"), (2, 1, "Success"), (2, 2, "Success")),
-        (None, 10, 1_000, 5_000),  # within both timeouts, within one, within none
-        (None, 5, 800, 4_000),  # within the timeout, within that of a long interval, within none
-        (0, 1_000),
-    )
-]
-
-
-def plant(fleet: Fleet, combinations: Iterable[Combination]) -> dict[UUID, State]:
-    """Plant a machine with each of these facts; return them with their states."""
-    fleet.watch(PROVIDER)
-    now = server.now(fleet.connection)
-    planted = {uuid4(): each for each in combinations}
-    rows: defaultdict[str, list[str]] = defaultdict(list)
-    for machine_id, each in planted.items():
-        for table, row in each.rows(machine_id, now).items():
-            rows[table] += [] if row is None else [row]
-    for table, values in rows.items():
-        if values:
-            fleet.sql(f"INSERT INTO {table} VALUES {', '.join(values)}")
-    fleet.connection.transact(lambda: fleet.connection.run("reschedule", machine_ids=list(planted)))
-    return {machine_id: each.state(now) for machine_id, each in planted.items()}
-
-
-def _ago(now: datetime, seconds: int | None) -> datetime | None:
-    return None if seconds is None else now - timedelta(seconds=seconds)
+from tests.conftest import ManualClock
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
+from tests.support.bmdb.reference.combinations import COMBINATIONS, Combination, plant
 
 
 def test_the_bmdb_decides_the_state_by_the_rule_for_every_combination_of_facts(fleet: Fleet) -> None:
@@ -164,3 +83,176 @@ def test_a_machine_that_is_gone_is_shown_as_gone(fleet: Fleet, how: str) -> None
     shown = lookup.show_machine(fleet.connection, machine_id)
     assert shown["state"] == how.lower()
     assert shown["state_since"] is not None
+
+
+# What becomes of machines.
+
+KEY = bytes.fromhex("5e" * 32)
+"""Of every agent."""
+IMAGE = MetropolisInstallation(image_url="https://images.example.com/a.img", image_sha256=bytes(32))
+ORDER = RemovalRequest("me", "?", 0, despite_heartbeat=True)
+KNOWN = [
+    Combination(quarantined=quarantined, installation=installation, started=started, heard=heard)
+    for quarantined, installation, started, heard in product(
+        (False, True), ((None, None, ""), (2, None, ""), (2, 2, "Success")), (None, 10, 5_000), (None, 5, 4_000)
+    )
+    # An agent that reports a success reports.
+    if quarantined or installation[2] != "Success" or started is None or (heard is not None and heard < started)
+]
+"""Facts that provided machines can have."""
+
+
+class Witness:
+    """Sees which machines go from one state to another."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.connection = fleet.connection
+        self.seen: set[tuple[State | None, State | None]] = set()
+        self.machines: list[UUID] = []
+        """Those that are provided at first."""
+        self._states: dict[UUID, State] = {}
+
+    def begin(self) -> Session:
+        """Plant machines anew, and return a session that holds the lock of their provider."""
+        self.fleet.empty()
+        self.machines = list(plant(self.fleet, KNOWN))
+        self._states = self._read()
+        session = self.fleet.open_session()
+        assert provisioning.take_lock(session, PROVIDER) is not None
+        return session
+
+    def look(self) -> None:
+        """See what has changed since the last time."""
+        before, self._states = self._states, self._read()
+        pairs = {(before.get(each), self._states.get(each)) for each in before.keys() | self._states.keys()}
+        self.seen |= {pair for pair in pairs if pair[0] != pair[1]}
+
+    def _read(self) -> dict[UUID, State]:
+        return {row[0]: State(row[1]) for row in self.fleet.sql("SELECT machine_id, state FROM machine_states")}
+
+
+def create(witness: Witness, session: Session) -> None:
+    """Create a machine, try to create another, and adopt a third."""
+    created, not_created = (provisioning.create_intent(session, PROVIDER, None) for _ in range(2))
+    assert created is not None
+    assert not_created is not None
+    witness.look()
+    machines = [Machine(provider_id=ProviderId(each), availability=Availability.KNOWN_USED) for each in "ab"]
+    provisioning.provide(session, PROVIDER, created, machines[0])
+    intents = provisioning.ledger(witness.connection, PROVIDER).intents
+    provisioning.delete_intent(session, PROVIDER, intents[0])
+    provisioning.adopt(session, PROVIDER, machines[1])
+
+
+def start_agents(_: Witness, session: Session) -> None:
+    """Start the agents that are needed."""
+    works = claimed(session, Process.AGENT_START)
+    work.finish_agent_start(session, dict.fromkeys(works, work.AgentStarted(KEY, None)))
+
+
+def recover(witness: Witness, session: Session) -> None:
+    """Take a step on unhealthy machines, some of which report just before it is recorded."""
+    works = claimed(session, Process.RECOVERY)
+    report(witness, session, works=works[::2])
+    work.finish_recovery(session, works, 0, grace_seconds=HOUR)
+
+
+def quarantine(
+    witness: Witness,
+    session: Session,
+    *,
+    process: Process = Process.RECOVERY,
+    reported: bool = False,
+    installed: bool = False,
+) -> None:
+    """Put machines into quarantine on which a loop works; their agents may have *reported* in the last moment."""
+    works = claimed(session, process)
+    if reported:
+        report(witness, session, installed=installed, works=works)
+    remediation.quarantine(session, dict.fromkeys(works, "?"))
+
+
+def report(witness: Witness, _: Session, *, installed: bool = False, works: Sequence[work.Work] | None = None) -> None:
+    """Let the agents report, perhaps also that the installation succeeded."""
+    outcome = reports.ReportedInstallation(raw=b"", generation=2, result="Success") if installed else None
+    now = int(server.now(witness.connection).timestamp() * 1000)
+    reporting = witness.machines if works is None else [each.machine_id for each in works]
+    heartbeats = [
+        reports.Heartbeat(machine_id=each, public_key=KEY, signed_at=now, installation=outcome) for each in reporting
+    ]
+    reports.accept_heartbeats(witness.connection, heartbeats, HOUR)
+    witness.look()
+
+
+def request_installations(witness: Witness, _: Session) -> None:
+    """Request another installation of every machine."""
+    for each in witness.machines:
+        assert installation.request(witness.connection, each, IMAGE, installation.load(witness.connection, each))
+
+
+def unquarantine(witness: Witness, _: Session) -> None:
+    """End every quarantine."""
+    for each in witness.machines:
+        remediation.unquarantine(witness.connection, each, reason="?")
+
+
+def reboot(witness: Witness, session: Session) -> None:
+    """Reboot every machine, as an operator does."""
+    held = [work.start_work(session, Process.RECOVERY, each) for each in witness.machines]
+    work.finish_recovery(session, held, 0, grace_seconds=HOUR)
+
+
+def watch(witness: Witness, _: Session, *, startup: float, heartbeat: float) -> None:
+    """Let the Recoverer begin to work with other timeouts."""
+    timeouts = HealthTimeouts(startup_timeout_seconds=startup, heartbeat_timeout_seconds=heartbeat, grace_seconds=HOUR)
+    Session.open(witness.connection, ManualClock(), "test", "a test", HOUR, (PROVIDER, timeouts))
+
+
+def forget(witness: Witness, session: Session) -> None:
+    """Forget every machine."""
+    for each in witness.machines:
+        decommissioning.forget(session, PROVIDER, each, ORDER)
+
+
+def release(witness: Witness, session: Session) -> None:
+    """Release every machine."""
+    for each in witness.machines:
+        decommissioning.request_release(session, PROVIDER, each, ORDER)
+        decommissioning.accept_release(session, each)
+        witness.look()
+        decommissioning.remove_released(session, PROVIDER, each)
+
+
+ACTS: list[Callable[[Witness, Session], object]] = [
+    create,
+    start_agents,
+    recover,
+    quarantine,
+    partial(quarantine, process=Process.AGENT_START),
+    partial(quarantine, reported=True),
+    partial(quarantine, reported=True, installed=True),
+    report,
+    partial(report, installed=True),
+    request_installations,
+    unquarantine,
+    reboot,
+    lambda witness, _: witness.fleet.pass_time(HOUR),
+    partial(watch, startup=60, heartbeat=60),
+    partial(watch, startup=2 * HOUR, heartbeat=2 * HOUR),
+    forget,
+    release,
+]
+"""All that loops, agents, operators and time do to the state of machines."""
+
+
+def test_what_becomes_of_machines_is_what_is_drawn(fleet: Fleet) -> None:
+    """Where an arrow is missing, an operator finds a machine in a state that it cannot be in."""
+    witness = Witness(fleet)
+    for act in ACTS:
+        act(witness, witness.begin())
+        witness.look()
+    provided = {each.after for each in TRANSITIONS} - {None, State.CREATING}
+    drawn = {(each.before, each.after) for each in TRANSITIONS}
+    assert len(drawn) == len(TRANSITIONS)
+    assert witness.seen == drawn | set(product(provided, (State.FORGOTTEN, State.RELEASED)))

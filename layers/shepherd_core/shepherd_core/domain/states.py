@@ -50,30 +50,49 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A transition from one state to the next, and its cause."""
+    """A transition from one state to the next, and what causes it."""
 
-    before: State
-    after: State
+    before: State | None
+    """None: the BMDB has no such machine yet."""
+    after: State | None
+    """None: the machine is deleted from the BMDB."""
     by: str
 
 
 TRANSITIONS = (
+    Transition(None, State.CREATING, "Provisioner: creation begun"),
+    Transition(None, State.NEEDS_AGENT, "operator: machine adopt"),
+    Transition(State.CREATING, None, "Provisioner: it was not created"),
     Transition(State.CREATING, State.NEEDS_AGENT, "Provisioner: the provider has created it"),
     Transition(State.NEEDS_AGENT, State.STARTING, "Initializer: agent started"),
     Transition(
-        State.NEEDS_AGENT, State.QUARANTINED, "Recoverer: did not come back and no step left, or it kills functions"
+        State.NEEDS_AGENT,
+        State.QUARANTINED,
+        "Recoverer: did not come back and no step left, Initializer: functions died while they worked on it",
     ),
     Transition(State.STARTING, State.RUNNING, "agent: first heartbeat"),
+    Transition(State.STARTING, State.INSTALLED, "agent: first heartbeat, which reports success"),
     Transition(State.STARTING, State.UNHEALTHY, "startup timeout"),
-    Transition(State.RUNNING, State.UNHEALTHY, "heartbeat timeout"),
+    Transition(State.STARTING, State.NEEDS_AGENT, "operator: machine reboot"),
     Transition(State.RUNNING, State.INSTALLED, "agent: installation succeeded"),
+    Transition(State.RUNNING, State.UNHEALTHY, "heartbeat timeout"),
+    Transition(State.RUNNING, State.NEEDS_AGENT, "operator: machine reboot"),
+    Transition(State.RUNNING, State.QUARANTINED, "Recoverer: decided just before the heartbeat"),
+    Transition(State.UNHEALTHY, State.STARTING, "operator: longer startup timeout"),
     Transition(State.UNHEALTHY, State.RUNNING, "agent: heartbeat"),
+    Transition(State.UNHEALTHY, State.INSTALLED, "agent: heartbeat, which reports success"),
     Transition(State.UNHEALTHY, State.NEEDS_AGENT, "Recoverer: step taken"),
-    Transition(State.UNHEALTHY, State.QUARANTINED, "Recoverer: no step left, or it kills functions"),
-    Transition(State.QUARANTINED, State.NEEDS_AGENT, "operator: machine unquarantine"),
+    Transition(
+        State.UNHEALTHY, State.QUARANTINED, "Recoverer: no step left, or functions died while they worked on it"
+    ),
     Transition(State.INSTALLED, State.RUNNING, "operator: machine install"),
+    Transition(State.INSTALLED, State.UNHEALTHY, "operator: machine install, long after the last heartbeat"),
+    Transition(State.INSTALLED, State.NEEDS_AGENT, "operator: machine install, without an agent"),
+    Transition(State.INSTALLED, State.QUARANTINED, "Recoverer: decided just before the report"),
+    Transition(State.QUARANTINED, State.NEEDS_AGENT, "operator: machine unquarantine"),
+    Transition(State.QUARANTINED, State.INSTALLED, "operator: machine unquarantine, after a successful installation"),
 )
-"""The usual transitions. An operator may also release or forget a machine in any state but the last two."""
+"""All transitions but those of decommissioning: a provided machine may be forgotten or released in any state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,103 @@
+"""Every combination of the facts that decide the state of a machine, with the state by the rule."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from itertools import product
+from typing import NamedTuple
+from uuid import UUID, uuid4
+
+from shepherd_core.bmdb.wire import server
+from shepherd_core.domain.states import MachineFacts, State, state_of
+
+from tests.support import defaults
+from tests.support.bmdb.fleet import PROVIDER, Fleet
+
+UNWATCHED = "equinix"
+"""A provider without a policy."""
+
+
+class Combination(NamedTuple):
+    """Facts about a machine; the times are seconds ago."""
+
+    provider: str = PROVIDER
+    provided: bool = True
+    gone: State | None = None
+    quarantined: bool = False
+    installation: tuple[int | None, int | None, str] = (None, None, "")
+    """The generations requested and reported, and the result."""
+    started: int | None = None
+    heard: int | None = None
+    interval: int = 0
+
+    def state(self, now: datetime) -> State:
+        """Return the state by the rule."""
+        requested, reported, result = self.installation
+        return state_of(
+            MachineFacts(
+                provided=self.provided,
+                decommissioned=self.gone,
+                quarantined=self.quarantined,
+                requested_generation=requested,
+                installed_generation=reported if result == "Success" else None,
+                agent_started_at=_ago(now, self.started),
+                last_heartbeat_at=_ago(now, self.heard),
+                report_interval_seconds=self.interval,
+                timeouts=None if self.provider == UNWATCHED else defaults.HEALTH,
+            ),
+            now,
+        )
+
+    def rows(self, machine_id: UUID, now: datetime) -> dict[str, str | None]:
+        """Return the values of its row in each table; None: it has no such row."""
+        requested, reported, result = self.installation
+        started, heard = _ago(now, self.started), _ago(now, self.heard)
+        found = {
+            "machines": "",
+            "machine_provided": f", '{self.provider}', '{machine_id}'" if self.provided else None,
+            "machine_creation_intent": None if self.provided or self.gone else f", '{self.provider}'",
+            "machine_tombstone": self.gone and f", '{self.gone.title()}', '?', '?', NULL, NULL, '?', '?'",
+            "machine_quarantine": ", now(), '?', ''" if self.quarantined else None,
+            "machine_os_installation_request": requested and f", {requested}, ''",
+            "machine_os_installation_report": reported and f", {reported}, '{result}', ''",
+            "machine_agent_started": started and f", '{started}', decode(repeat('5e', 32), 'hex')",
+            "machine_agent_heartbeat": heard and f", '{heard}', 0, '{heard}', {self.interval}",
+            # What deletes an agent and leaves its heartbeat gives the machine a grace.
+            "machine_grace": ", now(), now()" if heard and not started else None,
+        }
+        return {table: None if values is None else f"('{machine_id}'{values})" for table, values in found.items()}
+
+
+COMBINATIONS = [
+    Combination(*facts)
+    for facts in product(
+        (PROVIDER, UNWATCHED),
+        (True, False),
+        (None, State.FORGOTTEN, State.RELEASED),
+        (False, True),
+        ((None, None, ""), (None, 2, "Success"), (2, None, ""), (2, 2, "Error"), (2, 1, "Success"), (2, 2, "Success")),
+        (None, 10, 1_000, 5_000),  # within both timeouts, within one, within none
+        (None, 5, 800, 4_000),  # within the timeout, within that of a long interval, within none
+        (0, 1_000),
+    )
+]
+
+
+def plant(fleet: Fleet, combinations: Iterable[Combination]) -> dict[UUID, State]:
+    """Plant a machine with each of these facts; return them with their states."""
+    fleet.watch(PROVIDER)
+    now = server.now(fleet.connection)
+    planted = {uuid4(): each for each in combinations}
+    rows: defaultdict[str, list[str]] = defaultdict(list)
+    for machine_id, each in planted.items():
+        for table, row in each.rows(machine_id, now).items():
+            rows[table] += [] if row is None else [row]
+    for table, values in rows.items():
+        if values:
+            fleet.sql(f"INSERT INTO {table} VALUES {', '.join(values)}")
+    fleet.connection.transact(lambda: fleet.connection.run("reschedule", machine_ids=list(planted)))
+    return {machine_id: each.state(now) for machine_id, each in planted.items()}
+
+
+def _ago(now: datetime, seconds: int | None) -> datetime | None:
+    return None if seconds is None else now - timedelta(seconds=seconds)
