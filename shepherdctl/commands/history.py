@@ -1,8 +1,7 @@
 """The command that shows the history of a machine."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -17,6 +16,7 @@ from shepherd_core.domain.machine import WorkEvent
 
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.cures import cures
+from shepherdctl.descriptions.history import Repeated, fold
 from shepherdctl.options import MachineArgument
 from shepherdctl.output.formats import loop_name, relative
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
@@ -27,25 +27,6 @@ _STYLES = {
     WorkEvent.EXPIRED: "red",
     WorkEvent.QUARANTINED: "red",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """An event of a history, standing for all those that repeated it."""
-
-    event: Mapping[str, Any]
-    """The last one."""
-    times: int
-    since: datetime
-    """The time of the first one."""
-
-    @property
-    def cause(self) -> str | None:
-        """Return the cause, with how often it occurred; None: the event has none."""
-        cause: str | None = self.event["failed_cause"]
-        if cause is None or self.times == 1:
-            return cause
-        return f"{cause} ({self.times} times since {self.since:%Y-%m-%d %H:%M:%S} UTC)"
 
 
 def history(
@@ -76,31 +57,6 @@ def history(
         _print(fold(shown), now)
     if len(events) > limit:
         note(f"only the last {counted(limit, 'event')} shown, there are more: see --limit")
-
-
-def fold(events: Iterable[Mapping[str, Any]]) -> list[Repeated]:
-    """Return *events*, oldest first; a run of work that fails with one cause becomes one event."""
-    folded: list[Repeated] = []
-    for event in events:
-        latest = Repeated(event, 1, event["timestamp"])
-        before = len(folded)
-        if folded and _started(folded[-1].event, event):
-            before -= 1
-        if before and _same(folded[before - 1].event, event):
-            first = folded[before - 1]
-            folded[before - 1 :] = [Repeated(event, first.times + 1, first.since)]
-        else:
-            folded.append(latest)
-    return folded
-
-
-def _started(started: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
-    return (started["event"], started["process"]) == (WorkEvent.STARTED, event["process"])
-
-
-def _same(before: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
-    compared = ("process", "event", "step", "failed_cause")
-    return event["failed_cause"] is not None and all(before[name] == event[name] for name in compared)
 
 
 def _print(shown: Sequence[Repeated], now: datetime) -> None:

@@ -13,11 +13,11 @@ from shepherd_core.bmdb.recovery.explain import Block
 from shepherd_core.bmdb.work.history import read_history
 from shepherd_core.domain.states import State
 
-from shepherdctl.commands.history import fold
-from shepherdctl.commands.machine import show
 from shepherdctl.console.pages import charts
 from shepherdctl.descriptions import hardware, installations
 from shepherdctl.descriptions.cures import cures
+from shepherdctl.descriptions.history import fold
+from shepherdctl.descriptions.machine import rows
 from shepherdctl.descriptions.state import observe_machine
 from shepherdctl.output.formats import loop_name
 
@@ -55,7 +55,7 @@ def machine(connection: Connection, name: str, days: str | None) -> dict[str, An
         "machine": found,
         "state": found["state"],
         "described": observer.describe(found).plain,
-        "facts": [(name, str(value)) for name, value in show.rows(found, observer) if value is not None],
+        "facts": [(name, str(value)) for name, value in rows(found, observer) if value is not None],
         "times": [(name.replace("_", " "), value) for name, value in found.items() if isinstance(value, datetime)],
         "verdicts": [
             (

@@ -1,0 +1,122 @@
+"""Everything that the BMDB knows about one machine, as lines of a name and a value."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shepherd_core.domain.machine import HostKeyOrigin
+
+from shepherdctl.descriptions import hardware, installations
+from shepherdctl.descriptions.cures import cures
+from shepherdctl.descriptions.state import Observer
+from shepherdctl.output.formats import fingerprint, loop_name, relative, span
+
+_ORIGINS = {
+    HostKeyOrigin.FIRST_CONTACT: "trusted at first contact",
+    HostKeyOrigin.PROVIDER: "named by the provider",
+    HostKeyOrigin.OPERATOR: "pinned by an operator",
+}
+
+
+def rows(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, object]]:
+    """Return the facts about *machine* as lines of a name and a value."""
+
+    def when(name: str) -> str | None:
+        return None if machine[name] is None else relative(machine[name], observer.now)
+
+    shown: set[str] = set()
+    evidence = _fold_lines(machine["quarantine_evidence"] or [], shown)
+    lines: list[tuple[str, object]] = [
+        ("machine", machine["machine_id"]),
+        ("state", observer.describe(machine)),
+        ("created", when("machine_created_at")),
+        ("creation begun", when("intended_at")),
+        ("provider", machine["provider"]),
+        ("provider id", machine["provider_id"]),
+        ("reservation", machine["provider_reservation_id"]),
+        ("address", machine["provider_ip_address"]),
+        ("location", machine["provider_location"]),
+        ("provider status", machine["provider_status"]),
+        ("agent started", when("agent_started_at")),
+        ("agent public key", machine["agent_public_key"]),
+        ("heartbeat", when("agent_heartbeat_at")),
+        ("host key", _host_key(machine, when)),
+        ("rebooted", when("rebooted_at")),
+        ("boot wait ends", when("boot_wait_until")),
+        ("grace ends", when("grace_until") if machine["agent_started_at"] is None else None),
+        ("quarantined", when("quarantined_at")),
+        ("cause", machine["quarantine_cause"]),
+        *(("evidence", line) for line in evidence),
+        ("watched by", None if machine["needs"] is None else loop_name(machine["needs"])),
+        ("release", _release(machine, when)),
+        ("decommissioned", _decommissioned(machine, when)),
+        *installations.rows(machine["installation"], observer.now),
+    ]
+    for work in machine["work"]:
+        left = (work["deadline"] - observer.now).total_seconds()
+        session = f"expires in {span(left)} unless its lease is renewed" if left > 0 else "has expired"
+        who = f"{work['component_name']} ({work['runtime_info']})"
+        lines.append(("work", f"{loop_name(work['process'])}, by {who}, whose session {session}"))
+    for backoff in machine["backoffs"]:
+        ends = relative(backoff["until"], observer.now)
+        lines.append(("backoff", f"{loop_name(backoff['process'])}, ends {ends}: {_once(backoff['cause'], shown)}"))
+    lines += [("cure", line) for line in cures([machine["quarantine_cause"], *shown])]
+    lines += [
+        ("pause", f"{pause['pause_id']} by {pause['owner']}: {pause['reason']}")
+        for pause in observer.pauses_of(machine)
+    ]
+    return lines + ([] if machine["hardware"] is None else hardware.rows(machine["hardware"], observer.now))
+
+
+def _fold_lines(evidence: list[str], shown: set[str]) -> list[str]:
+    """
+    Return lines ``DATE TIME PROCESS EVENT: CAUSE``, oldest first, with the loop instead of its process.
+
+    Those that repeat one event are folded into the last of them. For *shown* see ``_once``.
+    """
+    folded: list[tuple[str, str, str, int]] = []
+    for line in evidence:
+        day, time, event = [*line.split(" ", 2), "", ""][:3]
+        at, since, times = f"{day} {time}", f"{day} {time}", 1
+        if folded and folded[-1][2] == event:
+            _, since, _, times = folded.pop()
+            times += 1
+        folded.append((at, since, event, times))
+    lines = []
+    for at, since, event, times in folded:
+        what, colon, cause = event.partition(": ")
+        process, _, what = what.partition(" ")
+        line = f"{at} {loop_name(process)} {what}{colon}{_once(cause, shown)}"
+        lines.append(f"{line} ({times} times since {since})" if times > 1 else line)
+    return lines
+
+
+def _once(cause: str, shown: set[str]) -> str:
+    """Return *cause* and add it to *shown*; if it is among those already, return only its name."""
+    if cause not in shown:
+        shown.add(cause)
+        return cause
+    name = cause.partition(":")[0]
+    return "as above" if name == cause else f"{name}, as above"
+
+
+def _host_key(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
+    if machine["host_key"] is None:
+        return None
+    origin = _ORIGINS[HostKeyOrigin(machine["host_key_origin"])]
+    return f"{fingerprint(machine['host_key'])}, {origin} {when('host_key_pinned_at')}"
+
+
+def _release(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
+    if machine["release_asked_at"] is None:
+        return None
+    accepted = "not known to be accepted" if machine["release_accepted_at"] is None else "accepted by the provider"
+    requested = f"requested {when('release_asked_at')} by {machine['release_asked_by']}"
+    return f"{requested}, {accepted}: {machine['release_reason']}"
+
+
+def _decommissioned(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
+    if machine["decommissioned_at"] is None:
+        return None
+    was = f"was {machine['decommissioned_provider_id']} at {machine['decommissioned_provider']}"
+    how = f"{machine['decommissioned_how'].lower()} {when('decommissioned_at')} by {machine['decommissioned_by']}"
+    return f"{was}, {how}: {machine['decommissioned_reason']}"
