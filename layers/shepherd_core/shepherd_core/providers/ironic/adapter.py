@@ -51,7 +51,9 @@ class IronicProvider(Provider):
     """
 
     name = "ironic"
-    capabilities = frozenset(Capability)
+    capabilities = frozenset(
+        {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL, Capability.RELEASE}
+    )
     boot_seconds = 600.0
 
     def __init__(

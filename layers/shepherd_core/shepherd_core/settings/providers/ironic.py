@@ -61,5 +61,7 @@ SPEC = ProviderSpec(
     module="ironic.adapter",
     settings=IronicSettings,
     secrets=("credential_parameter",),
-    always=frozenset(Capability),
+    always=frozenset(
+        {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL, Capability.RELEASE}
+    ),
 )
