@@ -156,6 +156,10 @@ LOOKED, ATTEMPTED, NOT_TAKEN = WorkEvent.LOOKED, WorkEvent.ATTEMPTED, WorkEvent.
         # The step that followed was certainly not taken.
         ([(LOOKED, "restart-agent"), (LOOKED, None), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], True),
         ([(ATTEMPTED, "reboot"), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], False),
+        # A step that keeps the agent changes nothing.
+        ([(LOOKED, "restart-agent"), (ATTEMPTED, "quarantine")], True),
+        ([(ATTEMPTED, "restart-agent"), (ATTEMPTED, "quarantine"), (NOT_TAKEN, "quarantine")], True),
+        ([(ATTEMPTED, "reboot"), (ATTEMPTED, "quarantine")], False),
         # The quarantine of a machine that was alive, or was repaired, has ended.
         ([(ATTEMPTED, "reboot"), (WorkEvent.UNQUARANTINED, None)], True),
         ([(WorkEvent.UNQUARANTINED, None), (LOOKED, None), (ATTEMPTED, "reboot")], False),

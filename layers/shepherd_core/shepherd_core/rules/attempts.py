@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.remediation import RESTART_AGENT, HistoryLine, PastAttempt, Step
+from shepherd_core.domain.remediation import STEPS, HistoryLine, PastAttempt, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -97,7 +97,9 @@ def uninterrupted(history: Iterable[HistoryLine]) -> bool:
             case WorkEvent.LOOKED if line.step is not None:
                 restarted = True
             case WorkEvent.ATTEMPTED:
-                before, restarted = restarted, line.step == RESTART_AGENT.name
+                before, kind = restarted, STEPS.get(line.step or "")
+                if kind is None or kind.loses_agent:
+                    restarted = kind is not None and not kind.reboots
             case WorkEvent.NOT_TAKEN:
                 restarted = before
     return restarted
