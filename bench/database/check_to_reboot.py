@@ -11,6 +11,7 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import NoLongerDue
 from shepherd_core.domain.machine import ProviderId
+from shepherd_core.domain.remediation import provider_steps
 from shepherd_core.loops import recoverer, runner
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.circuit_breaker import Limit
@@ -98,6 +99,7 @@ def _measured(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
         provider = RecordingProvider(settings, clock)
         loop = RecordingRecoverer(
             provider,
+            provider_steps(provider),
             replace(
                 defaults.RULES,
                 backoff=Backoff(60, 60, 1),

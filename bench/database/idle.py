@@ -70,7 +70,7 @@ def _recoverer() -> Recoverer:
         name = PROVIDER
 
     provider: Any = Named()
-    return Recoverer(provider, replace(defaults.RULES, backoff=Backoff(60, 60, 1)))
+    return Recoverer(provider, {}, replace(defaults.RULES, backoff=Backoff(60, 60, 1)))
 
 
 class Tick:

@@ -20,6 +20,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Clock, Deadline, SystemClock
+from shepherd_core.domain.remediation import provider_steps
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Loop
 from shepherd_core.loops.initializer import Initializer, StartOptions
@@ -177,8 +178,10 @@ class Recoveries(loops.Recoveries):
 
     def tick(self, environment: Environment, points: Steps) -> Mapping[Metric, float]:
         """See ``Scenario``."""
+        provider = self.access.equinix(environment, points.clock)
         loop = Recoverer(
-            self.access.equinix(environment, points.clock),
+            provider,
+            provider_steps(provider),
             replace(
                 defaults.RULES,
                 policy=defaults.policy(boot_wait=BOOT_WAIT_SECONDS),

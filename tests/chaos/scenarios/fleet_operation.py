@@ -18,6 +18,7 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.provider import Provider
+from shepherd_core.domain.remediation import provider_steps
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Loop
 from shepherd_core.loops.initializer import Initializer, StartOptions
@@ -200,10 +201,8 @@ class FleetOperation:
         return self._run(loop, environment, points)
 
     def _recover(self, environment: Environment, points: Points) -> object:
-        loop = Recoverer(
-            self._adapter(environment, points),
-            defaults.RULES,
-        )
+        provider = self._adapter(environment, points)
+        loop = Recoverer(provider, provider_steps(provider), defaults.RULES)
         return self._run(loop, environment, points)
 
     def _run(self, loop: Loop[Any], environment: Environment, points: Points) -> object:

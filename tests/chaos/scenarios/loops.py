@@ -20,6 +20,7 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.health import WHOLE_PROVIDER
 from shepherd_core.domain.machine import Machine, ProviderId
+from shepherd_core.domain.remediation import provider_steps
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.look import Look
@@ -283,6 +284,7 @@ class Recoveries:
         provider.happening = lambda asked: points.aside(lambda: self._answer(environment, asked))
         loop = Recoverer(
             provider,
+            provider_steps(provider),
             replace(defaults.RULES, policy=defaults.policy(self.policy)),
             self.look(points),
         )

@@ -25,7 +25,7 @@ from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
 from tests.conftest import ManualClock
 from tests.support.providers.ironic_api import FLEET, PUBLIC_KEY, ironic_api, ironic_provider, operate
-from tests.support.providers.provider_contract import INTERRUPTIONS
+from tests.support.providers.provider_contract import INTERRUPTIONS, _method
 from tests.support.waiting import eventually
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
@@ -104,9 +104,8 @@ def test_a_node_in_maintenance_is_not_touched(nodes: Nodes, action: Capability) 
     """An operator works on it. Ironic itself would still reboot and undeploy it."""
     created = nodes.create()
     operate(nodes.api, "PUT", f"{nodes.ids[0]}/maintenance", {"reason": "a new disk"}).raise_for_status()
-    take = INTERRUPTIONS.get(action) or (lambda provider, *given: provider.release(*given))
     with pytest.raises(ProviderRefused, match="is in maintenance: 'a new disk'"):
-        take(nodes.provider, created.provider_id, nodes.deadline)
+        _method(nodes.provider, action)(created.provider_id, nodes.deadline)
     assert nodes.provider.get_machine(created.provider_id, nodes.deadline) == created
 
 

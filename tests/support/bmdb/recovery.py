@@ -1,10 +1,12 @@
 """The environment of the Recoverer's tests: machines of the BMDB, and a provider that has them all."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.remediation import Step
+from shepherd_core.domain.machine import ProviderId
+from shepherd_core.domain.remediation import QUARANTINE, REBOOT, Step, StepKind, Timeouts, provider_steps
 from shepherd_core.loops import runner
 from shepherd_core.loops.look import Look
 from shepherd_core.loops.recoverer import Recoverer
@@ -29,16 +31,32 @@ class RecoveryEnvironment:
         self.provider = FakeSteps()
         self.policy: str | tuple[Step, ...] = defaults.POLICY
         """As text, or steps that the product does not have."""
+        self.takes: dict[StepKind, Callable[[ProviderId, Deadline], None]] = {}
+        """How steps are taken for which the provider is not asked."""
         self.limits = defaults.LIMITS
         self.look: Look | None = None
         """With which the Recoverer looks at machines."""
+
+    def begin_with_tickets(self) -> list[str]:
+        """Let the policy begin with a step that only tells somebody, and return the machines that it was taken on."""
+        told: list[str] = []
+
+        def tell(machine: ProviderId, deadline: Deadline) -> None:
+            deadline.confirm()
+            told.append(machine)
+
+        ticket = StepKind(name="ticket", reboots=False, loses_agent=False)
+        self.takes = {ticket: tell}
+        timeouts = Timeouts(boot_wait=0, grace=30 * MINUTE, cooldown=0)
+        self.policy = Step(ticket, 1, timeouts), Step(REBOOT, 1, timeouts), Step(QUARANTINE, 1, timeouts)
+        return told
 
     @property
     def loop(self) -> Recoverer:
         """Return the loop as a cold function makes it."""
         policy = defaults.policy(self.policy) if isinstance(self.policy, str) else self.policy
         rules = replace(defaults.RULES, timeouts=TIMEOUTS, policy=policy, limits=self.limits)
-        return Recoverer(self.provider, rules, self.look)
+        return Recoverer(self.provider, provider_steps(self.provider) | self.takes, rules, self.look)
 
     def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:
         """Run one invocation."""

@@ -21,7 +21,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 from uuid import UUID
 
@@ -39,7 +38,7 @@ from shepherd_core.domain.errors.provider import (
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
-from shepherd_core.domain.remediation import STEPS
+from shepherd_core.domain.remediation import STEPS, provider_steps
 from shepherd_core.providers.kit.context import ProviderContext
 
 from simulator.environment.faults import Delay, FakeAnswer, Rule
@@ -53,7 +52,7 @@ PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 OTHER_TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0002")
 
-INTERRUPTIONS = {kind.needs: kind.take for kind in STEPS.values() if kind.needs and kind.take}
+INTERRUPTIONS = {kind.needs: kind for kind in STEPS.values() if kind.needs}
 """What recovery may ask a provider for."""
 ACTIONS = (*INTERRUPTIONS, Capability.RELEASE)
 
@@ -555,7 +554,7 @@ def _action(setup: Setup, action: str) -> Callable[[ProviderId, Deadline], None]
 def _method(provider: Provider, action: str) -> Callable[[ProviderId, Deadline], None]:
     if action == Capability.RELEASE:
         return provider.release
-    return partial(INTERRUPTIONS[Capability(action)], provider)
+    return provider_steps(provider)[INTERRUPTIONS[Capability(action)]]
 
 
 def _call(setup: Setup, action: str, deadline: Deadline) -> Callable[[Deadline], object]:

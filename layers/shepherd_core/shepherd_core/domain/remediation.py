@@ -17,20 +17,30 @@ if TYPE_CHECKING:
     from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
 
+    Take = Callable[[ProviderId, Deadline], None]
+    """Takes a step on a machine. As a method of ``Provider``: calls ``Deadline.confirm`` just before its request."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepKind:
     """
     One kind of remediation step, as the rules and the Recoverer know it.
 
-    Only ``QUARANTINE``, which takes a machine from the loops, is known by name elsewhere.
+    The Recoverer is given how those are taken that have an effect outside: by asking the provider
+    (``provider_steps``), or in another way, such as a message.
+
+    By name, others know ``QUARANTINE``, which takes a machine from the loops; the two that a look decides on
+    (``loops.look``); ``REBOOT`` and ``POWER_CYCLE``, which are commands of operators too; and ``REINSTALL``, about
+    whose timeouts the advice differs (``rules.timings``).
     """
 
     name: str
     needs: Capability | None = None
-    """The capability of the provider that it needs; None: none."""
-    take: Callable[[Provider, ProviderId, Deadline], None] | None = None
-    """Asks the provider for it; None: the provider is not asked. Raises what the provider's method does."""
+    """
+    The capability of the provider, which is asked for it. That interrupts the machine, so it is looked at first.
+
+    None: the provider is not asked. Its outages do not matter, and nothing is interrupted.
+    """
     reboots: bool = True
     """The machine boots: the next agent start waits for that, and the circuit breaker counts the reboot."""
     loses_agent: bool = True
@@ -46,22 +56,9 @@ RESTART_AGENT = StepKind(name="restart-agent", reboots=False)
 """Let the Initializer start a new agent; the machine itself is left alone."""
 AWAIT_INSTALLATION = StepKind(name="await-installation", reboots=False, loses_agent=False)
 """Leave the machine alone, because a look saw that an installation goes on. No policy contains it."""
-REBOOT = StepKind(
-    name="reboot",
-    needs=Capability.REBOOT,
-    take=lambda provider, machine, deadline: provider.reboot(machine, deadline),
-)
-POWER_CYCLE = StepKind(
-    name="power-cycle",
-    needs=Capability.POWER_CYCLE,
-    take=lambda provider, machine, deadline: provider.power_cycle(machine, deadline),
-)
-REINSTALL = StepKind(
-    name="reinstall",
-    needs=Capability.REINSTALL,
-    take=lambda provider, machine, deadline: provider.reinstall(machine, deadline),
-    loses_host_key=True,
-)
+REBOOT = StepKind(name="reboot", needs=Capability.REBOOT)
+POWER_CYCLE = StepKind(name="power-cycle", needs=Capability.POWER_CYCLE)
+REINSTALL = StepKind(name="reinstall", needs=Capability.REINSTALL, loses_host_key=True)
 """Everything on the machine is lost."""
 QUARANTINE = StepKind(name="quarantine", reboots=False, loses_agent=False)
 """Leave the machine alone until an operator ends the quarantine. The last step of every policy."""
@@ -71,6 +68,11 @@ STEPS = {each.name: each for each in (RESTART_AGENT, REBOOT, POWER_CYCLE, REINST
 
 NOT_BOOTING = tuple(each.name for each in (*STEPS.values(), AWAIT_INSTALLATION) if not each.reboots)
 """The names of all kinds of steps, also of those in no policy, after which no machine boots."""
+
+
+def provider_steps(provider: Provider) -> dict[StepKind, Take]:
+    """Return how the steps are taken that need a capability; the provider may lack it."""
+    return {REBOOT: provider.reboot, POWER_CYCLE: provider.power_cycle, REINSTALL: provider.reinstall}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ class PastAttempt:
     @property
     def accepted(self) -> bool:
         """Whether the provider was asked for the step and accepted it."""
-        return self.concluded and self.failed is None and self.step in STEPS and STEPS[self.step].take is not None
+        return self.concluded and self.failed is None and self.step in STEPS and STEPS[self.step].needs is not None
 
 
 class AgentState(StrEnum):

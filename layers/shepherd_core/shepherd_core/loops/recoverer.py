@@ -43,7 +43,7 @@ from shepherd_core.rules.policy import possible
 from shepherd_core.rules.remediation import next_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.bmdb.recovery.remediation import RecoveryRecord, Unneeded
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.domain.remediation import Step
+    from shepherd_core.domain.remediation import Step, StepKind, Take
     from shepherd_core.loops.base import Task
     from shepherd_core.loops.look import Look
     from shepherd_core.rules.circuit_breaker import BreakerLimits
@@ -80,10 +80,17 @@ class Recoverer(Loop[NextStep]):
     name = "recoverer"
     process = Process.RECOVERY
 
-    def __init__(self, provider: Provider, rules: RecoveryRules, look: Look | None = None) -> None:
-        """*look* at each machine before a step that the provider takes; None: do not."""
+    def __init__(
+        self, provider: Provider, takes: Mapping[StepKind, Take], rules: RecoveryRules, look: Look | None = None
+    ) -> None:
+        """
+        Take the steps of the policy; *takes* says how those are taken that have an effect outside.
+
+        *look* at each machine before a step for which the provider is asked; None: do not.
+        """
         self.backoff = rules.backoff
         self._provider = provider
+        self._takes = takes
         self._rules = rules
         self.timeouts = rules.timeouts
         self._look = look
@@ -125,7 +132,7 @@ class Recoverer(Loop[NextStep]):
                 others=attempts,
             )
             decision = next_step(rules.policy, provider.capabilities, provider.name, known.attempts, past.now)
-            look = self._target(work, past) if decision.step.kind.take and not decision.concludes else None
+            look = self._target(work, past) if decision.step.kind.needs and not decision.concludes else None
             decisions[work] = replace(decision, uncounted=known.uncounted, healthy_until=known.healthy_until, look=look)
         recorded = set(self.record(session, {work: each for work, each in decisions.items() if each.look is None}))
         return {work: each for work, each in decisions.items() if each.look is not None or work in recorded}
@@ -173,10 +180,10 @@ class Recoverer(Loop[NextStep]):
             looked=decision.looked,
         )
         try:
-            if decision.concludes or decision.step.kind.take is None:
+            if decision.concludes or decision.step.kind not in self._takes:
                 task.deadline.confirm()
             else:
-                self._ask(decision.step.kind.take, work.provider_id, task.deadline)
+                self._take(decision.step.kind, work.provider_id, task.deadline)
         except Exception as error:
             if not (decision.concludes or decision.alive or task.deadline.interrupted):
                 task.not_taken = decision.step.name
@@ -189,20 +196,18 @@ class Recoverer(Loop[NextStep]):
             return replace(decision, lost_answer=cause_of(error))
         return decision
 
-    def _ask(
-        self,
-        take: Callable[[Provider, ProviderId, Deadline], None],
-        provider_id: ProviderId | None,
-        deadline: Deadline,
-    ) -> None:
-        """Ask the provider to take a step, unless the provider has an outage."""
+    def _take(self, kind: StepKind, provider_id: ProviderId | None, deadline: Deadline) -> None:
+        """Take a step, unless it needs the provider and the provider has an outage."""
         if provider_id is None:
             message = "the machine is not provided: it has no provider id"
             raise MachineNotFound(message)
+        if kind.needs is None:
+            self._takes[kind](provider_id, deadline)
+            return
         self._outage.check()
         deadline.check()
         try:
-            take(self._provider, provider_id, deadline)
+            self._takes[kind](provider_id, deadline)
         except (ProviderUnavailable, ProviderUnusable) as error:
             self._outage.failed(error)
             raise

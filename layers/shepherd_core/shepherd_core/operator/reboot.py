@@ -22,7 +22,7 @@ from shepherd_core.domain.errors import Fault, ShepherdError
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.errors.provider import NotSupported, ProviderUnavailable
 from shepherd_core.domain.machine import Process, WorkEvent
-from shepherd_core.domain.remediation import NextStep
+from shepherd_core.domain.remediation import NextStep, provider_steps
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
 from shepherd_core.rules.attempts import all_attempts, standing, unanswered_since
 
@@ -143,11 +143,11 @@ class Reboot:
 
     def _ask(self, session: Session, work: Work, outcome: ActionOutcome, deadline: Deadline) -> ActionOutcome:
         """Ask the provider for the step, and record what came of it."""
-        take, provider_id, timeouts, lost = self.step.kind.take, work.provider_id, self.step.timeouts, None
-        assert take is not None
+        take, provider_id = provider_steps(self.provider)[self.step.kind], work.provider_id
+        timeouts, lost = self.step.timeouts, None
         assert provider_id is not None
         try:
-            session.run_renewing(lambda: take(self.provider, provider_id, deadline))
+            session.run_renewing(lambda: take(provider_id, deadline))
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
             if not (deadline.interrupted and isinstance(error, ProviderUnavailable)):

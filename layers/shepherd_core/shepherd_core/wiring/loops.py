@@ -131,6 +131,7 @@ def _initializer() -> Function:
 @per_document
 def _recoverer() -> Function:
     from shepherd_core.domain.health import HealthTimeouts  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.domain.remediation import provider_steps  # noqa: PLC0415
     from shepherd_core.loops.look import Look  # noqa: PLC0415
     from shepherd_core.loops.recoverer import Recoverer, RecoveryRules  # noqa: PLC0415
     from shepherd_core.rules.policy import possible  # noqa: PLC0415
@@ -152,7 +153,7 @@ def _recoverer() -> Function:
     )
     dialer = adapters.LazyDialer(settings)
     look = Look(dialer, settings.agent_path, settings.look_seconds, dialer.wait) if settings.look_seconds else None
-    return _machine_loop(Recoverer(provider, rules, look), provider, settings)
+    return _machine_loop(Recoverer(provider, provider_steps(provider), rules, look), provider, settings)
 
 
 @per_document

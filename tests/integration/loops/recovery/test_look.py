@@ -363,6 +363,13 @@ def test_quarantine_and_waiting_need_no_look(world: World) -> None:
     assert world.server.logins == []
 
 
+def test_a_step_for_which_the_provider_is_not_asked_needs_no_look(world: World) -> None:
+    """It interrupts nothing, and may call for help also while our SSH key does not work."""
+    tickets = world.begin_with_tickets()
+    world.run()
+    assert (len(tickets), world.server.logins) == (1, [])
+
+
 def test_a_machine_that_reports_during_the_look_keeps_its_agent(world: World) -> None:
     """It is not due any more, as just before any other step."""
     world.run_agent()

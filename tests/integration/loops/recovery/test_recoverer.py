@@ -16,6 +16,7 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Machine, Process, ProviderId
+from shepherd_core.domain.remediation import provider_steps
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.dry_run import dry_run
@@ -55,7 +56,7 @@ class World:
         self.api = api
         self._clock = clock
         provider = EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: "", clock)
-        self.loop = Recoverer(provider, rules(Backoff(60, 3600, 1.2)))
+        self.loop = Recoverer(provider, provider_steps(provider), rules(Backoff(60, 3600, 1.2)))
 
     def given(self, machine_id: UUID) -> UUID:
         """Let a machine that was planted be a device of the project, and return it."""
@@ -216,7 +217,7 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
     provider.happening = report
     anybody = replace(defaults.LIMITS, unhealthy=Limit(1000, 1))
     backoff = Backoff(60, 3600, 1.2)
-    world.loop = Recoverer(provider, rules(backoff, anybody))
+    world.loop = Recoverer(provider, provider_steps(provider), rules(backoff, anybody))
     counts = world.run()
     assert (counts[Metric.CLAIMED], counts[Metric.NO_LONGER_DUE], counts[Metric.FINISHED]) == (10, 10, 0)
     assert [world.reboots(machine) for machine in machines] == [0] * 10

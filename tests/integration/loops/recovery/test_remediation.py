@@ -25,7 +25,7 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnusable,
 )
 from shepherd_core.domain.machine import Process, ProviderId
-from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.remediation import (
     QUARANTINE,
     REBOOT,
@@ -35,7 +35,6 @@ from shepherd_core.domain.remediation import (
     NextStep,
     Step,
     StepKind,
-    Timeouts,
 )
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.dry_run import dry_run
@@ -532,16 +531,7 @@ def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(world: World) -
 @pytest.fixture
 def tickets(world: World) -> list[str]:
     """Let the policy begin with a step that only tells somebody, and return the machines that it was taken on."""
-    told: list[str] = []
-
-    def tell(_: Provider, machine: ProviderId, deadline: Deadline) -> None:
-        deadline.confirm()
-        told.append(machine)
-
-    ticket = StepKind(name="ticket", take=tell, reboots=False, loses_agent=False)
-    timeouts = Timeouts(boot_wait=0, grace=GRACE, cooldown=0)
-    world.policy = Step(ticket, 1, timeouts), Step(REBOOT, 1, timeouts), Step(QUARANTINE, 1, timeouts)
-    return told
+    return world.begin_with_tickets()
 
 
 def test_a_step_that_keeps_the_agent_changes_no_fact(world: World, tickets: list[str]) -> None:
@@ -582,6 +572,26 @@ def test_a_step_that_keeps_the_agent_lets_agent_starts_be_tried(world: World, ti
     assert world.provider.asked == []
     world.watch(LOOK)
     assert (len(tickets), world.provider.asked) == (1, ["reboot"])
+
+
+def test_a_step_that_does_not_ask_the_provider_has_nothing_to_do_with_its_outages(
+    world: World, tickets: list[str]
+) -> None:
+    """Help is wanted most when the provider does not answer; and a webhook that is down must not hold up reboots."""
+    world.limits = replace(defaults.LIMITS, unhealthy=Limit(1000, 1))
+    for _ in range(4):
+        world.fleet.unhealthy_machine()
+    (kind,) = world.takes
+    tell = world.takes.pop(kind)
+
+    def fail(machine: ProviderId, deadline: Deadline) -> None:
+        tell(machine, deadline)
+        deadline.declined()
+        raise ProviderUnavailable("?")
+
+    world.takes[kind] = fail
+    assert world.run(concurrency=1)[Metric.FAILED] == 5
+    assert len(tickets) == 5
 
 
 @pytest.mark.parametrize("kind", STEPS.values(), ids=STEPS)
