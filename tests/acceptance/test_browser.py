@@ -171,7 +171,7 @@ def test_a_page_updates_itself_and_keeps_what_its_reader_does(
 
 
 def test_updates_can_be_paused(visit: Callable[..., Page], fleet: Fleet) -> None:
-    """Who reads a page with a screen reader, or slowly, must be able to keep it still."""
+    """Anyone who reads a page with a screen reader, or slowly, must be able to keep it still."""
     page = visit("machines")
     page.get_by_role("button", name="Pause updates").click()
     assert page.get_by_role("status").inner_text() == "updates are paused"

@@ -82,7 +82,7 @@ def test_postgres_asks_for_a_password_where_it_has_one() -> None:
 
 
 def test_postgres_is_reached_by_its_owner_alone() -> None:
-    """It asks nobody for a password, so that nobody else may reach its socket."""
+    """It asks for no password, so no other user may reach its socket."""
     with Postgres() as postgres:
         _log_in(postgres, None)
         data = Path(postgres.host)
@@ -131,7 +131,7 @@ def test_two_users_may_run_an_environment_at_once() -> None:
 
 @AS_ROOT
 def test_programs_on_simulated_machines_do_not_run_as_root() -> None:
-    """Whoever got onto a simulated machine had the whole computer."""
+    """Otherwise access to a simulated machine would be access to the whole computer."""
     user = unprivileged_user()
     if user is None:
         pytest.skip("no other user can run a python3")

@@ -234,7 +234,7 @@ READS_THE_TABLE = {
 
 @pytest.mark.parametrize("table", READS_THE_TABLE)
 def test_what_is_in_force_is_read_from_its_view(table: str) -> None:
-    """Else a copy of its condition stands in the statement."""
+    """Otherwise a copy of its condition stands in the statement."""
     reads = re.compile(rf"(?<!DELETE )(FROM|JOIN) {table}\b")
     assert {name for name, text in statements().items() if reads.search(code(text))} == READS_THE_TABLE[table]
 
@@ -253,7 +253,7 @@ def test_a_statement_has_the_fragments_that_it_needs(fragment: str) -> None:
 
 
 def test_every_end_of_work_and_every_write_under_the_provider_lock_is_known() -> None:
-    """Else the sets above would be too small for a new statement."""
+    """Otherwise the sets above would be too small for a new statement."""
     sql = {name: code(text) for name, text in statements().items()}
     ends = {name for name, text in sql.items() if "DELETE FROM work WHERE" in text}
     assert ends - ENDS_WORK == {"open_session", "close_session"}
@@ -272,7 +272,7 @@ def texts(module: Path) -> set[str]:
 
 
 def test_every_statement_is_used_beside_where_it_stands() -> None:
-    """Who reads the module looks for its SQL there; an unused statement can break unnoticed."""
+    """A reader of the module looks for its SQL there; an unused statement can break unnoticed."""
     used = {module: texts(module) for module in MODULES}
     for file in sorted(PACKAGE.rglob("*.sql")):
         for name in re.findall(r"^-- name: (\w+)$", file.read_text(encoding="utf-8"), re.MULTILINE):

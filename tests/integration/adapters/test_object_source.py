@@ -121,7 +121,7 @@ def test_a_document_is_read_over_https(tls: tuple[SSLContext, Path], monkeypatch
 def test_a_server_with_an_untrusted_certificate_is_refused(
     tls: tuple[SSLContext, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who can name the machines can have our SSH key tried on them."""
+    """Anyone who can name the machines can have our SSH key tried on them."""
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
     monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
     with scripted_server(lambda _: Answer(200, b"[]"), tls=tls[0]) as server:
@@ -407,7 +407,7 @@ def test_a_bucket_of_another_account_is_not_read(scripted_s3: ScriptedS3, tmp_pa
 
 @pytest.mark.parametrize("changed", [b"agent 2", b"agent 1 and more"])
 def test_an_agent_with_another_hash_is_refused(s3: Any, tmp_path: Path, changed: bytes) -> None:
-    """Whoever can write to the bucket would be root on every machine."""
+    """Anyone who can write to the bucket would be root on every machine."""
     wanted = hashlib.sha256(b"agent 1").hexdigest()
     cache = AgentCache(tmp_path / "cache")
     s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
@@ -422,7 +422,7 @@ def test_an_agent_with_another_hash_is_refused(s3: Any, tmp_path: Path, changed:
 
 
 def test_a_kept_agent_is_hashed_by_each_process(s3: Any, tmp_path: Path) -> None:
-    """Else the name of a file, which anybody could have put there, would stand for its content."""
+    """Otherwise the name of a file, which anybody could have put there, would stand for its content."""
     s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
     wanted = AgentCache(tmp_path).fetch(URL).sha256
     (kept,) = tmp_path.glob("*.kept")
@@ -487,7 +487,7 @@ def test_a_local_agent_is_hashed_again_only_when_it_changed(tmp_path: Path) -> N
 
 
 def test_a_local_agent_that_changed_is_not_opened(tmp_path: Path) -> None:
-    """What was said of it is true no more."""
+    """Its content is not the one that was hashed."""
     path = tmp_path / "agent"
     path.write_bytes(b"agent 1")
     file = AgentCache(tmp_path / "cache").fetch(str(path))

@@ -250,7 +250,7 @@ def test_machine_that_freezes_at_login_times_out(server: SshServer) -> None:
 
 
 def test_no_time_left_connects_to_nothing(server: SshServer, clock: ManualClock) -> None:
-    """It is still the machine's history that says why nothing was done."""
+    """The machine's history says then why nothing was done."""
     late = Deadline(clock, 1)
     clock.sleep(1)
     with pytest.raises(SshTimedOut, match="no time was left for connecting"):

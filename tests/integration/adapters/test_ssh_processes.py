@@ -70,7 +70,7 @@ def test_a_process_has_hard_limits(connection: SshConnection) -> None:
 def test_a_process_that_runs_out_of_memory_is_the_fault_of_its_machine(
     server: SshServer, connection: SshConnection, deadline: Deadline
 ) -> None:
-    """The cause tells what to do: nothing about the function, everything about the machine."""
+    """The cause must name the machine and not the function, so that operators look at the right one."""
     AFTER_LOGIN["complaints without end"](server)
     resource.prlimit(child(), resource.RLIMIT_AS, (processes.size(child()) + 100_000,) * 2)
     with pytest.raises(SshMisbehaved, match="more than 32 MiB of memory"):

@@ -455,14 +455,14 @@ def _answer_once(server: socket.socket, answer: bytes) -> None:
 
 
 def test_a_ca_that_is_of_no_use_is_warned_about(client: Client, machine: str, endpoint: AgentEndpoint) -> None:
-    """Somebody believes that the heartbeats are encrypted."""
+    """Otherwise an operator would believe that heartbeats are encrypted."""
     (warning,) = _start(client, machine, endpoint.url, ca=b"anything").success.warning
     assert "plain HTTP" in warning
 
 
 @pytest.mark.parametrize("days", [-3, 1], ids=["over", "to come"])
 def test_a_clock_outside_the_cas_time_is_warned_about(client: Client, machine: str, tmp_path: Path, days: int) -> None:
-    """No heartbeat will arrive, and now is the last time that somebody listens."""
+    """No heartbeat will arrive, and the takeover is the last time that its output is read."""
     _, ca = _certificate(tmp_path, dt.timedelta(days=days))
     (warning,) = _start(client, machine, "127.0.0.1:1", ca=ca).success.warning
     assert warning.startswith("the ca_certificate is valid from ")

@@ -374,7 +374,7 @@ def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None
                 assert api.handle(agent.request()).status == OK
 
     def written() -> list[Any]:
-        # Whoever disconnects has told the statistics what it did.
+        # A connection that ends has told the statistics what it did.
         connection.close()
         own_fleet.wait_until(
             "NOT EXISTS (SELECT 1 FROM pg_stat_activity"

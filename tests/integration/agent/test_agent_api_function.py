@@ -122,7 +122,7 @@ def test_a_signed_request_is_taken(fleet: Fleet, sample: dict[str, Any], monkeyp
 @configured
 @EVERY_SAMPLE
 def test_a_body_that_is_text_or_missing_is_one_too(sample: dict[str, Any]) -> None:
-    """Both endpoints pass on text as it is, and of an empty body nothing; both are bytes that nobody signed."""
+    """Both endpoints pass on text as it is and leave out an empty body; neither has a valid signature."""
     without = {name: value for name, value in sample.items() if name != "body"}
     for event in (without, {**sample, "body": "a text", "isBase64Encoded": False}):
         assert invoke(event)["statusCode"] == 401

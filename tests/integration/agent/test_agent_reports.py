@@ -425,7 +425,7 @@ def test_a_command_that_cannot_be_started_is_reported(server: AgentServer, agent
 def test_a_command_that_others_can_change_is_not_run(
     server: AgentServer, tmp_path: Path, place: str, mode: int
 ) -> None:
-    """It runs as root: whoever can write it or put another file in its place would be root."""
+    """It runs as root: anyone who can write it or put another file in its place would be root."""
     folder = tmp_path / "below"
     folder.mkdir()
     ran = tmp_path / "ran"
@@ -446,7 +446,7 @@ def test_a_command_that_others_can_change_is_not_run(
 
 @pytest.mark.parametrize("linked", ["file", "folder"])
 def test_a_command_that_a_link_leads_to_is_not_run(server: AgentServer, tmp_path: Path, linked: str) -> None:
-    """Who can turn the link, or one that it goes over, decides what runs."""
+    """Anyone who can turn the link, or one that it goes over, decides what runs."""
     real = tmp_path / "real"
     real.mkdir()
     Agent(server.url, real / "agent.install").configure("")

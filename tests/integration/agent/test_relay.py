@@ -198,7 +198,7 @@ def test_a_requested_installation_is_fetched_directly(fleet: Fleet, relay: Relay
     ],
 )
 def test_the_relay_is_that_of_the_location(fleet: Fleet, relays: str, location: str | None, named: str) -> None:
-    """Else that of the provider; else none. It costs no round trip beside that for the key."""
+    """Otherwise that of the provider; otherwise none. It costs no round trip beside that for the key."""
     agent = SignedAgent(fleet)
     fleet.sql("UPDATE machine_provided SET provider_location = :location", location=location)
     api = endpoint(fleet.connect(), relays=relays)
@@ -207,7 +207,7 @@ def test_the_relay_is_that_of_the_location(fleet: Fleet, relays: str, location: 
 
 
 def test_an_agent_that_would_not_recognize_answers_is_told_of_no_relay(fleet: Fleet) -> None:
-    """One of another make gave no key for them."""
+    """An agent of another make gave no key for answers."""
     agent = SignedAgent(fleet)
     fleet.sql("UPDATE machine_agent_started SET agent_response_key = NULL")
     assert endpoint(fleet.connect(), relays=f"static={RELAY}").handle(agent.request()).body == b""
@@ -329,7 +329,7 @@ def test_an_address_that_is_none_is_not_used(fleet: Fleet, api: Api, address: st
 
 
 def test_a_killed_relay_costs_no_heartbeat(fleet: Fleet, api: Api, relay: Relay) -> None:
-    """The next heartbeat finds nobody there, and goes to the endpoint."""
+    """The next heartbeat cannot connect to it, and goes to the endpoint."""
     agent = Agent(fleet, api.url, relay.address)
     agent.send()
     agent.reporter._relay.told(relay.address)  # type: ignore[union-attr]

@@ -146,7 +146,7 @@ def test_a_machine_that_was_rebooted_within_an_hour_is_not_newly_due(fleet: Flee
 
 
 def test_after_a_suspension_a_machine_is_newly_due_an_hour_after_its_reboot_as_ever(fleet: Fleet) -> None:
-    """Else the limit of the number would not see those that fail again."""
+    """Otherwise the limit of the number would not see those that fail again."""
     recovered(fleet)
     fleet.pass_time(MINUTE)
     start_agents(fleet)

@@ -100,7 +100,7 @@ WHERE n.process IS NOT NULL
             WHERE x.provider = n.provider AND x.location IN ('', coalesce(n.location, '')) AND x.ended_at IS NULL
         )
     )
-    -- Where somebody looks, a long time in which nobody did may spare a machine; what is claimed then is compared too.
+    -- A snapshot may spare a machine for the long gap that it ends; what is claimed then is compared too.
     AND NOT (
         n.process = 'ShepherdRecovery'
         AND EXISTS (SELECT 1 FROM recovery_snapshots)
@@ -470,7 +470,7 @@ class Bmdb(RuleBasedStateMachine):
 
     @precondition(lambda self: any(held.process is Process.RECOVERY for _, held in self.handed_out))
     @rule(which=st.integers(0, 7), moment=moments, event=events)
-    def strike(self, which: int, moment: Moment | None, event: Event) -> None:
+    def interrupt(self, which: int, moment: Moment | None, event: Event) -> None:
         """Check just before an interruption whether it may happen; the work may have been ended before, or lost."""
         handed_out = [(holder, held) for holder, held in self.handed_out if held.process is Process.RECOVERY]
         function, held = handed_out[-1 - which % len(handed_out)]
@@ -490,7 +490,7 @@ class Bmdb(RuleBasedStateMachine):
         moment=moments,
         event=events,
     )
-    def hold(self, at: int, where: set[str], moment: Moment | None, event: Event) -> None:
+    def suspend(self, at: int, where: set[str], moment: Moment | None, event: Event) -> None:
         """Suspend recovery as the Recoverer does, there and nowhere else."""
         function = self.functions[at]
 
@@ -505,7 +505,7 @@ class Bmdb(RuleBasedStateMachine):
         moment=st.sampled_from([None] * 4 + ["between", "request lost", "answer lost"]),
         event=events,
     )
-    def look(self, at: int, moment: Moment | None, event: Event) -> None:
+    def snapshot(self, at: int, moment: Moment | None, event: Event) -> None:
         """Take a health snapshot as the Recoverer does, perhaps after a long gap."""
         function = self.functions[at]
 
@@ -601,7 +601,7 @@ class Bmdb(RuleBasedStateMachine):
         # A writer that had to wait came after the first; one that had not came before the first changed anything.
         for which in (1, 0) if guard.happened and guard.outcome else (0, 1):
             wanted = self._modelled((first, second)[which], machine, before_both)
-            assert seen[which] == wanted, "whoever is second judges by what the first left"
+            assert seen[which] == wanted, "the second one judges by what the first left"
 
     def _ends(self, future: Future[bool]) -> bool:
         """Return whether it ends; otherwise it has to wait."""
@@ -813,7 +813,7 @@ class KnownHistory:
 
     def step(self, name: str, **arguments: Any) -> None:
         """Take a step, and check."""
-        if name in {"claim", "end", "hold", "look", "renew", "strike", "tick"}:
+        if name in {"claim", "end", "suspend", "snapshot", "renew", "interrupt", "tick"}:
             arguments = {"moment": None, "event": "death", **arguments}
         getattr(self.bmdb, name)(**arguments)
         self.bmdb.nothing_is_lost_doubled_or_stuck()
@@ -866,12 +866,12 @@ class KnownHistory:
         """Let agents report and become unhealthy; where they cannot report, they do not count as unhealthy."""
         self.wait(0, 20, "heartbeats")
         self.recover(0, 5, "do it")
-        self.step("hold", at=0, where={HERE})
+        self.step("suspend", at=0, where={HERE})
         self.recover(0, 5, "cancel")
-        self.step("hold", at=0, where=set(), moment="answer lost")
+        self.step("suspend", at=0, where=set(), moment="answer lost")
         self.recover(0, 10, "do it", event="heartbeats", moment="between")
 
-    def strikes(self) -> None:
+    def interruptions(self) -> None:
         """Check again just before machines are interrupted: they report, are paused, suspended, or lost."""
         self.wait(0, 5)
         self.step("invoke", at=1, close=True)
@@ -880,16 +880,16 @@ class KnownHistory:
         self.wait(0, 30)
         for moment, event in ((None, "death"), ("between", "heartbeats"), ("answer lost", "heartbeats")):
             self.step("tick", at=0, process=Process.RECOVERY, units=10, how=None)
-            self.step("strike", which=0, moment=moment, event=event)
+            self.step("interrupt", which=0, moment=moment, event=event)
             self.end("spare", moment="answer lost")
         self.step("tick", at=0, process=Process.RECOVERY, units=10, how=None)
-        self.step("strike", which=0, moment="between", event="pause")
-        self.step("strike", which=0)
+        self.step("interrupt", which=0, moment="between", event="pause")
+        self.step("interrupt", which=0)
         self.wait(0, 5)
-        self.step("hold", at=0, where={""})
-        self.step("strike", which=0)
-        self.step("hold", at=0, where=set())
-        self.step("strike", which=0, moment="between", event="death")
+        self.step("suspend", at=0, where={""})
+        self.step("interrupt", which=0)
+        self.step("suspend", at=0, where=set())
+        self.step("interrupt", which=0, moment="between", event="death")
         self.end("spare")
 
     def schedules(self) -> None:
@@ -900,11 +900,11 @@ class KnownHistory:
         self.end("do it")
         for moment in ("answer lost", "between"):
             self.step("invoke", at=0, close=True)
-            self.step("look", at=0, moment=moment, event="heartbeats")
+            self.step("snapshot", at=0, moment=moment, event="heartbeats")
             self.wait(0, 21, "heartbeats")
             self.recover(0, 2, "do it")
             self.wait(0, 7)
-            self.step("look", at=0)
+            self.step("snapshot", at=0)
             self.recover(0, 3, "do it")  # unhealthy for long enough, but there was a gap
             self.recover(0, 8, "cancel")  # by now they would have reported
 
@@ -996,7 +996,7 @@ def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way
     known.deaths()
     known.lost_twice()
     known.work_by_name()
-    known.strikes()
+    known.interruptions()
     known.schedules()
     known.operators_beside()
     bmdb.teardown()

@@ -81,7 +81,7 @@ def test_an_agent_on_a_machine_with_another_host_key_is_not_recorded(fleet: Flee
 
 @pytest.mark.parametrize("origin", HostKeyOrigin)
 def test_a_host_key_that_still_holds_is_pinned_again(fleet: Fleet, session: Session, origin: HostKeyOrigin) -> None:
-    """A step that would have changed it was not taken; where the key is from stays known, whoever deleted the row."""
+    """A step that would have changed it was not taken; where the key is from stays known, whatever deleted the row."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now(), :origin)", id=machine_id, origin=origin)
     (held,) = claimed(session, RECOVER)

@@ -32,7 +32,7 @@ COMMANDS = sorted(commands(COMMAND))
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_explains_itself_without_a_database(words: tuple[str, ...]) -> None:
-    """Who asks for help has no settings yet, perhaps."""
+    """A user who asks for help may have no settings yet."""
     result = CommandLine(None)(*words, "--help")
     assert result.exit_code == 0
     assert f"Usage: root {' '.join(words)}" in without_styles(result.stdout)
@@ -107,7 +107,7 @@ def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(words:
 
 
 def test_an_option_of_several_commands_means_the_same_in_all_of_them() -> None:
-    """Who has learned it once must not be surprised; the glossary has those that several commands share."""
+    """It must not surprise those who know it already; the glossary has those that several commands share."""
     meanings: defaultdict[str, dict[tuple[str, ...], tuple[object, ...]]] = defaultdict(dict)
     for words in COMMANDS:
         for param in parameters(words):

@@ -54,7 +54,7 @@ def test_every_machine_that_is_named_is_paused(fleet: Fleet) -> None:
 
 
 def test_of_machines_of_which_one_is_unknown_none_is_paused(fleet: Fleet) -> None:
-    """Half of what was asked for is what nobody asked for; typed again, the first would have two pauses."""
+    """When the command is typed again, the machines that it had paused would have two pauses."""
     fleet.provided_machine()
     result = CommandLine(fleet.settings)("pause", "--machine", "machine-1", "--machine", "machine-2", *REASON, "--yes")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -114,7 +114,7 @@ def test_a_pause_can_end_by_itself(fleet: Fleet) -> None:
 
 
 def test_pauses_are_listed_oldest_first_with_owner_and_reason(fleet: Fleet) -> None:
-    """Whoever is stopped by one must know whom to ask."""
+    """Operators who are stopped by one must know whom to ask."""
     shepherdctl = CommandLine(fleet.settings)
     shepherdctl.read("pause", "--all", "--owner", "carol", "--reason", "first")
     shepherdctl.read("pause", "--provider", "equinix", "--owner", "dave", "--reason", "second [bold]one[/bold]")

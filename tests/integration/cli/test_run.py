@@ -106,7 +106,7 @@ def test_a_plan_of_the_provisioner_as_json_names_steps_and_limits(
 
 
 def test_a_dry_run_of_recovery_names_the_machines_and_touches_none(fleet: Fleet) -> None:
-    """Who is about to be rebooted is worth knowing before."""
+    """Operators want to know before which machines would be rebooted."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
     fleet.sql("UPDATE machine_due SET provider = 'equinix'")
@@ -197,7 +197,7 @@ def test_a_dry_run_of_the_updater_shows_each_changed_fact(
 
 
 def test_a_loop_that_is_paused_says_that_nothing_was_done(shepherdctl: Callable[[Listing], CommandLine]) -> None:
-    """Else an operator would look for machines that were never meant to come."""
+    """Otherwise an operator would look for machines that were never meant to come."""
     command_line = shepherdctl(RACK)
     command_line.read("pause", "--all", "--reason", "network maintenance")
     ran = command_line.process("run", "provisioner")

@@ -224,7 +224,7 @@ def test_a_change_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: 
 
 
 def test_a_list_is_shown_again_until_it_is_interrupted(fleet: Fleet) -> None:
-    """Whoever waits for machines sees them come up, and ends it with Ctrl-C."""
+    """Anyone who waits for machines sees them come up, and ends it with Ctrl-C."""
     fleet.provided_machine()
     with CommandLine(fleet.settings).interrupted(100, "machine", "list", "--watch", "1s") as until:
         first = until(b"updated every 1 s")

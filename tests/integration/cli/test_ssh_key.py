@@ -197,7 +197,7 @@ def key_ids(ssm: Any) -> dict[str, str | None]:
 
 
 def test_a_key_of_the_operators_own_encrypts_the_private_halves(shepherdctl: CommandLine) -> None:
-    """Whoever gave one to the deployment wants it used."""
+    """A deployment that was given one must use it."""
     shepherdctl.read("ssh-key", "create", "--kms-key", "alias/ours")
     shepherdctl.read("ssh-key", "rotate", "--kms-key", "alias/ours")
     assert key_ids(boto3.client("ssm")) == {NAME: "alias/ours", PREVIOUS: "alias/ours", PUBLIC: None}

@@ -407,7 +407,7 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
 def test_an_invocation_without_drift_logs_a_zero(
     environment: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever reads the log sees that it was counted; the alarm is over without data, which would cost."""
+    """The log shows that drift was counted; CloudWatch gets no data for zero, which would cost, and the alarm ends."""
     invoke("provisioner")
     (record,), _ = output(capsys)
     assert record["drift_limit_exceeded"] == 0

@@ -271,7 +271,7 @@ OURS = "cloudformation-custom-resource-response-euwest1.s3"
     ],
 )
 def test_answers_go_to_cloudformation_alone(url: object, bmdb: Connection, clock: ManualClock) -> None:
-    """Whoever may invoke the Migrator could have it send requests from inside the network."""
+    """Anyone who may invoke the Migrator could have it send requests from inside the network."""
     with pytest.raises(EventInvalid, match="it must be at one of CloudFormation's own hosts") as caught:
         handle({**ASKED, "RequestType": "Create", "ResponseURL": url}, lambda: bmdb, clock, 60)
     assert "answer" not in str(caught.value)

@@ -336,7 +336,7 @@ CASES = [
 
 @pytest.fixture
 def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
-    """Return what grows by the action and the resource of every call that a function makes to AWS."""
+    """Return a set to which every call of a function to AWS adds its action and its resource."""
     found: set[tuple[str, str]] = set()
 
     def called(params: dict[str, Any], model: Any, **_: object) -> None:
@@ -507,7 +507,7 @@ def deployed(
 
 
 def plant_work(fleet: Fleet, case: Case) -> ProviderId:
-    """Let there be a machine that the function has to do something with, and something to tell; return its id."""
+    """Plant a machine on which the function works, and a notice that it sends; return the machine's id."""
     provider = case.provider
     fleet.sql("INSERT INTO notices (kind, provider, detail) VALUES ('limit', :provider, '?')", provider=provider)
     provider_id = KNOWN.get(provider, "machine-1")
@@ -655,7 +655,7 @@ def test_only_joining_a_network_has_no_narrower_resource_and_no_code_may_do_it()
 
 @pytest.mark.parametrize("deployment", EACH, ids=lambda each: each.get("Provider"))
 def test_the_ssh_key_is_for_those_that_log_in_and_nobody_may_write_it(deployment: dict[str, str]) -> None:
-    """Who has taken over another function must not become root on machines, now or on those that are created."""
+    """An attacker in another function must not become root on machines, now or on those that are created."""
     stack = Stack(transformed(), deployment)
     for function in FUNCTIONS:
         statements = stack.statements(logical_id(function))
@@ -670,7 +670,7 @@ def test_the_ssh_key_is_for_those_that_log_in_and_nobody_may_write_it(deployment
 
 @pytest.mark.parametrize("deployment", EACH, ids=lambda each: each.get("Provider"))
 def test_no_function_may_sign_installations(deployment: dict[str, str]) -> None:
-    """Who has taken one over, the agent API above all, could have any image installed. Nor may one change the keys."""
+    """An attacker in one, above all in the agent API, could have any image installed. Nor may one change the keys."""
     stack = Stack(transformed(), deployment)
     for function in FUNCTIONS:
         statements = stack.statements(logical_id(function))

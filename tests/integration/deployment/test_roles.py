@@ -114,7 +114,7 @@ def owner(server: Postgres, aws: None, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_the_migrator_makes_roles_that_log_in_with_the_password_in_ssm(
     owner: Owner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each has its own, and no log has one: whoever reads a function's log could log in as it."""
+    """Each has its own, and no log has one: anyone who reads a function's log could log in as it."""
     with caplog.at_level(logging.DEBUG):
         owner.migrate()
     passwords = {owner.password(role) for role in ROLES}
@@ -175,7 +175,7 @@ def test_the_agent_api_cannot_take_the_last_connection(owner: Owner, monkeypatch
 
 
 def test_another_run_changes_no_password(owner: Owner) -> None:
-    """Functions keep a password for minutes: whoever has one must not be locked out by a deployment."""
+    """Functions keep a password for minutes: a user of one must not be locked out by a deployment."""
     owner.migrate()
     before = {role: owner.password(role) for role in ROLES}
     owner.migrate()
@@ -284,7 +284,7 @@ def test_grants_change_as_a_whole(owner: Owner) -> None:
 
 
 def test_an_owner_who_may_not_create_roles_grants_to_those_that_are_there(owner: Owner) -> None:
-    """Their logins are then the business of whoever made them."""
+    """Their logins are then the business of those who made them."""
     owner.server._run("ALTER ROLE owner NOCREATEROLE")
     with pytest.raises(RolesRefused, match=r"here-provisioner.*does not exist.*docs/deployment\.md"):
         owner.migrate()

@@ -272,7 +272,7 @@ def test_everybody_may_call_the_function_url_and_the_function_through_it_alone()
 
 
 @pytest.mark.parametrize("endpoints", ["function-url", "http-api"])
-def test_the_function_refuses_whoever_does_not_know_the_path(endpoints: str) -> None:
+def test_the_function_refuses_a_client_that_does_not_know_the_path(endpoints: str) -> None:
     """A function URL passes every path on; an HTTP API only the one, which the function then sees."""
     variables = properties(deployed(AgentEndpoints=endpoints), "agent_api")["Environment"]["Variables"]
     assert variables["SHEPHERD_PATH_PREFIX"] == f"/{STACK_UUID}"

@@ -373,7 +373,7 @@ def test_a_cause_that_the_database_cannot_hold_is_still_recorded(fleet: Fleet, r
 
 
 def test_a_long_cause_is_cut(fleet: Fleet, run: Runner) -> None:
-    """A history is no place for a megabyte of somebody's web page."""
+    """The history must not hold a megabyte of an error page."""
     machine = fleet.provided_machine()
     run(FakeLoop(raises(ShepherdError("x" * 1_000_000))))
     assert len(history.read_history(fleet.connection, machine)[0]["failed_cause"]) == 1000
@@ -521,7 +521,7 @@ def test_a_loop_prepares_once_and_only_for_a_due_machine(fleet: Fleet, run: Runn
 
 @pytest.mark.parametrize("error", [ProviderUnavailable("no agent"), ValueError("a bug")])
 def test_a_failed_preparation_fails_the_invocation_and_no_machine(fleet: Fleet, run: Runner, error: Exception) -> None:
-    """A fleet in backoff because somebody mistyped the name of a bucket would take hours to come back."""
+    """With a mistyped bucket name, the whole fleet would back off and take hours to come back."""
     machine = fleet.provided_machine()
     fleet.pass_time(100)
     due = run.due()
@@ -534,7 +534,7 @@ def test_a_failed_preparation_fails_the_invocation_and_no_machine(fleet: Fleet, 
 
 
 def test_machines_are_given_back_when_preparing_took_too_long(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
-    """With too little time left they would fail, and wait for it, through no fault of theirs."""
+    """With too little time left they would fail and back off, through no fault of theirs."""
     machine = fleet.provided_machine()
     due = run.due()
 
@@ -608,7 +608,7 @@ def test_nothing_is_committed_when_the_session_was_lost(
 
 
 def test_a_worker_whose_session_expired_changes_nothing(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
-    """Its machine was worked on by somebody else meanwhile."""
+    """Another session worked on its machine meanwhile."""
     machine = fleet.provided_machine()
     began, taken_over = threading.Event(), threading.Event()
 
@@ -743,7 +743,7 @@ def test_history_is_kept_unless_a_retention_is_set(fleet: Fleet, run: Runner) ->
 # --- before a machine is interrupted ---
 
 
-class Strikes(FakeLoop):
+class ConfirmingLoop(FakeLoop):
     """A loop that interrupts machines; *reasons* says why one is not to be."""
 
     def __init__(self, run_task: Callable[[Task], object]) -> None:
@@ -776,7 +776,7 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
         task.not_taken = "a step"
         task.deadline.confirm()
 
-    loop = Strikes(run_task)
+    loop = ConfirmingLoop(run_task)
     loop.reasons = {machine: NoLongerDue("it is back", recovered=True) for machine in machines[:2]}
     counts = run(loop)
     assert set().union(*loop.asked) == set(machines)
@@ -786,10 +786,10 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
 
 
 def test_the_questions_that_are_there_are_answered_by_one_statement(fleet: Fleet, run: Runner) -> None:
-    """With a thousand machines to strike, a statement for each would be what they wait for."""
+    """With a thousand machines to interrupt, they would wait for a statement each."""
     for _ in range(8):
         fleet.provided_machine()
-    loop = Strikes(lambda task: task.deadline.confirm())
+    loop = ConfirmingLoop(lambda task: task.deadline.confirm())
 
     # All others come while the first is answered.
     loop.answering = lambda: eventually(lambda: len(loop.asked) != 1 or waiting_for_answers(8))
@@ -823,7 +823,7 @@ def test_a_worker_stops_waiting_for_an_answer_when_the_session_expires(
             ended.put(refusal)
             raise
 
-    loop = Strikes(run_task)
+    loop = ConfirmingLoop(run_task)
     loop.answering = lambda: raises(error)(None)  # type: ignore[arg-type]  # it does not look at it
     with pytest.raises(type(error)):
         run(loop)
@@ -845,7 +845,7 @@ def test_an_abandoned_worker_may_not_interrupt_its_machine(fleet: Fleet, run: Ru
             late.put(refusal)
             raise
 
-    class Tellers(Strikes):
+    class Tellers(ConfirmingLoop):
         backoff = Backoff(60, 3600, 1.2)
 
     loop = Tellers(run_task)

@@ -341,7 +341,7 @@ def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(world
 
 
 def test_a_machine_whose_host_key_must_be_known_is_not_contacted_before(world: World) -> None:
-    """Whoever answers at its address would get the agent and what belongs to the machine."""
+    """Another machine that answers at its address would get the agent and what belongs to this one."""
     machine_id, name = world.machine()
     assert world.run(require_known_host_key=True)[Metric.FAILED] == 1
     assert world.cause(machine_id).startswith("HostKeyUnknown: ")
@@ -503,7 +503,7 @@ def test_a_machine_without_a_known_address_fails(world: World, answer: ShepherdE
 
 
 def test_without_an_agent_to_start_no_machine_is_blamed(world: World) -> None:
-    """Somebody named the wrong bucket; a fleet in backoff would take hours to come back from that."""
+    """With a wrong bucket name, the whole fleet would back off and take hours to come back."""
     machine_id, _ = world.machine()
     with pytest.raises(SourceMissing):
         world.run(agent=Path("/no/such/agent"))

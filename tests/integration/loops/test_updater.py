@@ -461,7 +461,7 @@ def test_an_older_listing_writes_nothing_once_a_newer_one_was_begun(fleet: Fleet
 
 
 def test_an_older_listing_writes_nothing_although_its_session_is_alive(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Its sign of life was under way when another looked: the place is taken all the same."""
+    """Its lease renewal was under way when another Updater found it expired: it is replaced all the same."""
     (machine_id,) = plant(fleet, listed, 1)
 
     def overtake() -> None:
@@ -590,7 +590,7 @@ def test_a_machine_that_is_gone_from_the_bmdb_is_passed_over(fleet: Fleet, liste
 
 
 def test_machines_of_any_kind_are_updated_alike(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Also while somebody works on them: what is on record of them is no tag that decides what they need."""
+    """Also while somebody works on them: what is on record of them is no fact that decides what they need."""
     machines: list[UUID] = [fleet.provided_machine(), fleet.started_machine(), fleet.unhealthy_machine()]
     for machine_id in machines:
         listed.put(name_of(fleet, machine_id))

@@ -281,7 +281,7 @@ def test_a_reinstalled_server_lets_our_key_in(setup: HetznerSetup, deadline: Dea
 @pytest.mark.parametrize("act", ["reboot", "power_cycle"])
 @pytest.mark.parametrize(("kind", "choice"), [("linux", "Debian 12 base"), ("rescue", "linux")])
 def test_a_reboot_is_no_reinstall(kind: str, choice: str, act: str, setup: HetznerSetup, deadline: Deadline) -> None:
-    """Somebody died between arming and resetting; days later an innocent reboot would erase the machine."""
+    """An invocation died between arming and resetting; days later a plain reboot would erase the machine."""
     key = setup.robot.add_key("shepherd-key", PUBLIC_KEY)
     setup.robot.arm(11, kind, choice, (key.fingerprint,))
     getattr(setup.provider, act)(A, deadline)

@@ -88,7 +88,7 @@ def test_a_machine_is_the_instance_and_admits_our_key(nodes: Nodes) -> None:
 def test_only_free_nodes_with_trait_and_address_are_capacity(
     api: IronicApi, clock: ManualClock, deadline: Deadline
 ) -> None:
-    """Others belong to somebody, are broken, or could not be reached."""
+    """Other nodes have an owner, are broken, or could not be reached."""
     nodes = Nodes(api, clock, deadline, 5, ironic_trait="CUSTOM_FLEET")
     fit, untraited, reserved, broken, unreachable = nodes.ids
     for each in set(nodes.ids) - {untraited}:
@@ -155,7 +155,7 @@ def test_a_reservation_without_deployment_is_deployed_by_the_next_call_or_releas
 
 @pytest.mark.parametrize("undone", [True, False])
 def test_a_refused_deployment_leaves_no_reservation_or_its_outcome_is_unknown(nodes: Nodes, *, undone: bool) -> None:
-    """Otherwise nobody would ever use the node: a refusal promises that nothing was created."""
+    """Otherwise the node would never be used: a refusal promises that nothing was created."""
     capacity = nodes.listed()[0]
     nodes.api.faults.add(FakeAnswer(method="PUT", status=400, body={"error_message": "no such image"}))
     if not undone:

@@ -128,7 +128,7 @@ def test_a_machine_that_does_not_go_off_is_not_switched_on(site: Site, state: ob
 
 
 def test_a_bmc_may_be_busy_while_the_machine_goes_off(site: Site) -> None:
-    """Given up half-way, the machine would be off until somebody comes by again."""
+    """Given up half-way, the machine would stay off until the next attempt."""
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=4, status=503))
     site.provider().power_cycle(NAME, site.deadline)
     assert site.bmc.resets == ["ForceOff", "On"]
@@ -358,7 +358,7 @@ def test_a_machine_whose_time_is_up_may_be_off(site: Site, monkeypatch: pytest.M
 @pytest.mark.parametrize("action", ["power_cycle", "reinstall"])
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_machine_that_goes_off_late_may_be_off(site: Site, action: str, *, answered: bool) -> None:
-    """The BMC may carry out what it accepted when nobody looks any more."""
+    """The BMC may carry out what it accepted after the adapter has given up."""
     site.bmc.reset_types = ("On", "ForceOff")
     running = json.loads(site.bmc._forwarded("GET", site.bmc.system, None).body)
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=2, times=0, status=200, body=running))

@@ -226,7 +226,7 @@ def test_many_machines_work_at_the_same_time(client: Client) -> None:
 
 
 def test_only_root_with_the_authorized_key_gets_in(client: Client, machine: str) -> None:
-    """Else a wrong key would go unnoticed in the simulation."""
+    """Otherwise a wrong key would go unnoticed in the simulation."""
     for user, key in (("root", paramiko.ECDSAKey.generate()), ("admin", client.key)):
         with pytest.raises(paramiko.AuthenticationException), client.login(machine, user=user, key=key):
             pass

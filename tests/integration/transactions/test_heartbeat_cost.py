@@ -54,7 +54,7 @@ def test_a_heartbeat_writes_120_bytes_of_wal_at_most(fleet: Fleet, together: int
 
 
 def test_a_heartbeat_is_a_hot_update(fleet: Fleet) -> None:
-    """Else each would write an entry into the index."""
+    """Otherwise each would write an entry into the index."""
     machines = [fleet.started_machine(HOUR) for _ in range(20)]
     counts = (
         "SELECT n_tup_upd, n_tup_hot_upd, n_tup_ins FROM pg_stat_user_tables WHERE relname = 'machine_agent_heartbeat'"

@@ -318,7 +318,7 @@ def test_a_machine_that_is_due_for_two_processes_is_claimed_for_one(fleet: Fleet
 
 
 def test_machines_that_did_not_come_back_are_claimed_longest_due_first(fleet: Fleet, session: Session) -> None:
-    """Else a machine may wait for all that became due after it. In any plan: only the index has them in this order."""
+    """Otherwise a machine may wait for all that became due after it. Without the index, the order must be the same."""
     session.connection.script("SET enable_indexscan = off")
     machines = [overdue_machine(fleet) for _ in range(3)]
     for minutes, machine_id in enumerate(machines, 1):

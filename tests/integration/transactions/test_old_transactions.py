@@ -87,6 +87,6 @@ def test_status_says_that_it_cannot_see_the_transactions_of_others(fleet: Fleet)
     ],
 )
 def test_an_old_transaction_is_told_with_its_end(kind: str, application: str, sentence: str) -> None:
-    """Whoever reads it at night has the statement at hand."""
+    """An operator who reads it at night has the statement at hand."""
     found = {"kind": kind, "pid": 42, "owner": "alice", "application": application, "seconds": 11 * MINUTE}
     assert old_transaction(found) == sentence

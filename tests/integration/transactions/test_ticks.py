@@ -1,4 +1,4 @@
-"""Ticks: each invocation of a loop leaves one row, whoever ends its session, and however often."""
+"""Ticks: each invocation of a loop leaves one row, by whatever its session is ended, and however often."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args

@@ -26,6 +26,6 @@ AGENT, STRANGER = 1000, 65534
 def test_nobody_but_root_and_the_agent_may_change_what_it_runs(
     owner: int, mode: int, may_be_sticky: bool, fault: str | None
 ) -> None:
-    """It runs as root: whoever can write it, or a directory above it, would be root."""
+    """It runs as root: anyone who can write it, or a directory above it, would be root."""
     found = os.stat_result((mode, 1, 1, 1, owner, 0, 0, 0, 0, 0))
     assert unsafe(found, AGENT, may_be_sticky=may_be_sticky) == fault

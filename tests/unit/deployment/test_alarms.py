@@ -138,7 +138,7 @@ def found(search: str) -> Iterator[tuple[str, str, dict[str, str]]]:
 
 @EVERY_ALARM
 def test_an_alarm_says_what_the_documentation_says(name: str) -> None:
-    """Whoever is woken by it reads the text, and then the page."""
+    """An operator who is woken by it reads the text, and then the page."""
     kind, loop = kind_and_loop(name)
     loops, when, what_to_do = documented("Alarms")[kind]
     description = HTTP_API_ALARMS[name]["AlarmDescription"]

@@ -66,7 +66,7 @@ OURS = {"functions", "shepherd_core"}
 
 
 def test_every_loop_has_a_function_and_an_event() -> None:
-    """What the runtime can run and nobody deploys, or the other way round, is a mistake."""
+    """A loop that is not deployed, or a function without a loop, is a mistake."""
     assert {path.parent.name for path in ROOT.glob("functions/*/app.py")} == set(FUNCTIONS)
     assert {path.stem for path in ROOT.glob("events/*.json")} == set(FUNCTIONS)
 
@@ -164,7 +164,7 @@ def test_the_cold_start_is_compared_with_the_libraries_that_are_loaded(function:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_function_loads_the_code_and_the_libraries_of_its_provider_alone(provider: str) -> None:
-    """Whoever has a list of machines shall not wait for what speaks to BMCs, nor trust it."""
+    """The static provider needs no library for BMCs: it would cost time at each start, and trust."""
     modules = with_providers()[provider]
     prefix = "shepherd_core.providers."
     adapters = {module.removeprefix(prefix) for module in modules if module.startswith(prefix)}
@@ -190,7 +190,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]
 def test_a_loop_takes_every_provider_that_can_do_what_it_is_for(
     loop: str, provider: str, environment: pytest.MonkeyPatch
 ) -> None:
-    """Capacity, machines and agents are the same to it, whoever's they are."""
+    """Capacity, machines and agents are the same to it at every provider."""
     environment.setenv("SHEPHERD_PROVIDER", provider)
     assert loops.build(loop).provider == provider
 

@@ -202,7 +202,7 @@ def test_the_deployment_asks_for_the_schema_that_its_code_needs() -> None:
 
 
 def test_the_migrator_outlives_a_statement_and_cloudformation_the_migrator() -> None:
-    """Whoever is killed cannot say why the deployment fails."""
+    """A function that is killed cannot say why the deployment fails."""
     timeout = _function_properties("migrator")["Timeout"]
     statement = float(MigratorSettings.model_fields["bmdb_statement_timeout_seconds"].default)
     assert statement + ANSWER_SECONDS <= timeout < _properties("BmdbSchema")["ServiceTimeout"]
@@ -255,7 +255,7 @@ def test_secrets_are_named_and_never_given() -> None:
 
 
 def test_every_parameter_is_used() -> None:
-    """One without effect would be believed in."""
+    """Operators would rely on a parameter that has no effect."""
     for template in templates():
         parts = [template.get(part, {}) for part in ("Conditions", "Globals", "Resources")]
         used = {value for key, value in _walk(parts) if key == "Ref"}

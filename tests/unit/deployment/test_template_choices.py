@@ -169,7 +169,7 @@ def test_subnets_become_a_list() -> None:
 
 
 def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> None:
-    """Who takes the comment signs away and fills in the names gets a deployment that is not refused."""
+    """Anyone who takes the comment signs away and fills in the names gets a deployment that is not refused."""
     lines = (ROOT / "samconfig.toml").read_text(encoding="utf-8").splitlines()
     first = lines.index("# parameter_overrides = [")
     last = lines.index("# ]")

@@ -140,7 +140,7 @@ def test_an_instance_without_tags_cannot_be_launched() -> None:
     ids=["later", "the host key of another", "of others"],
 )
 def test_tags_are_set_at_a_launch_alone(context: dict[str, Any]) -> None:
-    """Who could tag what is there could make any instance one of ours, and give ours another host key."""
+    """Anyone who could tag what is there could make any instance one of ours, and give ours another host key."""
     assert not allows(statements(EC2, "provisioner"), "ec2:CreateTags", arn("instance", "i-1"), **context)
 
 

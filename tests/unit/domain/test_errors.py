@@ -32,7 +32,7 @@ def test_every_error_is_one_of_ours() -> None:
 
 
 def test_the_tree_is_drawn_as_it_is() -> None:
-    """Who catches an error looks it up there."""
+    """The tree is where to look up an error before catching it."""
     assert drawn() == {error.__name__: (error.__bases__[0].__name__, error.retryable) for error in OURS}
 
 

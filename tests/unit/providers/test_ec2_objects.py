@@ -146,7 +146,7 @@ def test_a_token_that_is_none_is_left_out(value: str) -> None:
 
 
 def test_an_instance_without_details_has_an_unknown_state() -> None:
-    """What is missing is not made up."""
+    """Missing details become an unknown state."""
     assert machine(Instance.of({"InstanceId": "i-1"}), "private") == Machine(
         provider_id="i-1",  # type: ignore[arg-type]  # as above
         availability=Availability.KNOWN_USED,

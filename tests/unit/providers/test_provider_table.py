@@ -70,7 +70,7 @@ def rows() -> dict[str, dict[str, str]]:
 
 
 def test_the_tables_have_every_provider_and_say_what_it_can_do() -> None:
-    """Whoever chooses by the table must not find out at night that their provider cannot reboot."""
+    """Anyone who chooses by the table must not find out at night that their provider cannot reboot."""
     assert rows() == {
         spec.name: {
             capability: "yes" if capability in spec.always else spec.sometimes.get(capability, "no")
@@ -92,7 +92,7 @@ def test_the_table_of_steps_says_what_each_needs() -> None:
 
 @each_provider
 def test_every_provider_has_a_page_with_all_that_one_needs_to_know(spec: ProviderSpec) -> None:
-    """Whoever has read one of the pages finds their way in the others."""
+    """Anyone who has read one of the pages finds their way in the others."""
     page = (PATH / f"{spec.name}.md").read_text()
     chapters = re.findall(r"^## (.*)$", page, re.MULTILINE)
     assert [each for each in chapters if each in CHAPTERS] == CHAPTERS

@@ -400,7 +400,7 @@ def test_a_machine_that_is_being_released_counts_until_it_is_gone() -> None:
     assert (gone.managed, len(gone.create), gone.decommissioned) == (0, 1, ledger.provided)
 
 
-def test_a_machine_whose_release_is_not_known_to_be_accepted_does_not_depart() -> None:
+def test_a_machine_whose_release_is_not_known_to_be_accepted_is_not_decommissioned() -> None:
     """It may be missing for another reason; an operator decides."""
     ledger = Ledger(provided=(known(asked_seconds=1),))
     found = plan(ledger=ledger)

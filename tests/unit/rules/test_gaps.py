@@ -49,15 +49,15 @@ class Play:
     ticks: list[float]
     outages: list[tuple[float, float]]
 
-    def looks(self) -> list[float]:
-        """Return when somebody looked."""
+    def snapshots(self) -> list[float]:
+        """Return when snapshots were taken."""
         return [tick for tick in self.ticks if not any(begin <= tick < end for begin, end in self.outages)]
 
     def recovered_at(self, agent: Agent) -> float | None:
         """Return when the agent's machine would be recovered."""
-        looks = self.looks()
-        for number, now in enumerate(looks):
-            last = looks[max(0, number - 20) : number + 1]  # what the BMDB keeps is more
+        snapshots = self.snapshots()
+        for number, now in enumerate(snapshots):
+            last = snapshots[max(0, number - 20) : number + 1]  # what the BMDB keeps is more
             among = [Gap(end - begin, now - end) for begin, end in pairwise(last)]
             if agent.late_by(now) >= extended_timeout(TIMEOUT, among, agent.interval):
                 return now
@@ -88,7 +88,7 @@ def plays(draw: st.DrawFn) -> Play:
 
 @given(plays(), st.integers(0, 2**32), st.sampled_from(INTERVALS))
 def test_no_healthy_machine_is_recovered_whatever_the_schedule(play: Play, seed: int, interval: float) -> None:
-    """An outage may lie wholly between two looks, or between looks of another rate than before."""
+    """An outage may lie wholly between two snapshots, or between snapshots of another rate than before."""
     agent = Agent(Random(seed), interval)
     agent.live(play.ticks[-1], play.outages)
     assert play.recovered_at(agent) is None
@@ -98,12 +98,12 @@ def test_no_healthy_machine_is_recovered_whatever_the_schedule(play: Play, seed:
 def test_a_failed_machine_is_recovered_within_a_bound_on_any_schedule(
     play: Play, seed: int, interval: float, death: float
 ) -> None:
-    """The bound is that of the rule, and one more look."""
+    """The bound is that of the rule, and one more snapshot."""
     agent = Agent(Random(seed), interval, died_at=death)
     agent.live(play.ticks[-1], play.outages)
     recovered = play.recovered_at(agent)
-    looks = play.looks()
-    longest = max(end - begin for begin, end in pairwise([0.0, *looks]))  # an outage may swallow the first looks
+    snapshots = play.snapshots()
+    longest = max(end - begin for begin, end in pairwise([0.0, *snapshots]))  # an outage may cover the first snapshots
     last = max(agent.heard, default=0.0)
     assert recovered is not None
     assert recovered - last <= longest + 2 * TIMEOUT + longest

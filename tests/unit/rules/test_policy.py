@@ -124,7 +124,7 @@ def test_possible_lists_the_steps_that_the_provider_can_take(
 
 @pytest.mark.parametrize("kind", STEPS.values(), ids=STEPS)
 def test_a_step_asks_the_provider_for_the_capability_that_it_needs(kind: StepKind) -> None:
-    """Else a policy would be checked for one capability and use another."""
+    """Otherwise a policy would be checked for one capability and use another."""
     take = provider_steps(StaticProvider(lambda: b"[]")).get(kind)
     if take is None:
         assert kind.needs is None

@@ -314,7 +314,7 @@ def test_a_discrepancy_names_every_machine_of_both_sides() -> None:
 
 
 def test_an_empty_listing_of_a_fleet_stops_the_invocation() -> None:
-    """So looks a provider whose credential lost its project."""
+    """A provider whose credential lost its project lists nothing."""
     with pytest.raises(DriftLimitExceeded):
         plan(ledger=Ledger(provided=tuple(known(f"m{number}", number) for number in range(4))))
 

@@ -217,7 +217,7 @@ def test_very_many_faults_are_counted_and_not_all_listed() -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_setting_of_a_function_has_a_place(function: str) -> None:
-    """Else it could be changed by the environment alone; the provider is named by its table."""
+    """Otherwise it could be changed by the environment alone; the provider is named by its table."""
     placed = {name for table in tables().values() for name in table}
     assert FUNCTIONS[function].model_fields.keys() - {"provider"} <= placed
 

@@ -45,7 +45,7 @@ def unreached(fleet: Fleet) -> UUID:
 
 
 def test_a_shorter_timeout_reaches_every_machine_at_the_next_snapshot(fleet: Fleet) -> None:
-    """Else a timeout of a day that becomes one of ten minutes would hold for another day."""
+    """Otherwise a timeout of a day that becomes one of ten minutes would hold for another day."""
     fleet.timeouts = replace(defaults.HEALTH, heartbeat_timeout_seconds=DAY)
     machines = [fleet.reporting_machine(60) for _ in range(3)]
     suspension.take_health_snapshot(fleet.open_session(), PROVIDER)
@@ -149,7 +149,7 @@ def test_an_override_in_a_suspension_that_began_again_finds_every_machine(fleet:
 
 @pytest.mark.parametrize("moved", [True, False])
 def test_a_machine_that_leaves_the_place_of_an_ssh_outage_is_due_at_once(fleet: Fleet, moved: bool) -> None:
-    """Only the repair found it, after hours in a large fleet, and with an alarm."""
+    """Otherwise only the repair would find it, after hours in a large fleet, and with an alarm."""
     machine = unreached(fleet)
     session = fleet.open_session(DAY)
     assert claimed(session, RECOVER) == []
@@ -162,7 +162,7 @@ def test_a_machine_that_leaves_the_place_of_an_ssh_outage_is_due_at_once(fleet: 
 
 
 def test_a_dry_run_that_ignores_suspensions_waits_for_no_due_row(fleet: Fleet) -> None:
-    """It has others locked already: one that waits for them and holds this one would wait without end."""
+    """It has locked other rows already, so that waiting could be a deadlock."""
     machine = unreached(fleet)
     assert claimed(fleet.open_session(), RECOVER) == []
     initializer = fleet.connect()

@@ -59,7 +59,7 @@ def found(fleet: Fleet) -> list[UUID]:
 
 
 def test_the_floor_follows_the_time_two_minutes_late(fleet: Fleet) -> None:
-    """So late a statement may commit a due row with its own time in it."""
+    """A statement may commit a due row with its own time in it that late."""
     close(fleet)
     assert RAISED <= floor_age(fleet) < RAISED + HOUR
     fleet.pass_time(HOUR)
@@ -97,7 +97,7 @@ def test_a_row_that_was_not_committed_yet_is_found(fleet: Fleet) -> None:
 
 
 def test_a_change_makes_a_machine_due_now_and_not_before(fleet: Fleet) -> None:
-    """That it has needed an agent for hours would put it below the floor."""
+    """The time since when it has needed an agent is hours ago, below the floor."""
     machine_id = fleet.bare_machine()
     fleet.sql("UPDATE machines SET machine_created_at = clock_timestamp() - interval '5 hours'")
     close(fleet)
@@ -174,7 +174,7 @@ def test_a_clock_that_is_set_back_lowers_the_floor(fleet: Fleet) -> None:
 
 
 def test_a_row_below_the_floor_is_repaired(fleet: Fleet) -> None:
-    """Somebody wrote it by hand, or a transaction lasted longer than ours can."""
+    """It was written by hand, or in a transaction that lasted longer than ours can."""
     close(fleet)
     machine_id = waiting_machine(fleet, HOUR)
     assert found(fleet) == []
@@ -187,7 +187,7 @@ def test_a_row_below_the_floor_is_repaired(fleet: Fleet) -> None:
 def test_a_claim_reads_as_much_beside_an_open_transaction_however_often_machines_moved(
     own_fleet: Fleet, times: int
 ) -> None:
-    """It keeps each place that a due row has left; without the floor, a claim reads them all."""
+    """PostgreSQL keeps the old versions of due rows for it; without the floor, a claim reads them all."""
     fleet, machines = own_fleet, 50
     with administrator(fleet.settings) as somebody:
         somebody.run("ALTER TABLE machine_due SET (autovacuum_enabled = false)")  # its figures could change the plan

@@ -69,7 +69,7 @@ class History:
 
         self._in_session(session, step)
 
-    def look(self, session: int, process: Process) -> None:
+    def snapshot(self, session: int, process: Process) -> None:
         """Claim everything and return it at once, which leaves the other due rows where the claim moved them."""
 
         def step() -> None:
@@ -81,16 +81,16 @@ class History:
 
     def survey(self, session: int) -> None:
         """Take a health snapshot as the Recoverer does, which moves the due rows of healthy machines."""
-        self._in_session(session, lambda: self._look(self.sessions[session]))
+        self._in_session(session, lambda: self._snapshot(self.sessions[session]))
 
-    def hold(self, session: int, where: list[str]) -> None:
+    def suspend(self, session: int, where: list[str]) -> None:
         """Suspend recovery there, and nowhere else."""
         self._in_session(
             session, lambda: suspension.set_suspensions(self.sessions[session], PROVIDER, dict.fromkeys(where, "?"))
         )
 
-    def _look(self, session: Session) -> suspension.HealthSnapshot:
-        held = [hold["location"] for hold in suspension.suspensions(session.connection) if hold["ended_at"] is None]
+    def _snapshot(self, session: Session) -> suspension.HealthSnapshot:
+        held = [each["location"] for each in suspension.suspensions(session.connection) if each["ended_at"] is None]
         return suspension.take_health_snapshot(session, PROVIDER, skipped_locations=[each for each in held if each])
 
     def access(self, session: int, machine: int) -> None:
@@ -242,15 +242,15 @@ class History:
             plain = {loop: sorted(plainly_eligible(connection._connected().run, loop)) for loop in LOOPS}
             verdicts = explain.why(connection, asked)[0]
             told = [verdict.process for verdict in verdicts if verdict.eligible]
-            look, handed_out = self._look(session), {}
-            if look.idle:
+            snapshot, handed_out = self._snapshot(session), {}
+            if snapshot.idle:
                 assert not work.claim(session, Process.RECOVERY, PROVIDER, MACHINES).examined
             for loop in LOOPS:  # a machine may be due for both, and is returned for the other
                 found = claimed(session, loop)
                 handed_out[loop] = sorted(ids(found))
                 if found:
                     work.cancel(session, found)
-            return plain, told, handed_out, look.claimable
+            return plain, told, handed_out, snapshot.claimable
 
         plain, told, handed_out, due = connection.dry_run(unit)
         assert handed_out == plain
@@ -281,15 +281,15 @@ def step(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tup
 # Claims and time come often: they are what moves due rows.
 minutes = step("time", st.sampled_from([1, 2, 5, 10, 20, 30]))
 claims = step("claim", session, loop, st.integers(1, MACHINES))
-looks = step("look", session, loop)
+snapshots = step("snapshot", session, loop)
 ends = step("end", which, st.sampled_from(["do it", "do it", "finish", "fail", "fail", "cancel", "give up"]))
 steps = st.one_of(
     minutes,
     minutes,
     claims,
     claims,
-    looks,
-    looks,
+    snapshots,
+    snapshots,
     ends,
     ends,
     step("access", session, machine),
@@ -314,7 +314,9 @@ steps = st.one_of(
     step("retry", machine, st.none() | loop),
     step("unquarantine", machine),
     step("survey", session),
-    step("hold", session, st.sampled_from([[], [], [HERE], [WHOLE_PROVIDER], [HERE, WHOLE_PROVIDER], ["elsewhere"]])),
+    step(
+        "suspend", session, st.sampled_from([[], [], [HERE], [WHOLE_PROVIDER], [HERE, WHOLE_PROVIDER], ["elsewhere"]])
+    ),
 )
 
 
@@ -324,7 +326,7 @@ steps = st.one_of(
 )
 @given(st.lists(steps, min_size=8, max_size=40))
 def test_claims_match_the_facts_after_any_history(fleet: Fleet, history: list[tuple[Any, ...]]) -> None:
-    """See above. If it fails, the steps that it prints are the shortest failing history that was found."""
+    """A claim returns what the plain query over the facts does. A failure prints the shortest history that fails."""
     happening = History(fleet)
     for name, *arguments in history:
         getattr(happening, name)(*arguments)

@@ -58,7 +58,7 @@ SPOILED: dict[str, tuple[str, str, str, Process]] = {
         "it is due for ShepherdRecovery too late",
         RECOVER,
     ),
-    "nobody looks whether it came back": (
+    "its recovery is never checked": (
         "not_before = CASE process WHEN 'ShepherdAgentStart' THEN not_before END",
         "not back",
         "it needs ShepherdRecovery, but is not due for it",
@@ -76,7 +76,7 @@ SPOILED: dict[str, tuple[str, str, str, Process]] = {
         "it is due for ShepherdAgentStart too late",
         RECOVER,
     ),
-    "somebody looks next month": (
+    "its recovery is checked next month": (
         "not_before = CASE process WHEN 'ShepherdRecovery' THEN now() + interval '30 days' ELSE not_before END",
         "not back",
         "it is due for ShepherdRecovery too late",

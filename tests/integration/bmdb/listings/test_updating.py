@@ -103,14 +103,14 @@ def test_the_status_of_a_listing_names_its_holder(fleet: Fleet, holder: Session)
     """A run ends when another is active, and takes the place of an expired one."""
     fleet.provided_machine()
     fleet.provided_machine("equinix")
-    look = partial(provider_facts.check, fleet.connection, PROVIDER, HOUR)
-    assert look() == ListingStatus(1, due=True, holder=holder.session_id, holder_alive=True)
+    check = partial(provider_facts.check, fleet.connection, PROVIDER, HOUR)
+    assert check() == ListingStatus(1, due=True, holder=holder.session_id, holder_alive=True)
     provider_facts.end(holder, PROVIDER)
-    assert look() == ListingStatus(1, due=False, holder=holder.session_id, holder_alive=True)
+    assert check() == ListingStatus(1, due=False, holder=holder.session_id, holder_alive=True)
     fleet.expire(holder)
-    assert look() == ListingStatus(1, due=False, holder=holder.session_id, holder_alive=False)
+    assert check() == ListingStatus(1, due=False, holder=holder.session_id, holder_alive=False)
     fleet.pass_time(HOUR)
-    assert look().due
+    assert check().due
     assert provider_facts.check(fleet.connection, "none", HOUR) == ListingStatus(
         0, due=True, holder=None, holder_alive=False
     )

@@ -100,7 +100,7 @@ def test_a_role_may_run_every_statement_of_its_function(granted: pg8000.native.C
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_may_do_nothing_that_its_function_does_not_need(granted: pg8000.native.Connection, role: str) -> None:
-    """Whoever takes the function over has this as well: without each single grant, some statement must be refused."""
+    """An attacker in the function has these grants: without each of them, some statement must be refused."""
     names = sorted(reachable(ROOTS[role]))
     grants = granted.run(GRANTED, user=user(role))
     assert grants
@@ -178,7 +178,7 @@ def test_the_agent_api_can_record_reports_and_nothing_else(granted: pg8000.nativ
 
 
 def test_the_connection_looks_for_tables_where_the_migrator_makes_them(own_fleet: Fleet, clock: ManualClock) -> None:
-    """By default, a schema that is named like the user comes first: whoever can make one could put tables there."""
+    """By default, a schema that is named like the user comes first: anyone who can make one could put tables there."""
     own_fleet.sql("CREATE SCHEMA postgres")
     own_fleet.sql("CREATE TABLE postgres.pauses (provider text)")
     connection = own_fleet.connect()

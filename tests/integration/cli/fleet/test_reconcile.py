@@ -73,7 +73,7 @@ def test_two_sides_that_agree_are_a_success(shepherdctl: CommandLine, machines: 
 def test_each_difference_is_shown_with_its_class_and_its_way_out(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, create: Callable[[UUID], str]
 ) -> None:
-    """Whoever is woken by an alarm needs no more than what is printed; and nothing is done by looking."""
+    """An operator who is woken by an alarm needs no more than what is printed; showing it changes nothing."""
     gone, alive, _ = machines
     end(api, gone)
     end(api, alive)
@@ -162,7 +162,7 @@ def test_a_refused_machine_fails_the_command_with_a_reason(
 def test_more_than_one_machine_needs_their_number(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, *, typed: str, status: int
 ) -> None:
-    """Whoever types it has read how many they are."""
+    """An operator who types it has read how many they are."""
     first, second, _ = machines
     end(api, first)
     end(api, second)

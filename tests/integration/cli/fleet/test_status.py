@@ -94,7 +94,7 @@ def test_a_suspension_is_shown_with_its_figures(shepherdctl: CommandLine, fleet:
 
 
 def test_pauses_in_force_are_mentioned(shepherdctl: CommandLine) -> None:
-    """They too are why nothing happens."""
+    """A pause may be the reason why nothing happens."""
     shepherdctl.read("pause", "--all", "--reason", "maintenance", "--owner", "ana")
     assert shepherdctl("status").stderr == "1 pause in force: see shepherdctl pauses\n"
 

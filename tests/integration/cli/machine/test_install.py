@@ -367,7 +367,7 @@ def test_a_change_during_confirmation_is_reported(fleet: Fleet) -> None:
     ids=lambda arguments: " ".join(arguments).replace("0f" * 31, "…"),
 )
 def test_an_installation_that_no_agent_can_carry_out_is_refused(fleet: Fleet, arguments: list[str]) -> None:
-    """It would be found out on the machine, an hour later, by a command that can only fail."""
+    """Otherwise the agent would find out on the machine, an hour later."""
     fleet.started_machine()
     result = CommandLine(fleet.settings)("machine", "install", "machine-1", "--yes", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
@@ -424,7 +424,7 @@ def test_neither_parameters_nor_what_entitles_to_an_image_is_shown(fleet: Fleet,
 
 
 def test_the_hardware_is_shown_in_words(fleet: Fleet) -> None:
-    """Who stands before a rack looks for a serial number, and for the disk that fails."""
+    """A technician before a rack looks for a serial number, and for the disk that fails."""
     machine_id = fleet.started_machine()
     reported_hardware(fleet, machine_id, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
     facts = shown(CommandLine(fleet.settings).read("machine", "show", "machine-1"))

@@ -87,7 +87,7 @@ def test_the_state_of_a_machine_is_shown_in_words(
 
 
 def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet) -> None:
-    """Else the list and the loop would speak of different machines."""
+    """Otherwise the list and the loop would speak of different machines."""
     fleet.reporting_machine(120)
     fleet.sql("UPDATE recovery_policy SET heartbeat_timeout_seconds = 60")
     shepherdctl = CommandLine(fleet.settings)
@@ -107,7 +107,7 @@ def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet) -> None:
 def test_a_wide_pause_is_seen_on_the_machines_that_it_covers(
     fleet: Fleet, process: Process | None, provider: str | None, expected: bool
 ) -> None:
-    """Whoever wonders why nothing happens to a machine looks at the machine."""
+    """Anyone who wonders why nothing happens to a machine looks at the machine."""
     fleet.unhealthy_machine()
     pauses.pause(fleet.connection, owner="bob", reason="because", process=process, provider=provider)
     (machine,) = CommandLine(fleet.settings).load("machine", "list")
@@ -152,7 +152,7 @@ def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, width: i
 
 
 def test_a_shortened_list_says_so(fleet: Fleet) -> None:
-    """Who sees a part must know that it is one."""
+    """Anyone who sees a part must know that it is one."""
     for _ in range(3):
         fleet.provided_machine()
     shepherdctl = CommandLine(fleet.settings)
@@ -279,7 +279,7 @@ def test_forgetting_a_host_key_says_which_and_does_it_once(fleet: Fleet) -> None
 
 
 def test_an_operator_pins_a_host_key(fleet: Fleet) -> None:
-    """Whoever read it on the machine's console need not trust the first contact; the history says who did."""
+    """An operator who read it on the machine's console need not trust the first contact; the history has the name."""
     machine_id = fleet.provided_machine()
     shepherdctl = CommandLine(fleet.settings)
     command = ("machine", "pin-host-key", str(machine_id), *HOST_KEY.split(), "root@machine", "--owner", "alice")

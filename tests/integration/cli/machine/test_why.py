@@ -249,7 +249,7 @@ def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet) -> 
 
 
 def test_unhealthy_follows_the_settings_of_the_recoverer(fleet: Fleet) -> None:
-    """Else the answer and the loop would speak of different machines."""
+    """Otherwise the answer and the loop would speak of different machines."""
     machine_id = fleet.reporting_machine(120)
     fleet.sql("UPDATE recovery_policy SET heartbeat_timeout_seconds = 60")
     shepherdctl = CommandLine(fleet.settings)
@@ -297,7 +297,7 @@ def test_retry_tries_a_suspect_together_with_others_again(fleet: Fleet) -> None:
 
 
 def test_retry_without_a_backoff_says_so_and_writes_nothing(fleet: Fleet) -> None:
-    """A line in the history for nothing would mislead whoever reads it."""
+    """A line in the history for nothing would mislead its readers."""
     machine_id = failed(fleet)
     fleet.pass_time(600)
     result = CommandLine(fleet.settings)("machine", "retry", str(machine_id), *REASON)

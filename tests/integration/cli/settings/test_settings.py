@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_new_document_is_refused_until_it_is_filled_in(
     shepherdctl: CommandLine, tmp_path: Path, provider: str
 ) -> None:
-    """Whoever forgets a prefix would change machines that are not theirs."""
+    """Anyone who forgets a prefix would change machines that are not theirs."""
     path = tmp_path / "settings.toml"
     path.write_text(shepherdctl.read("settings", "init", "--provider", provider))
     parsed = {name: value for name, value in tomllib.loads(path.read_text()).items() if value}
