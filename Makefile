@@ -164,7 +164,7 @@ format: .venv/.ready ## format the code, and repair what the linter can
 
 .PHONY: settings
 settings: .venv/.ready ## write the table of settings in docs/settings.md again
-	@$(BIN)/python -m shepherdctl.commands.settings.settings_table docs/settings.md
+	@$(BIN)/python -m shepherdctl.descriptions.settings_table docs/settings.md
 
 .PHONY: proto
 proto: .venv/.ready ## generate the code for the wire contract from proto/

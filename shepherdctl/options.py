@@ -8,6 +8,7 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.settings.providers import SPECS
 
 from shepherdctl.output.printing import OneOf, one_of
+from simulator.providers import SimulatedProvider
 
 PROVIDERS = tuple(spec.name for spec in SPECS)
 SYSTEM_OWNERS = ("provisioner", "release")
@@ -94,4 +95,13 @@ Interval = Annotated[
 ]
 DespiteHeartbeat = Annotated[
     bool, typer.Option("--despite-heartbeat", help="Do it even if the agent reported in the last two hours.")
+]
+SimulatedProviderOption = Annotated[
+    SimulatedProvider, typer.Option("--provider", help="The provider of the machines; all of them are simulated.")
+]
+SpeedOption = Annotated[
+    float, typer.Option("--speed", min=1, max=120, help="Minutes of fleet time that pass in a minute.")
+]
+SeedOption = Annotated[
+    int, typer.Option("--seed", help="Seed of the random choices: ids, and which events are delivered twice.")
 ]

@@ -14,7 +14,7 @@ from shepherd_core.settings.deployment import OperatorSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
-from shepherdctl.function_logs import FUNCTIONS, LogLine, lines
+from shepherdctl.deployment.function_logs import FUNCTIONS, LogLine, lines
 from shepherdctl.options import MachineArgument
 from shepherdctl.output.formats import duration, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, note, one_of, table

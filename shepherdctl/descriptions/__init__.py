@@ -1,1 +1,1 @@
-"""Descriptions of what the BMDB holds, in words and as JSON; the commands and the console share them."""
+"""Descriptions of what the BMDB holds and of the settings, in words and as JSON, for the commands and the console."""

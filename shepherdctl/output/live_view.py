@@ -9,6 +9,7 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 from shepherd_core.domain.clock import SystemClock
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rich.live import Live
     from shepherd_core.domain.clock import Clock
 
     from simulator.environment.environment import Environment
@@ -150,6 +150,11 @@ class LiveView:
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
         else:
             self.console.print(Text(line))  # options of this call would also apply to the table below
+
+
+def live_view(console: Console) -> LiveView:
+    """Return the view of an environment: with a table, if *console* is a terminal."""
+    return LiveView(console, Live(console=console, refresh_per_second=4) if console.is_terminal else None)
 
 
 def watch(

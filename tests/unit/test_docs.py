@@ -16,7 +16,7 @@ from shepherd_core.telemetry import Metric
 
 from agent.shepherd_agent.installation import installer
 from agent.shepherd_agent.reports import interval
-from shepherdctl.commands.settings import settings_table
+from shepherdctl.descriptions import settings_table
 from shepherdctl.descriptions.cures import CURES
 from tests.support.errors import ALL
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shepherdctl.commands.settings import blank_document
+from shepherdctl.descriptions import blank_document
 from shepherdctl.options import PROVIDERS as PROVIDER_NAMES
 from shepherdctl.output.printing import one_of
 

@@ -14,8 +14,8 @@ from shepherd_core.settings.effective import effective
 from shepherd_core.settings.keys import TOP, kind, tables
 from shepherd_core.settings.sources import variables
 
-from shepherdctl.commands.settings import stored_settings
 from shepherdctl.confirm import Yes, confirm, require_terminal
+from shepherdctl.deployment import stored_settings
 from shepherdctl.options import DryRun
 from shepherdctl.output import printing
 from shepherdctl.output.printing import note

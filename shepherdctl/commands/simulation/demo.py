@@ -11,17 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from shepherdctl.commands.simulation.environment_commands import (
-    Provider,
-    Seed,
-    Speed,
-    conclude,
-    live_view,
-    print_summary,
-)
+from shepherdctl.options import SeedOption, SimulatedProviderOption, SpeedOption  # noqa: TC001 - typer reads them
 from shepherdctl.output.formats import loop_name
-from shepherdctl.output.live_view import FAULTS, finish, watch
+from shepherdctl.output.live_view import FAULTS, finish, live_view, watch
 from shepherdctl.output.printing import note
+from shepherdctl.output.verdict import conclude, print_summary
 from simulator.providers import machine_source
 
 if TYPE_CHECKING:
@@ -40,9 +34,9 @@ Try next:
 
 def demo(
     machines: Annotated[int, typer.Option(min=3, max=50, help="Machines to create.")] = 10,
-    provider: Provider = "equinix",
-    speed: Speed = 60,
-    seed: Seed = 0,
+    provider: SimulatedProviderOption = "equinix",
+    speed: SpeedOption = 60,
+    seed: SeedOption = 0,
     console: Annotated[
         bool, typer.Option("--console", help="Open the fleet in a browser, and keep it until Ctrl-C.")
     ] = False,

@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from shepherdctl.commands.simulation.environment_commands import (
-    Provider,
-    Seed,
-    Speed,
-    conclude,
-    live_view,
-    print_summary,
-)
-from shepherdctl.output.live_view import finish, watch
+from shepherdctl.options import SeedOption, SimulatedProviderOption, SpeedOption  # noqa: TC001 - typer reads them
+from shepherdctl.output.live_view import finish, live_view, watch
 from shepherdctl.output.printing import Form, Output, counted
+from shepherdctl.output.verdict import conclude, print_summary
 from simulator.providers import machine_source
 
 if TYPE_CHECKING:
@@ -33,7 +27,7 @@ _RELAYED_SECONDS = 240
 
 def simulate(
     machines: Annotated[int, typer.Option(min=1, max=100_000, help="Machines at the provider.")] = 20,
-    provider: Provider = "equinix",
+    provider: SimulatedProviderOption = "equinix",
     minutes: Annotated[float, typer.Option(min=1, help="Minutes of fleet time to simulate.")] = 60,
     relays: Annotated[
         int, typer.Option(min=0, max=26, help="Number of relays; each serves all machines of one location.")
@@ -46,8 +40,8 @@ def simulate(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="File with the faults to inject: see docs/simulator.md."),
     ] = None,
-    speed: Speed = 60,
-    seed: Seed = 0,
+    speed: SpeedOption = 60,
+    seed: SeedOption = 0,
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep the fleet running until Ctrl-C, for shepherdctl in a second shell.")
     ] = False,

@@ -13,7 +13,7 @@ from shepherd_core.settings.effective import GIVEN, effective
 from shepherd_core.settings.keys import tables
 from shepherd_core.settings.providers import PROVIDERS
 
-from shepherdctl.commands.settings import stored_settings
+from shepherdctl.deployment import stored_settings
 from tests.support.command_line import CommandLine, without_styles
 
 UNHASHED = (

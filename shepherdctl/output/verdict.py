@@ -1,28 +1,15 @@
-"""Shared by the commands on simulated environments: options, the live view, the summary and the verdict."""
+"""The summary and the verdict at the end of a simulation."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
-from rich.live import Live
-
-from shepherdctl.output.live_view import LiveView
-from simulator.providers import SimulatedProvider
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
-
-Provider = Annotated[SimulatedProvider, typer.Option(help="The provider of the machines; all of them are simulated.")]
-Speed = Annotated[float, typer.Option(min=1, max=120, help="Minutes of fleet time that pass in a minute.")]
-Seed = Annotated[int, typer.Option(help="Seed of the random choices: ids, and which events are delivered twice.")]
-
-
-def live_view(console: Console) -> LiveView:
-    """Return the view of an environment: with a table, if *console* is a terminal."""
-    return LiveView(console, Live(console=console, refresh_per_second=4) if console.is_terminal else None)
 
 
 def print_summary(console: Console, summary: dict[str, object]) -> None:

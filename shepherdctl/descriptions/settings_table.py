@@ -1,7 +1,7 @@
 """
 The table of all settings in the docs.
 
-``python -m shepherdctl.commands.settings.settings_table FILE`` writes the table again, between its
+``python -m shepherdctl.descriptions.settings_table FILE`` writes the table again, between its
 marks in FILE (``make settings``).
 """
 
@@ -17,7 +17,7 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.shared import ProviderChoice
 from shepherd_core.settings.keys import BMDB, TOP, bounds, path, readers, tables
 
-from shepherdctl.commands.settings.blank_document import as_toml, at_top, function_name
+from shepherdctl.descriptions.blank_document import as_toml, at_top, function_name
 
 BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
