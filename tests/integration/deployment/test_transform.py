@@ -279,7 +279,7 @@ def test_the_function_refuses_a_client_that_does_not_know_the_path(endpoints: st
 
 
 def test_only_requests_of_agents_and_relays_pass_the_http_api() -> None:
-    """The world may call it, and only who knows the stack's id."""
+    """Anyone may call it; only those who know the id of the stack get an answer."""
     stack = deployed(**HTTP_API)
     (api,) = stack.of_type("AWS::ApiGatewayV2::Api").values()
     assert (api["ProtocolType"], api.keys() & {"Body", "Target", "RouteKey", "CorsConfiguration"}) == ("HTTP", set())

@@ -93,7 +93,7 @@ class _Overheard:
 
 
 @dataclass
-class World:
+class InitializerSetup:
     """Machines that the BMDB has and a list provides."""
 
     fleet: Fleet
@@ -194,8 +194,8 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[World]:
-    """Return a world without machines."""
+def env(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[InitializerSetup]:
+    """Return an environment without machines."""
     private_key = ssh_keys.generate()
     heard: set[str] = set()
     environment = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
@@ -209,7 +209,7 @@ def world(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[World]:
         key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
         sound = tmp_path / "sound"
         sound.write_text(SOUND)
-        yield World(fleet, client, key, dialer, endpoint, heard, agent, sound)
+        yield InitializerSetup(fleet, client, key, dialer, endpoint, heard, agent, sound)
         assert not dialer.open
 
 
@@ -228,71 +228,71 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 # --- the normal case ---
 
 
-def test_an_agent_is_started_and_its_key_recorded(world: World) -> None:
+def test_an_agent_is_started_and_its_key_recorded(env: InitializerSetup) -> None:
     """This is the takeover: the agent runs, reports for this machine, and is known by the key that it answered."""
-    machine_id, name = world.machine()
-    assert world.run(agent=world.agent)[Metric.FINISHED] == 1
-    (answer,) = world.dialer.answers
-    shown = world.show(machine_id)
+    machine_id, name = env.machine()
+    assert env.run(agent=env.agent)[Metric.FINISHED] == 1
+    (answer,) = env.dialer.answers
+    shown = env.show(machine_id)
     success = TakeoverResponse.FromString(answer).success
     assert shown["agent_public_key"] == success.key.hex()
     assert len(success.response_key) == 32
-    assert world.fleet.sql("SELECT agent_response_key FROM machine_agent_started") == [[success.response_key]]
+    assert env.fleet.sql("SELECT agent_response_key FROM machine_agent_started") == [[success.response_key]]
     assert success.response_key.hex() not in str(shown)
     assert shown["agent_started_at"] is not None
-    assert world.fleet.events(machine_id) == ["Started", "Finished"]
-    assert len(world.pool.agents(name)) == 1
-    eventually(lambda: world.heard == {str(machine_id)})
+    assert env.fleet.events(machine_id) == ["Started", "Finished"]
+    assert len(env.pool.agents(name)) == 1
+    eventually(lambda: env.heard == {str(machine_id)})
 
 
-def test_an_agent_learns_the_keys_for_installations_and_the_time(world: World) -> None:
+def test_an_agent_learns_the_keys_for_installations_and_the_time(env: InitializerSetup) -> None:
     """Over SSH, from us: neither its endpoint nor its machine's clock is to be believed."""
-    world.machine()
+    env.machine()
     before = time.time_ns() // 1_000_000
-    world.run(agent=world.agent, keys=[PUBLIC])
-    (answer,) = world.dialer.answers
+    env.run(agent=env.agent, keys=[PUBLIC])
+    (answer,) = env.dialer.answers
     learnt = TakeoverResponse.FromString(answer).success.init_message
     assert list(learnt.installation_key) == [PUBLIC]
     assert before <= learnt.time <= time.time_ns() // 1_000_000
 
 
-def test_many_machines_get_their_agents_at_once(world: World) -> None:
+def test_many_machines_get_their_agents_at_once(env: InitializerSetup) -> None:
     """Each gets one of its own, with a key of its own."""
-    machines = [world.machine() for _ in range(4)]
-    assert world.run(agent=world.agent)[Metric.FINISHED] == 4
-    assert len({world.show(machine_id)["agent_public_key"] for machine_id, _ in machines}) == 4
-    answers = [TakeoverResponse.FromString(answer).success for answer in world.dialer.answers]
+    machines = [env.machine() for _ in range(4)]
+    assert env.run(agent=env.agent)[Metric.FINISHED] == 4
+    assert len({env.show(machine_id)["agent_public_key"] for machine_id, _ in machines}) == 4
+    answers = [TakeoverResponse.FromString(answer).success for answer in env.dialer.answers]
     assert {answer.init_message.machine_id: answer.key.hex() for answer in answers} == {
-        str(machine_id): world.show(machine_id)["agent_public_key"] for machine_id, _ in machines
+        str(machine_id): env.show(machine_id)["agent_public_key"] for machine_id, _ in machines
     }
 
 
-def test_an_agent_that_is_there_already_is_not_uploaded_again(world: World) -> None:
+def test_an_agent_that_is_there_already_is_not_uploaded_again(env: InitializerSetup) -> None:
     """It may be a hundred megabytes. The new agent replaces the old one, and its key the old key."""
-    machine_id, name = world.machine()
-    world.run(agent=world.agent)
-    first_key, file = world.show(machine_id)["agent_public_key"], (world.pool.disk(name) / "root/agent").stat()
-    world.lose_agent(machine_id)
-    assert world.run(agent=world.agent)[Metric.FINISHED] == 1
-    assert (world.pool.disk(name) / "root/agent").stat() == file
-    assert world.show(machine_id)["agent_public_key"] not in {None, first_key}
-    assert len(world.pool.agents(name)) == 1
+    machine_id, name = env.machine()
+    env.run(agent=env.agent)
+    first_key, file = env.show(machine_id)["agent_public_key"], (env.pool.disk(name) / "root/agent").stat()
+    env.lose_agent(machine_id)
+    assert env.run(agent=env.agent)[Metric.FINISHED] == 1
+    assert (env.pool.disk(name) / "root/agent").stat() == file
+    assert env.show(machine_id)["agent_public_key"] not in {None, first_key}
+    assert len(env.pool.agents(name)) == 1
 
 
-def test_another_agent_is_uploaded(world: World, script: Callable[[str], Path]) -> None:
+def test_another_agent_is_uploaded(env: InitializerSetup, script: Callable[[str], Path]) -> None:
     """What is there by that name is replaced when it is not the same, byte for byte."""
-    _, name = world.machine()
-    world.run(agent=script("#!/bin/sh\nexit 3\n"))
-    world.fleet.pass_time(HOUR)
-    assert world.run(agent=world.agent)[Metric.FINISHED] == 1
-    assert (world.pool.disk(name) / "root/agent").read_bytes() == world.agent.read_bytes()
+    _, name = env.machine()
+    env.run(agent=script("#!/bin/sh\nexit 3\n"))
+    env.fleet.pass_time(HOUR)
+    assert env.run(agent=env.agent)[Metric.FINISHED] == 1
+    assert (env.pool.disk(name) / "root/agent").read_bytes() == env.agent.read_bytes()
 
 
-def test_warnings_of_the_agent_are_logged(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_the_agent_are_logged(env: InitializerSetup, capsys: pytest.CaptureFixture[str]) -> None:
     """An operator should not have to log in to the machine for it."""
-    machine_id, _ = world.machine()
-    world.ca_certificate = b"of no use over plain HTTP"
-    world.run(agent=world.agent)
+    machine_id, _ = env.machine()
+    env.ca_certificate = b"of no use over plain HTTP"
+    env.run(agent=env.agent)
     (line,) = log_lines(capsys)
     assert (line["level"], line["machine_id"]) == ("WARNING", str(machine_id))
     assert line["warnings"] == ["the ca_certificate is not used, because the endpoint is plain HTTP"]
@@ -301,70 +301,70 @@ def test_warnings_of_the_agent_are_logged(world: World, capsys: pytest.CaptureFi
 # --- host keys ---
 
 
-def test_the_host_key_of_the_first_contact_is_pinned(world: World) -> None:
+def test_the_host_key_of_the_first_contact_is_pinned(env: InitializerSetup) -> None:
     """From then on no other machine can pose as it."""
-    machine_id, name = world.machine()
-    world.run()
-    assert world.show(machine_id)["host_key"] == world.host_key(name)
+    machine_id, name = env.machine()
+    env.run()
+    assert env.show(machine_id)["host_key"] == env.host_key(name)
 
 
-def test_a_changed_host_key_fails_until_an_operator_clears_it(world: World) -> None:
+def test_a_changed_host_key_fails_until_an_operator_clears_it(env: InitializerSetup) -> None:
     """It is another machine, or somebody in between; nothing is run there, and nothing is pinned anew."""
-    machine_id, name = world.machine()
-    world.run()
-    pinned, runs = world.show(machine_id)["host_key"], world.pool.runs(name)
-    world.pool.change_host_key(name)
-    world.lose_agent(machine_id)
-    assert world.run()[Metric.FAILED] == 1
-    assert world.cause(machine_id).startswith("SshHostKeyChanged: ")
-    assert world.pool.runs(name) == runs
-    assert world.show(machine_id)["host_key"] == pinned
+    machine_id, name = env.machine()
+    env.run()
+    pinned, runs = env.show(machine_id)["host_key"], env.pool.runs(name)
+    env.pool.change_host_key(name)
+    env.lose_agent(machine_id)
+    assert env.run()[Metric.FAILED] == 1
+    assert env.cause(machine_id).startswith("SshHostKeyChanged: ")
+    assert env.pool.runs(name) == runs
+    assert env.show(machine_id)["host_key"] == pinned
 
-    assert host_keys.forget_host_key(world.fleet.connection, machine_id, "reinstalled")
-    world.fleet.pass_time(HOUR)
-    assert world.run()[Metric.FINISHED] == 1
-    assert world.show(machine_id)["host_key"] not in {None, pinned}
+    assert host_keys.forget_host_key(env.fleet.connection, machine_id, "reinstalled")
+    env.fleet.pass_time(HOUR)
+    assert env.run()[Metric.FINISHED] == 1
+    assert env.show(machine_id)["host_key"] not in {None, pinned}
 
 
-def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(world: World) -> None:
+def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(env: InitializerSetup) -> None:
     """A reinstall drops the pin. If the provider knows the key, no first contact has to be trusted."""
-    machine_id, name = world.machine()
-    world.run()
-    known = world.show(machine_id)["host_key"]
-    assert host_keys.forget_host_key(world.fleet.connection, machine_id, "reinstalled")
-    world.lose_agent(machine_id)
-    provider = _Knowing(StaticProvider(lambda: json.dumps(world.entries).encode()), known)
-    world.pool.change_host_key(name)
-    assert world.run(provider=provider)[Metric.FAILED] == 1
-    assert world.cause(machine_id).startswith("SshHostKeyChanged: ")
-    assert world.show(machine_id)["host_key"] is None
+    machine_id, name = env.machine()
+    env.run()
+    known = env.show(machine_id)["host_key"]
+    assert host_keys.forget_host_key(env.fleet.connection, machine_id, "reinstalled")
+    env.lose_agent(machine_id)
+    provider = _Knowing(StaticProvider(lambda: json.dumps(env.entries).encode()), known)
+    env.pool.change_host_key(name)
+    assert env.run(provider=provider)[Metric.FAILED] == 1
+    assert env.cause(machine_id).startswith("SshHostKeyChanged: ")
+    assert env.show(machine_id)["host_key"] is None
 
 
-def test_a_machine_whose_host_key_must_be_known_is_not_contacted_before(world: World) -> None:
+def test_a_machine_whose_host_key_must_be_known_is_not_contacted_before(env: InitializerSetup) -> None:
     """Another machine that answers at its address would get the agent and what belongs to this one."""
-    machine_id, name = world.machine()
-    assert world.run(require_known_host_key=True)[Metric.FAILED] == 1
-    assert world.cause(machine_id).startswith("HostKeyUnknown: ")
-    assert f"machine pin-host-key {machine_id} KEY" in world.cause(machine_id)
-    assert world.pool.runs(name) == 0
-    assert world.fleet.sql("SELECT fault FROM work_backoff") == [["access"]]  # which no reboot mends
-    key = world.host_key(name)
-    host_keys.pin_host_key(world.fleet.connection, machine_id, key, reason="read on its console")
-    world.fleet.pass_time(HOUR)
-    assert world.run(require_known_host_key=True)[Metric.FINISHED] == 1
-    assert (world.show(machine_id)["host_key"], world.show(machine_id)["host_key_origin"]) == (key, "Operator")
+    machine_id, name = env.machine()
+    assert env.run(require_known_host_key=True)[Metric.FAILED] == 1
+    assert env.cause(machine_id).startswith("HostKeyUnknown: ")
+    assert f"machine pin-host-key {machine_id} KEY" in env.cause(machine_id)
+    assert env.pool.runs(name) == 0
+    assert env.fleet.sql("SELECT fault FROM work_backoff") == [["access"]]  # which no reboot mends
+    key = env.host_key(name)
+    host_keys.pin_host_key(env.fleet.connection, machine_id, key, reason="read on its console")
+    env.fleet.pass_time(HOUR)
+    assert env.run(require_known_host_key=True)[Metric.FINISHED] == 1
+    assert (env.show(machine_id)["host_key"], env.show(machine_id)["host_key_origin"]) == (key, "Operator")
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_where_a_host_key_is_from_is_recorded(world: World, known: bool) -> None:
+def test_where_a_host_key_is_from_is_recorded(env: InitializerSetup, known: bool) -> None:
     """A key that was trusted at first sight deserves another look; one that the provider named does not."""
-    machine_id, name = world.machine()
+    machine_id, name = env.machine()
     provider = None
     if known:
-        key = world.host_key(name)
-        provider = _Knowing(StaticProvider(lambda: json.dumps(world.entries).encode()), key)
-    assert world.run(provider=provider, require_known_host_key=known)[Metric.FINISHED] == 1
-    assert world.show(machine_id)["host_key_origin"] == ("Provider" if known else "FirstContact")
+        key = env.host_key(name)
+        provider = _Knowing(StaticProvider(lambda: json.dumps(env.entries).encode()), key)
+    assert env.run(provider=provider, require_known_host_key=known)[Metric.FINISHED] == 1
+    assert env.show(machine_id)["host_key_origin"] == ("Provider" if known else "FirstContact")
 
 
 class _Knowing(Edge):
@@ -382,28 +382,28 @@ class _Knowing(Edge):
 # --- failures ---
 
 
-def test_every_failure_of_ssh_is_recorded_by_name(world: World) -> None:
+def test_every_failure_of_ssh_is_recorded_by_name(env: InitializerSetup) -> None:
     """The cause decides whether to look at the machine, its disk, its key or the network; the others go on."""
     harms: dict[str, Callable[[str], None]] = {
-        "SshRefused": world.pool.power_off,
-        "SshAuthenticationFailed": world.pool.refuse_logins,
-        "SshUploadFailed": world.pool.fill_disk,
+        "SshRefused": env.pool.power_off,
+        "SshAuthenticationFailed": env.pool.refuse_logins,
+        "SshUploadFailed": env.pool.fill_disk,
         "Finished": lambda _: None,
     }
     machines = {}
     for cause, harm in harms.items():
-        machines[cause], name = world.machine()
+        machines[cause], name = env.machine()
         harm(name)
-    counts = world.run()
+    counts = env.run()
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 3)
-    machines["SshTimedOut"], name = world.machine()
-    world.pool.hang(name)
-    assert world.run(machine_seconds=2)[Metric.FAILED] == 1  # apart: for the others no time is too long
-    assert {cause: world.cause(machine_id).split(":")[0] for cause, machine_id in machines.items()} == {
+    machines["SshTimedOut"], name = env.machine()
+    env.pool.hang(name)
+    assert env.run(machine_seconds=2)[Metric.FAILED] == 1  # apart: for the others no time is too long
+    assert {cause: env.cause(machine_id).split(":")[0] for cause, machine_id in machines.items()} == {
         cause: cause for cause in machines
     }
     for cause, machine_id in machines.items():
-        assert (world.show(machine_id)["agent_started_at"] is not None) == (cause == "Finished")
+        assert (env.show(machine_id)["agent_started_at"] is not None) == (cause == "Finished")
 
 
 @pytest.mark.parametrize(
@@ -417,30 +417,32 @@ def test_every_failure_of_ssh_is_recorded_by_name(world: World) -> None:
     ids=["exit status", "no answer of ours", "error", "key too short"],
 )
 def test_every_failure_of_an_agent_is_recorded_by_name(
-    world: World, script: Callable[[str], Path], cause: str, text: str
+    env: InitializerSetup, script: Callable[[str], Path], cause: str, text: str
 ) -> None:
     """Nothing but a full and correct answer counts as a started agent, or pins a host key."""
-    machine_id, name = world.machine()
-    assert world.run(agent=script(text))[Metric.FAILED] == 1
-    assert world.cause(machine_id).startswith(f"{cause}: ")
-    assert world.fleet.facts(machine_id) == set()
-    assert world.pool.runs(name) == 1
+    machine_id, name = env.machine()
+    assert env.run(agent=script(text))[Metric.FAILED] == 1
+    assert env.cause(machine_id).startswith(f"{cause}: ")
+    assert env.fleet.facts(machine_id) == set()
+    assert env.pool.runs(name) == 1
 
 
-def test_an_agent_has_less_time_to_answer_than_a_machine_in_all(world: World, script: Callable[[str], Path]) -> None:
+def test_an_agent_has_less_time_to_answer_than_a_machine_in_all(
+    env: InitializerSetup, script: Callable[[str], Path]
+) -> None:
     """The upload may take minutes; an agent that has not answered in one never will."""
-    machine_id, _ = world.machine()
-    assert world.run(agent=script("#!/bin/sh\nsleep 1000\n"), answer_seconds=0.5)[Metric.FAILED] == 1
-    assert re.fullmatch(r"SshTimedOut: running /root/agent at .* took longer than 0\.\d+ s", world.cause(machine_id))
-    assert world.fleet.facts(machine_id) == set()
+    machine_id, _ = env.machine()
+    assert env.run(agent=script("#!/bin/sh\nsleep 1000\n"), answer_seconds=0.5)[Metric.FAILED] == 1
+    assert re.fullmatch(r"SshTimedOut: running /root/agent at .* took longer than 0\.\d+ s", env.cause(machine_id))
+    assert env.fleet.facts(machine_id) == set()
 
 
 def test_the_last_words_of_an_agent_that_failed_are_logged(
-    world: World, script: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    env: InitializerSetup, script: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are the only trace of what went wrong on the machine."""
-    machine_id, _ = world.machine()
-    world.run(agent=script("#!/bin/sh\necho no room for me >&2\necho hello\n"))
+    machine_id, _ = env.machine()
+    env.run(agent=script("#!/bin/sh\necho no room for me >&2\necho hello\n"))
     logged = log_lines(capsys)
     assert [line["notes"] for line in logged if line["message"] == "takeover failed"] == [
         ["standard error of the agent: no room for me"]
@@ -449,20 +451,20 @@ def test_the_last_words_of_an_agent_that_failed_are_logged(
 
 
 def test_a_machine_that_goes_down_in_the_middle_is_recorded_as_down(
-    world: World, script: Callable[[str], Path]
+    env: InitializerSetup, script: Callable[[str], Path]
 ) -> None:
     """It is no refusal, and no time was used up."""
-    machine_id, name = world.machine()
+    machine_id, name = env.machine()
 
     def pull_the_plug() -> None:
-        eventually(lambda: world.pool.runs(name))
-        world.pool.power_off(name)
+        eventually(lambda: env.pool.runs(name))
+        env.pool.power_off(name)
 
     with ThreadPoolExecutor(1) as pool:
         pulled = pool.submit(pull_the_plug)
-        world.run(agent=script("#!/bin/sh\nsleep 1000\n"))
+        env.run(agent=script("#!/bin/sh\nsleep 1000\n"))
         pulled.result()
-    assert world.cause(machine_id).startswith("SshConnectionLost: ")
+    assert env.cause(machine_id).startswith("SshConnectionLost: ")
 
 
 class OneAnswer:
@@ -493,19 +495,21 @@ class OneAnswer:
     ],
     ids=["no address", "unavailable", "refused", "unknown"],
 )
-def test_a_machine_without_a_known_address_fails(world: World, answer: ShepherdError | Machine, cause: str) -> None:
+def test_a_machine_without_a_known_address_fails(
+    env: InitializerSetup, answer: ShepherdError | Machine, cause: str
+) -> None:
     """A machine that is still being made has no address for a while; it is tried again later."""
-    machine_id, name = world.machine()
-    assert world.run(provider=OneAnswer(answer))[Metric.FAILED] == 1
-    assert world.cause(machine_id) == cause
-    assert world.fleet.facts(machine_id) == set()
-    assert world.pool.runs(name) == 0
+    machine_id, name = env.machine()
+    assert env.run(provider=OneAnswer(answer))[Metric.FAILED] == 1
+    assert env.cause(machine_id) == cause
+    assert env.fleet.facts(machine_id) == set()
+    assert env.pool.runs(name) == 0
 
 
-def test_without_an_agent_to_start_no_machine_is_blamed(world: World) -> None:
+def test_without_an_agent_to_start_no_machine_is_blamed(env: InitializerSetup) -> None:
     """With a wrong bucket name, the whole fleet would back off and take hours to come back."""
-    machine_id, _ = world.machine()
+    machine_id, _ = env.machine()
     with pytest.raises(SourceMissing):
-        world.run(agent=Path("/no/such/agent"))
-    assert world.fleet.events(machine_id) == ["Started", "Canceled"]
-    assert world.run()[Metric.FINISHED] == 1
+        env.run(agent=Path("/no/such/agent"))
+    assert env.fleet.events(machine_id) == ["Started", "Canceled"]
+    assert env.run()[Metric.FINISHED] == 1

@@ -1,13 +1,21 @@
-"""The environment of the Recoverer's tests: machines of the BMDB, and a provider that has them all."""
+"""The environments of the Recoverer's tests: machines of the BMDB, and a provider that has them all."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.machine import ProviderId
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.machine import SshTimedOut
+from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.remediation import QUARANTINE, REBOOT, Step, StepKind, Timeouts, provider_steps
 from shepherd_core.loops import runner
+from shepherd_core.loops.dry_run import DryRun, dry_run
 from shepherd_core.loops.look import Look
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
@@ -15,15 +23,20 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.support import defaults
-from tests.support.bmdb.fleet import PROVIDER, Fleet
+from tests.support.agents.heartbeats import record_heartbeat
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.providers.fake_provider import FakeSteps
 
 MINUTE = 60
+TICK_MINUTES = 4
+"""Between two runs; after a longer time there would be a gap between snapshots."""
 TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
 
 
 class RecoveryEnvironment:
-    """A Recoverer with the default policy and limits, unless the test changes them."""
+    """A Recoverer with the default policy and limits, unless the test changes them, and its fleet."""
+
+    name = PROVIDER
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         self.fleet = fleet
@@ -34,6 +47,8 @@ class RecoveryEnvironment:
         self.takes: dict[StepKind, Callable[[ProviderId, Deadline], None]] = {}
         """How steps are taken for which the provider is not asked."""
         self.limits = defaults.LIMITS
+        self.reporting: list[UUID] = []
+        """The machines that report in each tick."""
         self.look: Look | None = None
         """With which the Recoverer looks at machines."""
 
@@ -62,10 +77,85 @@ class RecoveryEnvironment:
         """Run one invocation."""
         return runner.run(
             self.loop,
-            PROVIDER,
+            self.name,
             connection or self.fleet.connection,
             self.clock,
             RunLimits(concurrency, 60, 60),
             deadline=Deadline(self.clock, 600),
             runtime_info="a test",
         )
+
+    def dry_run(self) -> DryRun:
+        """Return what an invocation would do."""
+        return dry_run(self.loop, self.name, self.fleet.connection, self.clock, RunLimits(10, 60, 60))
+
+    def tick(self) -> dict[Metric, float]:
+        """Let a minute pass in which those that report do, and run one invocation."""
+        self.fleet.pass_time(MINUTE)
+        self.fleet.report(self.reporting)
+        return self.run()
+
+    def wait(self, minutes: int) -> None:
+        """Let time pass with an invocation each four minutes."""
+        for _ in range(minutes // TICK_MINUTES):
+            self.fleet.pass_time((TICK_MINUTES - 1) * MINUTE)
+            self.tick()
+
+    def add_reporting(self, count: int, location: str | None = None) -> None:
+        """Add machines that report, and go on with it."""
+        self.reporting += self.fleet.machines(count, started_ago=3 * HOUR, reported_ago=0, location=location)
+
+    def add_unhealthy(self, count: int, location: str | None = None) -> list[UUID]:
+        """Add machines that have been unhealthy for so long that they are due."""
+        return self.fleet.machines(count, started_ago=3 * HOUR, reported_ago=HOUR, location=location)
+
+    def add_never_reported(self, count: int) -> list[UUID]:
+        """Add machines whose agents were started long ago and never reported."""
+        return self.fleet.machines(count, started_ago=HOUR)
+
+    def suspended(self) -> dict[str, str]:
+        """Return where recovery is suspended now, and why."""
+        found = suspension.suspensions(self.fleet.connection)
+        return {each["location"]: each["reason"] for each in found if each["ended_at"] is None}
+
+    def provider_id(self, machine_id: UUID) -> str:
+        """Return what the provider calls the machine."""
+        return str(lookup.show_machine(self.fleet.connection, machine_id)["provider_id"])
+
+
+class OneMachine(RecoveryEnvironment):
+    """An unhealthy machine, and one that reports, without which recovery would be suspended."""
+
+    host_key: str | None = "ssh-ed25519 AAAA"
+    """What the machine shows when its agent is started."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
+        super().__init__(fleet, clock)
+        self.healthy = fleet.reporting_machine()
+        self.machine = fleet.unhealthy_machine()
+
+    def watch(self, minutes: float, every: float = TICK_MINUTES) -> None:
+        """
+        Let time pass; the other machine reports and the Recoverer runs on its schedule. It ends with a run.
+
+        *every* so many minutes, if nothing new is to be found between two runs.
+        """
+        while minutes > 0:
+            self.fleet.pass_time(min(minutes, every) * MINUTE)
+            record_heartbeat(self.fleet.connection, self.healthy)
+            if every > TICK_MINUTES:  # else this was a gap, and recovery would wait
+                self.fleet.sql("UPDATE recovery_snapshots SET taken_at = now()")
+            self.run()
+            minutes -= every
+
+    def start_agent(self, *, fails: bool = False, error: ShepherdError | None = None) -> bool:
+        """Do the Initializer's work on the machine; False: it is not due for that."""
+        session = self.fleet.open_session()
+        found = [held for held in claimed(session, Process.AGENT_START) if held.machine_id == self.machine]
+        if found and (fails or error):
+            error = error or SshTimedOut("no answer")
+            work.fail(session, {found[0]: Failure(f"{type(error).__name__}: {error}", 300, fault=error.fault)})
+        elif found:
+            work.finish_agent_start(session, {found[0]: AgentStarted(bytes(32), self.host_key)})
+        session.close()
+        return bool(found)

@@ -793,7 +793,7 @@ def test_assimilation_takes_unknown_machines_in(fleet: Fleet, api: EquinixApi, e
 def test_nothing_is_provisioned_while_that_is_paused(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, on_hold: dict[str, Any]
 ) -> None:
-    """Operators stop the world with one command; it says why, and ends by itself if it was made so."""
+    """Operators stop all loops with one command; the pause says why, and ends by itself if it has a time."""
     pauses.pause(fleet.connection, owner="me", reason="migration", seconds=100, **on_hold)
     assert run(edge) == {}
     assert api.calls.total() == 0

@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import explain, suspension
 from shepherd_core.bmdb.recovery.explain import Block
 from shepherd_core.domain.errors.bmdb import SessionExpired
@@ -16,14 +15,13 @@ from shepherd_core.telemetry import Metric
 
 from tests.chaos.sample import SEED, drawn
 from tests.conftest import ManualClock
-from tests.integration.loops.recovery.test_suspension import World
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.recovery import MINUTE, TIMEOUTS
+from tests.support.bmdb.recovery import MINUTE, TIMEOUTS, RecoveryEnvironment
 
 REPORTING = 12
 
-# Seconds between one look and the next, again and again; and the look at which a machine is recovered that is heard for
-# the last time at the look before the first.
+# Seconds between snapshots, again and again; and the number of the snapshot at which a machine is recovered that sends
+# its last heartbeat just before the schedule begins.
 SCHEDULES: dict[str, tuple[Sequence[float], int]] = {
     "1 min": ([60], 10),
     "1 min, early and late": ([45, 75, 59, 61], 10),
@@ -46,15 +44,15 @@ SCHEDULES: dict[str, tuple[Sequence[float], int]] = {
 OUTAGES: dict[float, float] = {4 * MINUTE: 200, 9 * MINUTE: 330, 28 * MINUTE: 330, 2 * HOUR: 330}
 
 
-class Schedule(World):
-    """A world in which agents report at every look, unless somebody keeps them from it."""
+class Schedule(RecoveryEnvironment):
+    """Agents report at every snapshot, unless the test keeps them from it."""
 
     def begin_anew(self) -> None:
-        """Let there be machines that report, and somebody have looked."""
+        """Let there be machines that report, and a snapshot of them."""
         self.fleet.empty()
         self.provider.reboots.clear()
         self.reporting.clear()
-        self.sound(REPORTING)
+        self.add_reporting(REPORTING)
         self.run()
 
     def pass_time(self, seconds: float, *, but: Iterable[UUID] = ()) -> None:
@@ -68,9 +66,9 @@ class Schedule(World):
 
     def rebooted(self, machine: UUID) -> bool:
         """Return whether the provider was asked to reboot it."""
-        return lookup.show_machine(self.fleet.connection, machine)["provider_id"] in self.provider.reboots
+        return self.provider_id(machine) in self.provider.reboots
 
-    def looks_until_rebooted(self, machine: UUID, gaps: Iterable[float]) -> int:
+    def ticks_until_rebooted(self, machine: UUID, gaps: Iterable[float]) -> int:
         """Return the number of the invocation that rebooted it, or 0."""
         for number, gap in enumerate(gaps, 1):
             self.pass_time(gap)
@@ -84,8 +82,8 @@ class Schedule(World):
         last, now = self.reporting[0], 0.0
         for time in accumulate(gaps):
             if began <= time < began + lasted:
-                continue  # nobody looks, and nobody is heard
-            if now < began < time:  # all were heard until then
+                continue  # no snapshots and no heartbeats
+            if now < began < time:  # all report until then
                 self.pass_time(began - now)
                 now = began
             self.pass_time(time - now, but=[last] if began <= time < began + lasted + late else [])
@@ -94,52 +92,50 @@ class Schedule(World):
 
 
 @pytest.fixture
-def world(fleet: Fleet, clock: ManualClock) -> Schedule:
-    """Return a world in which machines report, and somebody has looked."""
-    world = Schedule(fleet, clock)
-    world.begin_anew()
-    return world
+def env(fleet: Fleet, clock: ManualClock) -> Schedule:
+    """Return an environment in which machines report, with a snapshot of them."""
+    env = Schedule(fleet, clock)
+    env.begin_anew()
+    return env
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_machine_unhealthy_for_long_is_recovered_at_the_next_snapshot(world: Schedule, name: str) -> None:
+def test_a_machine_unhealthy_for_long_is_recovered_at_the_next_snapshot(env: Schedule, name: str) -> None:
     """On any schedule: the last snapshot had already found it unhealthy."""
     gaps, _ = SCHEDULES[name]
-    lost = world.fleet.unhealthy_machine(2 * HOUR)
-    assert world.looks_until_rebooted(lost, islice(cycle(gaps), 24)) == 1
+    lost = env.fleet.unhealthy_machine(2 * HOUR)
+    assert env.ticks_until_rebooted(lost, islice(cycle(gaps), 24)) == 1
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_machine_that_becomes_unhealthy_is_recovered_after_a_few_snapshots(world: Schedule, name: str) -> None:
-    """Up to a look every five minutes after the time that is configured, else after two or three looks."""
-    gaps, looks = SCHEDULES[name]
-    lost = world.reporting.pop()
-    assert world.looks_until_rebooted(lost, islice(cycle(gaps), 24)) == looks
+def test_a_machine_that_becomes_unhealthy_is_recovered_after_a_few_snapshots(env: Schedule, name: str) -> None:
+    """After the configured timeout with up to five minutes between snapshots, else after two or three snapshots."""
+    gaps, ticks = SCHEDULES[name]
+    lost = env.reporting.pop()
+    assert env.ticks_until_rebooted(lost, islice(cycle(gaps), 24)) == ticks
 
 
-@pytest.mark.parametrize(("before", "after", "looks"), [(60, 1800, 2), (1800, 60, 10)])
-def test_another_schedule_needs_no_time_to_get_used_to(
-    world: Schedule, before: float, after: float, looks: int
-) -> None:
+@pytest.mark.parametrize(("before", "after", "ticks"), [(60, 1800, 2), (1800, 60, 10)])
+def test_another_schedule_needs_no_time_to_get_used_to(env: Schedule, before: float, after: float, ticks: int) -> None:
     """An operator who changes it must not have to know what is remembered of the old one."""
     for _ in range(3):
-        world.pass_time(before)
-        world.run()
-    lost = world.reporting.pop()
-    assert world.looks_until_rebooted(lost, [after] * 24) == looks
+        env.pass_time(before)
+        env.run()
+    lost = env.reporting.pop()
+    assert env.ticks_until_rebooted(lost, [after] * 24) == ticks
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_an_outage_of_the_bmdb_reboots_no_machine_however_late_it_reports(world: Schedule, name: str) -> None:
-    """Neither one that lies wholly between two looks, nor one that some looks fell into; ``make chaos`` has all."""
+def test_an_outage_of_the_bmdb_reboots_no_machine_however_late_it_reports(env: Schedule, name: str) -> None:
+    """Neither one that lies wholly between two snapshots, nor a longer one; ``make chaos`` has all."""
     for lasted in drawn(OUTAGES, name):
         gaps = [*islice(cycle(SCHEDULES[name][0]), 7)]
-        # As soon as a look is over, and so that it ends just before the next one.
+        # As soon as a snapshot is over, and so that it ends just before the next one.
         after = next(time for time in accumulate(cycle(gaps)) if time > lasted + 1)
         for began in drawn([sum(gaps[:3]) + 1, after - lasted - 1], f"{name}, began"):
-            world.suffer([*gaps, *islice(cycle(SCHEDULES[name][0]), 14)], began, lasted, OUTAGES[lasted])
-        assert not world.provider.reboots, f"outage of {lasted} s, seed {SEED}"
-        world.begin_anew()
+            env.suffer([*gaps, *islice(cycle(SCHEDULES[name][0]), 14)], began, lasted, OUTAGES[lasted])
+        assert not env.provider.reboots, f"outage of {lasted} s, seed {SEED}"
+        env.begin_anew()
 
 
 @settings(max_examples=settings().max_examples // 15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -149,39 +145,39 @@ def test_an_outage_of_the_bmdb_reboots_no_machine_however_late_it_reports(world:
     outage=st.sampled_from(sorted(OUTAGES.items())),
 )
 def test_on_any_schedule_unhealthy_machines_alone_are_recovered(
-    world: Schedule, gaps: list[float], began: float, outage: tuple[float, float]
+    env: Schedule, gaps: list[float], began: float, outage: tuple[float, float]
 ) -> None:
     """Random rates, with an outage at a random time."""
-    world.begin_anew()
-    dead = world.reporting.pop()
+    env.begin_anew()
+    dead = env.reporting.pop()
     lasted, late = outage
     end = began + lasted + 2 * max(lasted, *gaps) + 3 * TIMEOUTS.heartbeat_timeout_seconds
     schedule = accumulate(cycle(gaps))
     count = next(number for number, time in enumerate(schedule, 1) if time > end)
-    world.suffer(islice(cycle(gaps), count), began, lasted, late)
-    assert world.rebooted(dead)
-    assert world.provider.reboots.total() == 1
+    env.suffer(islice(cycle(gaps), count), began, lasted, late)
+    assert env.rebooted(dead)
+    assert env.provider.reboots.total() == 1
 
 
-def test_after_an_outage_the_timeout_starts_over_and_failed_machines_recover(world: Schedule) -> None:
+def test_after_an_outage_the_timeout_starts_over_and_failed_machines_recover(env: Schedule) -> None:
     """Heartbeats that the BMDB could not take say nothing about machines; those that never come again do."""
-    lost = world.reporting.pop()
-    world.pass_time(2 * HOUR)
-    assert world.run()[Metric.RECOVERY_SUSPENDED] == 0, "it is no reason to suspend recovery, which nobody could end"
-    assert world.looks_until_rebooted(lost, [MINUTE] * 24) == TIMEOUTS.heartbeat_timeout_seconds // MINUTE
+    lost = env.reporting.pop()
+    env.pass_time(2 * HOUR)
+    assert env.run()[Metric.RECOVERY_SUSPENDED] == 0, "it is no reason to suspend recovery: nothing would end that"
+    assert env.ticks_until_rebooted(lost, [MINUTE] * 24) == TIMEOUTS.heartbeat_timeout_seconds // MINUTE
 
 
-def test_a_fresh_agent_is_given_time_without_gaps_for_its_first_heartbeat(world: Schedule) -> None:
+def test_a_fresh_agent_is_given_time_without_gaps_for_its_first_heartbeat(env: Schedule) -> None:
     """It may have been started just before the BMDB went away."""
-    fresh = world.fleet.started_machine()
-    world.pass_time(2 * HOUR)
-    world.run()
-    looks = world.looks_until_rebooted(fresh, [MINUTE] * 40)
-    assert looks == TIMEOUTS.startup_timeout_seconds // MINUTE
+    fresh = env.fleet.started_machine()
+    env.pass_time(2 * HOUR)
+    env.run()
+    ticks = env.ticks_until_rebooted(fresh, [MINUTE] * 40)
+    assert ticks == TIMEOUTS.startup_timeout_seconds // MINUTE
 
 
 @pytest.mark.parametrize(
-    ("left", "gaps", "looks"),
+    ("left", "gaps", "ticks"),
     [
         (30, [MINUTE], 1),
         (-1, [30 * MINUTE], 1),
@@ -191,93 +187,93 @@ def test_a_fresh_agent_is_given_time_without_gaps_for_its_first_heartbeat(world:
     ids=["every minute", "seldom, overdue before", "seldom", "outage"],
 )
 def test_a_machine_that_did_not_come_back_is_given_the_time_of_an_outage_again(
-    world: Schedule, left: float, gaps: list[float], looks: int
+    env: Schedule, left: float, gaps: list[float], ticks: int
 ) -> None:
-    """Who starts its agent may have been away as well; *left* of its time when somebody looked last."""
-    machine = world.fleet.provided_machine()
-    world.fleet.sql(
+    """The Initializer may have been down as well; *left* is how much of its grace was left at the last snapshot."""
+    machine = env.fleet.provided_machine()
+    env.fleet.sql(
         "INSERT INTO machine_grace VALUES (:id, clock_timestamp() - interval '30 minutes', "
         "clock_timestamp() + :left * interval '1 second')",
         id=machine,
         left=left,
     )
-    world.fleet.sql(
+    env.fleet.sql(
         "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', clock_timestamp(), 'SshRefused: no luck', 300)",
         id=machine,
     )
-    world.fleet.sql("UPDATE machine_due SET not_before = clock_timestamp() WHERE machine_id = :id", id=machine)
-    assert world.looks_until_rebooted(machine, islice(cycle(gaps), 24)) == looks
+    env.fleet.sql("UPDATE machine_due SET not_before = clock_timestamp() WHERE machine_id = :id", id=machine)
+    assert env.ticks_until_rebooted(machine, islice(cycle(gaps), 24)) == ticks
 
 
-def test_a_killed_snapshot_leaves_the_gap_to_the_next_one(world: Schedule) -> None:
+def test_a_killed_snapshot_leaves_the_gap_to_the_next_one(env: Schedule) -> None:
     """The gap is recorded by the snapshot itself, before a later one uses it."""
-    (late, *_) = world.reporting
-    world.pass_time(HOUR, but=[late])
-    dead = world.fleet.open_session()
+    (late, *_) = env.reporting
+    env.pass_time(HOUR, but=[late])
+    dead = env.fleet.open_session()
     suspension.take_health_snapshot(dead, PROVIDER)
-    world.fleet.expire(dead)
-    world.pass_time(MINUTE, but=[late])
-    gaps = world.fleet.sql("SELECT extract(epoch FROM ended_at - began_at)::float8 FROM recovery_gaps_until_now")
+    env.fleet.expire(dead)
+    env.pass_time(MINUTE, but=[late])
+    gaps = env.fleet.sql("SELECT extract(epoch FROM ended_at - began_at)::float8 FROM recovery_gaps_until_now")
     assert [round(seconds / MINUTE) for (seconds,) in gaps] == [60, 1]
-    world.run()
-    assert not world.rebooted(late)
+    env.run()
+    assert not env.rebooted(late)
     with pytest.raises(SessionExpired):
         suspension.take_health_snapshot(dead, PROVIDER)
 
 
-def test_concurrent_and_repeated_snapshots_do_not_shorten_a_gap(world: Schedule) -> None:
+def test_concurrent_and_repeated_snapshots_do_not_shorten_a_gap(env: Schedule) -> None:
     """An operator may run the loop by hand, and Lambda twice."""
-    late, lost, *_ = world.reporting
-    world.reporting.remove(lost)
-    world.pass_time(30 * MINUTE, but=[late])
+    late, lost, *_ = env.reporting
+    env.reporting.remove(lost)
+    env.pass_time(30 * MINUTE, but=[late])
     for _ in range(7):
-        world.run()
-        world.pass_time(20, but=[late])
-    world.pass_time(MINUTE)
-    world.run()
-    assert not world.provider.reboots
-    assert world.looks_until_rebooted(lost, [30 * MINUTE] * 3) == 1
+        env.run()
+        env.pass_time(20, but=[late])
+    env.pass_time(MINUTE)
+    env.run()
+    assert not env.provider.reboots
+    assert env.ticks_until_rebooted(lost, [30 * MINUTE] * 3) == 1
 
 
-def test_gaps_that_are_too_old_to_matter_are_deleted(world: Schedule) -> None:
-    """A slow schedule leaves one for each look."""
+def test_gaps_that_are_too_old_to_matter_are_deleted(env: Schedule) -> None:
+    """A slow schedule leaves one for each snapshot."""
     for _ in range(8):
-        world.pass_time(4 * HOUR)
-        world.run()
-    assert world.fleet.sql("SELECT count(*) FROM recovery_gaps") == [[6]]
+        env.pass_time(4 * HOUR)
+        env.run()
+    assert env.fleet.sql("SELECT count(*) FROM recovery_gaps") == [[6]]
 
 
-def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
-    """What a look counts and what is claimed must be the same machines, and what is not claimed waits no longer."""
-    lost = world.reporting.pop()
-    world.fleet.change(lost)  # its row is due at once
-    world.pass_time(30 * MINUTE)
-    session = world.fleet.open_session()
-    look = suspension.take_health_snapshot(session, PROVIDER)
-    assert look.claimable == 0
-    assert look.extended_timeout_seconds == pytest.approx(40 * MINUTE, abs=30)
-    world.fleet.change(lost)
+def test_claims_judge_as_the_snapshot_before_them(env: Schedule) -> None:
+    """A snapshot must count the machines that are claimed; one that is not claimed waits no longer than before."""
+    lost = env.reporting.pop()
+    env.fleet.change(lost)  # its row is due at once
+    env.pass_time(30 * MINUTE)
+    session = env.fleet.open_session()
+    snapshot = suspension.take_health_snapshot(session, PROVIDER)
+    assert snapshot.claimable == 0
+    assert snapshot.extended_timeout_seconds == pytest.approx(40 * MINUTE, abs=30)
+    env.fleet.change(lost)
     assert claimed(session, Process.RECOVERY) == []
-    ((soon,),) = world.fleet.sql(
+    ((soon,),) = env.fleet.sql(
         "SELECT not_before <= clock_timestamp() + interval '10 minutes' FROM machine_due "
         "WHERE machine_id = :id AND not_before IS NOT NULL",
         id=lost,
     )
     assert soon
-    world.pass_time(30 * MINUTE)
-    look = suspension.take_health_snapshot(session, PROVIDER)
-    assert look.claimable == 1
+    env.pass_time(30 * MINUTE)
+    snapshot = suspension.take_health_snapshot(session, PROVIDER)
+    assert snapshot.claimable == 1
     assert ids(claimed(session, Process.RECOVERY)) == [lost]
 
 
-def test_why_names_the_gap_between_snapshots(world: Schedule) -> None:
+def test_why_names_the_gap_between_snapshots(env: Schedule) -> None:
     """Otherwise an operator sees a due machine that no loop takes, without a reason."""
-    lost = world.reporting.pop()
-    world.pass_time(30 * MINUTE)
-    (_, verdict), _ = explain.why(world.fleet.connection, lost)
+    lost = env.reporting.pop()
+    env.pass_time(30 * MINUTE)
+    (_, verdict), _ = explain.why(env.fleet.connection, lost)
     assert verdict.blocked_by is Block.NOT_DUE
     assert verdict.because.startswith("its heartbeats may have been missed in a gap of 180")
-    world.run()
-    world.pass_time(30 * MINUTE)
-    (_, verdict), _ = explain.why(world.fleet.connection, lost)
+    env.run()
+    env.pass_time(30 * MINUTE)
+    (_, verdict), _ = explain.why(env.fleet.connection, lost)
     assert verdict.eligible

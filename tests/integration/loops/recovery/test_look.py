@@ -15,11 +15,9 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import Dialer, MachineConnection
 from shepherd_core.bmdb.recovery import remediation, suspension
-from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import Fault, SecretMissing, TimeLimitExceeded
-from shepherd_core.domain.errors.machine import SshForkServerLost
+from shepherd_core.domain.errors import SecretMissing, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.machine import AgentRefused, SshForkServerLost, SshUploadFailed
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.look import Look
@@ -29,27 +27,25 @@ from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.agents.ssh_server import KEY, SshServer
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
-from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
+from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine
 
-LOOK = 4
-"""Minutes between two runs."""
 RUNS = "it answers over SSH and its agent runs: its reports get lost"
 ENDED = "it answers over SSH and its agent has ended"
 INSTALLS = "it answers over SSH and an installation goes on"
 
 
-class World(RecoveryEnvironment):
-    """A machine that does not report, but answers over SSH, and one that reports."""
+class LookSetup(OneMachine):
+    """The unhealthy machine answers over SSH."""
+
+    host_key = None
 
     def __init__(self, fleet: Fleet, clock: ManualClock, server: SshServer, folder: Path) -> None:
         super().__init__(fleet, clock)
         self.server = server
         self.agent = folder / "agent"
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.fails: Failure | None = None
+        self.error: ShepherdError | None = None
         """Why the Initializer cannot start an agent on the machine; None: it can."""
-        self.witness = fleet.reporting_machine()
-        self.machine = fleet.unhealthy_machine()
         self.at("127.0.0.1", server.public_host_keys[0])
         self.look_with(SshDialer(KEY, "root", server.port, connect_timeout=5))
 
@@ -88,26 +84,12 @@ class World(RecoveryEnvironment):
             process.kill()
             process.wait()
 
-    def start_agent(self) -> bool:
-        """Do the Initializer's work on the machine; False: it is not due for that."""
-        session = self.fleet.open_session()
-        found = [held for held in claimed(session, Process.AGENT_START) if held.machine_id == self.machine]
-        if found and self.fails is not None:
-            work.fail(session, {found[0]: self.fails})
-        elif found:
-            work.finish_agent_start(session, {found[0]: AgentStarted(bytes(32), None)})
-        session.close()
-        return bool(found)
-
-    def watch(self, minutes: float) -> int:
+    def watch_and_start(self, minutes: int) -> int:
         """Let time pass without a report of the machine; return how often its agent was started."""
         starts = 0
-        while minutes > 0:
-            self.fleet.pass_time(LOOK * MINUTE)
-            record_heartbeat(self.fleet.connection, self.witness)
-            self.run()
-            starts += self.start_agent()
-            minutes -= LOOK
+        for _ in range(0, minutes, TICK_MINUTES):
+            self.watch(TICK_MINUTES)
+            starts += self.start_agent(error=self.error)
         return starts
 
     @property
@@ -129,63 +111,63 @@ class World(RecoveryEnvironment):
 
 
 @pytest.fixture
-def world(fleet: Fleet, clock: ManualClock, tmp_path: Path) -> Iterator[World]:
+def env(fleet: Fleet, clock: ManualClock, tmp_path: Path) -> Iterator[LookSetup]:
     """Return an environment with a machine that is alive."""
     with SshServer(ssh_keys.public_line(KEY)) as server:
-        world = World(fleet, clock, server, tmp_path)
-        yield world
-        world.stop()
+        env = LookSetup(fleet, clock, server, tmp_path)
+        yield env
+        env.stop()
 
 
-def test_a_machine_that_is_alive_is_not_interrupted(world: World) -> None:
+def test_a_machine_that_is_alive_is_not_interrupted(env: LookSetup) -> None:
     """Its reports get lost: nothing is gained by a reboot, and what runs there would be lost."""
-    world.run_agent()
-    counts = world.run()
-    assert world.provider.asked == []
-    assert world.told == [("Started", None, None), ("Looked", "restart-agent", RUNS), ("Finished", None, None)]
+    env.run_agent()
+    counts = env.run()
+    assert env.provider.asked == []
+    assert env.told == [("Started", None, None), ("Looked", "restart-agent", RUNS), ("Finished", None, None)]
     assert (counts[Metric.FINISHED], counts[Metric.FOUND_ALIVE]) == (1, 1)
-    assert world.start_agent()
+    assert env.start_agent()
 
 
-def test_a_machine_that_is_alive_is_never_interrupted(world: World) -> None:
+def test_a_machine_that_is_alive_is_never_interrupted(env: LookSetup) -> None:
     """Not within three hours without a report, in which only its agent is started anew, at most twice an hour."""
-    world.run_agent()
-    assert 3 <= world.watch(3 * 60) <= 6
-    assert world.provider.asked == []
-    assert set(world.causes) == {RUNS}
+    env.run_agent()
+    assert 3 <= env.watch_and_start(3 * 60) <= 6
+    assert env.provider.asked == []
+    assert set(env.causes) == {RUNS}
 
 
-def test_a_machine_that_is_alive_is_not_interrupted_if_no_agent_can_be_started(world: World) -> None:
+def test_a_machine_that_is_alive_is_not_interrupted_if_no_agent_can_be_started(env: LookSetup) -> None:
     """The restart took its agent's facts, but not its agent: it is still healthy as far as is known."""
-    world.run_agent()
-    world.fails = Failure("SshUploadFailed: disk full", MINUTE, fault=Fault.MACHINE)
-    world.watch(3 * 60)
-    assert len(world.causes) >= 3
-    assert set(world.causes) == {RUNS}
-    assert world.provider.asked == []
+    env.run_agent()
+    env.error = SshUploadFailed("disk full")
+    env.watch_and_start(3 * 60)
+    assert len(env.causes) >= 3
+    assert set(env.causes) == {RUNS}
+    assert env.provider.asked == []
 
 
-def test_an_agent_that_is_stopped_is_started_anew(world: World) -> None:
+def test_an_agent_that_is_stopped_is_started_anew(env: LookSetup) -> None:
     """The new one ends it; the machine itself is well."""
-    world.run_agent().send_signal(signal.SIGSTOP)
-    world.run()
-    assert world.causes == [RUNS]
-    assert world.provider.asked == []
+    env.run_agent().send_signal(signal.SIGSTOP)
+    env.run()
+    assert env.causes == [RUNS]
+    assert env.provider.asked == []
 
 
 @pytest.mark.parametrize("text", [None, "", "nonsense\n", "0\n"])
-def test_an_agent_is_found_without_its_pid_file(world: World, text: str | None) -> None:
+def test_an_agent_is_found_without_its_pid_file(env: LookSetup, text: str | None) -> None:
     """The file may be gone, or was never written since the disk was full; the agent runs all the same."""
-    world.run_as_command()
+    env.run_as_command()
     if text is not None:
-        world.agent.with_name("agent.pid").write_text(text)
-    world.run()
-    assert world.causes == [RUNS]
-    assert world.provider.asked == []
+        env.agent.with_name("agent.pid").write_text(text)
+    env.run()
+    assert env.causes == [RUNS]
+    assert env.provider.asked == []
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
-def test_an_agent_is_found_by_any_shell(world: World, shell: str, tmp_path: Path) -> None:
+def test_an_agent_is_found_by_any_shell(env: LookSetup, shell: str, tmp_path: Path) -> None:
     """A machine has the one that it has."""
     found = shutil.which(shell)
     if found is None:
@@ -193,121 +175,121 @@ def test_an_agent_is_found_by_any_shell(world: World, shell: str, tmp_path: Path
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "sh").symlink_to(found)
-    world.server.tools = str(tools)
-    world.run_as_command()
-    world.run()
-    assert world.causes == [RUNS]
+    env.server.tools = str(tools)
+    env.run_as_command()
+    env.run()
+    assert env.causes == [RUNS]
 
 
 @pytest.mark.parametrize("as_command", [False, True])
-def test_an_installation_is_waited_for(world: World, as_command: bool) -> None:
+def test_an_installation_is_waited_for(env: LookSetup, as_command: bool) -> None:
     """A new agent would end it, and what it had written to the disk so far would be no system."""
-    install = world.agent.with_name("agent.install")
+    install = env.agent.with_name("agent.install")
     install.touch()
     with install.open() as opened:
-        (world.run_as_command if as_command else world.run_agent)(opened)
-    assert world.watch(2 * 60) == 0
-    assert len(world.causes) >= 3
-    assert set(world.causes) == {INSTALLS}
-    assert world.provider.asked == []
-    world.stop()
-    world.run_agent()
-    assert world.watch(30) == 1, "its agent is started anew when the installation has ended"
-    assert world.provider.asked == []
+        (env.run_as_command if as_command else env.run_agent)(opened)
+    assert env.watch_and_start(2 * 60) == 0
+    assert len(env.causes) >= 3
+    assert set(env.causes) == {INSTALLS}
+    assert env.provider.asked == []
+    env.stop()
+    env.run_agent()
+    assert env.watch_and_start(30) == 1, "its agent is started anew when the installation has ended"
+    assert env.provider.asked == []
 
 
-def test_an_installation_is_waited_for_after_a_quarantine(world: World) -> None:
+def test_an_installation_is_waited_for_after_a_quarantine(env: LookSetup) -> None:
     """Its new agent is refused until the installation has ended, which may take longer than the grace."""
-    world.fleet.sql(
+    env.fleet.sql(
         "INSERT INTO work_history (machine_id, process, event, step, timestamp) "
         "VALUES (:id, 'ShepherdRecovery', 'Attempted', 'reboot', now() - interval '2 hours')",
-        id=world.machine,
+        id=env.machine,
     )
-    world.fleet.sql(
+    env.fleet.sql(
         "INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence) VALUES (:id, now(), '?', '')",
-        id=world.machine,
+        id=env.machine,
     )
-    assert remediation.unquarantine(world.fleet.connection, world.machine, reason="it is well")
-    world.fails = Failure("MachineRefused: an installation goes on", MINUTE, fault=Fault.MACHINE)
-    install = world.agent.with_name("agent.install")
+    assert remediation.unquarantine(env.fleet.connection, env.machine, reason="it is well")
+    env.error = AgentRefused("an installation goes on")
+    install = env.agent.with_name("agent.install")
     install.touch()
     with install.open() as opened:
-        world.run_agent(opened)
-    world.watch(3 * 60)
-    assert len(world.causes) >= 2
-    assert set(world.causes) == {INSTALLS}
-    assert world.provider.asked == []
+        env.run_agent(opened)
+    env.watch_and_start(3 * 60)
+    assert len(env.causes) >= 2
+    assert set(env.causes) == {INSTALLS}
+    assert env.provider.asked == []
 
 
-def test_an_installation_is_not_waited_for_without_end(world: World) -> None:
+def test_an_installation_is_not_waited_for_without_end(env: LookSetup) -> None:
     """An agent that hangs would never be started anew."""
-    install = world.agent.with_name("agent.install")
+    install = env.agent.with_name("agent.install")
     install.touch()
     with install.open() as opened:
-        world.run_agent(opened)
-    world.fleet.sql(
+        env.run_agent(opened)
+    env.fleet.sql(
         "INSERT INTO work_history (machine_id, process, event, step, failed_cause, timestamp) "
         "SELECT :id, 'ShepherdRecovery', 'Looked', 'await-installation', :seen, now() - n * interval '50 minutes' "
         "FROM generate_series(1, 24) AS n",
-        id=world.machine,
+        id=env.machine,
         seen=INSTALLS,
     )
-    world.run()
-    assert world.causes[-1] == f"{INSTALLS}, as 24 times before in the last day"
-    assert world.provider.asked == []
-    assert world.start_agent()
+    env.run()
+    assert env.causes[-1] == f"{INSTALLS}, as 24 times before in the last day"
+    assert env.provider.asked == []
+    assert env.start_agent()
 
 
-def test_an_agent_that_has_ended_is_started_anew_three_times_a_day(world: World) -> None:
+def test_an_agent_that_has_ended_is_started_anew_three_times_a_day(env: LookSetup) -> None:
     """A machine whose agent ends again and again is not well, and must not escape recovery for ever."""
-    world.run_agent()
-    world.stop()
-    world.watch(2 * 60)
-    assert world.causes == [*[ENDED] * 3, f"{ENDED}, as 3 times before in the last day"]
-    assert world.provider.asked == ["reboot"]
+    env.run_agent()
+    env.stop()
+    env.watch_and_start(2 * 60)
+    assert env.causes == [*[ENDED] * 3, f"{ENDED}, as 3 times before in the last day"]
+    assert env.provider.asked == ["reboot"]
 
 
-def test_another_process_with_the_id_of_the_agent_is_not_the_agent(world: World) -> None:
+def test_another_process_with_the_id_of_the_agent_is_not_the_agent(env: LookSetup) -> None:
     """Ids are used again, after a boot of the machine above all."""
-    world.run_agent()
+    env.run_agent()
     other = subprocess.Popen(["sleep", "600"])
-    world.processes.append(other)
-    world.agent.with_name("agent.pid").write_bytes(b"%-20d\n" % other.pid)
-    world.run()
-    assert world.causes == [ENDED]
+    env.processes.append(other)
+    env.agent.with_name("agent.pid").write_bytes(b"%-20d\n" % other.pid)
+    env.run()
+    assert env.causes == [ENDED]
 
 
-def _refuse(world: World) -> None:
+def _refuse(env: LookSetup) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    world.look_with(SshDialer(KEY, "root", port, connect_timeout=5))
+    env.look_with(SshDialer(KEY, "root", port, connect_timeout=5))
 
 
-def _hang(world: World) -> None:
-    world.server.freezes_at = "login"
-    world.look_with(SshDialer(KEY, "root", world.server.port, connect_timeout=5), seconds=1)
+def _hang(env: LookSetup) -> None:
+    env.server.freezes_at = "login"
+    env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5), seconds=1)
 
 
-def _hang_in_the_command(world: World) -> None:
-    world.server.freezes_at = "program"
-    world.look_with(SshDialer(KEY, "root", world.server.port, connect_timeout=5), seconds=1)
+def _hang_in_the_command(env: LookSetup) -> None:
+    env.server.freezes_at = "program"
+    env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5), seconds=1)
 
 
-def _another_key(world: World) -> None:
+def _another_key(env: LookSetup) -> None:
     key = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
-    world.at("127.0.0.1", " ".join(key.split()[:2]))
+    env.at("127.0.0.1", " ".join(key.split()[:2]))
 
 
-def _no_login(world: World) -> None:
-    world.look_with(SshDialer(ssh_keys.generate(), "root", world.server.port, connect_timeout=5))
+def _no_login(env: LookSetup) -> None:
+    env.look_with(SshDialer(ssh_keys.generate(), "root", env.server.port, connect_timeout=5))
 
 
-def _no_commands(world: World) -> None:
+def _no_commands(env: LookSetup) -> None:
     async def words(process: asyncssh.SSHServerProcess[bytes]) -> None:
         process.stdout.write(b'Please login as the user "ubuntu"\n')
         process.exit(142)
 
-    world.server.program = words
+    env.server.program = words
 
 
 @pytest.mark.parametrize(
@@ -320,70 +302,72 @@ def _no_commands(world: World) -> None:
     ],
 )
 def test_a_machine_that_is_not_seen_alive_is_recovered(
-    world: World, happens: Callable[[World], None], seen: str
+    env: LookSetup, happens: Callable[[LookSetup], None], seen: str
 ) -> None:
     """What answers with another key, or not at all, says nothing about the machine. The history has what was seen."""
-    world.run_agent()
-    happens(world)
-    world.run()
-    assert world.provider.asked == ["reboot"]
-    assert [(event, step) for event, step, _ in world.told] == [
+    env.run_agent()
+    happens(env)
+    env.run()
+    assert env.provider.asked == ["reboot"]
+    assert [(event, step) for event, step, _ in env.told] == [
         ("Started", None), ("Looked", None), ("Attempted", "reboot"), ("Finished", None)
     ]  # fmt: skip
-    assert (world.causes[0] or "").startswith(seen)
+    assert (env.causes[0] or "").startswith(seen)
 
 
 @pytest.mark.parametrize("happens", [_no_login, _no_commands])
-def test_a_machine_that_refuses_our_key_is_not_interrupted(world: World, happens: Callable[[World], None]) -> None:
+def test_a_machine_that_refuses_our_key_is_not_interrupted(
+    env: LookSetup, happens: Callable[[LookSetup], None]
+) -> None:
     """It answers, with its own host key. A wrong key of ours would reboot the whole fleet; operators are told."""
-    world.run_agent()
-    happens(world)
-    world.run()
-    assert world.provider.asked == []
-    assert [event for event, _, _ in world.told] == ["Started", "Failed"]
-    world.fleet.pass_time(LOOK * MINUTE)
-    record_heartbeat(world.fleet.connection, world.witness)
-    assert world.run()[Metric.NO_ACCESS] == 1
+    env.run_agent()
+    happens(env)
+    env.run()
+    assert env.provider.asked == []
+    assert [event for event, _, _ in env.told] == ["Started", "Failed"]
+    env.fleet.pass_time(TICK_MINUTES * MINUTE)
+    record_heartbeat(env.fleet.connection, env.healthy)
+    assert env.run()[Metric.NO_ACCESS] == 1
 
 
 @pytest.mark.parametrize(("address", "pinned"), [(None, True), ("127.0.0.1", False)])
-def test_a_machine_that_cannot_be_known_again_is_not_looked_at(world: World, address: str, pinned: bool) -> None:
+def test_a_machine_that_cannot_be_known_again_is_not_looked_at(env: LookSetup, address: str, pinned: bool) -> None:
     """Without its address there is nothing to look at; without its key, anybody could answer."""
-    world.run_agent()
-    world.at(address, world.server.public_host_keys[0] if pinned else None)
-    world.run()
-    assert world.server.logins == []
-    assert world.provider.asked == ["reboot"]
+    env.run_agent()
+    env.at(address, env.server.public_host_keys[0] if pinned else None)
+    env.run()
+    assert env.server.logins == []
+    assert env.provider.asked == ["reboot"]
 
 
-def test_quarantine_and_waiting_need_no_look(world: World) -> None:
+def test_quarantine_and_waiting_need_no_look(env: LookSetup) -> None:
     """They interrupt nothing."""
-    world.policy = "restart-agent,quarantine"
-    world.run()
-    assert world.server.logins == []
+    env.policy = "restart-agent,quarantine"
+    env.run()
+    assert env.server.logins == []
 
 
-def test_a_step_for_which_the_provider_is_not_asked_needs_no_look(world: World) -> None:
+def test_a_step_for_which_the_provider_is_not_asked_needs_no_look(env: LookSetup) -> None:
     """It interrupts nothing, and may call for help also while our SSH key does not work."""
-    tickets = world.begin_with_tickets()
-    world.run()
-    assert (len(tickets), world.server.logins) == (1, [])
+    tickets = env.begin_with_tickets()
+    env.run()
+    assert (len(tickets), env.server.logins) == (1, [])
 
 
-def test_a_machine_that_reports_during_the_look_keeps_its_agent(world: World) -> None:
+def test_a_machine_that_reports_during_the_look_keeps_its_agent(env: LookSetup) -> None:
     """It is not due any more, as just before any other step."""
-    world.run_agent()
-    connection = world.fleet.connect()
+    env.run_agent()
+    connection = env.fleet.connect()
 
     def report(_: object) -> None:
-        record_heartbeat(connection, world.machine)
+        record_heartbeat(connection, env.machine)
 
-    world.server.on_login = report
-    world.run()
-    assert world.told[1:] == [
+    env.server.on_login = report
+    env.run()
+    assert env.told[1:] == [
         ("Looked", "restart-agent", RUNS), ("Recovered", None, "its agent reports again")
     ]  # fmt: skip
-    assert not world.start_agent()
+    assert not env.start_agent()
 
 
 class _NoProcess:
@@ -394,42 +378,42 @@ class _NoProcess:
         raise SshForkServerLost
 
 
-def test_a_look_that_fails_by_our_fault_interrupts_nothing(world: World) -> None:
+def test_a_look_that_fails_by_our_fault_interrupts_nothing(env: LookSetup) -> None:
     """Nothing is known of the machine. The step is not on record, so it is no attempt, and comes later."""
-    world.look_with(_NoProcess())
-    world.run()
-    assert world.provider.asked == []
-    assert [event for event, _, _ in world.told] == ["Started", "Failed"]
-    world.run_agent()
-    world.look_with(SshDialer(KEY, "root", world.server.port, connect_timeout=5))
-    world.watch(LOOK)
-    assert world.causes == [RUNS]
+    env.look_with(_NoProcess())
+    env.run()
+    assert env.provider.asked == []
+    assert [event for event, _, _ in env.told] == ["Started", "Failed"]
+    env.run_agent()
+    env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5))
+    env.watch_and_start(TICK_MINUTES)
+    assert env.causes == [RUNS]
 
 
-def test_a_machine_whose_look_failed_by_our_fault_is_still_seen_by_the_limits(world: World) -> None:
+def test_a_machine_whose_look_failed_by_our_fault_is_still_seen_by_the_limits(env: LookSetup) -> None:
     """Nothing is known of it, so it is evidence of an outage as much as before."""
-    world.look_with(_NoProcess())
-    world.run()
-    session = world.fleet.open_session()
+    env.look_with(_NoProcess())
+    env.run()
+    session = env.fleet.open_session()
     (stats,) = suspension.take_health_snapshot(session, PROVIDER).stats.values()
     session.close()
     assert stats.late.total() == 1
-    world.fleet.sql("UPDATE work_backoff SET until = until - interval '1 day'")
-    world.fleet.sql("UPDATE machine_due SET not_before = now() WHERE process = 'ShepherdRecovery'")
-    session = world.fleet.open_session()
+    env.fleet.sql("UPDATE work_backoff SET until = until - interval '1 day'")
+    env.fleet.sql("UPDATE machine_due SET not_before = now() WHERE process = 'ShepherdRecovery'")
+    session = env.fleet.open_session()
     (stats,) = suspension.take_health_snapshot(session, PROVIDER).stats.values()
     assert stats.due.total() == 1
 
 
-def test_the_host_key_stays_if_the_time_is_over_before_the_step_is_recorded(world: World) -> None:
+def test_the_host_key_stays_if_the_time_is_over_before_the_step_is_recorded(env: LookSetup) -> None:
     """It may be on record nevertheless, with the key deleted; nothing was done to the machine."""
-    world.policy = "reinstall,quarantine"
-    _refuse(world)
-    session = world.fleet.open_session()
+    env.policy = "reinstall,quarantine"
+    _refuse(env)
+    session = env.fleet.open_session()
     (held,) = claimed(session, Process.RECOVERY)
-    loop = world.loop
+    loop = env.loop
     decision = loop.decide(session, [held])[held]
-    task = Task(held, Deadline(world.clock, 60), decision=decision)
+    task = Task(held, Deadline(env.clock, 60), decision=decision)
 
     def record(decided: object) -> None:
         loop.record(session, {held: decided})  # type: ignore[dict-item]  # it is a step
@@ -439,47 +423,47 @@ def test_the_host_key_stays_if_the_time_is_over_before_the_step_is_recorded(worl
     with pytest.raises(TimeLimitExceeded):
         loop.work_on(task)
     assert (task.keeps_host_key, task.not_taken) == (True, None)
-    assert world.provider.asked == []
+    assert env.provider.asked == []
 
 
-def test_without_a_key_nothing_is_interrupted(world: World) -> None:
+def test_without_a_key_nothing_is_interrupted(env: LookSetup) -> None:
     """It is the deployment's fault, and says nothing about the machine."""
 
     def missing(_: Deadline) -> None:
         raise SecretMissing
 
-    world.look_with(_NoProcess(), prepare=missing)
-    world.run()
-    assert world.provider.asked == []
-    assert [event for event, _, _ in world.told] == ["Started", "Failed"]
+    env.look_with(_NoProcess(), prepare=missing)
+    env.run()
+    assert env.provider.asked == []
+    assert [event for event, _, _ in env.told] == ["Started", "Failed"]
 
 
-def test_a_machine_whose_agent_is_gone_is_not_looked_at(world: World) -> None:
+def test_a_machine_whose_agent_is_gone_is_not_looked_at(env: LookSetup) -> None:
     """The Initializer has just failed to reach it: the next step is due."""
-    world.server.freezes_at = "login"
-    world.look_with(SshDialer(KEY, "root", world.server.port, connect_timeout=5), seconds=1)
-    world.run()
-    assert world.provider.asked == ["reboot"]
-    logins = len(world.server.logins)
-    world.fleet.sql("UPDATE machine_grace SET grace_until = now() - interval '1 second'")
-    world.fleet.sql("DELETE FROM work_backoff")
-    world.fleet.sql(
+    env.server.freezes_at = "login"
+    env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5), seconds=1)
+    env.run()
+    assert env.provider.asked == ["reboot"]
+    logins = len(env.server.logins)
+    env.fleet.sql("UPDATE machine_grace SET grace_until = now() - interval '1 second'")
+    env.fleet.sql("DELETE FROM work_backoff")
+    env.fleet.sql(
         "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', now() + interval '1 hour', 'SshTimedOut: ?', 300,"
         " 'unreached')",
-        id=world.machine,
+        id=env.machine,
     )
-    world.fleet.sql("UPDATE machine_due SET not_before = now() WHERE process = 'ShepherdRecovery'")
-    world.run()
-    assert world.provider.asked == ["reboot", "reboot"]
-    assert len(world.server.logins) == logins
+    env.fleet.sql("UPDATE machine_due SET not_before = now() WHERE process = 'ShepherdRecovery'")
+    env.run()
+    assert env.provider.asked == ["reboot", "reboot"]
+    assert len(env.server.logins) == logins
 
 
-def test_a_look_counts_for_no_attempt(world: World) -> None:
+def test_a_look_counts_for_no_attempt(env: LookSetup) -> None:
     """After a real failure the policy goes on where it was."""
-    world.run_agent()
-    world.watch(HOUR / MINUTE)
-    world.stop()
-    world.server.freezes_at = "login"
-    world.look_with(SshDialer(KEY, "root", world.server.port, connect_timeout=5), seconds=1)
-    world.watch(20)
-    assert [(event, step) for event, step, _ in world.told if event == "Attempted"] == [("Attempted", "reboot")]
+    env.run_agent()
+    env.watch_and_start(HOUR // MINUTE)
+    env.stop()
+    env.server.freezes_at = "login"
+    env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5), seconds=1)
+    env.watch_and_start(20)
+    assert [(event, step) for event, step, _ in env.told if event == "Attempted"] == [("Attempted", "reboot")]

@@ -46,7 +46,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_no_loop_is_handed_a_machine_in_quarantine_whatever_happens_to_it(fleet: Fleet, change: str) -> None:
-    """Not even if its tags are touched: a loop that comes back to it would undo what an operator is doing."""
+    """Not even if its facts change: a loop that comes back to it would undo what an operator is doing."""
     machine_id = quarantined(fleet)
     fleet.change(machine_id, CHANGES[change])
     session = fleet.open_session(24 * HOUR)

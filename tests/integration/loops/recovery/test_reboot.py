@@ -24,7 +24,7 @@ from tests.conftest import ManualClock
 from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import Fleet, claimed
-from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
+from tests.support.bmdb.recovery import OneMachine
 from tests.support.providers.fake_provider import FakeSteps, refuse
 
 REMARK = "ana: new mainboard"
@@ -34,14 +34,12 @@ class Killed(BaseException):
     """The end of a process."""
 
 
-class Desk(RecoveryEnvironment):
-    """An operator beside a Recoverer; an unhealthy machine, and one that reports."""
+class Desk(OneMachine):
+    """An operator beside a Recoverer."""
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         super().__init__(fleet, clock)
         self.policy = "reboot:2,power-cycle:1,quarantine"
-        self.healthy = fleet.reporting_machine()
-        self.unhealthy = fleet.unhealthy_machine()
 
     def seen(self, machine_id: UUID) -> dict[str, Any]:
         """Return the record of a machine."""
@@ -69,13 +67,6 @@ class Desk(RecoveryEnvironment):
         seen_at = seen.get("seen_at") or server.now(used)
         (outcome,) = step.carry_out([seen], seen_at, REMARK, "a test")
         return outcome
-
-    def watch(self, minutes: int) -> None:
-        """Let time pass; the healthy machine reports, and the Recoverer runs."""
-        for _ in range(0, minutes, 4):
-            self.fleet.pass_time(4 * MINUTE)
-            record_heartbeat(self.fleet.connection, self.healthy)
-            self.run()
 
     def fail_agent_start(self) -> None:
         """Let the Initializer not reach the machine."""
@@ -107,17 +98,17 @@ def desk(fleet: Fleet, clock: ManualClock) -> Desk:
 
 def test_an_attempt_of_an_operator_counts_as_one_of_the_recoverers(desk: Desk) -> None:
     """It waits for the machine to come back, and goes on in the policy where the operator left it."""
-    assert desk.take(desk.unhealthy, POWER_CYCLE).result is ActionResult.DONE
-    assert desk.told(desk.unhealthy) == ["Started", "power-cycle", "Finished"]
-    (started, *_) = reversed(history.read_history(desk.fleet.connection, desk.unhealthy))
+    assert desk.take(desk.machine, POWER_CYCLE).result is ActionResult.DONE
+    assert desk.told(desk.machine) == ["Started", "power-cycle", "Finished"]
+    (started, *_) = reversed(history.read_history(desk.fleet.connection, desk.machine))
     assert started["failed_cause"] == REMARK
-    assert desk.fleet.facts(desk.unhealthy) == {"rebooted"}
+    assert desk.fleet.facts(desk.machine) == {"rebooted"}
     desk.watch(4)
     desk.fail_agent_start()
     desk.watch(20)
     assert desk.provider.asked == ["power-cycle"]
     desk.watch(12)
-    assert desk.told(desk.unhealthy)[3:] == ["Started", "quarantine", "Quarantined", "Finished"], (
+    assert desk.told(desk.machine)[3:] == ["Started", "quarantine", "Quarantined", "Finished"], (
         "no reboot after a power cycle"
     )
 
@@ -156,14 +147,14 @@ def test_a_command_that_ends_beside_its_effect_is_neither_repeated_nor_lost(
 
     setattr(desk.provider, moment, die)
     with pytest.raises(Killed):
-        desk.take(desk.unhealthy, kind)
+        desk.take(desk.machine, kind)
     setattr(desk.provider, moment, lambda _: None)
     asked = [kind.name] if moment == "then" else []
     ended = "Expired" if end == "killed" else "Canceled"
-    assert desk.told(desk.unhealthy) == ["Started", kind.name, ended]
+    assert desk.told(desk.machine) == ["Started", kind.name, ended]
     desk.watch(8)
     assert desk.provider.asked == asked
-    assert desk.told(desk.unhealthy)[3:] == ["Started", "Finished"], "it waits for the outcome, and begins no attempt"
+    assert desk.told(desk.machine)[3:] == ["Started", "Finished"], "it waits for the outcome, and begins no attempt"
     desk.fail_agent_start()
     desk.watch(20)
     assert desk.provider.asked == asked
@@ -173,7 +164,7 @@ def test_a_command_that_ends_beside_its_effect_is_neither_repeated_nor_lost(
 
 def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
     """One has it while the other asks, and what the second had seen is over afterwards; no loop takes it meanwhile."""
-    seen = {**desk.seen(desk.unhealthy), "seen_at": server.now(desk.fleet.connection)}
+    seen = {**desk.seen(desk.machine), "seen_at": server.now(desk.fleet.connection)}
     found: list[object] = []
 
     def twin(_: str) -> None:
@@ -189,7 +180,7 @@ def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
     assert "already has work" in second.text
     late = desk.take(seen)
     assert (late.result, late.text) == (ActionResult.REFUSED, "it was unhealthy and is needs_agent now: check it again")
-    later = desk.take({**desk.seen(desk.unhealthy), "seen_at": seen["seen_at"]})
+    later = desk.take({**desk.seen(desk.machine), "seen_at": seen["seen_at"]})
     assert (later.result, later.text) == (
         ActionResult.REFUSED,
         "reboot was begun by another session meanwhile: check it again",
@@ -199,10 +190,10 @@ def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
 
 def test_a_machine_that_reports_again_is_not_interrupted(desk: Desk) -> None:
     """The operator confirmed the reboot of an unhealthy machine; nothing is on record but that it was given back."""
-    seen = desk.seen(desk.unhealthy)
-    record_heartbeat(desk.fleet.connection, desk.unhealthy)
+    seen = desk.seen(desk.machine)
+    record_heartbeat(desk.fleet.connection, desk.machine)
     assert "was unhealthy and is running now" in desk.take(seen).text
-    assert desk.told(desk.unhealthy) == ["Started", "Canceled"]
+    assert desk.told(desk.machine) == ["Started", "Canceled"]
     assert desk.provider.asked == []
 
 
@@ -218,10 +209,10 @@ def test_what_the_provider_did_not_do_is_told_and_recorded(
 ) -> None:
     """A refusal is a step that was not taken; without an answer it may have been, and nothing repeats it soon."""
     desk.provider.then = refuse(error)
-    outcome = desk.take(desk.unhealthy)
+    outcome = desk.take(desk.machine)
     assert outcome.result is ActionResult.REFUSED
     assert text in outcome.text
-    assert desk.told(desk.unhealthy) == ["Started", *events]
+    assert desk.told(desk.machine) == ["Started", *events]
 
 
 @pytest.mark.parametrize(
@@ -245,4 +236,4 @@ def test_a_step_that_the_provider_cannot_take_is_refused(desk: Desk) -> None:
     """With the reason, before anything is looked at."""
     desk.provider = FakeSteps(Capability.POWER_CYCLE)
     with pytest.raises(NotSupported, match="cannot power-cycle machines: use the provider's own tools"):
-        desk.take(desk.unhealthy, POWER_CYCLE)
+        desk.take(desk.machine, POWER_CYCLE)

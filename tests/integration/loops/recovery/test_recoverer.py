@@ -7,7 +7,6 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import history
@@ -17,13 +16,10 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Machine, Process, ProviderId
 from shepherd_core.domain.remediation import provider_steps
-from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
-from shepherd_core.loops.dry_run import dry_run
-from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
-from shepherd_core.loops.runner import RunLimits
+from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.providers.equinix.adapter import EquinixProvider
-from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
+from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import FakeAnswer
@@ -34,29 +30,30 @@ from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix_settings
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
+from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
 from tests.support.waiting import WAIT_SECONDS
 
 ACTIONS = "/devices/{id}/actions"
-MINUTE = 60
 TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=15 * MINUTE, heartbeat_timeout_seconds=5 * MINUTE)
 BOOT_WAIT = 120
 
 
-def rules(backoff: Backoff, limits: BreakerLimits | None = None) -> RecoveryRules:
-    """Return the default policy with the timeouts of these tests."""
-    policy = defaults.policy(boot_wait=BOOT_WAIT)
-    return replace(defaults.RULES, timeouts=TIMEOUTS, backoff=backoff, policy=policy, limits=limits or defaults.LIMITS)
-
-
-class World:
+class RecovererSetup(RecoveryEnvironment):
     """A project whose devices are machines of the BMDB."""
 
+    name = "equinix"
+
     def __init__(self, fleet: Fleet, api: EquinixApi, clock: ManualClock) -> None:
-        self.fleet = fleet
+        super().__init__(fleet, clock)
         self.api = api
-        self._clock = clock
-        provider = EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: "", clock)
-        self.loop = Recoverer(provider, provider_steps(provider), rules(Backoff(60, 3600, 1.2)))
+        self.equinix = EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: "", clock)
+
+    @property
+    def loop(self) -> Recoverer:
+        """Return the loop as a cold function makes it."""
+        policy, backoff = defaults.policy(boot_wait=BOOT_WAIT), Backoff(60, 3600, 1.2)
+        rules = replace(defaults.RULES, timeouts=TIMEOUTS, backoff=backoff, policy=policy, limits=self.limits)
+        return Recoverer(self.equinix, provider_steps(self.equinix), rules)
 
     def given(self, machine_id: UUID) -> UUID:
         """Let a machine that was planted be a device of the project, and return it."""
@@ -69,31 +66,9 @@ class World:
         )
         return machine_id
 
-    def run(self, connection: Connection | None = None) -> dict[Metric, float]:
-        """Run one invocation."""
-        return runner.run(
-            self.loop,
-            "equinix",
-            connection or self.fleet.connection,
-            self._clock,
-            RunLimits(10, 60, 60),
-            deadline=Deadline(self._clock, 600),
-            runtime_info="a test",
-        )
-
     def attempt(self, session: Session, work: Work, deadline: Deadline) -> Task:
         """Return what the loop works on."""
         return Task(work, deadline, decision=self.loop.decide(session, [work])[work])
-
-    def watch(self, seconds: float) -> None:
-        """Let time pass, and the schedule go on meanwhile: it ends with the last invocation before the end."""
-        for _ in range(int(seconds) // MINUTE):
-            self.fleet.pass_time(MINUTE)
-            self.run()
-
-    def provider_id(self, machine_id: UUID) -> str:
-        """Return what the provider calls the machine."""
-        return str(lookup.show_machine(self.fleet.connection, machine_id)["provider_id"])
 
     def reboots(self, machine_id: UUID) -> int:
         """Return how often the provider was made to reboot the machine."""
@@ -103,35 +78,35 @@ class World:
 
 
 @pytest.fixture
-def world(fleet: Fleet, clock: ManualClock) -> Iterator[World]:
-    """Return a world without machines."""
+def env(fleet: Fleet, clock: ManualClock) -> Iterator[RecovererSetup]:
+    """Return an environment without machines."""
     with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=0) as api:
-        yield World(fleet, api, clock)
+        yield RecovererSetup(fleet, api, clock)
         assert api.errors == []
 
 
-def test_an_unhealthy_machine_is_rebooted_once_and_needs_its_agent_again(world: World) -> None:
+def test_an_unhealthy_machine_is_rebooted_once_and_needs_its_agent_again(env: RecovererSetup) -> None:
     """What the agent said is gone with it; the machine is the same, and so is its pinned host key."""
-    machine = world.given(world.fleet.unhealthy_machine())
-    world.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=machine)
-    assert world.run()[Metric.FINISHED] == 1
-    assert world.reboots(machine) == 1
-    assert world.fleet.facts(machine) == {"rebooted", "host_key"}
-    assert world.fleet.events(machine) == ["Started", "Attempted", "Finished"]
-    assert lookup.show_machine(world.fleet.connection, machine)["needs"] == Process.AGENT_START
-    world.fleet.pass_time(MINUTE)
-    assert world.run()[Metric.CLAIMED] == 0
-    assert world.reboots(machine) == 1
+    machine = env.given(env.fleet.unhealthy_machine())
+    env.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=machine)
+    assert env.run()[Metric.FINISHED] == 1
+    assert env.reboots(machine) == 1
+    assert env.fleet.facts(machine) == {"rebooted", "host_key"}
+    assert env.fleet.events(machine) == ["Started", "Attempted", "Finished"]
+    assert lookup.show_machine(env.fleet.connection, machine)["needs"] == Process.AGENT_START
+    env.fleet.pass_time(MINUTE)
+    assert env.run()[Metric.CLAIMED] == 0
+    assert env.reboots(machine) == 1
 
 
-def test_no_agent_is_started_before_the_machine_should_be_up(world: World) -> None:
+def test_no_agent_is_started_before_the_machine_should_be_up(env: RecovererSetup) -> None:
     """No invocation waits for it: the time is recorded, and the Initializer starts when it is over."""
-    machine = world.given(world.fleet.unhealthy_machine())
-    world.run()
-    session = world.fleet.open_session()
-    world.fleet.pass_time(BOOT_WAIT - WAIT_SECONDS)
+    machine = env.given(env.fleet.unhealthy_machine())
+    env.run()
+    session = env.fleet.open_session()
+    env.fleet.pass_time(BOOT_WAIT - WAIT_SECONDS)
     assert claimed(session, Process.AGENT_START, provider="equinix") == []
-    world.fleet.pass_time(WAIT_SECONDS)
+    env.fleet.pass_time(WAIT_SECONDS)
     assert ids(claimed(session, Process.AGENT_START, provider="equinix")) == [machine]
 
 
@@ -146,45 +121,47 @@ def test_no_agent_is_started_before_the_machine_should_be_up(world: World) -> No
     ],
 )
 def test_only_an_unhealthy_machine_is_rebooted(
-    world: World, started: float, heartbeat: float | None, rebooted: bool
+    env: RecovererSetup, started: float, heartbeat: float | None, rebooted: bool
 ) -> None:
     """There is more patience with a first heartbeat, since much has to start before it."""
-    fleet = world.fleet
-    machine = world.given(
+    fleet = env.fleet
+    machine = env.given(
         fleet.started_machine(started) if heartbeat is None else fleet.unhealthy_machine(heartbeat, started)
     )
-    assert world.run()[Metric.CLAIMED] == rebooted
-    assert world.reboots(machine) == rebooted
+    assert env.run()[Metric.CLAIMED] == rebooted
+    assert env.reboots(machine) == rebooted
 
 
-def test_a_heartbeat_at_the_last_moment_saves_the_machine(world: World) -> None:
+def test_a_heartbeat_at_the_last_moment_saves_the_machine(env: RecovererSetup) -> None:
     """A machine that was due, and reports before it is claimed, is not rebooted."""
-    machine = world.given(world.fleet.unhealthy_machine())
-    assert record_heartbeat(world.fleet.connection, machine)
-    assert world.run()[Metric.CLAIMED] == 0
-    assert world.reboots(machine) == 0
-    world.watch(4 * MINUTE)
-    assert world.reboots(machine) == 0
-    world.watch(2 * MINUTE)
-    assert world.reboots(machine) == 1
+    machine = env.given(env.fleet.unhealthy_machine())
+    assert record_heartbeat(env.fleet.connection, machine)
+    assert env.run()[Metric.CLAIMED] == 0
+    assert env.reboots(machine) == 0
+    for _ in range(4):
+        env.tick()
+    assert env.reboots(machine) == 0
+    for _ in range(2):
+        env.tick()
+    assert env.reboots(machine) == 1
 
 
 @pytest.mark.parametrize(("status", "cause"), [(503, "ProviderUnavailable"), (422, "ProviderRefused")])
-def test_a_reboot_that_fails_is_tried_again_later(world: World, status: int, cause: str) -> None:
+def test_a_reboot_that_fails_is_tried_again_later(env: RecovererSetup, status: int, cause: str) -> None:
     """The agent may still be alive, so what is known of it is kept; a minute, and a fifth more each time."""
-    machine = world.given(world.fleet.unhealthy_machine())
-    world.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=2, status=status))
+    machine = env.given(env.fleet.unhealthy_machine())
+    env.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=2, status=status))
     for interval in (60, 72):
-        assert world.run()[Metric.FAILED] == 1
-        assert world.fleet.facts(machine) == {"agent_started", "agent_heartbeat"}
-        shown = lookup.show_machine(world.fleet.connection, machine)
+        assert env.run()[Metric.FAILED] == 1
+        assert env.fleet.facts(machine) == {"agent_started", "agent_heartbeat"}
+        shown = lookup.show_machine(env.fleet.connection, machine)
         assert [backoff["last_interval_seconds"] for backoff in shown["backoffs"]] == [interval]
-        assert history.read_history(world.fleet.connection, machine)[0]["failed_cause"].startswith(f"{cause}: ")
-        assert world.run()[Metric.CLAIMED] == 0
-        world.fleet.pass_time(interval)
-    assert world.run()[Metric.FINISHED] == 1
-    assert world.reboots(machine) == 1
-    (backoff,) = lookup.show_machine(world.fleet.connection, machine)["backoffs"]
+        assert history.read_history(env.fleet.connection, machine)[0]["failed_cause"].startswith(f"{cause}: ")
+        assert env.run()[Metric.CLAIMED] == 0
+        env.fleet.pass_time(interval)
+    assert env.run()[Metric.FINISHED] == 1
+    assert env.reboots(machine) == 1
+    (backoff,) = lookup.show_machine(env.fleet.connection, machine)["backoffs"]
     assert backoff["last_interval_seconds"] is None, "what failed before must be forgotten"
 
 
@@ -201,12 +178,12 @@ class Slow(EquinixProvider):
 
 
 def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
-    world: World, clock: ManualClock
+    env: RecovererSetup, clock: ManualClock
 ) -> None:
     """Ten machines were, up to 64 seconds after they had come back, by a provider that took its time."""
-    machines = [world.given(world.fleet.unhealthy_machine()) for _ in range(10)]
-    provider = Slow(equinix_settings(world.api), lambda: API_KEY, lambda: "", clock)
-    reporting = world.fleet.connect()
+    machines = [env.given(env.fleet.unhealthy_machine()) for _ in range(10)]
+    provider = Slow(equinix_settings(env.api), lambda: API_KEY, lambda: "", clock)
+    reporting = env.fleet.connect()
     once = threading.Lock()
 
     def report() -> None:
@@ -215,97 +192,96 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
                 assert record_heartbeat(reporting, machine)
 
     provider.happening = report
-    anybody = replace(defaults.LIMITS, unhealthy=Limit(1000, 1))
-    backoff = Backoff(60, 3600, 1.2)
-    world.loop = Recoverer(provider, provider_steps(provider), rules(backoff, anybody))
-    counts = world.run()
+    env.equinix, env.limits = provider, replace(defaults.LIMITS, unhealthy=Limit(1000, 1))
+    counts = env.run()
     assert (counts[Metric.CLAIMED], counts[Metric.NO_LONGER_DUE], counts[Metric.FINISHED]) == (10, 10, 0)
-    assert [world.reboots(machine) for machine in machines] == [0] * 10
-    assert all(world.fleet.events(machine) == ["Started", "Attempted", "NotTaken", "Recovered"] for machine in machines)
-    assert world.run()[Metric.CLAIMED] == 0
+    assert [env.reboots(machine) for machine in machines] == [0] * 10
+    assert all(env.fleet.events(machine) == ["Started", "Attempted", "NotTaken", "Recovered"] for machine in machines)
+    assert env.run()[Metric.CLAIMED] == 0
 
 
-def test_a_provider_outage_of_hours_uses_no_remediation_step(world: World) -> None:
+def test_a_provider_outage_of_hours_uses_no_remediation_step(env: RecovererSetup) -> None:
     """Otherwise an unhealthy machine reaches quarantine without any step having been taken."""
-    witness = world.given(world.fleet.reporting_machine())
-    machine = world.given(world.fleet.unhealthy_machine())
-    world.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=0, status=503))
-    world.run()
+    reporting = env.given(env.fleet.reporting_machine())
+    machine = env.given(env.fleet.unhealthy_machine())
+    env.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=0, status=503))
+    env.run()
     for _ in range(6 * HOUR // (4 * MINUTE)):
-        world.fleet.pass_time(4 * MINUTE)
-        record_heartbeat(world.fleet.connection, witness)
-        world.run()
-    shown = lookup.show_machine(world.fleet.connection, machine)
+        env.fleet.pass_time(4 * MINUTE)
+        record_heartbeat(env.fleet.connection, reporting)
+        env.run()
+    shown = lookup.show_machine(env.fleet.connection, machine)
     assert shown["quarantined_at"] is None
-    attempted = world.fleet.sql("SELECT DISTINCT step FROM work_history WHERE step IS NOT NULL")
+    attempted = env.fleet.sql("SELECT DISTINCT step FROM work_history WHERE step IS NOT NULL")
     assert attempted == [["reboot"]]
-    assert world.reboots(machine) == 0
+    assert env.reboots(machine) == 0
 
 
-def test_a_machine_unknown_to_the_provider_is_recorded_as_such(world: World) -> None:
+def test_a_machine_unknown_to_the_provider_is_recorded_as_such(env: RecovererSetup) -> None:
     """The Provisioner will set it aside; until then the cause says where to look. The others go on."""
-    world.given(world.fleet.reporting_machine())  # another machine reports; otherwise recovery is suspended
-    gone, sound = (world.given(world.fleet.unhealthy_machine()) for _ in range(2))
-    world.api.forget(world.provider_id(gone))
-    counts = world.run()
+    env.given(env.fleet.reporting_machine())  # another machine reports; otherwise recovery is suspended
+    gone, sound = (env.given(env.fleet.unhealthy_machine()) for _ in range(2))
+    env.api.forget(env.provider_id(gone))
+    counts = env.run()
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
-    assert history.read_history(world.fleet.connection, gone)[0]["failed_cause"].startswith("MachineNotFound: ")
-    assert world.fleet.facts(gone) == {"agent_started", "agent_heartbeat"}
-    assert world.reboots(sound) == 1
+    assert history.read_history(env.fleet.connection, gone)[0]["failed_cause"].startswith("MachineNotFound: ")
+    assert env.fleet.facts(gone) == {"agent_started", "agent_heartbeat"}
+    assert env.reboots(sound) == 1
 
 
-def test_concurrent_runs_reboot_each_machine_once(world: World) -> None:
+def test_concurrent_runs_reboot_each_machine_once(env: RecovererSetup) -> None:
     """A reboot in the middle of a boot could break what the first one would have mended."""
     for _ in range(32):
-        world.given(world.fleet.reporting_machine())
-    machines = [world.given(world.fleet.unhealthy_machine()) for _ in range(8)]
+        env.given(env.fleet.reporting_machine())
+    machines = [env.given(env.fleet.unhealthy_machine()) for _ in range(8)]
     together = threading.Barrier(2)
 
     def twin() -> dict[Metric, float]:
-        connection = world.fleet.connect()
+        connection = env.fleet.connect()
         together.wait(WAIT_SECONDS)
-        return world.run(connection)
+        return env.run(connection)
 
     with ThreadPoolExecutor(2) as pool:
         counts = [each.result() for each in [pool.submit(twin) for _ in range(2)]]
     assert sum(each[Metric.FINISHED] for each in counts) == 8
-    assert [world.reboots(machine) for machine in machines] == [1] * 8
+    assert [env.reboots(machine) for machine in machines] == [1] * 8
 
 
-def test_a_session_without_time_left_reboots_nothing(world: World, clock: ManualClock) -> None:
+def test_a_session_without_time_left_reboots_nothing(env: RecovererSetup, clock: ManualClock) -> None:
     """Another may be at work on the machine by now, or its new agent may be running already."""
-    machine = world.given(world.fleet.unhealthy_machine())
-    session = world.fleet.open_session(30)
+    machine = env.given(env.fleet.unhealthy_machine())
+    session = env.fleet.open_session(30)
     (work,) = claimed(session, Process.RECOVERY, provider="equinix")
-    attempt = world.attempt(session, work, Deadline(clock, 60, session.seconds_left))
+    attempt = env.attempt(session, work, Deadline(clock, 60, session.seconds_left))
     clock.now += 31
     with pytest.raises(SessionExpired):
-        world.loop.work_on(attempt)
-    assert world.reboots(machine) == 0
-    assert world.api.calls.total() == 0
+        env.loop.work_on(attempt)
+    assert env.reboots(machine) == 0
+    assert env.api.calls.total() == 0
 
 
-def test_a_session_that_ends_while_the_provider_is_asked_reboots_nothing(world: World, clock: ManualClock) -> None:
+def test_a_session_that_ends_while_the_provider_is_asked_reboots_nothing(
+    env: RecovererSetup, clock: ManualClock
+) -> None:
     """The device is looked at first, which may take long; what counts is the moment of the effect."""
-    machine = world.given(world.fleet.unhealthy_machine())
-    session = world.fleet.open_session(30)
+    machine = env.given(env.fleet.unhealthy_machine())
+    session = env.fleet.open_session(30)
     (work,) = claimed(session, Process.RECOVERY, provider="equinix")
 
     left = iter([30.0, 0.0])
-    attempt = world.attempt(session, work, Deadline(clock, 60, lambda: next(left, 0.0)))
+    attempt = env.attempt(session, work, Deadline(clock, 60, lambda: next(left, 0.0)))
     with pytest.raises(SessionExpired):
-        world.loop.work_on(attempt)
-    assert world.reboots(machine) == 0
-    assert world.api.calls["GET", "/devices/{id}"] == 1
+        env.loop.work_on(attempt)
+    assert env.reboots(machine) == 0
+    assert env.api.calls["GET", "/devices/{id}"] == 1
 
 
-def test_a_dry_run_names_the_machines_and_reboots_none(world: World, clock: ManualClock) -> None:
+def test_a_dry_run_names_the_machines_and_reboots_none(env: RecovererSetup) -> None:
     """It is how operators look before they switch it on."""
-    machine = world.given(world.fleet.unhealthy_machine())
-    limits = RunLimits(10, 60, 60)
-    planned = dry_run(world.loop, "equinix", world.fleet.connection, clock, limits).work
+    machine = env.given(env.fleet.unhealthy_machine())
+    planned = env.dry_run().work
     assert [(work.machine_id, work.provider_id) for work in planned] == [
-        (machine, ProviderId(world.provider_id(machine)))
+        (machine, ProviderId(env.provider_id(machine)))
     ]
-    assert world.reboots(machine) == 0
-    assert world.fleet.events(machine) == []
+    assert env.reboots(machine) == 0
+    assert env.fleet.events(machine) == []

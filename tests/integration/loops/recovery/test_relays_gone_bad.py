@@ -13,8 +13,8 @@ from shepherd_core.domain.pb.callback_pb2 import HeartbeatBatch, SignedHeartbeat
 from simulator.providers.kit.http_server import HttpRequest, Reply
 from tests.conftest import ManualClock
 from tests.integration.agent.test_relay import LIES, Agent, Api, Relay, free_port, lie, place
-from tests.integration.loops.recovery.test_suspension import World
 from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.recovery import RecoveryEnvironment
 
 AT_EACH = 3
 """Machines at a location."""
@@ -50,7 +50,7 @@ class Flooding:
         return Reply(status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-class Racks(World):
+class Racks(RecoveryEnvironment):
     """Machines at several locations, each location with its relay."""
 
     def __init__(self, fleet: Fleet, clock: ManualClock, api: Api) -> None:
@@ -75,7 +75,7 @@ class Racks(World):
         assert self.fleet.sql(FRESH) == [[len(self.agents)]]
         for _ in range(INTERVAL // 60):
             self.tick()
-            assert (self.provider.reboots, self.held()) == ({}, {})
+            assert (self.provider.reboots, self.suspended()) == ({}, {})
         for agent in self.agents:
             agent.elapsed += INTERVAL
 
