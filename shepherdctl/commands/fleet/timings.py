@@ -54,7 +54,7 @@ def _print_timings(records: Sequence[dict[str, object]]) -> None:
             Column("P50", number=True),
             Column("P99", number=True),
             Column("SAMPLES", number=True),
-            Column("IN VAIN", number=True),
+            Column("FAILED STARTS", number=True),
         ],
         [
             (
@@ -64,7 +64,7 @@ def _print_timings(records: Sequence[dict[str, object]]) -> None:
                 _seconds(one["p50"]),
                 _seconds(one["p99"]),
                 one["samples"],
-                one["in_vain"] or None,
+                one["failed_starts"] or None,
             )
             for one in records
         ],

@@ -130,13 +130,13 @@ class Past:
 
 
 def told(fleet: Fleet, what: str, after: str | None = None, location: str | None = None) -> list[float]:
-    """Return samples, in vain, p50 and p99 of one time; nothing if there are no samples."""
+    """Return samples, failed starts, p50 and p99 of one time; nothing if there are no samples."""
     found = [
         each
         for each in timings(fleet.connection)
         if (each["what"], each["after"], each["location"]) == (what, after, location)
     ]
-    return [round(each[name]) for each in found for name in ("samples", "in_vain", "p50", "p99")]
+    return [round(each[name]) for each in found for name in ("samples", "failed_starts", "p50", "p99")]
 
 
 def test_the_takeover_is_told_from_claim_to_started_agent(fleet: Fleet) -> None:
@@ -166,7 +166,7 @@ def test_a_boot_is_told_from_the_step_to_the_agent_start_that_reached_the_machin
 
 
 @pytest.mark.parametrize("cause", ["SshRefused: no", "SshTimedOut: no", "SshConnectionLost: no", "NoAddress: no"])
-def test_after_an_agent_start_in_vain_a_boot_ended_between_the_two(fleet: Fleet, cause: str) -> None:
+def test_after_a_failed_agent_start_a_boot_ended_between_the_two(fleet: Fleet, cause: str) -> None:
     """The second attempt waits for a backoff, and would make the boot look minutes longer than it is."""
     past = Past(fleet)
     past.step(1_000)

@@ -11,7 +11,7 @@ DEFAULTS: dict[str, Any] = {
     "location": None,
     "after": None,
     "samples": 100,
-    "in_vain": 0,
+    "failed_starts": 0,
     "p50": 10.0,
     "p99": 20.0,
     "boot_wait_seconds": 120.0,
@@ -46,19 +46,19 @@ def test_the_grace_must_cover_the_returns_seen(after: str, advised: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("in_vain", "p50", "recommended"), [(49, 300, None), (50, 300, 300), (50, 301, 360), (50, 120, None)]
+    ("failed_starts", "p50", "recommended"), [(49, 300, None), (50, 300, 300), (50, 301, 360), (50, 120, None)]
 )
 def test_the_boot_wait_is_too_short_if_half_of_the_machines_were_not_up(
-    in_vain: int, p50: float, recommended: float | None
+    failed_starts: int, p50: float, recommended: float | None
 ) -> None:
-    """Every boot ends after the boot wait, because nothing is tried before: only starts in vain show anything."""
+    """Every boot ends after the boot wait, because nothing is tried before: only failed starts show anything."""
     expected = recommended and ("boot_wait_seconds", 120, recommended)
-    assert brief(one(what="boot", after="reboot", in_vain=in_vain, p50=p50)) == expected
+    assert brief(one(what="boot", after="reboot", failed_starts=failed_starts, p50=p50)) == expected
 
 
 def test_a_reinstallation_has_its_boot_wait_in_the_policy() -> None:
     """Raising the boot wait of all steps for it would slow down every reboot."""
-    found = one(what="boot", after="reinstall", in_vain=100, p50=900)
+    found = one(what="boot", after="reinstall", failed_starts=100, p50=900)
     assert found is not None
     assert (found.setting, found.part, found.recommended) == ("remediation_policy", "boot-wait of reinstall", 900)
 
@@ -68,7 +68,7 @@ def test_a_creation_is_compared_with_the_boot_time_of_the_provisioner(
     boot_seconds: float | None, advised: bool
 ) -> None:
     """If that is unset, the provider's usual boot time is too short."""
-    found = brief(one(boot_seconds, what="boot", after="creation", in_vain=60, p50=290))
+    found = brief(one(boot_seconds, what="boot", after="creation", failed_starts=60, p50=290))
     assert found == (("boot_seconds", boot_seconds, 300) if advised else None)
 
 

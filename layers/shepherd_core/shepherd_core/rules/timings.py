@@ -25,7 +25,7 @@ class Timing:
     what: str
     after: str | None
     samples: int
-    in_vain: int
+    failed_starts: int
     p50: float
     p99: float
     boot_wait_seconds: float | None
@@ -73,11 +73,11 @@ def _advice(timing: Timing, boot_seconds: float | None) -> Iterator[Advice]:
         case "boot", after:
             value = boot_seconds if after == "creation" else timing.boot_wait_seconds
             # No agent start is tried before the boot wait is over. Failed first starts alone show that it is too short.
-            if 2 * timing.in_vain < timing.samples or timing.p50 <= (value or 0):
+            if 2 * timing.failed_starts < timing.samples or timing.p50 <= (value or 0):
                 return
             seen = (
-                f"boot after {after}: half took {timing.p50:.0f} s or longer, and {timing.in_vain} of {timing.samples} "
-                f"were not up at the first agent start{_where(timing)}"
+                f"boot after {after}: half took {timing.p50:.0f} s or longer, "
+                f"and {timing.failed_starts} of {timing.samples} were not up at the first agent start{_where(timing)}"
             )
             setting = {"creation": "boot_seconds", REINSTALL.name: "remediation_policy"}.get(
                 str(after), "boot_wait_seconds"

@@ -280,7 +280,7 @@ def test_timings_are_shown_with_what_is_too_short(fleet: Fleet) -> None:
     slow_fleet(fleet)
     result = CommandLine(fleet.settings)("status", "--timings")
     assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
-        "PROVIDER LOCATION TIME P50 P99 SAMPLES IN VAIN",
+        "PROVIDER LOCATION TIME P50 P99 SAMPLES FAILED STARTS",
         "static ams boot after reboot 280 s 280 s 5 5",
         "static ams first heartbeat 1845 s 1845 s 5",
         "static ams return after reboot 439 s 439 s 5",

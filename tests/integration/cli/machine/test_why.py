@@ -138,12 +138,12 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
         ("paused", "paused by alice: moving racks"),
         ("not_needed", "it has no agent that could be unhealthy"),
     ),
-    "held back": (
+    "recovery suspended": (
         recovery_suspended,
         ("not_needed", "its agent was started"),
         ("recovery_suspended", "recovery is suspended: 8 of 10 machines stopped reporting"),
     ),
-    "held back twice": (
+    "recovery suspended twice": (
         suspended_twice,
         ("not_needed", "its agent was started"),
         ("recovery_suspended", "recovery is suspended: no machine reports"),
@@ -193,7 +193,7 @@ def ends(process: dict[str, Any], name: str, now: datetime) -> int | None:
         ("agent just started", RECOVER, 30, 30),
         ("paused", START, 60, 60),
         ("locked", START, 60, 60),
-        ("held back", RECOVER, None, None),
+        ("recovery suspended", RECOVER, None, None),
         ("in quarantine", RECOVER, None, None),
         ("rebooted", START, 2, 2),
         ("rebooted", RECOVER, None, None),

@@ -25,7 +25,7 @@ def timings(connection: Connection, limit: int = HISTORY_LIMIT) -> list[dict[str
     agent was started, both ``after`` a creation or the named recovery step (``boot``
     only if the step boots the machine);
     ``takeover``, from the claim of a machine to its started agent; ``first heartbeat``
-    of an agent after its start. ``p50`` and ``p99`` are seconds. ``in_vain`` of the
+    of an agent after its start. ``p50`` and ``p99`` are seconds. ``failed_starts`` of the
     ``samples`` of ``boot`` had an agent start before that did not reach the machine.
 
     ``boot_wait_seconds`` is the longest boot wait after these steps that is on record;

@@ -8,7 +8,7 @@
 -- end of the last recovery step, if that is none of :not_booting; without a step, at its creation, if the history reaches
 -- back that far. A step that is taken after a look is recorded by the look, all others by their attempt. It was up when the
 -- last agent start began. If an agent start before that did not reach it, it came up between the two: half-way is the
--- estimate, and the part counts in in_vain. A part in which an operator held the machine back says nothing about booting:
+-- estimate, and the part counts in failed_starts. A part in which an operator held the machine back says nothing about booting:
 -- a quarantine, a pause, a release that was canceled; nor does an adoption, at which the machine runs already. An agent
 -- start that ends with a quarantine is no takeover.
 WITH recent AS (
@@ -87,7 +87,7 @@ durations AS (
         'boot' AS what,
         after,
         CASE WHEN not_up_at IS NULL THEN up_at - down_at ELSE (up_at - down_at + (not_up_at - down_at)) / 2 END AS took,
-        not_up_at IS NOT NULL AS in_vain,
+        not_up_at IS NOT NULL AS start_failed,
         boot_wait_seconds
     FROM located
     WHERE after IS NOT NULL AND after <> ALL(:not_booting::text[])
@@ -116,7 +116,7 @@ SELECT
     d.what,
     d.after,
     count(*) AS samples,
-    count(*) FILTER (WHERE d.in_vain) AS in_vain,
+    count(*) FILTER (WHERE d.start_failed) AS failed_starts,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM d.took)::float8) AS p50,
     percentile_disc(0.99) WITHIN GROUP (ORDER BY extract(epoch FROM d.took)::float8) AS p99,
     max(d.boot_wait_seconds)::float8 AS boot_wait_seconds,
