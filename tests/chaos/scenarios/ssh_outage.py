@@ -53,13 +53,7 @@ class SshOutage(FleetOperation):
         self._dead = [fleet.provided_machine() for _ in range(_HELD + _ADMITTED)]
         environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in self._dead}
         for machine_id in self._dead:
-            fleet.change(
-                machine_id,
-                f"INSERT INTO machine_grace SELECT '{machine_id}', ended - interval '30 minutes', ended "
-                f"FROM (SELECT now() - interval '{_WAITED_SECONDS} seconds' AS ended) AS at",
-                "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) VALUES "
-                f"('{machine_id}', 'ShepherdAgentStart', now(), 'SshTimedOut: no answer', 300, 'unreached')",
-            )
+            fleet.make_overdue(machine_id, _WAITED_SECONDS)
         made = overrides.override(
             fleet.connection,
             provider="equinix",

@@ -11,7 +11,7 @@ import asyncssh
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ConfigError, Fault
 from shepherd_core.domain.errors.machine import (
     SshAuthenticationFailed,
@@ -24,7 +24,7 @@ from shepherd_core.domain.errors.machine import (
 )
 
 from tests.conftest import ManualClock
-from tests.support.agents.ssh_server import KEY, SshServer
+from tests.support.agents.ssh_server import KEY, SshServer, soon
 
 BEGIN, *_, END = KEY.splitlines()
 
@@ -54,11 +54,6 @@ def stranger() -> Iterator[Callable[..., int]]:
 def dialer(port: int, key: str = KEY) -> SshDialer:
     """Return a dialer for *port*."""
     return SshDialer(key, "root", port, connect_timeout=2)
-
-
-def soon(seconds: float = 0.3) -> Deadline:
-    """Return a deadline that a frozen machine is sure to miss."""
-    return Deadline(SystemClock(), seconds)
 
 
 def test_first_contact_learns_the_host_key(server: SshServer, deadline: Deadline) -> None:

@@ -31,7 +31,7 @@ from shepherd_core.domain.errors.machine import (
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
 
 from tests.support import processes
-from tests.support.agents.ssh_server import KEY, Process, SshServer
+from tests.support.agents.ssh_server import KEY, Process, SshServer, soon
 
 MIB = 1 << 20
 
@@ -84,11 +84,6 @@ def path(tmp_path: Path) -> Path:
 def script(text: str) -> Agent:
     """Return an agent that is a shell script."""
     return Agent(f"#!/bin/sh\n{text}\n".encode())
-
-
-def soon(seconds: float = 0.3) -> Deadline:
-    """Return a deadline that a frozen machine is sure to miss."""
-    return Deadline(SystemClock(), seconds)
 
 
 # Uploading

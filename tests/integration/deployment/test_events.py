@@ -1,7 +1,7 @@
 """Events that no schedule, API or CloudFormation sends: each fails with an error that names what is wrong."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,6 @@ import pytest
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from shepherd_core import handlers
 from shepherd_core.domain.errors import EventInvalid
-
-from tests.support.deployment import function_process
 
 EVENTS = Path(__file__).parents[3] / "events"
 TICK, REQUEST = (json.loads((EVENTS / f"{name}.json").read_text()) for name in ("recoverer", "agent_api"))
@@ -31,14 +29,6 @@ class Context:
 def recoverer(event: Any, context: LambdaContext) -> dict[str, object]:
     """Invoke the Recoverer."""
     return handlers.invoke("recoverer", event, context)
-
-
-@pytest.fixture(autouse=True)
-def _a_process_of_its_own() -> Iterator[None]:
-    """Forget what a process keeps between invocations."""
-    function_process.end()
-    yield
-    function_process.end()
 
 
 @pytest.mark.parametrize("function", [recoverer, handlers.agent_api, handlers.migrate], ids=lambda each: each.__name__)

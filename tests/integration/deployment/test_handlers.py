@@ -54,14 +54,6 @@ class Context:
         return int(self.seconds * 1000)
 
 
-@pytest.fixture(autouse=True)
-def _a_process_of_its_own() -> Iterator[None]:
-    """Forget what a process keeps between invocations, and close it, as the end of the process would."""
-    function_process.end()
-    yield
-    function_process.end()
-
-
 def invoke(loop: str, event: dict[str, object] | None = None, **context: Any) -> dict[str, Any]:
     """Return what the function answers to *event*, by default the one that its schedule sends, after a trip as JSON."""
     path = ROOT / "functions" / loop / "app.py"

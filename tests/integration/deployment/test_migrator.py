@@ -24,7 +24,6 @@ from simulator.lambda_.environment import Context
 from tests.conftest import ManualClock, log_lines
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
-from tests.support.deployment import function_process
 from tests.support.providers.scripted_http import Answer, Script, scripted_server
 from tests.support.waiting import eventually
 
@@ -35,13 +34,6 @@ ASKED = {
     "RequestId": "7",
     "LogicalResourceId": "Schema",
 }
-
-
-@pytest.fixture
-def cloudformation() -> Iterator[Script]:
-    """Return what waits for answers at a URL."""
-    with scripted_server(lambda _: Answer()) as server:
-        yield server
 
 
 @pytest.fixture
@@ -364,14 +356,12 @@ def test_nothing_is_planned_against_another_schema(own_fleet: Fleet, tmp_path: P
 
 
 @pytest.fixture
-def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the settings document of the deployment."""
     path = tmp_path / "settings.toml"
     path.write_text('version = 1\n[provider.static]\nstatic_list = "machines.json"\n')
-    function_process.end()
     monkeypatch.setenv("SHEPHERD_SETTINGS", str(path))
-    yield path
-    function_process.end()
+    return path
 
 
 def stack(status: str) -> str:

@@ -42,7 +42,6 @@ from simulator.providers.latitude.api import LatitudeApi
 from tests.conftest import read_models_once
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.tls_postgres import ADDRESS, TlsProxy
-from tests.support.deployment import function_process
 from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
     EACH,
@@ -68,7 +67,7 @@ from tests.support.deployment.deployments import (
     transformed,
 )
 from tests.support.deployment.iam import allows
-from tests.support.providers.scripted_http import Answer, Script, scripted_server
+from tests.support.providers.scripted_http import Script
 
 # What the platform does with a function's role, for the function and not by its code.
 BY_THE_PLATFORM = {
@@ -335,7 +334,7 @@ CASES = [
 
 
 @pytest.fixture
-def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
+def asked(aws: None) -> set[tuple[str, str]]:
     """Return a set to which every call of a function to AWS adds its action and its resource."""
     found: set[tuple[str, str]] = set()
 
@@ -364,13 +363,11 @@ def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
 
         class_attributes["generate_db_auth_token"] = noted
 
-    function_process.end()  # of another test, which may have had another document
     boto3.setup_default_session()
     events = boto3._get_default_session().events
     events.register("provide-client-params.*", called)
     events.register_last("creating-client-class.rds", signing)
-    yield found
-    function_process.end()
+    return found
 
 
 def ironic_nodes() -> FakeIronic:
@@ -547,13 +544,6 @@ def take_all_steps(provider_id: ProviderId) -> None:
         if capability in provider.capabilities:
             with suppress(ProviderError):  # no BMC is there; and what is waited for takes longer than this
                 act(provider_id, Deadline(CLOCK, 15))
-
-
-@pytest.fixture
-def cloudformation() -> Iterator[Script]:
-    """Return what waits for the Migrator's answers at a URL."""
-    with scripted_server(lambda _: Answer()) as server:
-        yield server
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)

@@ -1,6 +1,5 @@
 """What a function reaches outside is reached when it is needed, and not before."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
@@ -19,7 +18,7 @@ KEY = "/shepherd/ssh-key"
 
 
 @pytest.fixture
-def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Function]:
+def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Function:
     """Return an Initializer with an empty AWS account, an empty list of machines, and no agent."""
     (tmp_path / "machines.json").write_text("[]")
     settings = {
@@ -34,9 +33,7 @@ def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.Mon
     }
     for name, value in settings.items():
         monkeypatch.setenv(f"SHEPHERD_{name}", value)
-    function_process.end()
-    yield loops.build("initializer")
-    function_process.end()
+    return loops.build("initializer")
 
 
 def test_a_dry_run_needs_no_ssh_key(initializer: Function, fleet: Fleet, deadline: Deadline) -> None:

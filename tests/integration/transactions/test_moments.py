@@ -38,13 +38,7 @@ def session(fleet: Fleet) -> Session:
 
 def overdue_machine(fleet: Fleet, location: str | None = None) -> UUID:
     """Return a machine that did not come back after a recovery; its agent start failed, and is in backoff."""
-    machine_id = fleet.locate(fleet.provided_machine(), location)
-    fleet.change(
-        machine_id,
-        f"INSERT INTO machine_grace VALUES ('{machine_id}', now() - interval '1 hour', now() - interval '1 minute')",
-        f"INSERT INTO work_backoff VALUES ('{machine_id}', 'ShepherdAgentStart', now() + interval '1 hour', '?', 60)",
-    )
-    return machine_id
+    return fleet.make_overdue(fleet.locate(fleet.provided_machine(), location), retry_in=HOUR)
 
 
 def unhealthy_machine(fleet: Fleet, location: str | None = None) -> UUID:

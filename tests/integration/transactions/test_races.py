@@ -11,7 +11,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.waiting import WAIT_SECONDS
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -219,15 +219,8 @@ def test_a_conflict_of_two_workers_has_one_winner(fleet: Fleet) -> None:
 
 def _overdue_machine(fleet: Fleet) -> UUID:
     """Return a machine that did not come back: both loops need it."""
-    machine_id = fleet.provided_machine()
     fleet.watch(PROVIDER)
-    fleet.change(
-        machine_id,
-        f"INSERT INTO machine_grace VALUES ('{machine_id}', now() - interval '5 hours', now() - interval '4 hours')",
-        "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds) "
-        f"VALUES ('{machine_id}', 'ShepherdAgentStart', now(), 'SshTimedOut: no', 300)",
-    )
-    return machine_id
+    return fleet.make_overdue(fleet.provided_machine(), 4 * HOUR)
 
 
 def test_concurrent_claims_do_not_wait_for_machines_that_did_not_come_back(fleet: Fleet) -> None:

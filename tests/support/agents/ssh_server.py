@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import asyncssh
 from shepherd_core.adapters import ssh_keys
+from shepherd_core.domain.clock import Deadline, SystemClock
 
 Process = asyncssh.SSHServerProcess[bytes]
 
@@ -219,3 +220,8 @@ class _Session(asyncssh.SSHServerProcess[bytes]):
 
     def exec_requested(self, command: str) -> bool:
         return self._server.has_commands and super().exec_requested(command)
+
+
+def soon(seconds: float = 0.3) -> Deadline:
+    """Return a deadline that a frozen machine is sure to miss."""
+    return Deadline(SystemClock(), seconds)

@@ -326,6 +326,18 @@ class Fleet:
 
         self.connection.transact(unit)
 
+    def make_overdue(self, machine_id: UUID, over_for: float = 60, *, retry_in: float = 0) -> UUID:
+        """Let a machine not come back after a step: its grace is over for these seconds, its agent start has failed."""
+        grace = f"now() - {over_for} * interval '1 second'"
+        self.change(
+            machine_id,
+            f"INSERT INTO machine_grace VALUES ('{machine_id}', {grace} - interval '30 minutes', {grace})",
+            "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) "
+            f"VALUES ('{machine_id}', 'ShepherdAgentStart', now() + {retry_in} * interval '1 second', "
+            "'SshTimedOut: no answer', 300, 'unreached')",
+        )
+        return machine_id
+
     def quarantine(self, machine_id: UUID, cause: str = "?") -> UUID:
         """Put a machine into quarantine, and return it."""
         self.change(machine_id, f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '{cause}', '')")

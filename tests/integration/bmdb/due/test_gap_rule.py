@@ -35,12 +35,7 @@ def planted(fleet: Fleet, late: float, among: list[Gap]) -> Machines:
     machines = Machines(
         fleet.unhealthy_machine(late, late + HOUR), fleet.started_machine(late), fleet.provided_machine()
     )
-    fleet.change(
-        machines.not_back,
-        f"INSERT INTO machine_grace VALUES ('{machines.not_back}', now() - interval '1 day', "
-        f"now() - {late} * interval '1 second')",
-        f"INSERT INTO work_backoff VALUES ('{machines.not_back}', 'ShepherdAgentStart', now(), '?', 60)",
-    )
+    fleet.make_overdue(machines.not_back, late)
     for gap in among:
         fleet.sql(
             "INSERT INTO recovery_gaps (provider, began_at, ended_at) VALUES "

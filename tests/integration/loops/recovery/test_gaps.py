@@ -190,18 +190,7 @@ def test_a_machine_that_did_not_come_back_is_given_the_time_of_an_outage_again(
     env: Schedule, left: float, gaps: list[float], ticks: int
 ) -> None:
     """The Initializer may have been down as well; *left* is how much of its grace was left at the last snapshot."""
-    machine = env.fleet.provided_machine()
-    env.fleet.sql(
-        "INSERT INTO machine_grace VALUES (:id, clock_timestamp() - interval '30 minutes', "
-        "clock_timestamp() + :left * interval '1 second')",
-        id=machine,
-        left=left,
-    )
-    env.fleet.sql(
-        "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', clock_timestamp(), 'SshRefused: no luck', 300)",
-        id=machine,
-    )
-    env.fleet.sql("UPDATE machine_due SET not_before = clock_timestamp() WHERE machine_id = :id", id=machine)
+    machine = env.fleet.make_overdue(env.fleet.provided_machine(), -left)
     assert env.ticks_until_rebooted(machine, islice(cycle(gaps), 24)) == ticks
 
 

@@ -797,15 +797,7 @@ def test_a_reinstall_that_is_not_needed_any_more_keeps_the_host_key(env: Remedia
 def waiting(env: RemediationSetup, count: int, location: str = "ams") -> list[UUID]:
     """Return machines that were told to come back and should have, and that SSH does not reach."""
     machines = env.fleet.machines(count, location=location)
-    for machine in machines:
-        env.fleet.change(
-            machine,
-            f"INSERT INTO machine_grace VALUES ('{machine}', now() - interval '1 hour', now() - interval '1 minute')",
-            "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) "
-            f"VALUES ('{machine}', 'ShepherdAgentStart', now() + interval '1 minute', 'SshTimedOut: no', 300, "
-            "'unreached')",
-        )
-    return machines
+    return [env.fleet.make_overdue(machine, retry_in=MINUTE) for machine in machines]
 
 
 def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(env: RemediationSetup) -> None:
