@@ -216,7 +216,7 @@ SHARED = {
 
 
 def test_what_statements_share_stands_once() -> None:
-    """A copy of a fence with one word less is found by nobody who reads the others."""
+    """A copy of a fence with one word less is easily overlooked."""
     assert set(SHARED) == set(fragments())
     whole = code("\n".join(file.read_text(encoding="utf-8") for file in sorted(PACKAGE.rglob("*.sql"))))
     assert whole.count("AND fence = :fence") == 1

@@ -64,7 +64,7 @@ def test_first_contact_learns_the_host_key(server: SshServer, deadline: Deadline
 
 
 def test_pinned_host_key_is_recognized(server: SshServer, deadline: Deadline) -> None:
-    """The machine that we met before is let in, also if somebody stored its key with a comment."""
+    """The machine is known again, also if its key was stored with a comment."""
     pinned = server.public_host_keys[0] + " root@machine"
     with closing(dialer(server.port).dial("127.0.0.1", pinned, deadline)) as connection:
         assert [connection.host_key] == server.public_host_keys

@@ -858,6 +858,6 @@ def test_the_log_names_each_agent_that_reports_elsewhere_once_an_hour(
 
 
 def test_a_stranger_is_not_told_the_new_endpoint(connection: Connection, agent: SignedAgent) -> None:
-    """Its path is known to nobody else."""
+    """Only agents with a key may know its path."""
     answer = endpoint(connection, new_endpoint=NEW).handle(with_headers(agent.request(), signature=""))
     assert (answer.status, answer.body) == (UNAUTHORIZED, b"not authorized\n")

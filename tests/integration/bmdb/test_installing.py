@@ -140,9 +140,9 @@ def test_a_request_that_waits_for_another_sees_its_change(fleet: Fleet, asked_be
     if asked_before:
         fleet.request_installation(machine_id, 1)
     seen = installation.load(fleet.connection, machine_id)
-    twin, first = fleet.connect(), fleet.connection
+    concurrent, first = fleet.connect(), fleet.connection
     outcome: list[int | None] = []
-    thread = threading.Thread(target=lambda: outcome.append(installation.request(twin, machine_id, OTHER, seen)))
+    thread = threading.Thread(target=lambda: outcome.append(installation.request(concurrent, machine_id, OTHER, seen)))
 
     def unit() -> None:
         first.run("lock_due_rows", machine_ids=[machine_id])

@@ -946,7 +946,7 @@ class KnownHistory:
         self.end("finish", moment="old transaction")
 
     def lost_twice(self) -> None:
-        """Lose an answer that nobody asks for, and the session; a later step asks, and loses a request of its own."""
+        """Lose an answer that is not needed, and the session; a later step asks, and loses a request of its own."""
         self.step("invoke", at=1, close=True)
         self.step("claim", at=1, process=Process.AGENT_START, limit=1, moment="old transaction")
         self.wait(0, 1, "failover")

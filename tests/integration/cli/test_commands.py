@@ -136,7 +136,7 @@ def test_the_version_needs_no_database() -> None:
     ],
 )
 def test_the_shell_completes_commands_and_options(typed: str, offered: list[str]) -> None:
-    """Nobody remembers all of them, and completion must work before the settings do."""
+    """There are many, and completion must work before the settings do."""
     words = f"shepherdctl {typed}"
     asked = {"_SHEPHERDCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     assert CommandLine(None, asked).process().stdout.split() == offered

@@ -28,7 +28,7 @@ REASON = ("--reason", "network maintenance")
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_no_loop_takes_what_a_pause_covers_until_it_is_resumed(fleet: Fleet, arguments: list[str], covers: str) -> None:
-    """That is what an operator pauses for; and resuming must not need the patience of a backoff."""
+    """That is what an operator pauses for; and after a resume, work must not wait for a backoff."""
     machine_id = fleet.provided_machine()
     shepherdctl = CommandLine(fleet.settings)
     shown = shepherdctl.read("pause", *arguments, *REASON)

@@ -98,7 +98,7 @@ def test_a_page_contains_no_inline_script_or_style(access: Access, path: str) ->
 
 
 def test_the_console_listens_on_this_computer_only(access: Access) -> None:
-    """Nobody in the network can even try a token."""
+    """No other computer can even try a token."""
     with socket.socket() as other:
         other.settimeout(5)
         assert other.connect_ex(("127.0.0.2", access.port)) != 0

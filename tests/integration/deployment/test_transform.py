@@ -240,7 +240,7 @@ API_RESOURCES |= {"AgentApiPermission"}
     ],
 )
 def test_new_agents_report_to_the_first_endpoint_of_the_deployment(endpoints: str, first: str, made: set[str]) -> None:
-    """Nobody can know its address before it is deployed, so nobody is asked for it; the other serves running agents."""
+    """Its address is not known before the deployment, so no question asks for it; the other serves running agents."""
     stack = deployed(AgentEndpoints=endpoints)
     variables = properties(stack, "initializer")["Environment"]["Variables"]
     assert variables["SHEPHERD_DEFAULT_AGENT_ENDPOINT"] == first

@@ -675,13 +675,13 @@ def test_concurrent_runs_never_work_on_the_same_machine(fleet: Fleet, run: Runne
     together = threading.Barrier(2)
     loop = FakeLoop()  # both run the same one, which sees when a machine is worked on twice
 
-    def twin() -> Counts:
+    def run_once() -> Counts:
         connection = fleet.connect()
         together.wait(WAIT_SECONDS)
         return run(loop, concurrency=3, connection=connection)
 
     with ThreadPoolExecutor(2) as pool:
-        counts = [each.result() for each in [pool.submit(twin) for _ in range(2)]]
+        counts = [each.result() for each in [pool.submit(run_once) for _ in range(2)]]
     assert sorted(loop.machines) == sorted(machines)
     assert sum(each[Metric.FINISHED] for each in counts) == 20
 

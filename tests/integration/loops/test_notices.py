@@ -203,7 +203,7 @@ def test_concurrent_invocations_share_no_notice(fleet: Fleet) -> None:
 
 
 def test_notices_go_after_a_day(fleet: Fleet, told: Callable[[], list[tuple[str, str]]]) -> None:
-    """Without a topic nobody reads them, and old news help nobody."""
+    """Without a topic they are not read, and old notices are of no use."""
     suspend(fleet, fra="why")
     fleet.pass_time(25 * HOUR)
     publish(fleet)

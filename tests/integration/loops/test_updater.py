@@ -140,7 +140,7 @@ def test_a_settled_fleet_costs_four_statements_and_no_call(fleet: Fleet, listed:
 
 
 def test_a_settled_fleet_is_compared_now_and_then(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Machines that are up move too, if seldom."""
+    """The location of machines that are up may change too, if seldom."""
     (machine_id,) = plant(fleet, listed, 1)
     run(listed)
     listed.put(name_of(fleet, machine_id), location="fra")
@@ -438,10 +438,10 @@ def test_every_change_is_logged(fleet: Fleet, listed: Listed, run: Run, capsys: 
 def test_a_concurrent_run_ends_without_asking_the_provider(fleet: Fleet, listed: Listed, run: Run) -> None:
     """Ticks come twice, and before the last one is done."""
     plant(fleet, listed, 1)
-    twins: list[Counts] = []
-    listed.meanwhile = lambda: twins.append(run(listed, connection=fleet.connect()))
+    concurrent_counts: list[Counts] = []
+    listed.meanwhile = lambda: concurrent_counts.append(run(listed, connection=fleet.connect()))
     assert run(listed)[Metric.UPDATED] == 1
-    assert twins == [{Metric.REPAIRED: 0}]
+    assert concurrent_counts == [{Metric.REPAIRED: 0}]
     assert listed.asked == 1
 
 

@@ -316,7 +316,7 @@ def test_a_power_cycle_waits_until_the_machine_has_stopped(site: Site, machine: 
     assert len(site.clock.slept) == 4
 
 
-@pytest.mark.parametrize("seconds", [600, 30], ids=["its patience", "its deadline"])
+@pytest.mark.parametrize("seconds", [600, 30], ids=["its time limit", "its deadline"])
 def test_a_machine_that_takes_too_long_to_stop_is_started_by_the_next_call(
     site: Site, machine: Machine, seconds: float
 ) -> None:

@@ -191,7 +191,7 @@ def test_a_listing_without_end_is_invalid(clock: ManualClock, deadline: Deadline
 
 
 def test_a_total_that_is_none_makes_the_listing_invalid(things: Things, api: HttpApi, deadline: Deadline) -> None:
-    """Without it nobody knows when the listing is complete."""
+    """Without it, a listing may be incomplete."""
     things.faults.add(SetValue(path="/things", times=0, at="total", value="5"))
     with pytest.raises(ListingInvalid, match="the total total is '5'"):
         listed(api, "/things", deadline, COUNTED)

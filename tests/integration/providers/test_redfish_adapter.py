@@ -443,8 +443,8 @@ def test_a_bmc_that_does_not_answer_leaves_its_machine_in_the_listing(
 ) -> None:
     """A machine whose BMC hangs is not gone, nor off; and the others are told of as if nothing were."""
     site.bmc.faults.add(fault)
-    patience = 2 if isinstance(fault, Delay) else 30
-    listing = site.provider(timeout_seconds=patience).list_machines(deadline)
+    time_limit = 2 if isinstance(fault, Delay) else 30
+    listing = site.provider(timeout_seconds=time_limit).list_machines(deadline)
     assert [(machine.provider_id, machine.status) for machine in listing] == [
         (NAME, ProviderStatus.UNKNOWN),
         ("rack-002", ProviderStatus.RUNNING),

@@ -125,13 +125,13 @@ def test_an_end_of_work_that_races_with_the_reaper_writes_nothing(fleet: Fleet, 
         ended = pool.submit(end.end, session, [held])
         fleet.wait_until_blocked()
         fleet.wait_until_dead(session)
-        heir = fleet.open_session(seconds=3 * HOUR, connection=fleet.connect())
+        successor = fleet.open_session(seconds=3 * HOUR, connection=fleet.connect())
         fleet.connection.script("COMMIT")
         assert ended.result(timeout=20) == set()
     fleet.pass_time(HOUR)  # the due row waits at the deadline that the session had when it claimed
-    taken = claimed(heir, end.process)
+    taken = claimed(successor, end.process)
     assert fleet.events(held.machine_id) == ["Started", "Expired", "Started"]
-    assert end.end(heir, taken) == {held.machine_id}
+    assert end.end(successor, taken) == {held.machine_id}
 
 
 def test_a_session_that_is_being_renewed_is_not_reaped(fleet: Fleet) -> None:
@@ -173,11 +173,11 @@ def test_sessions_that_open_together_reap_once(fleet: Fleet) -> None:
     """Both see the expired session; one reaps it, the other neither waits nor writes history again."""
     session, held = held_for_a_moment(fleet)
     fleet.wait_until_dead(session)
-    twin = fleet.connect()
+    concurrent = fleet.connect()
 
     def unit() -> None:
         fleet.open_session()
-        fleet.open_session(connection=twin)
+        fleet.open_session(connection=concurrent)
 
     fleet.connection.transact(unit)
     assert fleet.events(held.machine_id) == ["Started", "Expired"]

@@ -66,7 +66,7 @@ FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id AND d
 WHERE n.process IS NOT NULL
     AND (d.not_before IS NULL OR d.not_before > clock_timestamp() + interval '1 day')
 UNION ALL
-SELECT 'nobody looks whether it came back'
+SELECT 'its recovery is never checked'
 FROM machine_process_needs w LEFT JOIN machine_due d ON d.machine_id = w.machine_id AND d.process = w.process
 WHERE w.overdue AND d.not_before IS NULL
 UNION ALL

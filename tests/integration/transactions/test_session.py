@@ -94,11 +94,11 @@ def test_opening_a_session_ends_the_work_of_expired_ones(fleet: Fleet) -> None:
     """In the predecessor, an expired session locked its machines until an operator intervened."""
     session, held = dead_session_with_work(fleet)
     assert fleet.holders(held.machine_id) == [session.session_id]
-    heir = fleet.open_session()
+    successor = fleet.open_session()
     assert fleet.events(held.machine_id) == ["Started", "Expired"]
     assert fleet.holders(held.machine_id) == []
     fleet.pass_time(30)
-    assert ids(claimed(heir, START)) == [held.machine_id]
+    assert ids(claimed(successor, START)) == [held.machine_id]
     (event,) = fleet.sql("SELECT session_id FROM work_history WHERE event = 'Expired'")
     assert event == [session.session_id], "history must name the session that died"
 

@@ -153,7 +153,7 @@ def test_old_ticks_are_deleted_when_a_session_opens(fleet: Fleet) -> None:
     assert fleet.sql("SELECT bool_and(began_at > now() - interval '14 days') FROM ticks") == [[True]]
 
 
-def test_deleting_old_ticks_waits_for_nobody(fleet: Fleet) -> None:
+def test_deleting_old_ticks_waits_for_no_lock(fleet: Fleet) -> None:
     """Every loop opens a session each minute; a row that another one is deleting is left to it."""
     tick(fleet).close(end=END)
     fleet.pass_time(15 * DAY)

@@ -265,7 +265,7 @@ def test_the_dashboard_is_no_part_of_a_deployment() -> None:
 
 
 def test_no_widget_of_the_dashboard_covers_another() -> None:
-    """CloudWatch would move it to where nobody expects it."""
+    """CloudWatch would move it to an unexpected place."""
     widgets = dashboard()
     for widget in widgets:
         assert 0 <= widget["x"] < widget["x"] + widget["width"] <= 24

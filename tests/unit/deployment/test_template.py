@@ -234,7 +234,7 @@ def test_a_function_has_a_role_of_its_own(function: str) -> None:
 
 
 def test_permissions_name_what_they_are_for() -> None:
-    """A wildcard needs a condition beside it, or nothing but names that nobody can know before the call."""
+    """A wildcard needs a condition beside it, or nothing but names that are not known before the call."""
     assert not [statement for statement in _statements() if "*" in str(statement["Action"])]
     wide = [statement for statement in _statements() if "*" in str(statement["Resource"])]
     assert {statement["Sid"] for statement in wide if "Condition" not in statement} == {

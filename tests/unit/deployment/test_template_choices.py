@@ -47,7 +47,7 @@ def test_what_does_not_fit_together_is_refused_before_anything_is_made(
 
 
 @pytest.mark.parametrize("nothing", STATIC)
-def test_what_nobody_can_know_must_be_said(nothing: str) -> None:
+def test_a_parameter_without_a_sensible_default_is_required(nothing: str) -> None:
     """`sam deploy --guided` takes an empty answer for one."""
     assert stack_of({**STATIC, nothing: ""}).refusals() == [nothing]
 

@@ -115,12 +115,12 @@ def test_the_provisioner_may_launch_what_the_adapter_asks_for(
 def test_the_provisioner_may_launch_nothing_else(
     deployment: dict[str, str], settings: dict[str, str], changes: dict[str, str], resource: str
 ) -> None:
-    """An instance without our tag would belong to nobody; in another network it could reach what ours cannot."""
+    """An instance without our tag would be in no fleet; in another network it could reach what ours cannot."""
     assert resource in refused(deployment, request(settings, **changes))
 
 
 def test_an_instance_without_tags_cannot_be_launched() -> None:
-    """Nobody would ever find it again."""
+    """Shepherd would never find it again."""
     bare = {**request(EC2_SETTINGS), "TagSpecifications": []}
     assert not allows(statements(EC2, "provisioner"), "ec2:RunInstances", arn("instance"))
     assert refused(EC2, bare) == []  # the rest is as before, so that it is the tags which are missed
@@ -163,7 +163,7 @@ def test_a_reinstallation_is_by_the_image_of_the_settings() -> None:
     assert not allows(allowed, action, arn("image", "ami-0f6"))
 
 
-def test_nobody_may_do_what_is_another_functions_part() -> None:
+def test_no_function_may_do_the_part_of_another() -> None:
     """The Provisioner launches, the Recoverer restarts, the others look; nothing ends an instance."""
     tags = {"aws_ResourceTag/shepherd-fleet": FLEET, "aws_RequestTag/shepherd-fleet": FLEET}
     may = {

@@ -29,7 +29,7 @@ def taken(*steps: str, failed: str | None = None, every: float = HOUR) -> list[P
     return [PastAttempt(step, at(number * every), failed, concluded=True) for number, step in enumerate(steps)]
 
 
-def move(
+def decide(
     attempts: Sequence[PastAttempt],
     policy: Sequence[Step] = REMEDIATION_POLICY,
     can: frozenset[Capability] = EVERYTHING,
@@ -54,34 +54,34 @@ def move(
 )
 def test_the_next_step_follows_when_the_attempts_are_used_up(attempts: list[str], step: str, number: int) -> None:
     """A step that did not help three times is not repeated without end."""
-    found = move(taken(*attempts))
+    found = decide(taken(*attempts))
     assert (found.step.name, found.number) == (step, number)
 
 
 def test_a_step_that_the_provider_lacks_is_skipped_and_recorded_once() -> None:
     """A reader of the history must see why there are no reboots."""
-    found = move([], can=frozenset({Capability.POWER_CYCLE}))
+    found = decide([], can=frozenset({Capability.POWER_CYCLE}))
     assert (found.step.name, found.skipped) == (
         "power-cycle",
         (("reboot", "the provider acme cannot reboot machines"),),
     )
-    assert move(taken("power-cycle"), can=frozenset({Capability.POWER_CYCLE})).skipped == ()
-    last = move(taken(*["reboot"] * 3), can=frozenset({Capability.REBOOT}))
+    assert decide(taken("power-cycle"), can=frozenset({Capability.POWER_CYCLE})).skipped == ()
+    last = decide(taken(*["reboot"] * 3), can=frozenset({Capability.REBOOT}))
     assert (last.step.name, [step for step, _ in last.skipped]) == ("quarantine", ["power-cycle"])
 
 
 def test_a_step_that_turned_out_unsupported_is_not_tried_again() -> None:
     """A provider may be able to in general, and not with this machine."""
-    found = move(taken("reboot", failed="NotSupported: the BMC offers no reset"))
+    found = decide(taken("reboot", failed="NotSupported: the BMC offers no reset"))
     assert (found.step.kind, found.number) == (POWER_CYCLE, 1)
 
 
 def test_failed_attempts_count_once_within_the_grace_time() -> None:
     """A provider that is away for ten minutes must not bring every unhealthy machine into quarantine."""
     away = "ProviderUnavailable: 503"
-    assert move(taken(*["reboot"] * 20, failed=away, every=60)).number == 2
-    assert move(taken(*["reboot"] * 3, failed=away, every=1800)).step.kind is POWER_CYCLE
-    assert move(taken(*["reboot"] * 3, every=60)).step.kind is POWER_CYCLE, "those that did not fail count each"
+    assert decide(taken(*["reboot"] * 20, failed=away, every=60)).number == 2
+    assert decide(taken(*["reboot"] * 3, failed=away, every=1800)).step.kind is POWER_CYCLE
+    assert decide(taken(*["reboot"] * 3, every=60)).step.kind is POWER_CYCLE, "those that did not fail count each"
 
 
 def test_the_cause_of_quarantine_counts_what_used_up_the_policy() -> None:
@@ -92,7 +92,7 @@ def test_the_cause_of_quarantine_counts_what_used_up_the_policy() -> None:
     ]
     answered = [PastAttempt("power-cycle", at(each * HOUR), None, concluded=True) for each in (2, 3)]
     policy = defaults.policy("reboot:1,power-cycle:2,quarantine")
-    assert move([*refused, *answered], policy).summary == (
+    assert decide([*refused, *answered], policy).summary == (
         "still unhealthy after power-cycle 2 times; the provider refused reboot 1 time"
     )
 

@@ -200,21 +200,21 @@ def test_a_row_that_is_being_changed_is_not_reported(fleet: Fleet, when: str) ->
     """The first result may be out of date; the facts are evaluated again under the lock."""
     machine_id = planted(fleet, "provided")
     spoil(fleet, machine_id, "not_before = NULL")
-    twin = fleet.connect()
+    concurrent = fleet.connect()
     with ThreadPoolExecutor(1) as pool:
 
         def change() -> Future[dict[UUID, str]]:
-            twin.run("lock_due_rows", machine_ids=[machine_id])
+            concurrent.run("lock_due_rows", machine_ids=[machine_id])
             late = pool.submit(due.repair, fleet.connection, PROVIDER)
             fleet.wait_until_blocked()
             if when == "while it is judged":
-                twin.run("reschedule", machine_ids=[machine_id])
+                concurrent.run("reschedule", machine_ids=[machine_id])
             else:
-                twin.script(f"DELETE FROM machine_due WHERE machine_id = '{machine_id}'")
-                twin.script(f"DELETE FROM machine_provided WHERE machine_id = '{machine_id}'")
+                concurrent.script(f"DELETE FROM machine_due WHERE machine_id = '{machine_id}'")
+                concurrent.script(f"DELETE FROM machine_provided WHERE machine_id = '{machine_id}'")
             return late
 
-        assert twin.transact(change).result(WAIT_SECONDS) == {}
+        assert concurrent.transact(change).result(WAIT_SECONDS) == {}
 
 
 def _nothing(fleet: Fleet) -> None:
@@ -259,7 +259,7 @@ def _reports(fleet: Fleet) -> None:
     assert claimed(fleet.open_session(), RECOVER, timeouts=day) == []
 
 
-def _taken_back_end_of_a_hold(fleet: Fleet) -> None:
+def _taken_back_end_of_a_suspension(fleet: Fleet) -> None:
     fleet.unhealthy_machine()
     fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', '', now() - interval '2 hours', now(), '?')")
     assert claimed(fleet.open_session(), RECOVER) == []
@@ -297,7 +297,7 @@ LEGITIMATE = {
     "a pause that somebody deleted": _paused_no_more,
     "a settle time": _settles,
     "a heartbeat": _reports,
-    "a hold that begins anew": _taken_back_end_of_a_hold,
+    "a suspension that begins again": _taken_back_end_of_a_suspension,
     "a grace that starts over": _grace_that_starts_over,
     "a gap between snapshots": _in_doubt_after_a_gap,
     "a machine that needs nothing": _installed,

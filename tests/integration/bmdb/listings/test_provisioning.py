@@ -186,13 +186,13 @@ def test_the_lock_of_an_expired_provisioner_is_free(fleet: Fleet, session: Sessi
     for write in writes(session, intended).values():
         with pytest.raises(SessionExpired):
             write()
-    heir = fleet.open_session()
-    assert provisioning.take_lock(heir, PROVIDER) is not None
+    successor = fleet.open_session()
+    assert provisioning.take_lock(successor, PROVIDER) is not None
     for write in writes(session, intended).values():
         with pytest.raises(SessionExpired):
             write()
     assert recorded(fleet) == before
-    provisioning.provide(heir, PROVIDER, intended.machine_id, MACHINE)
+    provisioning.provide(successor, PROVIDER, intended.machine_id, MACHINE)
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -217,9 +217,9 @@ def test_a_write_that_meets_a_takeover_is_refused(fleet: Fleet, session: Session
     """Another Provisioner was taking the lock, because this session had expired."""
     intended = Intent(intend(session, PROVIDER, None), None)
     before = recorded(fleet)
-    heir = fleet.open_session()
+    successor = fleet.open_session()
     fleet.connection.script(
-        f"BEGIN; UPDATE provisioner_lock SET session_id = '{heir.session_id}' WHERE provider = '{PROVIDER}'"
+        f"BEGIN; UPDATE provisioner_lock SET session_id = '{successor.session_id}' WHERE provider = '{PROVIDER}'"
     )
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(writes(session, intended)[write])

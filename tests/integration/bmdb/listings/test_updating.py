@@ -168,12 +168,12 @@ def test_a_statement_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet
 def test_a_statement_that_waited_while_the_place_was_taken_writes_nothing(fleet: Fleet, holder: Session) -> None:
     """The new Updater reads the facts next; from then on they must not change without it."""
     change = a_change(fleet)
-    heir = fleet.open_session()
+    successor = fleet.open_session()
     written: list[Future[list[FactsChange]]] = []
     with ThreadPoolExecutor(1) as pool:
 
         def take() -> None:
-            assert provider_facts.begin(heir, PROVIDER, holder.session_id)
+            assert provider_facts.begin(successor, PROVIDER, holder.session_id)
             written.append(pool.submit(provider_facts.write, holder, PROVIDER, [change]))
             fleet.wait_until_blocked()
 
@@ -210,9 +210,9 @@ def test_a_listing_counts_from_its_beginning(fleet: Fleet, holder: Session) -> N
 def test_a_listing_does_not_count_from_the_beginning_of_another(fleet: Fleet, holder: Session) -> None:
     """A session that takes over requests its own listing."""
     fleet.pass_time(HOUR)
-    heir = fleet.open_session()
-    assert provider_facts.begin(heir, PROVIDER, holder.session_id)
-    provider_facts.end(heir, PROVIDER)
+    successor = fleet.open_session()
+    assert provider_facts.begin(successor, PROVIDER, holder.session_id)
+    provider_facts.end(successor, PROVIDER)
     assert fleet.sql("SELECT listed_at > clock_timestamp() - interval '10 minutes' FROM provider_listings") == [[True]]
 
 

@@ -85,7 +85,7 @@ def refused(admin: pg8000.native.Connection, role: str, text: str) -> str | None
 
 
 def test_every_role_has_its_functions_and_every_statement_a_function() -> None:
-    """A statement that is reached from nowhere here would be checked for nobody."""
+    """A statement that no function here reaches would not be checked for any role."""
     assert tuple(ROOTS) == ROLES
     run = {name for roots in ROOTS.values() for name in reachable(roots)}
     assert set(statements()) - run == OF_NO_FUNCTION

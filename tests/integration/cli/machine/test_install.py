@@ -295,19 +295,19 @@ def test_without_a_terminal_yes_is_required(fleet: Fleet) -> None:
 def test_a_change_during_confirmation_is_reported(fleet: Fleet) -> None:
     """Between look and request the machine may have been given to somebody else."""
     machine_id = fleet.started_machine()
-    shepherdctl, twin = CommandLine(fleet.settings), fleet.connection
+    shepherdctl, concurrent = CommandLine(fleet.settings), fleet.connection
     ended: list[subprocess.CompletedProcess[str]] = []
     arguments = ("machine", "install", "machine-1", *IMAGE, "--yes")
     thread = threading.Thread(target=lambda: ended.append(shepherdctl.process(*arguments)))
 
     def unit() -> None:
-        twin.run("lock_due_rows", machine_ids=[machine_id])
+        concurrent.run("lock_due_rows", machine_ids=[machine_id])
         thread.start()
         fleet.wait_until_blocked()
-        twin.script(f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', 1, '')")
-        twin.run("reschedule", machine_ids=[machine_id])
+        concurrent.script(f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', 1, '')")
+        concurrent.run("reschedule", machine_ids=[machine_id])
 
-    twin.transact(unit)
+    concurrent.transact(unit)
     thread.join()
     (result,) = ended
     assert (result.returncode, result.stdout) == (1, "")

@@ -196,7 +196,7 @@ def test_the_list_can_be_of_one_location_and_of_some_states(fleet: Fleet) -> Non
 
 
 def test_machines_that_need_attention_are_listed_first(fleet: Fleet) -> None:
-    """Among a hundred healthy machines in the order of random ids nobody finds the one that is not."""
+    """In the order of random ids, the one unhealthy machine of a hundred is hard to find."""
     places = {"running": ("b", "a"), "unhealthy": ("b", "a")}
     plant = {"running": lambda: fleet.reporting_machine(60), "unhealthy": fleet.unhealthy_machine}
     for state, locations in places.items():

@@ -370,17 +370,17 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
     machine_id = old(fleet, fleet.unhealthy_machine())
     session = fleet.open_session()
     assert provisioning.take_lock(session, edge.name) is not None
-    twin = fleet.connect()
+    concurrent = fleet.connect()
     with ThreadPoolExecutor(1) as pool:
 
         def beat() -> None:
-            record_heartbeat(twin, machine_id)
+            record_heartbeat(concurrent, machine_id)
             late = pool.submit(leave, session, edge.name, machine_id, ORDER)
             fleet.wait_until_blocked()
             pending.append(late)
 
         pending: list[Any] = []
-        twin.transact(beat)
+        concurrent.transact(beat)
         with pytest.raises(WorkConflict, match="reported 0 s ago"):
             pending[0].result(WAIT_SECONDS)
     assert (tombstones(fleet), asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [], [])
@@ -446,8 +446,8 @@ def test_a_release_is_on_record_before_the_provider_hears_of_it(
 
     def look() -> None:
         found.append(asked(fleet))
-        twin = fleet.open_session(connection=fleet.connect())
-        found.append(claimed(twin, Process.AGENT_START, provider="equinix"))
+        concurrent = fleet.open_session(connection=fleet.connect())
+        found.append(claimed(concurrent, Process.AGENT_START, provider="equinix"))
 
     found: list[Any] = []
     edge.before["release"] = look
@@ -638,8 +638,8 @@ def test_a_session_without_the_lock_writes_nothing(fleet: Fleet, write: str, los
     if loss == "dead":
         fleet.expire(session)
     else:
-        heir = fleet.open_session()
-        fleet.sql("UPDATE provisioner_lock SET session_id = :id", id=heir.session_id)
+        successor = fleet.open_session()
+        fleet.sql("UPDATE provisioner_lock SET session_id = :id", id=successor.session_id)
     with pytest.raises(SessionExpired):
         writes(session, machine_id)[write]()
     assert (asked(fleet), len(provided(fleet)), pauses.pauses_in_force(fleet.connection)) == (
@@ -651,7 +651,7 @@ def test_a_session_without_the_lock_writes_nothing(fleet: Fleet, write: str, los
 
 LOSSES = {
     "dead": "UPDATE sessions SET deadline = clock_timestamp() - interval '1 hour' WHERE session_id = :session",
-    "overtaken": "UPDATE provisioner_lock SET session_id = :heir",
+    "overtaken": "UPDATE provisioner_lock SET session_id = :successor",
     "late": "UPDATE provisioner_lock SET session_id = session_id",
 }
 """What a transaction does that is under way when the write begins, and commits when the writer's deadline is over."""
@@ -662,7 +662,7 @@ LOSSES = {
 def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet, write: str, loss: str) -> None:
     """Who holds it, and until when, is what the rows say when the write has them, not when it began."""
     machine_id = old(fleet, fleet.provided_machine())
-    session, heir = fleet.open_session(connection=fleet.connect()), fleet.open_session()
+    session, successor = fleet.open_session(connection=fleet.connect()), fleet.open_session()
     assert provisioning.take_lock(session, "equinix") is not None
     fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, '', '')", id=machine_id)
     fleet.sql(
@@ -670,7 +670,9 @@ def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet
         seconds=MOMENT if loss == "late" else HOUR,
         id=session.session_id,
     )
-    change = LOSSES[loss].replace(":session", f"'{session.session_id}'").replace(":heir", f"'{heir.session_id}'")
+    change = (
+        LOSSES[loss].replace(":session", f"'{session.session_id}'").replace(":successor", f"'{successor.session_id}'")
+    )
     fleet.connection.script(f"BEGIN; {change}")
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(writes(session, machine_id)[write])
@@ -740,14 +742,14 @@ def test_concurrent_commands_act_once_and_both_succeed(fleet: Fleet, api: Equini
     strange = api.add_active_device(f"{PREFIX}strange").id
     together = threading.Barrier(2)
 
-    def twin() -> list[ActionOutcome]:
+    def run_once() -> list[ActionOutcome]:
         operator = Operator(fleet, deleting(api, SystemClock()), SystemClock(), 0)
         operator.resolution = replace(operator.resolution, connection=fleet.connect())
         named = strange if remedy == "adopt" else machine_id
         return getattr(operator, remedy)(named, meanwhile=lambda: together.wait(WAIT_SECONDS))  # type: ignore[no-any-return]
 
     with ThreadPoolExecutor(2) as pool:
-        verdicts = [each.result()[0] for each in [pool.submit(twin) for _ in range(2)]]
+        verdicts = [each.result()[0] for each in [pool.submit(run_once) for _ in range(2)]]
     assert results(verdicts) == [ActionResult.DONE, ActionResult.DONE]
     assert verdicts[0].machine_id == verdicts[1].machine_id
     assert len(tombstones(fleet)) == (remedy != "adopt")

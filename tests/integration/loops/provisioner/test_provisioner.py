@@ -506,13 +506,13 @@ def test_concurrent_runs_create_each_machine_once(fleet: Fleet, api: EquinixApi,
     """Also if the lock was never taken before."""
     together = threading.Barrier(3)
 
-    def twin() -> Counts:
+    def run_once() -> Counts:
         connection = fleet.connect()
         together.wait(WAIT_SECONDS)
         return run(equinix(api, clock), connection=connection)
 
     with ThreadPoolExecutor(3) as pool:
-        counts = [each.result() for each in [pool.submit(twin) for _ in range(3)]]
+        counts = [each.result() for each in [pool.submit(run_once) for _ in range(3)]]
     assert sum(each.get(Metric.CREATED, 0) for each in counts) == 3
     assert_settled(fleet, api, 3)
 

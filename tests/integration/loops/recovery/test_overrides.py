@@ -250,13 +250,13 @@ def test_concurrent_runs_together_stay_within_an_override(env: Dark) -> None:
     env.override(5)
     together = threading.Barrier(2)
 
-    def twin() -> None:
+    def run_once() -> None:
         connection = env.fleet.connect()
         together.wait(WAIT_SECONDS)
         env.run(connection=connection)
 
     with ThreadPoolExecutor(2) as pool:
-        for each in [pool.submit(twin) for _ in range(2)]:
+        for each in [pool.submit(run_once) for _ in range(2)]:
             each.result()
     env.tick()
     assert env.rebooted == 5

@@ -167,12 +167,12 @@ def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
     seen = {**desk.seen(desk.machine), "seen_at": server.now(desk.fleet.connection)}
     found: list[object] = []
 
-    def twin(_: str) -> None:
+    def run_once(_: str) -> None:
         desk.provider.then = lambda _: None
         found.append(desk.take(seen, connection=desk.fleet.connect()))
         found.append(desk.run(desk.fleet.connect())[Metric.CLAIMED])
 
-    desk.provider.then = twin
+    desk.provider.then = run_once
     assert desk.take(seen).result is ActionResult.DONE
     second, claims = found
     assert isinstance(second, ActionOutcome)

@@ -123,7 +123,7 @@ def test_no_agent_is_started_before_the_machine_should_be_up(env: RecovererSetup
 def test_only_an_unhealthy_machine_is_rebooted(
     env: RecovererSetup, started: float, heartbeat: float | None, rebooted: bool
 ) -> None:
-    """There is more patience with a first heartbeat, since much has to start before it."""
+    """The first heartbeat may take longer, since much has to start before it."""
     fleet = env.fleet
     machine = env.given(
         fleet.started_machine(started) if heartbeat is None else fleet.unhealthy_machine(heartbeat, started)
@@ -236,13 +236,13 @@ def test_concurrent_runs_reboot_each_machine_once(env: RecovererSetup) -> None:
     machines = [env.given(env.fleet.unhealthy_machine()) for _ in range(8)]
     together = threading.Barrier(2)
 
-    def twin() -> dict[Metric, float]:
+    def run_once() -> dict[Metric, float]:
         connection = env.fleet.connect()
         together.wait(WAIT_SECONDS)
         return env.run(connection)
 
     with ThreadPoolExecutor(2) as pool:
-        counts = [each.result() for each in [pool.submit(twin) for _ in range(2)]]
+        counts = [each.result() for each in [pool.submit(run_once) for _ in range(2)]]
     assert sum(each[Metric.FINISHED] for each in counts) == 8
     assert [env.reboots(machine) for machine in machines] == [1] * 8
 

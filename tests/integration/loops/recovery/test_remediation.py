@@ -614,8 +614,8 @@ def test_a_step_is_on_record_once_whatever_was_lost(env: RemediationSetup, lost:
         session = env.fleet.open_session(connection=env.fleet.connect(way.settings))
         (held,) = claimed(session, RECOVER)
         way.lose(lost)
-        move = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1, skipped=(("restart-agent", "?"),))
-        assert remediation.record_attempts(session, {held: move}) == [held]
+        next_step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1, skipped=(("restart-agent", "?"),))
+        assert remediation.record_attempts(session, {held: next_step}) == [held]
         assert sorted(env.told) == ["Skipped restart-agent", "reboot"]
         env.fleet.disconnect()
 
@@ -647,13 +647,13 @@ def test_concurrent_runs_take_each_step_once(env: RemediationSetup) -> None:
     for _ in range(3):
         together = threading.Barrier(2)
 
-        def twin(together: threading.Barrier = together) -> None:
+        def run_once(together: threading.Barrier = together) -> None:
             connection = env.fleet.connect()
             together.wait(WAIT_SECONDS)
             env.run(connection)
 
         with ThreadPoolExecutor(2) as pool:
-            for each in [pool.submit(twin) for _ in range(2)]:
+            for each in [pool.submit(run_once) for _ in range(2)]:
                 each.result()
         env.watch(2)
         env.start_agent(fails=True)
@@ -880,7 +880,7 @@ def test_a_machine_that_no_ssh_outage_holds_uses_no_override(env: RemediationSet
 
 
 def test_an_ssh_outage_ends_when_its_evidence_is_six_hours_old(env: RemediationSetup) -> None:
-    """Three machines that are really dead would else hold up their own recovery without end."""
+    """Three machines that are really dead would otherwise hold up their own recovery without end."""
     env.limits = replace(defaults.LIMITS, unhealthy=Limit(20, 1))  # else most of so small a fleet would be suspended
     env.policy = "reboot:1,quarantine"
     pauses.pause(env.fleet.connection, owner="me", reason="another story", machine_id=env.machine)

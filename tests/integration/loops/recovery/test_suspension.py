@@ -193,16 +193,16 @@ def test_a_suspension_binds_every_later_claim(env: RecoveryEnvironment) -> None:
     """Also a claim of a concurrent run, which judged the fleet healthy a moment ago."""
     env.add_reporting(REPORTING)
     machines = env.add_unhealthy(2)
-    twin = env.fleet.open_session()
-    assert env.loop.admit(twin).limit == len(machines)
+    concurrent = env.fleet.open_session()
+    assert env.loop.admit(concurrent).limit == len(machines)
     other = env.fleet.open_session(connection=env.fleet.connect())
     suspension.set_suspensions(other, PROVIDER, {WHOLE_PROVIDER: "?"})
-    assert claimed(twin, Process.RECOVERY, timeouts=TIMEOUTS) == []
+    assert claimed(concurrent, Process.RECOVERY, timeouts=TIMEOUTS) == []
     suspension.set_suspensions(other, PROVIDER, {})
-    assert claimed(twin, Process.RECOVERY, timeouts=TIMEOUTS) == []  # counted from the end of the suspension
+    assert claimed(concurrent, Process.RECOVERY, timeouts=TIMEOUTS) == []  # counted from the end of the suspension
     env.fleet.pass_time(TIMEOUTS.heartbeat_timeout_seconds)
     env.fleet.sql("UPDATE recovery_snapshots SET taken_at = clock_timestamp()")  # else there is a gap
-    assert len(claimed(twin, Process.RECOVERY, timeouts=TIMEOUTS)) == len(machines) + REPORTING
+    assert len(claimed(concurrent, Process.RECOVERY, timeouts=TIMEOUTS)) == len(machines) + REPORTING
 
 
 def test_an_expired_session_neither_starts_nor_ends_a_suspension(env: RecoveryEnvironment) -> None:

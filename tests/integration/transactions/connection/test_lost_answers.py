@@ -95,9 +95,9 @@ def test_an_end_that_came_too_late_is_not_taken_for_done(
 
     def die() -> None:
         fleet.expire(session)
-        heir = fleet.open_session()
+        successor = fleet.open_session()
         fleet.pass_time(30)
-        claimed(heir, end.process)
+        claimed(successor, end.process)
 
     breaking.lose("request", meanwhile=die)
     assert end.end(session, held) == set()
@@ -115,9 +115,9 @@ def test_another_sessions_end_of_work_is_not_taken_for_ours(
 
     def die() -> None:
         fleet.expire(session)
-        heir = fleet.open_session()
+        successor = fleet.open_session()
         fleet.pass_time(30)
-        assert end.end(heir, claimed(heir, end.process)) == {machine_id}
+        assert end.end(successor, claimed(successor, end.process)) == {machine_id}
 
     breaking.lose("request", meanwhile=die)
     assert end.end(session, held) == set()
