@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from shepherd_core.bmdb.machines import overview
 from shepherd_core.bmdb.machines.search import Search, search
-from shepherd_core.bmdb.work.ticks import last_ticks
+from shepherd_core.bmdb.work.ticks import last_ticks, tick_totals
 from shepherd_core.domain.states import State
 
 from bench.fleet import BenchFleet
@@ -44,7 +44,7 @@ def measure(*, quick: bool) -> Result:
             "fleet_counts": lambda: overview.fleet_counts(connection, fleet_page.AGES),
             "fleet_notices": lambda: overview.fleet_notices(connection),
             "last_ticks": lambda: last_ticks(connection, fleet_page.TICKS),
-            "tick_totals": lambda: overview.tick_totals(connection),
+            "tick_totals": lambda: tick_totals(connection),
         }
         pages: dict[str, Callable[[], object]] = {
             "fleet page": lambda: fleet_page.fleet(connection),

@@ -10,6 +10,7 @@ import shepherd_core.bmdb
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.bmdb.statements import fragments, statements
 from shepherd_core.domain.clock import FLOOR_SECONDS
+from shepherd_core.settings.checks.recovery import INTERVALS
 
 PACKAGE = Path(shepherd_core.bmdb.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -199,6 +200,10 @@ SHARED = {
     "end_locks": ENDS_WORK,
     "ended_work": {"finish", "fail", "cancel", "end_unneeded_recovery"},
     "ended_work_on_due_machines": {"finish_agent_start", "finish_recovery", "quarantine"},
+    "host_key_pinned": {"finish_agent_start", "fail", "end_unneeded_recovery"},
+    "last_heartbeat": {"decommission", "request_release"},
+    "live_work": {"decommission", "request_release"},
+    "waits_for_limit": {"waiting", "fleet_notices"},
     "locked_provider": NEEDS_PROVIDER_LOCK,
     "due_floor": {"claim", "close_session"},
     "recovery_floor": {"take_health_snapshot", "apply_overrides"},
@@ -335,3 +340,8 @@ def test_sql_in_python_is_found(source: str) -> None:
 def test_the_floor_stays_as_far_behind_as_the_settings_are_checked_for() -> None:
     """A transaction that lasts longer could make a machine due below the floor, where no claim finds it."""
     assert f"interval '{FLOOR_SECONDS // 60} minutes'" in statements()["close_session"]
+
+
+def test_the_view_waits_for_as_many_intervals_as_the_settings_are_checked_for() -> None:
+    """A machine could otherwise be recovered although its agent reports as it was told."""
+    assert any(f"{INTERVALS}::float8 * h.report_interval_seconds" in migration.text for migration in migrations())

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.machines import overview
-from shepherd_core.bmdb.work.ticks import last_ticks
+from shepherd_core.bmdb.work.ticks import HALF_HOURS, last_ticks, tick_totals
 from shepherd_core.domain.health import where
 from shepherd_core.domain.states import State
 
@@ -51,7 +51,7 @@ def fleet(connection: Connection) -> dict[str, Any]:
     counts = overview.fleet_counts(connection, AGES)
     notices = overview.fleet_notices(connection)
     ticks = last_ticks(connection, TICKS)
-    totals = overview.tick_totals(connection)
+    totals = tick_totals(connection)
     now = next(one["since"] for one in notices if one["kind"] == "now")
     by_state: dict[str, int] = {
         state: sum(int(one["machines"]) for one in counts if one["state"] == state) for state in STATES
@@ -154,9 +154,9 @@ def _day(totals: Sequence[Mapping[str, Any]]) -> list[charts.Columns]:
     """Return the counts of events in each half hour of the last day."""
 
     def each(loop: str, count: str) -> list[float]:
-        values = [0.0] * overview.HALF_HOURS
+        values = [0.0] * HALF_HOURS
         for one in totals:
-            if one["loop"] == loop and 0 <= one["half_hour"] < overview.HALF_HOURS:
+            if one["loop"] == loop and 0 <= one["half_hour"] < HALF_HOURS:
                 values[one["half_hour"]] += one[count]
         return values
 

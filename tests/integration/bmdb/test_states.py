@@ -85,6 +85,18 @@ def test_a_machine_that_is_gone_is_shown_as_gone(fleet: Fleet, how: str) -> None
     assert shown["state_since"] is not None
 
 
+@pytest.mark.parametrize("exceptions", [0, 1_000_000])
+def test_without_any_policy_machines_are_counted_and_none_is_unhealthy(fleet: Fleet, exceptions: int) -> None:
+    """Until a Recoverer has run, nobody has said after how long a machine is."""
+    planted = [fleet.provided_machine(), fleet.started_machine(), fleet.reporting_machine(), fleet.unhealthy_machine()]
+    fleet.sql("DELETE FROM recovery_policy")
+    counts = fleet.connection.records("fleet_counts", ages=[], exceptions=exceptions)
+    states = {each["state"]: each["machines"] for each in counts if each["state"]}
+    assert states == {State.NEEDS_AGENT: 1, State.STARTING: 1, State.RUNNING: 2}
+    assert Counter(each["state"] for each in matching(fleet.connection)) == states
+    assert sum(states.values()) == len(planted)
+
+
 # What becomes of machines.
 
 KEY = bytes.fromhex("5e" * 32)

@@ -58,6 +58,17 @@ work_deleted AS (
     RETURNING machine_id
 )
 
+-- fragment: host_key_pinned
+-- Pin the host keys of the input_rows whose work this statement ended, unless one is pinned.
+host_key_pinned AS (
+    INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
+    SELECT g.machine_id, g.host_key, clock_timestamp(), g.origin
+    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
+    WHERE g.host_key IS NOT NULL
+    ON CONFLICT (machine_id) DO NOTHING
+    RETURNING machine_id
+)
+
 -- fragment: locked_provider
 -- Lock the provider's row, if this session holds the provider's lock, and then the row of the session, if it is alive.
 provider_lock AS (
@@ -69,6 +80,25 @@ locked_provider AS (
     WHERE {live_session} AND EXISTS (SELECT 1 FROM provider_lock)
     FOR UPDATE
 )
+
+-- fragment: last_heartbeat
+-- The last heartbeat of the machine; locked, so that none is missed.
+last_heartbeat AS (
+    SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = :machine_id FOR UPDATE
+)
+
+-- fragment: live_work
+-- The work of live sessions on the machine.
+live_work AS (
+    SELECT w.process
+    FROM work w
+    JOIN sessions s ON s.session_id = w.session_id
+    WHERE w.machine_id = :machine_id AND s.deadline > clock_timestamp()
+)
+
+-- fragment: waits_for_limit
+-- Places wait for the limit of machines, as the Provisioner saw within the last day (provisioner_lock).
+waiting > 0 AND waiting_seen_at > statement_timestamp() - interval '1 day'
 
 -- fragment: due_floor
 -- The time below which the process has no due row at the provider (due_floors).

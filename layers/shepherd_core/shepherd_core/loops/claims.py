@@ -29,8 +29,6 @@ _ADMISSION_SECONDS = 30.0
 
 _SUSPECT_BATCHES = 10
 """If twice as many suspects or more are due, a claim takes this fraction of them; else one."""
-_DEATHS_ALONE = 2
-"""A machine is quarantined if its function died this many times in a row while it worked on this machine alone."""
 
 THREAD = "work on a machine"
 """The name of the threads of all invocations that work on machines."""
@@ -95,8 +93,7 @@ class Claims:
         """
         limit = min(max(1, self.suspects // _SUSPECT_BATCHES), concurrency)
         works = self.claim(limit, suspects=True)
-        killers = [work for work in works if work.deaths_alone >= _DEATHS_ALONE]
-        gone = remediation.quarantine_killers(self.session, killers) if killers else set()
+        gone = remediation.quarantine_killers(self.session, works) if works else set()
         for machine_id in gone:
             telemetry.warning(
                 "machine quarantined", machine_id=machine_id, cause="functions died while they worked on it alone"

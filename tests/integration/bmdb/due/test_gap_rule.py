@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shepherd_core.bmdb.recovery import suspension
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.reference.gap_rule import Gap, extended_timeout, required_overdue
@@ -117,3 +118,24 @@ def test_the_view_keeps_the_rule_about_gaps(fleet: Fleet, late: int, among: list
     for machine_id, seconds in wanted.items():
         if abs(late - seconds) > MARGIN:
             assert found[machine_id] == (late >= seconds)
+
+
+def test_every_gap_that_matters_is_recorded(fleet: Fleet) -> None:
+    """A snapshot leaves out shorter ones: these must not extend the timeout of any agent, however seldom it reports."""
+    recorded, extending = set(), set()
+    for seconds in range(4 * MINUTE, 5 * MINUTE, 3):
+        machine_id = planted(fleet, HOUR, []).reported
+        fleet.tell_interval(machine_id, 4 * MINUTE)  # the longest that does not make the timeout longer
+        fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now() - interval '10 minutes'")
+        fleet.sql(
+            "INSERT INTO recovery_snapshots SELECT :provider, now() - :gap * interval '1 second'",
+            provider=PROVIDER,
+            gap=seconds,
+        )
+        if not due(fleet)[machine_id]:
+            extending.add(seconds)
+        if suspension.take_health_snapshot(fleet.open_session(), PROVIDER).gaps:
+            recorded.add(seconds)
+    assert extending <= recorded
+    assert max(extending) - min(extending) > 30
+    assert len(recorded - extending) <= 2

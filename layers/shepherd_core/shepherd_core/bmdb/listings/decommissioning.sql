@@ -12,15 +12,8 @@
 -- :fresh_seconds, and not removed as released before the provider accepted the release. Locks the heartbeat row, so
 -- that no heartbeat is missed. No row: the lock or the session is lost.
 WITH {locked_provider},
-last_heartbeat AS (
-    SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = :machine_id FOR UPDATE
-),
-live_work AS (
-    SELECT w.process
-    FROM work w
-    JOIN sessions s ON s.session_id = w.session_id
-    WHERE w.machine_id = :machine_id AND s.deadline > clock_timestamp()
-),
+{last_heartbeat},
+{live_work},
 provided_deleted AS (
     DELETE FROM machine_provided
     WHERE machine_id = :machine_id
@@ -93,15 +86,8 @@ FROM locked_provider;
 -- the machine, nor after a heartbeat younger than :fresh_seconds unless :despite_heartbeat. A request that is on record
 -- already stays as it is, and the column release_on_record says so. No row: the lock or the session is lost.
 WITH {locked_provider},
-last_heartbeat AS (
-    SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = :machine_id FOR UPDATE
-),
-live_work AS (
-    SELECT w.process
-    FROM work w
-    JOIN sessions s ON s.session_id = w.session_id
-    WHERE w.machine_id = :machine_id AND s.deadline > clock_timestamp()
-),
+{last_heartbeat},
+{live_work},
 allowed AS (
     SELECT p.machine_id
     FROM machine_provided p

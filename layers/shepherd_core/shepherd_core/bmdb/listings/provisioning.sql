@@ -45,7 +45,7 @@ SELECT 'limit', provider, :notice::text FROM recorded WHERE :notice::text IS NOT
 -- The providers where places wait for the limit of machines, as the Provisioner saw within the last day.
 SELECT provider, waiting, max_machines, waiting_seen_at AS seen_at
 FROM provisioner_lock
-WHERE waiting > 0 AND waiting_seen_at > clock_timestamp() - interval '1 day'
+WHERE {waits_for_limit}
 ORDER BY provider;
 
 -- name: provided_machines

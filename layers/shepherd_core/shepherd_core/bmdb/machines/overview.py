@@ -1,4 +1,4 @@
-"""The whole fleet, for operators: counts, what holds machines back, what fails, and what the loops did."""
+"""The whole fleet, for operators: counts, what holds machines back, and what fails."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
 
-HALF_HOURS = 48
-"""The number of half hours in the day that ``tick_totals`` covers."""
 _EXCEPTIONS = 10_000
 """Beyond that, evaluating all machines of a fleet at once is faster than each exception by itself."""
 _NOTICES = 200
@@ -74,12 +72,3 @@ def failures(
         for tick in last_ticks(connection)
         if tick["outcome"] != "Succeeded" and location is None and provider in (None, tick["provider"])
     ]
-
-
-def tick_totals(connection: Connection) -> list[dict[str, Any]]:
-    """
-    Return what the ticks of the last day counted, by ``loop`` and ``half_hour`` (0, the oldest, to 47).
-
-    ``created``, ``finished`` and ``failed`` are machines, ``lost`` the ticks that failed or expired.
-    """
-    return connection.records("tick_totals")

@@ -7,12 +7,13 @@
 --
 -- Most machines of a fleet are running, which one join shows: their last heartbeat is younger than every heartbeat
 -- timeout. All others are exceptions. So are machines with such a heartbeat that are in quarantine, may be installed, or
--- have no agent or a new one since (the heartbeat of a deleted agent may remain; then the machine is in machine_grace). Only exceptions are evaluated, by machine_need; the others are counted by location. If there are more
--- than :exceptions of them, all machines are evaluated at once, which is faster then. A heartbeat that remained after its
--- agent was deleted counts among the ages.
+-- have no agent or a new one since (the heartbeat of a deleted agent may remain; then the machine is in machine_grace).
+-- Only exceptions are evaluated, by machine_need; the others are counted by location. If there are more than :exceptions
+-- of them, all machines are evaluated at once, which is faster then. A heartbeat that remained after its agent was
+-- deleted counts among the ages.
 WITH timeouts AS (
-    -- Without any policy, no machine is unhealthy, and any time will do.
-    SELECT statement_timestamp() - coalesce(min(heartbeat_timeout_seconds), 600) * interval '1 second' AS fresh_after
+    -- Without any policy, every machine is an exception.
+    SELECT coalesce(statement_timestamp() - min(heartbeat_timeout_seconds) * interval '1 second', 'infinity') AS fresh_after
     FROM recovery_policy
 ),
 grouped AS MATERIALIZED (
@@ -111,7 +112,7 @@ FROM (
     UNION ALL
     SELECT 'limit', provider, NULL, NULL, waiting, NULL, max_machines::text, waiting_seen_at, NULL
     FROM provisioner_lock
-    WHERE waiting > 0 AND waiting_seen_at > statement_timestamp() - interval '1 day'
+    WHERE {waits_for_limit}
     UNION ALL
     SELECT 'pause', provider, NULL, process, nullif(count(machine_id), 0), owner, reason, min(created_at), min(expires_at)
     FROM pauses_in_force
@@ -123,20 +124,6 @@ FROM (
 ) AS n
 ORDER BY n.kind = 'pause' AND n.machines IS NOT NULL, n.kind, n.since
 LIMIT :limit;
-
--- name: tick_totals
--- What the ticks of the last day counted, by loop and half hour, the half hours numbered from 0 (the oldest) to 47.
-SELECT
-    loop,
-    least(47, floor(extract(epoch FROM began_at - (statement_timestamp() - interval '1 day')) / 1800))::integer AS half_hour,
-    coalesce(sum((counts ->> 'created')::float8), 0) AS created,
-    coalesce(sum((counts ->> 'finished')::float8), 0) AS finished,
-    coalesce(sum((counts ->> 'failed')::float8), 0) AS failed,
-    count(*) FILTER (WHERE outcome <> 'Succeeded') AS lost
-FROM ticks
-WHERE began_at > statement_timestamp() - interval '1 day'
-GROUP BY 1, 2
-ORDER BY 2, 1;
 
 -- name: failures
 -- What fails now, by loop and kind of cause (the name with which a cause begins), the most frequent first: machines whose

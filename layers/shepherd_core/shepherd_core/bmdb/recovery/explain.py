@@ -1,8 +1,8 @@
 """
 Explains to operators why a machine is worked on, or is not, from the views that claims use.
 
-Only the words are made here. Whether a claim would take the machine is decided
-in SQL, and a test holds the two together.
+Only the words are made here: the statement ``why`` says whether a claim would take
+the machine, and a test compares that with claims.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ def evaluate(known: Mapping[str, Any]) -> Verdict:
     process, now = Process(known["process"]), known["now"]
     if reason := _outside(known, process):
         return Verdict(process, *reason)
+    if known["taken"]:
+        return Verdict(process, None, "due", None, now)
     due_at: datetime | None = known["due_at"]
     blocks: list[tuple[Block, str, datetime | None]] = []
     if known["locked_until"] is not None:
@@ -89,10 +91,8 @@ def evaluate(known: Mapping[str, Any]) -> Verdict:
     if known["backoff_until"] is not None and known["backoff_until"] > now:
         kind = "waiting" if known["last_interval_seconds"] is None else "backing off"
         blocks.append((Block.BACKOFF, f"{kind}: {known['backoff_cause']}", known["backoff_until"]))
-    if due_at is None or due_at > now:
+    if not blocks or due_at is None or due_at > now:
         blocks.append((Block.NOT_DUE, _why_not_due(known, process), due_at))
-    if not blocks:
-        return Verdict(process, None, "due", None, now)
     ends = [end for _, _, end in blocks]
     next_at = None if None in ends else max(end for end in ends if end is not None)
     return Verdict(process, *blocks[0], next_at)

@@ -1,11 +1,12 @@
 -- Why a machine is worked on, or is not.
 
 -- name: why
--- For each process of a loop, one row with everything by which a claim would evaluate the machine now. A column that is
--- null does not block it.
+-- For each process of a loop, one row with everything by which a claim would evaluate the machine now, and whether it
+-- would take it. A column that is null does not block it.
 SELECT
     x.process,
     statement_timestamp() AS now,
+    n.ready IS TRUE AND y.pause_id IS NULL AND h.location IS NULL AS taken,
     p.provider,
     p.provider_location AS location,
     e.installed,
@@ -17,7 +18,7 @@ SELECT
     coalesce(n.overdue, false) AS overdue,
     CASE WHEN NOT n.suspended THEN nullif(n.since, 'infinity') END AS since,
     CASE WHEN NOT n.suspended THEN nullif(n.due_at, 'infinity') END AS due_at,
-    n.timeout_at <= statement_timestamp() AND n.due_at > statement_timestamp() AS in_doubt,
+    n.in_doubt,
     (
         SELECT extract(epoch FROM max(g.ended_at - g.began_at))::float8
         FROM recovery_gaps_until_now g
@@ -57,12 +58,7 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (
-    SELECT k.process, s.component_name, s.runtime_info
-    FROM work k
-    JOIN sessions s ON s.session_id = k.session_id
-    WHERE k.machine_id = m.machine_id AND k.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
-    ORDER BY s.deadline DESC
-    LIMIT 1
+    SELECT component_name, runtime_info FROM shepherd_work WHERE machine_id = m.machine_id ORDER BY deadline DESC LIMIT 1
 ) AS l ON true
 LEFT JOIN LATERAL (
     SELECT u.pause_id, u.owner, u.reason, u.expires_at

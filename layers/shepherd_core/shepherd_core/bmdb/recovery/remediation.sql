@@ -185,13 +185,7 @@ WITH input_rows AS (
         AS g (machine_id, reason, step, host_key, origin)
 ),
 {ended_work},
-host_key_pinned AS (
-    INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
-    SELECT g.machine_id, g.host_key, clock_timestamp(), g.origin
-    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE g.host_key IS NOT NULL
-    ON CONFLICT (machine_id) DO NOTHING
-),
+{host_key_pinned},
 backoff_cleared AS (
     DELETE FROM work_backoff
     WHERE :ended_as = 'Recovered'

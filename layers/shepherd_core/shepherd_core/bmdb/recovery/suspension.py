@@ -62,7 +62,7 @@ class HealthSnapshot:
     gaps: tuple[Gap, ...] = ()
     """The gaps between snapshots that may still matter."""
     extended_timeout_seconds: float | None = None
-    """The heartbeat timeout, if a gap makes it longer."""
+    """The longest time without a heartbeat after which a machine is recovered whose timeout a gap makes longer."""
 
 
 def take_health_snapshot(

@@ -27,7 +27,8 @@
 -- - suspended: a suspension is in force there.
 -- - gap: a time between two snapshots long enough to matter, in seconds, and how many seconds ago it ended (ended_ago):
 --   the one that this snapshot ends and records, and earlier ones that still matter.
--- - extended: the heartbeat timeout in seconds, if a gap makes it longer.
+-- - extended: after how many seconds without a heartbeat a machine is recovered at the latest whose timeout is over, but
+--   longer because of a gap.
 -- - due: machines that are due for recovery, outside of :skipped_locations. A machine is not new if
 --   - its recovery failed since the last heartbeat,
 --   - it was rebooted in the last hour, or
@@ -54,7 +55,7 @@ gaps AS (
     CROSS JOIN half h
     WHERE g.provider = :provider
         AND g.ended_at > statement_timestamp() - 2 * greatest(h.heartbeat, h.startup)
-        -- The shortest gap that machine_due_at takes into account, of an agent with the longest interval for its timeout.
+        -- A little shorter than every gap that machine_due_at takes into account; a test compares the two.
         AND g.ended_at > g.began_at + 0.82 * least(h.heartbeat, h.startup)
 ),
 gap_recorded AS (
@@ -178,12 +179,14 @@ evaluated AS (
                     )
             ) AS is_new,
         n.ready,
+        n.since,
         n.due_at,
+        n.in_doubt,
         n.suspended,
         n.recheck_at
     FROM candidates l
     CROSS JOIN LATERAL (
-        SELECT location, reported, failed, overdue, ready, due_at, suspended, recheck_at
+        SELECT location, reported, failed, overdue, ready, since, due_at, in_doubt, suspended, recheck_at
         FROM machine_eligibility
         WHERE machine_id = l.machine_id AND process = 'ShepherdRecovery'
         LIMIT 1
@@ -261,9 +264,9 @@ SELECT
     extract(epoch FROM statement_timestamp() - ended_at)::float8
 FROM gaps
 UNION ALL
-SELECT 'extended', NULL, NULL, NULL, extract(epoch FROM max(statement_timestamp() - began_at + doubt))::float8, NULL
-FROM recovery_gaps_in_doubt
-WHERE provider = :provider AND NOT never_reported
+SELECT 'extended', NULL, NULL, NULL, extract(epoch FROM max(due_at - since))::float8, NULL
+FROM evaluated
+WHERE in_doubt AND reported
 HAVING count(*) > 0
 UNION ALL
 SELECT 'suspended', location, NULL, NULL, 1, NULL FROM suspensions_in_force WHERE provider = :provider

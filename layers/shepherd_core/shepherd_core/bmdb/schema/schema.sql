@@ -416,6 +416,16 @@ CREATE VIEW pause_scopes AS
     expires_at
    FROM pauses_in_force;
 
+CREATE VIEW shepherd_work AS
+ SELECT w.machine_id,
+    w.process,
+    s.deadline,
+    s.component_name,
+    s.runtime_info
+   FROM work w
+     JOIN sessions s ON s.session_id = w.session_id
+  WHERE w.process = ANY (ARRAY['ShepherdAccess'::text, 'ShepherdAgentStart'::text, 'ShepherdRecovery'::text]);
+
 CREATE VIEW suspensions_in_force AS
  SELECT provider,
     location,
@@ -581,30 +591,6 @@ UNION ALL
     statement_timestamp() AS ended_at
    FROM recovery_snapshots;
 
-CREATE VIEW recovery_gaps_in_doubt AS
- SELECT provider,
-    never_reported,
-    began_at,
-    ended_at,
-    doubt
-   FROM ( SELECT x.provider,
-            t.never_reported,
-            t.timeout,
-            x.began_at,
-            x.ended_at,
-            LEAST(t.timeout, 0.6::double precision * (x.ended_at - x.began_at) + 0.15::double precision * t.timeout) AS doubt
-           FROM ( SELECT recovery_policy.provider,
-                    false AS never_reported,
-                    recovery_policy.heartbeat_timeout_seconds * '00:00:01'::interval AS timeout
-                   FROM recovery_policy
-                UNION ALL
-                 SELECT recovery_policy.provider,
-                    true,
-                    recovery_policy.startup_timeout_seconds * '00:00:01'::interval
-                   FROM recovery_policy) t
-             JOIN recovery_gaps_until_now x ON x.provider = t.provider AND x.ended_at > (statement_timestamp() - t.timeout)) g
-  WHERE (ended_at - began_at + doubt) > timeout AND (ended_at + doubt) > statement_timestamp();
-
 CREATE VIEW machine_due_at AS
  SELECT n.machine_id,
     n.provider,
@@ -623,6 +609,7 @@ CREATE VIEW machine_due_at AS
             WHEN 'ShepherdRecovery'::text THEN GREATEST(COALESCE(n.since + n.timeout, 'infinity'::timestamp with time zone), d.doubt_until)
             ELSE NULL::timestamp with time zone
         END AS due_at,
+    (n.since + n.timeout) <= statement_timestamp() AND d.doubt_until > statement_timestamp() AS in_doubt,
     n.timeout,
     n.heartbeat_timeout,
     n.state,
@@ -654,7 +641,6 @@ CREATE VIEW machine_eligibility AS
     n.reported,
     b.until AS backoff_until,
     b.last_interval_seconds,
-    b.deaths_alone,
     l.locked_until,
     u.paused_until,
     n.last_heartbeat_at,
@@ -668,6 +654,7 @@ CREATE VIEW machine_eligibility AS
     n.timeout_at,
     n.unhealthy_at,
     n.due_at,
+    n.in_doubt,
     n.timeout,
     n.failed_attempts,
     r.ready_at,
@@ -675,7 +662,7 @@ CREATE VIEW machine_eligibility AS
     COALESCE(a.unsuspended_at <= statement_timestamp(), false) AS otherwise_ready,
     LEAST(r.ready_at,
         CASE
-            WHEN n.process = 'ShepherdRecovery'::text AND NOT n.overdue AND (NOT n.reported OR n.timeout_at IS NULL OR n.timeout > n.heartbeat_timeout) THEN statement_timestamp() + COALESCE(n.heartbeat_timeout, '00:10:00'::interval)
+            WHEN n.process = 'ShepherdRecovery'::text AND NOT n.overdue AND (NOT n.reported OR n.timeout_at IS NULL OR n.timeout > n.heartbeat_timeout) THEN statement_timestamp() + COALESCE(n.heartbeat_timeout, '00:01:00'::interval)
             ELSE NULL::timestamp with time zone
         END,
         CASE
@@ -686,10 +673,9 @@ CREATE VIEW machine_eligibility AS
         END) AS recheck_at
    FROM machine_due_at n
      LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process
-     LEFT JOIN LATERAL ( SELECT max(s.deadline) AS locked_until
-           FROM work w
-             JOIN sessions s ON s.session_id = w.session_id
-          WHERE w.machine_id = n.machine_id AND (w.process = ANY (ARRAY['ShepherdAccess'::text, 'ShepherdAgentStart'::text, 'ShepherdRecovery'::text]))) l ON true
+     LEFT JOIN LATERAL ( SELECT max(w.deadline) AS locked_until
+           FROM shepherd_work w
+          WHERE w.machine_id = n.machine_id) l ON true
      LEFT JOIN LATERAL ( SELECT max(COALESCE(x.expires_at, 'infinity'::timestamp with time zone)) AS paused_until
            FROM pause_scopes x
           WHERE x.machine_id = n.machine_id AND (x.process = ANY (ARRAY[''::text, n.process])) AND (x.provider = ANY (ARRAY[''::text, n.provider]))) u ON true

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
 
+HALF_HOURS = 48
+"""The number of half hours in the day that ``tick_totals`` covers."""
 _CAUSE_LENGTH = 1000
 
 
@@ -61,3 +63,12 @@ def last_ticks(connection: Connection, each: int = 1) -> list[dict[str, Any]]:
     ``outcome`` is Succeeded, Failed (``cause`` says why) or Expired; ``counts`` has metrics by name.
     """
     return connection.records("last_ticks", each=each)
+
+
+def tick_totals(connection: Connection) -> list[dict[str, Any]]:
+    """
+    Return what the ticks of the last day counted, by ``loop`` and ``half_hour`` (0, the oldest, to 47).
+
+    ``created``, ``finished`` and ``failed`` are machines, ``lost`` the ticks that failed or expired.
+    """
+    return connection.records("tick_totals")

@@ -33,3 +33,17 @@ CROSS JOIN LATERAL (
     SELECT * FROM ticks x WHERE x.loop = l.loop AND x.provider = l.provider ORDER BY x.began_at DESC LIMIT :each
 ) AS t
 ORDER BY t.provider, t.loop, t.began_at DESC;
+
+-- name: tick_totals
+-- What the ticks of the last day counted, by loop and half hour, the half hours numbered from 0 (the oldest) to 47.
+SELECT
+    loop,
+    least(47, floor(extract(epoch FROM began_at - (statement_timestamp() - interval '1 day')) / 1800))::integer AS half_hour,
+    coalesce(sum((counts ->> 'created')::float8), 0) AS created,
+    coalesce(sum((counts ->> 'finished')::float8), 0) AS finished,
+    coalesce(sum((counts ->> 'failed')::float8), 0) AS failed,
+    count(*) FILTER (WHERE outcome <> 'Succeeded') AS lost
+FROM ticks
+WHERE began_at > statement_timestamp() - interval '1 day'
+GROUP BY 1, 2
+ORDER BY 2, 1;

@@ -53,8 +53,6 @@ class Work:
     """When the machine became due."""
     host_key_origin: HostKeyOrigin | None = None
     """Where the pinned host key is from."""
-    deaths_alone: int = 0
-    """How many times in a row its function died while it worked on this machine alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +270,7 @@ def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work
 
 
 def _work(row: Sequence[Any], process: Process) -> Work:
-    _, _, _, machine_id, provider_id, host_key, origin, last_interval_seconds, deaths_alone, due_at = row
+    _, _, _, machine_id, provider_id, host_key, origin, last_interval_seconds, due_at = row
     return Work(
         machine_id,
         process,
@@ -281,5 +279,4 @@ def _work(row: Sequence[Any], process: Process) -> Work:
         last_interval_seconds,
         due_at,
         origin and HostKeyOrigin(origin),
-        deaths_alone or 0,
     )

@@ -72,10 +72,10 @@ candidates AS (
     LIMIT CASE WHEN :limit > 0 THEN :limit ELSE 10 END
 ),
 evaluated AS (
-    SELECT c.machine_id, c.not_before, n.ready IS TRUE AS ready, n.recheck_at, n.last_interval_seconds, n.deaths_alone
+    SELECT c.machine_id, c.not_before, n.ready IS TRUE AS ready, n.recheck_at, n.last_interval_seconds
     FROM candidates c
     LEFT JOIN LATERAL (
-        SELECT ready, recheck_at, last_interval_seconds, deaths_alone
+        SELECT ready, recheck_at, last_interval_seconds
         FROM machine_eligibility
         WHERE machine_id = c.machine_id AND process = :process
         LIMIT 1
@@ -126,7 +126,6 @@ SELECT
     k.host_key,
     k.origin AS host_key_origin,
     e.last_interval_seconds,
-    e.deaths_alone,
     e.not_before
 FROM (SELECT 1) AS one_row
 LEFT JOIN work_rows w ON true
@@ -158,14 +157,7 @@ allowed AS (
     SELECT session_id, deadline
     FROM session
     WHERE (SELECT sum(revision) FROM due_rows) IS NOT DISTINCT FROM (SELECT revisions FROM revisions_before)
-        AND NOT EXISTS (
-            SELECT 1
-            FROM work
-            WHERE machine_id = :machine_id
-                AND process <> :process
-                AND process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
-                AND :process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
-        )
+        AND NOT EXISTS (SELECT 1 FROM shepherd_work WHERE machine_id = :machine_id AND process <> :process)
 ),
 rescheduled AS (
     UPDATE machine_due
@@ -190,7 +182,6 @@ SELECT
     k.host_key,
     k.origin AS host_key_origin,
     b.last_interval_seconds,
-    b.deaths_alone,
     clock_timestamp() AS not_before
 FROM (SELECT 1) AS one_row
 LEFT JOIN work_row l ON true
@@ -210,7 +201,6 @@ SELECT
     k.host_key,
     k.origin AS host_key_origin,
     b.last_interval_seconds,
-    b.deaths_alone,
     clock_timestamp() AS not_before
 FROM work w
 JOIN machine_provided p ON p.machine_id = w.machine_id
@@ -261,14 +251,7 @@ WITH input_rows AS (
     ) AS g (machine_id, public_key, response_key, host_key, origin)
 ),
 {ended_work_on_due_machines},
-host_key_pinned AS (
-    INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
-    SELECT g.machine_id, g.host_key, clock_timestamp(), g.origin
-    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE g.host_key IS NOT NULL
-    ON CONFLICT (machine_id) DO NOTHING
-    RETURNING machine_id
-),
+{host_key_pinned},
 started AS (
     SELECT g.machine_id, g.public_key, g.response_key
     FROM input_rows g
@@ -440,13 +423,7 @@ backoff_rows AS (
         deaths = 0,
         deaths_alone = 0
 ),
-host_key_pinned AS (
-    INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
-    SELECT g.machine_id, g.host_key, clock_timestamp(), g.origin
-    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE g.host_key IS NOT NULL
-    ON CONFLICT (machine_id) DO NOTHING
-),
+{host_key_pinned},
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, step, failed_cause, session_id)
     SELECT g.machine_id, :process, 'NotTaken', g.step, g.cause, :session_id::uuid

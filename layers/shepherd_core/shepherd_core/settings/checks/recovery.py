@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SHORTEST_INTERVAL = 10
 """Seconds. Agents do not report more often."""
-_INTERVALS = 2.5
+INTERVALS = 2.5
 """A machine counts as healthy for at least this many intervals after a heartbeat (the view machine_need)."""
 _LOST_REQUESTS_SECONDS = 260
 """
@@ -112,7 +112,7 @@ def _reset(reset: float, timeout: float) -> str | None:
 
 def _history(days: int, *values: Any) -> str | None:
     *policy, reset, timeout, interval, capabilities = values
-    longest = max(timeout, _INTERVALS * interval)
+    longest = max(timeout, INTERVALS * interval)
     way = sum(
         step.attempts * (max(step.timeouts.grace, step.timeouts.cooldown) + reset + longest)
         for step in _taken(policy, capabilities)

@@ -485,6 +485,13 @@ SELECT
     owner, reason, created_at, expires_at
 FROM pauses_in_force;
 
+-- The work of Shepherd's own processes, of which one at a time works on a machine, and the session that has it.
+CREATE VIEW shepherd_work AS
+SELECT w.machine_id, w.process, s.deadline, s.component_name, s.runtime_info
+FROM work w
+JOIN sessions s ON s.session_id = w.session_id
+WHERE w.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery');
+
 -- The suspensions of recovery in force now.
 CREATE VIEW suspensions_in_force AS
 SELECT provider, location, suspended_at, reason FROM recovery_suspensions WHERE ended_at IS NULL;
@@ -670,36 +677,16 @@ SELECT provider, began_at, ended_at FROM recovery_gaps
 UNION ALL
 SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;
 
--- The gaps in which missing heartbeats prove nothing, for agents that have reported and for those that never did
--- (never_reported), which have another timeout. While the BMDB was down, no heartbeats arrived, so that a healthy
--- machine looks like an unhealthy one. An agent that cannot report waits longer after each attempt: for about half of
--- the time that it has been trying, and for some heartbeats at most. So a gap leaves a doubt for as long before its
--- begin and after its end. Gaps of up to half of the timeout make no difference.
-CREATE VIEW recovery_gaps_in_doubt AS
-SELECT g.provider, g.never_reported, g.began_at, g.ended_at, g.doubt
-FROM (
-    SELECT
-        x.provider,
-        t.never_reported,
-        t.timeout,
-        x.began_at,
-        x.ended_at,
-        least(t.timeout, 0.6 * (x.ended_at - x.began_at) + 0.15 * t.timeout) AS doubt
-    FROM (
-        SELECT provider, false AS never_reported, heartbeat_timeout_seconds * interval '1 second' AS timeout
-        FROM recovery_policy
-        UNION ALL
-        SELECT provider, true, startup_timeout_seconds * interval '1 second' FROM recovery_policy
-    ) AS t
-    JOIN recovery_gaps_until_now x ON x.provider = t.provider AND x.ended_at > statement_timestamp() - t.timeout
-) AS g
-WHERE g.ended_at - g.began_at + g.doubt > g.timeout AND g.ended_at + g.doubt > statement_timestamp();
-
 -- When each of these processes is due by the facts and the policy of its provider. timeout_at: when the timeout is
 -- over; unhealthy_at: the same without regard to suspensions. due_at is timeout_at, or the end of the doubt about a gap
--- if that is later and the timeout did not begin before the doubt. The doubt is that of recovery_gaps_in_doubt for the
--- timeout of this machine, and longer if its interval is more than a sixth of that: its last heartbeat may be an
--- interval older than the gap. A machine that did not come back must have been overdue before the gap began.
+-- if that is later and the timeout did not begin before the doubt; in_doubt: it waits for that.
+--
+-- The doubt: while the BMDB was down, no heartbeats arrived, so that a healthy machine looks like an unhealthy one. An
+-- agent that cannot report waits longer after each attempt: for about half of the time that it has been trying, and for
+-- some heartbeats at most. So a gap leaves a doubt for as long before its begin and after its end. It is longer if the
+-- interval of the agent is more than a sixth of the timeout: its last heartbeat may be an interval older than the gap.
+-- Gaps of up to two fifths of the timeout make no difference. A machine that did not come back must have been overdue
+-- before the gap began.
 CREATE VIEW machine_due_at AS
 SELECT
     n.machine_id,
@@ -718,6 +705,7 @@ SELECT
         WHEN 'ShepherdAgentStart' THEN n.since
         WHEN 'ShepherdRecovery' THEN greatest(coalesce(n.since + n.timeout, 'infinity'), d.doubt_until)
     END AS due_at,
+    n.since + n.timeout <= statement_timestamp() AND d.doubt_until > statement_timestamp() AS in_doubt,
     n.timeout,
     n.heartbeat_timeout,
     n.state,
@@ -749,11 +737,11 @@ LEFT JOIN LATERAL (
 -- SSH outage suspends its recovery, and no override lifts that. otherwise_ready: ready, or it would be but for that.
 -- recheck_at: when to evaluate the machine again if it is not ready: at ready_at, or earlier where that may become
 -- earlier without a change of the due row: the first heartbeat of an agent ends the startup timeout, a heartbeat may
--- bring a shorter interval, and an operator's override may let a machine through despite an SSH outage. locked_until is
--- set while any Shepherd process has work on the machine, even if its session has expired and has not been reaped yet.
--- failed: recovery was tried and failed since the last heartbeat, and not by a fault of ours; a backoff without an
--- interval does not come from a failure. The lookups are aggregates in joins, so that each is planned and done once for
--- a machine, and left out where its column is not read.
+-- bring a shorter interval, a policy may be recorded, and an operator's override may let a machine through despite an
+-- SSH outage. locked_until is set while any Shepherd process has work on the machine, even if its session has expired
+-- and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat, and not by a fault of
+-- ours; a backoff without an interval does not come from a failure. The lookups are aggregates in joins, so that each is
+-- planned and done once for a machine, and left out where its column is not read.
 CREATE VIEW machine_eligibility AS
 SELECT
     n.machine_id,
@@ -763,7 +751,6 @@ SELECT
     n.reported,
     b.until AS backoff_until,
     b.last_interval_seconds,
-    b.deaths_alone,
     l.locked_until,
     u.paused_until,
     n.last_heartbeat_at,
@@ -780,6 +767,7 @@ SELECT
     n.timeout_at,
     n.unhealthy_at,
     n.due_at,
+    n.in_doubt,
     n.timeout,
     n.failed_attempts,
     r.ready_at,
@@ -791,7 +779,7 @@ SELECT
             WHEN n.process = 'ShepherdRecovery'
                 AND NOT n.overdue
                 AND (NOT n.reported OR n.timeout_at IS NULL OR n.timeout > n.heartbeat_timeout)
-                THEN statement_timestamp() + coalesce(n.heartbeat_timeout, interval '10 minutes')
+                THEN statement_timestamp() + coalesce(n.heartbeat_timeout, interval '1 minute')
         END,
         CASE
             WHEN n.in_outage AND e.exemptions = 0 AND EXISTS (
@@ -808,10 +796,7 @@ SELECT
 FROM machine_due_at n
 LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process
 LEFT JOIN LATERAL (
-    SELECT max(s.deadline) AS locked_until
-    FROM work w
-    JOIN sessions s ON s.session_id = w.session_id
-    WHERE w.machine_id = n.machine_id AND w.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+    SELECT max(w.deadline) AS locked_until FROM shepherd_work w WHERE w.machine_id = n.machine_id
 ) AS l ON true
 LEFT JOIN LATERAL (
     SELECT max(coalesce(x.expires_at, 'infinity')) AS paused_until

@@ -83,7 +83,6 @@ GRANT SELECT ON outages_in_force TO {recoverer};
 GRANT SELECT ON pause_scopes TO {recoverer};
 GRANT SELECT ON recovery_exempt_machines TO {recoverer};
 GRANT SELECT, INSERT, DELETE ON recovery_gaps TO {recoverer};
-GRANT SELECT ON recovery_gaps_in_doubt TO {recoverer};
 GRANT SELECT ON recovery_gaps_until_now TO {recoverer};
 GRANT SELECT, INSERT ON recovery_override_machines TO {recoverer};
 GRANT SELECT, UPDATE (used) ON recovery_overrides TO {recoverer};
@@ -170,6 +169,7 @@ GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds
 GRANT SELECT ON recovery_suspensions TO {operator};
 GRANT SELECT ON schema_migrations TO {operator};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {operator};
+GRANT SELECT ON shepherd_work TO {operator};
 GRANT SELECT ON ssh_outages TO {operator};
 GRANT SELECT ON suspensions_in_force TO {operator};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {operator}; -- lock
