@@ -25,7 +25,7 @@ def _report(folder: Path, tree: str | None) -> AgentHardwareReport:
 
 
 def test_a_server_is_described(tmp_path: Path) -> None:
-    """This is what inventories are made of."""
+    """Operators look for these fields in inventories."""
     report = _report(tmp_path, "server")
     node = report.report
     assert (node.manufacturer, node.product, node.serial_number) == ("Example Servers", "ES-2000 Gen3", "ES0001234")
@@ -49,7 +49,7 @@ def test_memory_is_what_is_plugged_in(tmp_path: Path) -> None:
 
 
 def test_every_disk_is_described_once(tmp_path: Path) -> None:
-    """Not the second path to one, nor what is no disk, nor what is made of disks."""
+    """Not a second path to a disk, no other block device, and no array of disks."""
     assert list(_report(tmp_path, "server").report.block_device) == [
         BlockDevice(
             device_model="SAMSUNG MZQL23T8HCLS-00A07",

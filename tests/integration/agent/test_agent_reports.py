@@ -159,7 +159,7 @@ def test_the_hardware_is_sent_until_it_arrives(server: AgentServer, agent: Agent
 
 
 def test_a_heartbeat_says_how_many_attempts_failed_before_it(server: AgentServer, agent: Agent) -> None:
-    """Also those that the endpoint answered but could not record; wrong signatures and reports are no losses."""
+    """Attempts that the endpoint could not record count too; wrong signatures and reports are no losses."""
     for status in (503, 429, 500, 401, 413, 200, 200):
         server.answer = lambda _, status=status: Answer(status)  # type: ignore[misc]  # a lambda with a default
         with suppress(NotDelivered):
@@ -210,7 +210,7 @@ def test_a_refused_report_does_not_keep_the_heartbeats_out(server: AgentServer, 
 
 
 def test_an_answer_that_is_none_is_an_outage(server: AgentServer, agent: Agent) -> None:
-    """Somebody's portal answers 200 to everything; the report is not delivered with that."""
+    """A captive portal answers 200 to everything; the report is not delivered by that."""
     server.answer = lambda _: Answer(200, b"<html>")
     with pytest.raises(NotDelivered, match="not a HeartbeatResponse"):
         agent.heartbeats.send()
@@ -354,7 +354,7 @@ def test_a_generation_that_was_done_is_reported_again_and_not_run_again(
 
 
 def test_a_refused_outcome_does_not_keep_the_heartbeats_out(server: AgentServer, agent: Agent) -> None:
-    """Somebody withdrew the wish meanwhile."""
+    """The request may have been withdrawn meanwhile."""
     agent.configure("true")
     agent.heartbeats.send()
     server.answer = lambda _: _asking(1)
@@ -571,7 +571,7 @@ def test_a_refused_request_is_reported_each_time(server: AgentServer, agent: Age
 
 
 def test_the_machine_is_installed_once_also_by_later_agents(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
-    """A request that somebody kept is worth nothing, even after the agent was started again."""
+    """An old request is refused, also after the agent was started again."""
     agent.configure(f"echo run >>{tmp_path}/runs")
     server.answer = lambda _: _asking(2)
     agent.heartbeats.send()

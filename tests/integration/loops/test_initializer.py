@@ -384,16 +384,16 @@ class _Knowing(Edge):
 
 def test_every_failure_of_ssh_is_recorded_by_name(env: InitializerSetup) -> None:
     """The cause decides whether to look at the machine, its disk, its key or the network; the others go on."""
-    harms: dict[str, Callable[[str], None]] = {
+    faults: dict[str, Callable[[str], None]] = {
         "SshRefused": env.pool.power_off,
         "SshAuthenticationFailed": env.pool.refuse_logins,
         "SshUploadFailed": env.pool.fill_disk,
         "Finished": lambda _: None,
     }
     machines = {}
-    for cause, harm in harms.items():
+    for cause, cause_fault in faults.items():
         machines[cause], name = env.machine()
-        harm(name)
+        cause_fault(name)
     counts = env.run()
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 3)
     machines["SshTimedOut"], name = env.machine()

@@ -352,7 +352,7 @@ def test_a_password_may_hold_anything_that_can_be_typed(site: Site) -> None:
 
 
 def test_a_missing_secret_and_an_unavailable_store_differ(site: Site) -> None:
-    """One needs a person, the other time."""
+    """A missing secret needs an operator; an unavailable store needs time."""
     with pytest.raises(ProviderRefused, match=SECRET):
         site.provider(secrets=Secrets({})).get_machine(NAME, site.deadline)
 
@@ -403,7 +403,7 @@ def test_time_is_kept_for_closing_a_session(site: Site) -> None:
 
 
 def test_a_session_that_cannot_be_closed_spoils_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """The restart has happened, and the BMC ends the session some time; but somebody may wonder."""
+    """The restart has happened, and the BMC ends the session later; the log says so."""
     site.bmc.faults.add(Drop(method="DELETE"))
     site.provider(auth="session").reboot(NAME, site.deadline)
     assert site.bmc.resets == ["ForceRestart"]

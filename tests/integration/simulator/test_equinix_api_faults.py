@@ -99,7 +99,7 @@ def test_a_delay_goes_together_with_another_fault(make: Make) -> None:
 
 
 def test_a_page_can_be_empty_although_there_is_more(make: Make) -> None:
-    """Its meta still tells the truth, so a client can notice."""
+    """The total in its meta is still right, so a client can notice."""
     client = make(faults.EmptyPage(path=RESERVATIONS_PATH, nth=2), reservations=7)
     pages = [page(client, number) for number in (1, 2, 3)]
     assert [len(ids(page)) for page in pages] == [3, 0, 1]
@@ -279,7 +279,7 @@ def test_every_fault_of_a_faults_file_is_named_with_rule_and_field() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"api": {}}'])
 def test_an_invalid_faults_file_is_refused(text: str) -> None:
-    """Not with a foreign error."""
+    """The error is the simulator's own, and not one of a library."""
     with pytest.raises(ConfigError):
         faults.parse(text)
 

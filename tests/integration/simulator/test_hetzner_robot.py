@@ -52,7 +52,7 @@ def code(robot: HetznerRobot, method: str, path: str, **more: Any) -> tuple[int,
 
 
 def test_every_answer_fits_the_description(robot: HetznerRobot) -> None:
-    """What the adapter is tested against is worth as much as its likeness to the real one."""
+    """Tests of the adapter prove as much as the simulated service is like the real one."""
     key = {"name": "key", "data": ssh_keys.public_line(ssh_keys.generate())}
     assert code(robot, "GET", "/key") == (404, "NOT_FOUND")
     status, added = ask(robot, "POST", "/key", data=key)

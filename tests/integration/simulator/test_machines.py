@@ -164,7 +164,7 @@ def test_closing_a_pool_kills_its_own_processes_only(client: Client, busy: str, 
     assert [_is_gone(pid) for pid in client.pool.agents(busy)] == [False]
 
 
-def test_no_process_outlives_a_park_that_is_killed(tmp_path: Path) -> None:
+def test_no_process_outlives_a_pool_that_is_killed(tmp_path: Path) -> None:
     """Otherwise agents of a killed simulation would run without end."""
     script = """
 import subprocess, sys, time
@@ -187,8 +187,8 @@ time.sleep(1000)
     eventually(lambda: _is_gone(process))
 
 
-def test_two_parks_do_not_share_a_port(pool: MachinePool, tmp_path: Path) -> None:
-    """They would take each other's addresses."""
+def test_two_pools_do_not_share_a_port(pool: MachinePool, tmp_path: Path) -> None:
+    """Each would use addresses of the other."""
     with pytest.raises(OSError, match="in use"):
         MachinePool(tmp_path / "other", pool.port, boot_seconds=0)
 
@@ -200,7 +200,7 @@ def test_a_machine_needs_a_name_of_its_own(client: Client, machine: str, name: s
         client.pool.rack(name, client.authorized_key)
 
 
-def test_a_closed_park_does_nothing(client: Client, machine: str) -> None:
+def test_a_closed_pool_does_nothing(client: Client, machine: str) -> None:
     """The provider's server may outlive it for a moment."""
     client.pool.close()
     with pytest.raises(RuntimeError, match="closed"):
@@ -302,7 +302,7 @@ def test_a_session_lasts_until_the_output_is_closed(client: Client, machine: str
             output.read()
 
 
-# --- harm ---
+# --- faults ---
 
 
 def test_stopping_the_agents_of_a_machine_stops_nothing_else(client: Client, busy: str) -> None:
@@ -318,7 +318,7 @@ def test_stopping_the_agents_of_a_machine_stops_nothing_else(client: Client, bus
     assert not any(_is_stopped(pid) for pid in client.pool.agents(busy))
 
 
-def test_a_wedged_machine_accepts_connections_and_never_answers(client: Client, busy: str) -> None:
+def test_a_machine_that_hangs_accepts_connections_and_never_answers(client: Client, busy: str) -> None:
     """The worst case for every time limit: TCP works, and then nothing."""
     (process,) = client.pool.agents(busy)
     with client.login(busy) as ssh:
@@ -333,7 +333,7 @@ def test_a_wedged_machine_accepts_connections_and_never_answers(client: Client, 
     eventually(lambda: _is_stopped(process))
 
 
-def test_only_a_reboot_cures_a_wedged_machine(client: Client, busy: str) -> None:
+def test_only_a_reboot_cures_a_machine_that_hangs(client: Client, busy: str) -> None:
     """This is what the Recoverer is for."""
     (process,) = client.pool.agents(busy)
     client.pool.hang(busy)
@@ -345,7 +345,7 @@ def test_only_a_reboot_cures_a_wedged_machine(client: Client, busy: str) -> None
     assert client.run(busy, "true").status == 0
 
 
-def test_a_command_hangs_when_its_machine_is_wedged(client: Client, machine: str) -> None:
+def test_a_command_hangs_when_its_machine_hangs(client: Client, machine: str) -> None:
     """An execution can hang, not only an upload or a connection."""
     client.upload(machine, "/root/chatty", b"#!/bin/sh\nwhile :; do echo line; done\n")
     with client.login(machine) as ssh:
@@ -384,7 +384,7 @@ def test_a_machine_can_stop_accepting_our_key(client: Client, machine: str) -> N
 
 
 def test_a_fault_of_one_machine_leaves_others_alone(client: Client, busy: str) -> None:
-    """Only the harmed machines of a simulation may need recovery."""
+    """Only the machines with a fault may need recovery."""
     other = client.rack("other")
     client.upload(other, "/root/agent", SLEEPER)
     client.run(other, "/root/agent")
@@ -408,7 +408,7 @@ def test_a_command_that_runs_is_no_agent(client: Client, machine: str) -> None:
         assert client.pool.agents(machine) == []
 
 
-def test_every_agent_of_the_park_is_found_with_one_look(client: Client, busy: str) -> None:
+def test_every_agent_of_the_pool_is_found_in_one_pass(client: Client, busy: str) -> None:
     """A live table of a large fleet cannot look at each machine by itself."""
     client.rack("idle")
     assert client.pool.all_agents() == {busy: client.pool.agents(busy), "idle": []}

@@ -16,7 +16,7 @@ from tests.support.providers.redfish_rack import provider
 from tests.support.waiting import eventually
 
 
-def test_a_wedged_machine_is_power_cycled_back_to_life_and_reinstalled(
+def test_a_machine_that_hangs_is_power_cycled_back_to_life_and_reinstalled(
     tmp_path: Path, clock: ManualClock, deadline: Deadline
 ) -> None:
     """A reset at the BMC really stops and starts the machine that answers SSH, and a boot from PXE wipes it."""

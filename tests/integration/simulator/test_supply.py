@@ -41,10 +41,10 @@ def provider_of(machine_source: MachineSource) -> Provider:
 
 
 @pytest.mark.parametrize("name", ["redfish", "hetzner"])
-def test_a_wedged_machine_that_was_there_before_is_brought_back(
+def test_a_machine_that_hangs_that_was_there_before_is_brought_back(
     name: SimulatedProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The demo tells nothing true if what it is told to reboot is not what hangs."""
+    """The demo proves nothing if the machine that is rebooted is not the one that hangs."""
     told: list[tuple[str, str]] = []
     with (
         MachinePool(

@@ -275,7 +275,7 @@ def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
 def test_machines_wait_during_a_suspension_of_their_location(
     fleet: Fleet, session: Session, kind: Callable[..., UUID]
 ) -> None:
-    """There the network may be at fault; elsewhere, and without a known location, they are recovered."""
+    """The network may be at fault there; elsewhere, and without a known location, they are recovered."""
     kind(fleet, HERE)
     others = {kind(fleet, "rack 2"), kind(fleet)}
     suspension.set_suspensions(session, PROVIDER, {HERE: "many are unhealthy"})

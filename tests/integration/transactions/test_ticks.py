@@ -167,7 +167,7 @@ def test_deleting_old_ticks_waits_for_no_lock(fleet: Fleet) -> None:
 
 
 def test_the_last_tick_of_each_loop_and_provider_is_found(fleet: Fleet) -> None:
-    """A loop that was switched off a week ago is among them: that is what somebody wants to know."""
+    """A loop that was switched off a week ago is among them: operators must see that it is off."""
     heads = [TickHead(loop, provider) for loop in ("updater", "recoverer") for provider in ("ec2", "static")]
     for number in range(3):
         for head in heads if number < 2 else heads[:1]:

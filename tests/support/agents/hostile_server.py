@@ -134,10 +134,10 @@ async def _nothing(process: Process) -> None:
 
 
 def _program(program: Callable[[Process], object]) -> Callable[[SshServer], None]:
-    def harm(server: SshServer) -> None:
+    def cause_fault(server: SshServer) -> None:
         server.program = program  # type: ignore[assignment]
 
-    return harm
+    return cause_fault
 
 
 AFTER_LOGIN: dict[str, Callable[[SshServer], None]] = {
@@ -174,9 +174,9 @@ def main(port: int, public_line: str) -> None:
     for name, attack in BEFORE_LOGIN.items():
         listen(ADDRESSES[name], port, attack)
     with ExitStack() as stack:
-        for name, harm in AFTER_LOGIN.items():
+        for name, cause_fault in AFTER_LOGIN.items():
             server = SshServer(public_line, address=ADDRESSES[name], port=port)
-            harm(server)
+            cause_fault(server)
             stack.enter_context(server)
         sys.stdout.write("ready\n")
         sys.stdout.flush()

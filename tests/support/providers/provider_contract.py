@@ -358,7 +358,7 @@ class ProviderContract:
     def test_a_machine_is_not_interrupted_where_that_is_not_confirmed(
         self, setup: Setup, deadline: Deadline, action: Capability
     ) -> None:
-        """It may have come back while we looked it up, logged in or waited for our turn."""
+        """It may have come back while the adapter looked it up, logged in or waited for a connection."""
         interrupt = _action(setup, action)
         created = _create(setup, deadline)
         setup.settle()

@@ -114,7 +114,7 @@ class ProviderFaults:
     def test_a_change_whose_answer_is_lost_is_neither_forgotten_nor_repeated(
         self, setup: Setup, deadline: Deadline, fault: Rule
     ) -> None:
-        """Nobody knows then whether it was done: a second machine would be paid for, a second reboot is harm."""
+        """It is unknown then whether it was done: a second machine would be paid for, a second reboot would do harm."""
         capacity = _unused(setup, deadline)[0]
         if setup.stores_tokens:
             _after(setup, fault)

@@ -29,7 +29,7 @@ def test_the_report_is_due_until_the_endpoint_has_it() -> None:
 
 
 def test_the_machine_is_not_looked_at_with_each_heartbeat() -> None:
-    """It has better things to do."""
+    """An inventory costs processor time that the machine needs for its work."""
     machine = Machine()
     for _ in range(100):
         machine.inventory.report()
@@ -38,7 +38,7 @@ def test_the_machine_is_not_looked_at_with_each_heartbeat() -> None:
 
 
 def test_a_change_is_reported_within_the_hour() -> None:
-    """Somebody pulled a disk."""
+    """A disk may have been pulled."""
     machine = Machine()
     machine.inventory.report()
     machine.inventory.reported()

@@ -88,7 +88,7 @@ def test_a_request_is_for_one_machine_one_generation_and_some_time(
 
 
 def test_bytes_that_are_signed_and_no_message_are_refused(permit: Permit) -> None:
-    """Only an operator can send them, and must hear of it."""
+    """Only an operator can have signed them, and must be told."""
     content = b"\xff"
     request = OSInstallationRequest(
         generation=7, signed=content, signature=KEY.sign(b"shepherd-installation-v1\n" + content)
@@ -135,7 +135,7 @@ def test_a_generation_is_used_after_lower_ones_and_those_of_other_machines(
 
 
 def test_a_damaged_record_permits_nothing(permit: Permit, tmp_path: Path) -> None:
-    """What it said is not known."""
+    """Its content is not known."""
     (tmp_path / "agent.generation").write_text("id seven")
     with pytest.raises(ValueError, match="seven"):
         permit.use(7)

@@ -140,7 +140,7 @@ def test_with_the_default_interval_a_relay_makes_no_machine_late() -> None:
 
 
 def test_a_relay_that_failed_is_left_alone_for_longer_than_three_lost_requests() -> None:
-    """So that the arithmetic above has one relay that hangs, and not one for each request."""
+    """A relay that hangs may delay one heartbeat of an agent, and not each."""
     times: list[float] = []
     asked: list[float] = []
     client = RelayClient(b"k" * 32, lambda: 240.0, elapsed=lambda: times[-1])

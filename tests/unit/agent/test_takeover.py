@@ -112,7 +112,7 @@ def take(machine: Machine, deadline: Deadline) -> Takeover:
 
 
 def test_agent_is_uploaded_run_and_recorded(deadline: Deadline) -> None:
-    """This is the way that every machine goes."""
+    """Every machine gets its agent this way."""
     machine = Machine(success(warnings=("no EFI",)), stderr=b"hello\n")
     assert take(machine, deadline) == Takeover(KEY, None, ("no EFI",), "hello\n")
     assert machine.steps == ["has", "upload", "run"]

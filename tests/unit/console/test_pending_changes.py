@@ -117,7 +117,7 @@ def test_a_dry_run_that_no_longer_holds_is_not_carried_out(
     ids=["refused", "unknown", "defect"],
 )
 def test_a_change_that_failed_is_not_repeated(pending: PendingChanges, error: Exception, said: str) -> None:
-    """Nobody knows how far it came: the operator decides."""
+    """It is unknown how far it came: the operator decides."""
     ran = Ran(fail(error))
     sent = change(ran)
     if isinstance(error, ShepherdError):

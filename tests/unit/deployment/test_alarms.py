@@ -245,7 +245,7 @@ def test_every_query_of_the_logs_asks_for_what_a_loop_counts() -> None:
 
 
 def test_the_dashboard_shows_metrics_that_are_measured() -> None:
-    """As alarms."""
+    """A widget for a metric without data would stay empty."""
     for namespace, name, dimensions in seen_by_dashboard():
         names, dimension = AWS_METRICS[namespace]
         assert name in names
@@ -352,7 +352,7 @@ def test_the_rate_is_told_before_reports_are_refused(requests: float, told: bool
 
 @pytest.mark.parametrize(("failures", "told"), [(9, False), (10, True)])
 def test_reports_that_fail_are_told_by_their_share(failures: float, told: bool) -> None:
-    """One in thousands fails always, and its agent tries again."""
+    """One request in thousands always fails, and its agent tries again."""
     assert evaluated(ALARMS["agent-api-errors"], failures=failures, requests=100) is told
 
 
@@ -434,7 +434,7 @@ def test_what_is_watched_costs_at_most_four_dollars_a_month() -> None:
 
 
 def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
-    """Somebody decides by them."""
+    """Readers decide by them."""
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     assert f"```\n{table(MACHINES, Inputs())}\n\n{comparison(MACHINES, Inputs())}\n```" in page
     for seconds, unit in ((600, " dollars at 100,000 machines"), (60, ".")):
@@ -443,7 +443,7 @@ def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
 
 
 def test_the_page_on_relays_has_the_costs_that_are_computed() -> None:
-    """Somebody sets up a host by them."""
+    """Readers decide by them whether to set up a host."""
     page = (ROOT / "docs" / "relays.md").read_text(encoding="utf-8")
 
     def dollars(fleet: int, machines: int) -> str:

@@ -62,7 +62,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_all_faults_of_all_types_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One deployment to mend them all, not one for each."""
+    """One deployment must be enough to correct them all."""
     given(monkeypatch, PROVIDER="aws", CONCURRENCY="0", SSH_PORT="no", EQUINIX_DEVICE_PREFIX="FIXME-")
     found = faults(InitializerSettings, EquinixSettings)
     assert sorted(fault.split()[0] for fault in found) == [

@@ -343,7 +343,7 @@ def test_every_rule_has_a_case() -> None:
 
 
 def test_every_broken_rule_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One deployment to mend them all, not one for each."""
+    """One deployment must be enough to correct them all."""
     found = faults(
         monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 200, "GRACE_SECONDS": 420, "SESSION_SECONDS": 300, **rate(31)}
     )

@@ -165,7 +165,7 @@ def asked(fleet: Fleet) -> list[list[Any]]:
 
 
 def test_two_looks_are_so_far_apart_and_change_nothing(fleet: Fleet, operator: Operator, clock: ManualClock) -> None:
-    """What the provider got wrong in passing is right by then."""
+    """A listing that is wrong for a moment is right by then."""
     gone = old(fleet, fleet.provided_machine())
     before = fleet.sql("SELECT count(*) FROM pauses")
     first = operator.resolution.compare(Deadline(clock, 600))
@@ -178,7 +178,7 @@ def test_two_looks_are_so_far_apart_and_change_nothing(fleet: Fleet, operator: O
 
 
 def test_an_incomplete_listing_ends_it(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
-    """Also the second one: nothing is concluded from a part."""
+    """Also the second listing: nothing is concluded from a part."""
     gone = old(fleet, fleet.provided_machine())
 
     def spoil() -> None:
@@ -224,7 +224,7 @@ def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, api: Equi
 
 
 def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
-    """Another deployment's machine is taken from it only by somebody who says that this is meant."""
+    """A machine of another deployment is adopted only if its class is named."""
     strange = api.add_active_device(f"{PREFIX}x", [token_tag(fleet.bare_machine())]).id
     (refused,) = operator.adopt(strange)
     assert refused.result is ActionResult.REFUSED
@@ -235,7 +235,7 @@ def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operat
 def test_drift_that_the_comparisons_disagree_about_is_left_alone(
     fleet: Fleet, operator: Operator, api: EquinixApi
 ) -> None:
-    """It was there the first time only."""
+    """A machine of the first comparison may be missing in the second."""
     made = api.add_active_device(f"{PREFIX}x")
     (verdict,) = operator.adopt(made.id, meanwhile=lambda: api.forget(made.id))
     assert (verdict.result, verdict.text) == (
@@ -630,7 +630,7 @@ def writes(session: Session, machine_id: UUID) -> dict[str, Callable[[], object]
 @pytest.mark.parametrize("write", ["forget", "remove", "ask", "withdraw"])
 @pytest.mark.parametrize("loss", ["dead", "overtaken"])
 def test_a_session_without_the_lock_writes_nothing(fleet: Fleet, write: str, loss: str) -> None:
-    """Somebody else decides by now, from what this one does not know."""
+    """Another session decides by now, from a newer state."""
     machine_id = old(fleet, fleet.provided_machine())
     session = fleet.open_session()
     assert provisioning.take_lock(session, "equinix") is not None

@@ -131,7 +131,7 @@ def posts(api: EquinixApi) -> int:
 def test_capacity_becomes_machines_that_are_due_for_their_agent(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
 ) -> None:
-    """This is what it is for; a second invocation finds nothing to do."""
+    """A second invocation finds nothing to do."""
     counts = run(edge)
     assert {metric: count for metric, count in counts.items() if count} == {Metric.CREATED: 3, Metric.MACHINES_TOTAL: 3}
     assert_settled(fleet, api, 3)
@@ -153,7 +153,7 @@ def test_a_machine_that_boots_is_given_the_time_that_is_usual_at_its_provider(
 
 
 def test_a_machine_whose_creation_gave_no_answer_boots_since_then(fleet: Fleet, clock: ManualClock, run: Run) -> None:
-    """It has not begun when we hear of it."""
+    """The boot began before the listing shows the machine."""
 
     def lose() -> None:
         message = "no answer"
@@ -179,7 +179,7 @@ def test_a_machine_whose_creation_gave_no_answer_boots_since_then(fleet: Fleet, 
 
 @pytest.mark.parametrize(("usual", "set_to"), [(300, 0), (0, 300)])
 def test_the_setting_overrides_what_is_usual(fleet: Fleet, edge: Edge, run: Run, usual: float, set_to: float) -> None:
-    """What is usual depends on the hardware."""
+    """The usual time depends on the hardware."""
     edge.boot_seconds = usual
     run(edge, boot_seconds=set_to)
     due = claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")
@@ -540,7 +540,7 @@ def test_capacity_that_fails_is_left_alone_for_a_while(fleet: Fleet, api: Equini
 
 
 def test_a_provider_that_is_not_well_is_not_asked_for_more(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
-    """What fails in passing fails for all; each try would leave another creation open."""
+    """A passing failure concerns all requests; each try would leave another creation open."""
     api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=503))
     counts = run(edge)
     assert (counts[Metric.CREATED], counts[Metric.CAPACITY_PENALIZED], counts[Metric.INCOMPLETE]) == (0, 1, 1)
@@ -821,7 +821,7 @@ def test_a_pause_of_something_else_does_not_stop_it(
 def test_a_dry_run_changes_nothing_and_returns_the_next_plan(
     fleet: Fleet, api: EquinixApi, edge: Edge, make: Callable[..., Provisioner], clock: ManualClock
 ) -> None:
-    """It decides with the same function."""
+    """The dry run decides with the same function as an invocation."""
     provisioner = make(edge, max_machines=2)
     before = dump(fleet)
     plan = provisioner.plan(Deadline(clock, 600))

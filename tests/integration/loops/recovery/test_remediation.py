@@ -772,7 +772,7 @@ def test_a_session_that_is_over_or_lost_its_work_interrupts_nothing(env: Remedia
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
 def test_a_recovered_machine_is_counted_once_whatever_was_lost(env: RemediationSetup, lost: str) -> None:
-    """Said to be lost, it would be counted as harmed; ended twice, the history would lie."""
+    """Ended twice, the history would be wrong; recorded as lost, it would count as interrupted."""
     with BreakingConnection(env.fleet.settings) as way:
         session = env.fleet.open_session(connection=env.fleet.connect(way.settings))
         (held,) = claimed(session, RECOVER)
