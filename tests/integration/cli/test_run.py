@@ -149,7 +149,7 @@ def test_a_dry_run_of_recovery_shows_suspended_machines_and_their_steps(fleet: F
 def test_a_discrepancy_fails_and_names_every_machine(
     shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
 ) -> None:
-    """Somebody must look at them one by one."""
+    """An operator must look at them one by one."""
     shepherdctl(RACK).process("run", "provisioner")
     fleet.pass_time(3600)
     ran = shepherdctl([]).process("run", "provisioner")

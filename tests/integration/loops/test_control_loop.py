@@ -569,10 +569,10 @@ def test_a_fresh_session_is_not_renewed(fleet: Fleet, run: Runner) -> None:
     fleet.provided_machine()
     deadlines: list[Any] = []
 
-    def look(_: object) -> None:
+    def check(_: object) -> None:
         deadlines.extend(fleet.sql("SELECT deadline FROM sessions"))
 
-    run(FakeLoop(prepare=look, finish=look))
+    run(FakeLoop(prepare=check, finish=check))
     before, after = deadlines
     assert before == after
 

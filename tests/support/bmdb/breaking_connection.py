@@ -205,18 +205,18 @@ class LateCommit:
         try:
             with pg8000.native.Connection(
                 "postgres", database="postgres", unix_sock=self._path, ssl_context=False
-            ) as look:
+            ) as observer:
                 while not self._let_go.is_set() and time.monotonic() < end:
-                    if not stubborn and self._is_waited_for(look):
+                    if not stubborn and self._is_waited_for(observer):
                         break
                     time.sleep(_PAUSE_SECONDS)
             self._ask(self._commit)
         finally:
             self._over.set()
 
-    def _is_waited_for(self, look: pg8000.native.Connection) -> bool:
+    def _is_waited_for(self, observer: pg8000.native.Connection) -> bool:
         waiting = "wait_event_type = 'Lock' AND :process = ANY(pg_blocking_pids(pid))"
-        rows = look.run(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}", process=self._process)
+        rows = observer.run(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}", process=self._process)
         return bool(rows and rows[0][0])
 
     def _ask(self, request: bytes) -> bytes:

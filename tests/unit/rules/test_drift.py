@@ -46,88 +46,88 @@ def left(machine: int, name: str = "gone", *, released: bool) -> Tombstone:
     return Tombstone(uuid(machine), ProviderId(name), released)
 
 
-def look(*listing: Machine, **ledger: Any) -> Comparison:
-    """Return one look at both sides."""
+def both(*listing: Machine, **ledger: Any) -> Comparison:
+    """Return the comparison of both sides: a listing and a ledger."""
     return Comparison.of(listing, Ledger(**ledger))
 
 
 MISSING = ProviderStatus.MISSING
 CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
-    "made by hand under our name": (look(listed()), DriftKind.ADOPTABLE),
-    "a creation that was begun": (look(listed(token=7), intents=(Intent(uuid(7), None),)), DriftKind.ADOPTABLE),
+    "made by hand under our name": (both(listed()), DriftKind.ADOPTABLE),
+    "a creation that was begun": (both(listed(token=7), intents=(Intent(uuid(7), None),)), DriftKind.ADOPTABLE),
     "a creation that was begun and failed": (
-        look(listed(token=7, failed=True), intents=(Intent(uuid(7), None),)),
+        both(listed(token=7, failed=True), intents=(Intent(uuid(7), None),)),
         DriftKind.ADOPTABLE,
     ),
-    "forgotten and back": (look(listed(token=7), tombstones=(left(7, released=False),)), DriftKind.ADOPTABLE),
+    "forgotten and back": (both(listed(token=7), tombstones=(left(7, released=False),)), DriftKind.ADOPTABLE),
     "forgotten and back under a name without a token": (
-        look(listed(), tombstones=(left(7, "a", released=False),)),
+        both(listed(), tombstones=(left(7, "a", released=False),)),
         DriftKind.ADOPTABLE,
     ),
-    "a token that we never gave": (look(listed(token=7)), DriftKind.FOREIGN),
-    "a token that we never gave, on a failed machine": (look(listed(token=7, failed=True)), None),
-    "unknown and failed": (look(listed(failed=True)), None),
-    "unknown and gone": (look(listed(status=MISSING)), None),
+    "a token that we never gave": (both(listed(token=7)), DriftKind.FOREIGN),
+    "a token that we never gave, on a failed machine": (both(listed(token=7, failed=True)), None),
+    "unknown and failed": (both(listed(failed=True)), None),
+    "unknown and gone": (both(listed(status=MISSING)), None),
     "released and there by its token": (
-        look(listed(token=7), tombstones=(left(7, released=True),)),
+        both(listed(token=7), tombstones=(left(7, released=True),)),
         DriftKind.DISPUTED,
     ),
-    "released and there by its id": (look(listed(), tombstones=(left(7, "a", released=True),)), DriftKind.DISPUTED),
-    "released and listed as gone": (look(listed(token=7, status=MISSING), tombstones=(left(7, released=True),)), None),
+    "released and there by its id": (both(listed(), tombstones=(left(7, "a", released=True),)), DriftKind.DISPUTED),
+    "released and listed as gone": (both(listed(token=7, status=MISSING), tombstones=(left(7, released=True),)), None),
     "an id that was released, on which a creation was begun": (
-        look(listed(token=7), intents=(Intent(uuid(7), None),), tombstones=(left(9, "a", released=True),)),
+        both(listed(token=7), intents=(Intent(uuid(7), None),), tombstones=(left(9, "a", released=True),)),
         DriftKind.ADOPTABLE,
     ),
     "the token of a machine that we have": (
-        look(listed(token=2), listed("b", token=2), provided=(known("b", 2),)),
+        both(listed(token=2), listed("b", token=2), provided=(known("b", 2),)),
         DriftKind.DUPLICATED,
     ),
     "the token of a machine that we have, which is not listed": (
-        look(listed(token=2), provided=(known("b", 2, age_seconds=0),)),
+        both(listed(token=2), provided=(known("b", 2, age_seconds=0),)),
         DriftKind.DUPLICATED,
     ),
     "the token of a creation that another has too": (
-        look(listed(token=7), listed("b", token=7), intents=(Intent(uuid(7), None),)),
+        both(listed(token=7), listed("b", token=7), intents=(Intent(uuid(7), None),)),
         DriftKind.DUPLICATED,
     ),
-    "on both sides": (look(listed(), provided=(known(),)), None),
-    "on both sides, assimilated with a foreign token": (look(listed(token=9), provided=(known(),)), None),
-    "given up by the provider": (look(listed(failed=True), provided=(known(),)), DriftKind.STRANDED),
-    "given up by the provider and cleaned away": (look(provided=(known(status=FAILED),)), DriftKind.STRANDED),
+    "on both sides": (both(listed(), provided=(known(),)), None),
+    "on both sides, assimilated with a foreign token": (both(listed(token=9), provided=(known(),)), None),
+    "given up by the provider": (both(listed(failed=True), provided=(known(),)), DriftKind.STRANDED),
+    "given up by the provider and cleaned away": (both(provided=(known(status=FAILED),)), DriftKind.STRANDED),
     "given up by the provider and listed as gone": (
-        look(listed(status=MISSING), provided=(known(status=FAILED),)),
+        both(listed(status=MISSING), provided=(known(status=FAILED),)),
         DriftKind.VANISHED,
     ),
-    "its release was asked for": (look(listed(), provided=(known(asked_seconds=1),)), DriftKind.STRANDED),
-    "its release was just accepted": (look(listed(), provided=(known(asked_seconds=2, released_seconds=1),)), None),
+    "its release was asked for": (both(listed(), provided=(known(asked_seconds=1),)), DriftKind.STRANDED),
+    "its release was just accepted": (both(listed(), provided=(known(asked_seconds=2, released_seconds=1),)), None),
     "its release was accepted, and its listing may lag as long": (
-        look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG),)),
+        both(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG),)),
         None,
     ),
     "its release was accepted long ago": (
-        look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG + 1),)),
+        both(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG + 1),)),
         DriftKind.STRANDED,
     ),
-    "released and gone": (look(provided=(known(asked_seconds=1e4, released_seconds=1),)), None),
+    "released and gone": (both(provided=(known(asked_seconds=1e4, released_seconds=1),)), None),
     "released and listed as gone by the provider": (
-        look(listed(status=MISSING), provided=(known(asked_seconds=2, released_seconds=1),)),
+        both(listed(status=MISSING), provided=(known(asked_seconds=2, released_seconds=1),)),
         None,
     ),
-    "asked for, not accepted, and gone": (look(provided=(known(asked_seconds=1),)), DriftKind.VANISHED),
-    "gone": (look(provided=(known(),)), DriftKind.VANISHED),
-    "young": (look(provided=(known(age_seconds=YOUNG),)), None),
-    "young and listed as gone": (look(listed(status=MISSING), provided=(known(age_seconds=1),)), DriftKind.VANISHED),
+    "asked for, not accepted, and gone": (both(provided=(known(asked_seconds=1),)), DriftKind.VANISHED),
+    "gone": (both(provided=(known(),)), DriftKind.VANISHED),
+    "young": (both(provided=(known(age_seconds=YOUNG),)), None),
+    "young and listed as gone": (both(listed(status=MISSING), provided=(known(age_seconds=1),)), DriftKind.VANISHED),
     "listed as unused": (
-        look(listed(availability=Availability.KNOWN_UNUSED), provided=(known(),)),
+        both(listed(availability=Availability.KNOWN_UNUSED), provided=(known(),)),
         DriftKind.VANISHED,
     ),
-    "gone, and its agent reports": (look(provided=(known(heartbeat_seconds=FRESH),)), DriftKind.DISPUTED),
-    "gone, and its agent stopped reporting": (look(provided=(known(heartbeat_seconds=FRESH + 1),)), DriftKind.VANISHED),
+    "gone, and its agent reports": (both(provided=(known(heartbeat_seconds=FRESH),)), DriftKind.DISPUTED),
+    "gone, and its agent stopped reporting": (both(provided=(known(heartbeat_seconds=FRESH + 1),)), DriftKind.VANISHED),
     "listed as gone, and its agent reports": (
-        look(listed(status=MISSING), provided=(known(heartbeat_seconds=1),)),
+        both(listed(status=MISSING), provided=(known(heartbeat_seconds=1),)),
         DriftKind.DISPUTED,
     ),
-    "there, and its agent reports": (look(listed(), provided=(known(heartbeat_seconds=1),)), None),
+    "there, and its agent reports": (both(listed(), provided=(known(heartbeat_seconds=1),)), None),
 }
 
 
@@ -142,26 +142,26 @@ def test_each_difference_has_its_class(seen: Comparison, kind: DriftKind | None)
 
 def test_only_a_creation_that_was_begun_is_named_by_a_machine_that_is_not_in_the_bmdb() -> None:
     """Its id is what the machine becomes."""
-    begun = look(listed(token=7), intents=(Intent(uuid(7), None),)).drift[ProviderId("a")]
+    begun = both(listed(token=7), intents=(Intent(uuid(7), None),)).drift[ProviderId("a")]
     assert begun.machine_id == uuid(7)
-    assert look(listed(token=7)).drift[ProviderId("a")].machine_id is None
+    assert both(listed(token=7)).drift[ProviderId("a")].machine_id is None
 
 
 def test_the_reason_that_protects_a_machine_is_given() -> None:
     """An operator who wants to forget a machine must see that its agent reports."""
-    seen = look(provided=(known(heartbeat_seconds=12.3),))
+    seen = both(provided=(known(heartbeat_seconds=12.3),))
     assert seen.drift[ProviderId("a")].text.endswith("but its agent reported 12 s ago")
 
 
 def test_failed_devices_and_devices_to_release_differ() -> None:
     """Both are stranded; an operator does something else about each."""
-    given_up = look(listed(failed=True), provided=(known(),)).drift[ProviderId("a")]
-    asked_for = look(listed(), provided=(known(asked_seconds=1),)).drift[ProviderId("a")]
+    given_up = both(listed(failed=True), provided=(known(),)).drift[ProviderId("a")]
+    asked_for = both(listed(), provided=(known(asked_seconds=1),)).drift[ProviderId("a")]
     assert given_up.text.endswith("has failed permanently at the provider")
     assert asked_for.text.endswith("it is not on record whether the provider accepted")
 
 
-GONE, THERE = look(provided=(known(),)), look(listed(), provided=(known(),))
+GONE, THERE = both(provided=(known(),)), both(listed(), provided=(known(),))
 
 
 @pytest.mark.parametrize(
@@ -170,18 +170,18 @@ GONE, THERE = look(provided=(known(),)), look(listed(), provided=(known(),))
         (GONE, GONE, [(DriftKind.VANISHED, True)]),
         (GONE, THERE, [(DriftKind.VANISHED, False)]),
         (THERE, GONE, [(DriftKind.VANISHED, False)]),
-        (GONE, look(provided=(known(heartbeat_seconds=1),)), [(DriftKind.DISPUTED, False)]),
-        (look(listed(token=7), intents=(Intent(uuid(7), None),)), look(listed(token=7)), [(DriftKind.FOREIGN, False)]),
+        (GONE, both(provided=(known(heartbeat_seconds=1),)), [(DriftKind.DISPUTED, False)]),
+        (both(listed(token=7), intents=(Intent(uuid(7), None),)), both(listed(token=7)), [(DriftKind.FOREIGN, False)]),
         (THERE, THERE, []),
         (
-            look(provided=(known(heartbeat_seconds=1),)),
-            look(provided=(known(heartbeat_seconds=61),)),
+            both(provided=(known(heartbeat_seconds=1),)),
+            both(provided=(known(heartbeat_seconds=61),)),
             [(DriftKind.DISPUTED, True)],
         ),
     ],
     ids=["same", "went away", "came", "other class", "other machine", "none", "same, a minute later"],
 )
-def test_two_looks_agree_on_what_they_see_alike(
+def test_two_comparisons_agree_where_they_find_the_same(
     first: Comparison, second: Comparison, found: list[tuple[DriftKind, bool]]
 ) -> None:
     """One listing may be wrong in passing, and what follows from it may be for good."""
@@ -191,13 +191,13 @@ def test_two_looks_agree_on_what_they_see_alike(
 def test_drift_is_listed_in_one_order() -> None:
     """A second listing should show them at the same place."""
     names = list("hcagbedf")
-    seen = look(*map(listed, names))
-    assert [difference.provider_id for difference, _ in agreed(seen, look())] == sorted(names)
+    seen = both(*map(listed, names))
+    assert [difference.provider_id for difference, _ in agreed(seen, both())] == sorted(names)
 
 
 def test_a_machine_is_found_by_its_id() -> None:
     """What is done about one of many is done to that one."""
-    seen = look(provided=(known("a", 1), known("b", 2)))
+    seen = both(provided=(known("a", 1), known("b", 2)))
     assert seen.machine(uuid(2)) == known("b", 2)
     assert seen.machine(uuid(3)) is None
 

@@ -293,7 +293,7 @@ def test_without_a_terminal_yes_is_required(fleet: Fleet) -> None:
 
 
 def test_a_change_during_confirmation_is_reported(fleet: Fleet) -> None:
-    """Between look and request the machine may have been given to somebody else."""
+    """Between confirmation and request the machine may have been given to somebody else."""
     machine_id = fleet.started_machine()
     shepherdctl, concurrent = CommandLine(fleet.settings), fleet.connection
     ended: list[subprocess.CompletedProcess[str]] = []

@@ -164,7 +164,7 @@ def asked(fleet: Fleet) -> list[list[Any]]:
 # --- looking ---
 
 
-def test_two_looks_are_so_far_apart_and_change_nothing(fleet: Fleet, operator: Operator, clock: ManualClock) -> None:
+def test_two_comparisons_are_far_apart_and_change_nothing(fleet: Fleet, operator: Operator, clock: ManualClock) -> None:
     """A listing that is wrong for a moment is right by then."""
     gone = old(fleet, fleet.provided_machine())
     before = fleet.sql("SELECT count(*) FROM pauses")
@@ -366,7 +366,7 @@ def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet
 def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
     fleet: Fleet, edge: Edge, leave: Callable[..., object]
 ) -> None:
-    """Between the second look and the write."""
+    """Between the second comparison and the write."""
     machine_id = old(fleet, fleet.unhealthy_machine())
     session = fleet.open_session()
     assert provisioning.take_lock(session, edge.name) is not None
@@ -444,13 +444,13 @@ def test_a_release_is_on_record_before_the_provider_hears_of_it(
     """The history names owner and reason of the release; meanwhile no loop starts work on the machine."""
     machine_id = device(fleet, api, fleet.provided_machine())
 
-    def look() -> None:
+    def check() -> None:
         found.append(asked(fleet))
         concurrent = fleet.open_session(connection=fleet.connect())
         found.append(claimed(concurrent, Process.AGENT_START, provider="equinix"))
 
     found: list[Any] = []
-    edge.before["release"] = look
+    edge.before["release"] = check
     (verdict,) = operator.release(machine_id)
     assert found == [[[machine_id, False]], []]
     assert verdict.result is ActionResult.DONE
@@ -476,8 +476,8 @@ def test_a_release_that_was_cut_off_is_asked_for_again(
     assert asked(fleet) == [[machine_id, False]]
     assert len(api.devices()) == (moment == "before")
     del getattr(edge, moment)["release"]
-    look = operator.resolution.compare(Deadline(operator.clock, 60))
-    assert [each.kind for each in look.drift.values()] == [
+    comparison = operator.resolution.compare(Deadline(operator.clock, 60))
+    assert [each.kind for each in comparison.drift.values()] == [
         DriftKind.STRANDED if moment == "before" else DriftKind.VANISHED
     ]
     assert operator.provision(max_machines=1)[Metric.CREATED] == 0

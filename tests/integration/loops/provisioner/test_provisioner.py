@@ -291,7 +291,7 @@ def test_machines_waiting_for_the_limit_are_counted(
 
 
 def test_waiting_capacity_is_recorded_on_change_and_periodically(fleet: Fleet, edge: Edge, run: Run) -> None:
-    """Those who look must see how old it is; a tick that finds what the last one found writes nothing."""
+    """Operators must see how old it is; a tick that finds what the last one found writes nothing."""
 
     def age() -> float:
         seconds = fleet.sql("SELECT extract(epoch FROM clock_timestamp() - waiting_seen_at) FROM provisioner_lock")[0][
@@ -330,13 +330,13 @@ def test_a_creation_is_not_begun_without_the_time_for_it(fleet: Fleet, api: Equi
 def test_both_sides_are_read_at_the_same_time(fleet: Fleet, edge: Edge, run: Run) -> None:
     """Each may take seconds; and a provider that does not answer must not hold a transaction open."""
 
-    def look() -> None:
+    def check() -> None:
         fleet.wait_until(
             "EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
             " AND application_name = 'shepherd' AND state = 'idle' AND query = 'COMMIT')"
         )
 
-    edge.before["list_machines"] = look
+    edge.before["list_machines"] = check
     assert run(edge)[Metric.CREATED] == 3
 
 

@@ -458,10 +458,10 @@ def test_a_session_write_locks_the_session_until_the_commit(
     write = arrange(fleet, session)
     free: list[list[list[object]]] = []
 
-    def look() -> None:
+    def check() -> None:
         free.append(fleet.sql("SELECT 1 FROM sessions FOR UPDATE SKIP LOCKED"))
 
-    breaking.lose("late", commit=arrange in TRANSACTIONS, meanwhile=look)
+    breaking.lose("late", commit=arrange in TRANSACTIONS, meanwhile=check)
     with suppress(CommitUnknown):
         write()
     assert free == [[]]
