@@ -74,7 +74,7 @@ def machine_id(fleet: Fleet) -> UUID:
 
 @pytest.fixture
 def access(fleet: Fleet, machine_id: UUID) -> Iterator[Access]:
-    """Return what opens the console of these machines."""
+    """Return the access to the console of these machines."""
     with serving(fleet.settings, "ana") as access:
         yield access
 
@@ -87,7 +87,7 @@ def reported() -> list[str]:
 
 @pytest.fixture
 def visit(browser: Browser, access: Access, reported: list[str]) -> Iterator[Callable[..., Page]]:
-    """Return a function that opens a page as somebody who has the token; no page may report an error."""
+    """Return a function that opens a page with the token; no page may report an error."""
     contexts = []
 
     def opened(path: str, **options: Any) -> Page:

@@ -84,7 +84,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Callable[..., Started]]:
-    """Return what starts a command."""
+    """Return a function that starts a command."""
     made = []
 
     def start(command: Sequence[str], **environment: str) -> Started:
@@ -109,7 +109,7 @@ def left(folder: Path) -> list[str]:
 
 
 def exists(folder: Path, pattern: str) -> Callable[[], object]:
-    """Return what tells whether there is a file of that name."""
+    """Return a function that tells whether there is a file of that name."""
     return lambda: list(folder.glob(pattern))
 
 

@@ -93,6 +93,6 @@ def said(page: str) -> str:
 
 @contextmanager
 def serving(settings: BmdbSettings, operator: str | None = None) -> Iterator[Access]:
-    """Return what opens a console in this process, in which *operator* may change something; None: nobody."""
+    """Return the access to a console in this process, in which *operator* may change something; None: nobody."""
     with server_processes(), background(settings, operator) as access:
         yield access

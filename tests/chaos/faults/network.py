@@ -104,7 +104,7 @@ def _broken(scenario: FaultyScenario, link: Link, explored: Broken, place: Break
     with _between(scenario, link, environment) as proxy:
         proxy.arm(place)
         explored.broken += [f"{where}: {wrong}" for wrong in _tick(scenario, environment, explored, proxy)]
-        if not proxy.struck:
+        if not proxy.broke:
             return False
         explored.breaks.append(place)
         # The network works again, but stalled connections stay stalled: the server does not learn of their end.

@@ -85,7 +85,7 @@ class Proxy(TcpProxy):
         """Number of connections."""
         self.names: list[str] = []
         """The requests in order; for PostgreSQL with their kind."""
-        self.struck = False
+        self.broke = False
         """Whether the break that was armed has happened."""
         self.delay_seconds = 0.0
         """Delay of every piece of data."""
@@ -97,7 +97,7 @@ class Proxy(TcpProxy):
 
     def arm(self, broken: Break | None) -> None:
         """Break there, or nowhere if None, and count from 1."""
-        self._break, self.struck = broken, False
+        self._break, self.broke = broken, False
         self.connections, self.names = 0, []
 
     def let_go(self) -> None:
@@ -169,7 +169,7 @@ class Proxy(TcpProxy):
         with server.makefile("rb") as answers:
             late = LateCommit(str(self._target), server, answers, request)
             self._late.append(late)
-            self.struck = True
+            self.broke = True
             client.shutdown(socket.SHUT_RDWR)
             late.wait()
 
@@ -184,7 +184,7 @@ class Proxy(TcpProxy):
 
     def _break_connection(self, client: socket.socket) -> None:
         """Break the connection of *client*; the caller then closes the rest of it."""
-        self.struck = True
+        self.broke = True
         if self._break is None:
             return
         if self._break.how == "reset":

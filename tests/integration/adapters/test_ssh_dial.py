@@ -31,7 +31,7 @@ BEGIN, *_, END = KEY.splitlines()
 
 @pytest.fixture
 def stranger() -> Iterator[Callable[..., int]]:
-    """Return what makes a server that says so much and then nothing, or hangs up, and returns its port."""
+    """Return a function that makes a server that says so much and then nothing, or hangs up, and returns its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connections = []
 

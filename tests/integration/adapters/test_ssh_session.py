@@ -44,12 +44,12 @@ class Agent:
 
     @property
     def sha256(self) -> str:
-        """Return what it really is."""
+        """Return the true value."""
         return hashlib.sha256(self.content).hexdigest()
 
     @property
     def size(self) -> int:
-        """Return what it really is."""
+        """Return the true value."""
         return len(self.content)
 
     def open(self) -> BinaryIO:

@@ -294,7 +294,7 @@ class Interrupted(Connection):
     meanwhile: Callable[[], object]
 
     def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
-        """Do as told, and what happens meanwhile."""
+        """Run the statement, and what happens meanwhile."""
         rows = super().run(name, **parameters)
         if name == self.after:
             self.meanwhile()

@@ -201,7 +201,7 @@ class InThisProcess:
         self._lock = threading.Lock()
 
     def invoke(self, name: str, event: dict[str, Any]) -> Invocation:
-        """Return what came of it."""
+        """Return the outcome."""
         with self._lock:
             return Invocation(name, 0.0, result=invoke(event))
 

@@ -123,7 +123,7 @@ class Relay:
 
 
 def free_port() -> int:
-    """Return a port where nobody listens."""
+    """Return a port that is free."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]
         return port

@@ -114,7 +114,7 @@ KNOWN = [
 """Facts that provided machines can have."""
 
 
-class Witness:
+class Recorder:
     """Sees which machines go from one state to another."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -144,34 +144,34 @@ class Witness:
         return {row[0]: State(row[1]) for row in self.fleet.sql("SELECT machine_id, state FROM machine_states")}
 
 
-def create(witness: Witness, session: Session) -> None:
+def create(recorder: Recorder, session: Session) -> None:
     """Create a machine, try to create another, and adopt a third."""
     created, not_created = (provisioning.create_intent(session, PROVIDER, None) for _ in range(2))
     assert created is not None
     assert not_created is not None
-    witness.look()
+    recorder.look()
     machines = [Machine(provider_id=ProviderId(each), availability=Availability.KNOWN_USED) for each in "ab"]
     provisioning.provide(session, PROVIDER, created, machines[0])
-    intents = provisioning.ledger(witness.connection, PROVIDER).intents
+    intents = provisioning.ledger(recorder.connection, PROVIDER).intents
     provisioning.delete_intent(session, PROVIDER, intents[0])
     provisioning.adopt(session, PROVIDER, machines[1])
 
 
-def start_agents(_: Witness, session: Session) -> None:
+def start_agents(_: Recorder, session: Session) -> None:
     """Start the agents that are needed."""
     works = claimed(session, Process.AGENT_START)
     work.finish_agent_start(session, dict.fromkeys(works, work.AgentStarted(KEY, None)))
 
 
-def recover(witness: Witness, session: Session) -> None:
+def recover(recorder: Recorder, session: Session) -> None:
     """Take a step on unhealthy machines, some of which report just before it is recorded."""
     works = claimed(session, Process.RECOVERY)
-    report(witness, session, works=works[::2])
+    report(recorder, session, works=works[::2])
     work.finish_recovery(session, works, 0, grace_seconds=HOUR)
 
 
 def quarantine(
-    witness: Witness,
+    recorder: Recorder,
     session: Session,
     *,
     process: Process = Process.RECOVERY,
@@ -181,62 +181,64 @@ def quarantine(
     """Put machines into quarantine on which a loop works; their agents may have *reported* in the last moment."""
     works = claimed(session, process)
     if reported:
-        report(witness, session, installed=installed, works=works)
+        report(recorder, session, installed=installed, works=works)
     remediation.quarantine(session, dict.fromkeys(works, "?"))
 
 
-def report(witness: Witness, _: Session, *, installed: bool = False, works: Sequence[work.Work] | None = None) -> None:
+def report(
+    recorder: Recorder, _: Session, *, installed: bool = False, works: Sequence[work.Work] | None = None
+) -> None:
     """Let the agents report, perhaps also that the installation succeeded."""
     outcome = reports.ReportedInstallation(raw=b"", generation=2, result="Success") if installed else None
-    now = int(server.now(witness.connection).timestamp() * 1000)
-    reporting = witness.machines if works is None else [each.machine_id for each in works]
+    now = int(server.now(recorder.connection).timestamp() * 1000)
+    reporting = recorder.machines if works is None else [each.machine_id for each in works]
     heartbeats = [
         reports.Heartbeat(machine_id=each, public_key=KEY, signed_at=now, installation=outcome) for each in reporting
     ]
-    reports.accept_heartbeats(witness.connection, heartbeats, HOUR)
-    witness.look()
+    reports.accept_heartbeats(recorder.connection, heartbeats, HOUR)
+    recorder.look()
 
 
-def request_installations(witness: Witness, _: Session) -> None:
+def request_installations(recorder: Recorder, _: Session) -> None:
     """Request another installation of every machine."""
-    for each in witness.machines:
-        assert installation.request(witness.connection, each, IMAGE, installation.load(witness.connection, each))
+    for each in recorder.machines:
+        assert installation.request(recorder.connection, each, IMAGE, installation.load(recorder.connection, each))
 
 
-def unquarantine(witness: Witness, _: Session) -> None:
+def unquarantine(recorder: Recorder, _: Session) -> None:
     """End every quarantine."""
-    for each in witness.machines:
-        remediation.unquarantine(witness.connection, each, reason="?")
+    for each in recorder.machines:
+        remediation.unquarantine(recorder.connection, each, reason="?")
 
 
-def reboot(witness: Witness, session: Session) -> None:
+def reboot(recorder: Recorder, session: Session) -> None:
     """Reboot every machine, as an operator does."""
-    held = [work.start_work(session, Process.RECOVERY, each) for each in witness.machines]
+    held = [work.start_work(session, Process.RECOVERY, each) for each in recorder.machines]
     work.finish_recovery(session, held, 0, grace_seconds=HOUR)
 
 
-def watch(witness: Witness, _: Session, *, startup: float, heartbeat: float) -> None:
+def watch(recorder: Recorder, _: Session, *, startup: float, heartbeat: float) -> None:
     """Let the Recoverer begin to work with other timeouts."""
     timeouts = HealthTimeouts(startup_timeout_seconds=startup, heartbeat_timeout_seconds=heartbeat, grace_seconds=HOUR)
-    Session.open(witness.connection, ManualClock(), "test", "a test", HOUR, (PROVIDER, timeouts))
+    Session.open(recorder.connection, ManualClock(), "test", "a test", HOUR, (PROVIDER, timeouts))
 
 
-def forget(witness: Witness, session: Session) -> None:
+def forget(recorder: Recorder, session: Session) -> None:
     """Forget every machine."""
-    for each in witness.machines:
+    for each in recorder.machines:
         decommissioning.forget(session, PROVIDER, each, ORDER)
 
 
-def release(witness: Witness, session: Session) -> None:
+def release(recorder: Recorder, session: Session) -> None:
     """Release every machine."""
-    for each in witness.machines:
+    for each in recorder.machines:
         decommissioning.request_release(session, PROVIDER, each, ORDER)
         decommissioning.accept_release(session, each)
-        witness.look()
+        recorder.look()
         decommissioning.remove_released(session, PROVIDER, each)
 
 
-ACTS: list[Callable[[Witness, Session], object]] = [
+ACTS: list[Callable[[Recorder, Session], object]] = [
     create,
     start_agents,
     recover,
@@ -249,7 +251,7 @@ ACTS: list[Callable[[Witness, Session], object]] = [
     request_installations,
     unquarantine,
     reboot,
-    lambda witness, _: witness.fleet.pass_time(HOUR),
+    lambda recorder, _: recorder.fleet.pass_time(HOUR),
     partial(watch, startup=60, heartbeat=60),
     partial(watch, startup=2 * HOUR, heartbeat=2 * HOUR),
     forget,
@@ -260,11 +262,11 @@ ACTS: list[Callable[[Witness, Session], object]] = [
 
 def test_what_becomes_of_machines_is_what_is_drawn(fleet: Fleet) -> None:
     """Where an arrow is missing, an operator finds a machine in a state that it cannot be in."""
-    witness = Witness(fleet)
+    recorder = Recorder(fleet)
     for act in ACTS:
-        act(witness, witness.begin())
-        witness.look()
+        act(recorder, recorder.begin())
+        recorder.look()
     provided = {each.after for each in TRANSITIONS} - {None, State.CREATING}
     drawn = {(each.before, each.after) for each in TRANSITIONS}
     assert len(drawn) == len(TRANSITIONS)
-    assert witness.seen == drawn | set(product(provided, (State.FORGOTTEN, State.RELEASED)))
+    assert recorder.seen == drawn | set(product(provided, (State.FORGOTTEN, State.RELEASED)))

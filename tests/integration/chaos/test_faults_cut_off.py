@@ -65,7 +65,7 @@ def test_the_proxy_breaks_each_armed_place(fleet: Fleet) -> None:
                 connection = Connection(far, None, SystemClock(), attempts=1)
                 with pytest.raises((BmdbUnavailable, CommitUnknown)):
                     connection.run("create_provisioner_lock", provider=f"{how} {where}")
-                assert proxy.struck
+                assert proxy.broke
                 connection.close()
         happened = {row[0] for row in fleet.sql("SELECT provider FROM provisioner_lock")}
     assert happened >= {f"{how} after" for how in HOW}

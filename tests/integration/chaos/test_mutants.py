@@ -19,7 +19,7 @@ def changed(file: str, old: str, new: str) -> Mutant:
 
 
 def trial() -> list[Trial]:
-    """Return what is known of a test of the backoff."""
+    """Return the records of a test of the backoff."""
     return [Trial(GROWTH, 0.1, frozenset({"domain/backoff.py:Backoff.next"}))]
 
 

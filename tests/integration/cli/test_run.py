@@ -28,7 +28,7 @@ EQUINIX = {
 
 @pytest.fixture
 def shepherdctl(fleet: Fleet, tmp_path: Path) -> Callable[[Listing], CommandLine]:
-    """Return what makes a command line with a static list."""
+    """Return a function that makes a command line with a static list."""
 
     def make(listing: Listing) -> CommandLine:
         path = tmp_path / "machines.json"

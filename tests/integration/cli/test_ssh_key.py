@@ -43,7 +43,7 @@ def public(name: str) -> str:
 
 
 def initializer(port: int) -> adapters.LazyDialer:
-    """Return what the Initializer connects with to machines at *port*."""
+    """Return the dialer of the Initializer for machines at *port*."""
     settings = InitializerSettings.model_construct(ssh_key_parameter=NAME, ssh_port=port)
     return adapters.LazyDialer(settings)
 

@@ -18,18 +18,18 @@ def operator() -> str | None:
 
 @pytest.fixture(scope="module")
 def console(shared_database: BmdbSettings, operator: str | None) -> Iterator[Access]:
-    """Return what opens a console that all tests of a file visit: a new one takes longer than most of them."""
+    """Return the access to a console that all tests of a file visit: a new one takes longer than most of them."""
     with serving(shared_database, operator) as access:
         yield access
 
 
 @pytest.fixture
 def access(console: Access, fleet: Fleet) -> Access:
-    """Return what opens a console of the fleet."""
+    """Return the access to a console of the fleet."""
     return console
 
 
 @pytest.fixture
 def visitor(access: Access) -> Visitor:
-    """Return somebody who entered."""
+    """Return a visitor with the token."""
     return Visitor(access)

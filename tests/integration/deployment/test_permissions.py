@@ -411,7 +411,7 @@ def aws() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def others(aws: None) -> Any:
-    """Return a session of boto3 whose calls nobody notes."""
+    """Return a session of boto3 whose calls are not noted."""
     return boto3.Session()
 
 
@@ -457,7 +457,7 @@ def bmdb_port(shared_database: BmdbSettings, others: Any, tmp_path_factory: pyte
 def deployed(
     fleet: Fleet, others: Any, bmdb_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Case], dict[str, str]]]:
-    """Return what puts a function's environment in place, as deployed; everything that it may read is there."""
+    """Return a function that sets a function's environment, as deployed; everything that it may read is there."""
     ssm, s3 = others.client("ssm"), others.client("s3")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 

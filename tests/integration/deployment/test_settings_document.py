@@ -54,7 +54,7 @@ def in_force(source: str, clock: ManualClock) -> DocumentInForce:
 
 
 def grace(in_force: DocumentInForce) -> object:
-    """Return what a function works by that is invoked now."""
+    """Return the grace by which a function works that is invoked now."""
     return in_force.refresh().tables["recoverer"]["grace_seconds"]
 
 

@@ -137,7 +137,7 @@ class Runner:
         )
 
     def due(self) -> list[list[Any]]:
-        """Return what is due, and since when."""
+        """Return the due machines, and since when they are due."""
         return self.fleet.sql(
             "SELECT machine_id, process, not_before FROM machine_due WHERE not_before IS NOT NULL ORDER BY 1, 2"
         )
@@ -145,7 +145,7 @@ class Runner:
 
 @pytest.fixture
 def run(fleet: Fleet, clock: ManualClock) -> Runner:
-    """Return what runs loops."""
+    """Return a function that runs loops."""
     return Runner(fleet, clock)
 
 

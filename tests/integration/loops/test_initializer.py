@@ -215,7 +215,7 @@ def env(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[InitializerSetup]
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], Path]:
-    """Return what writes an agent that is a script."""
+    """Return a function that writes an agent that is a script."""
 
     def write(text: str) -> Path:
         path = tmp_path / "script"

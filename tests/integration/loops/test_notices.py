@@ -25,7 +25,7 @@ NOBODY = "arn:aws:sns:eu-central-1:123456789012:nobody"
 
 @pytest.fixture
 def told(aws: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[str, str]]]:
-    """Return what returns subject and text of the messages at the topic since it was called last."""
+    """Return a function that returns subject and text of the messages at the topic since it was called last."""
     topic = boto3.client("sns").create_topic(Name="alarms")["TopicArn"]
     sqs = boto3.client("sqs")
     queue = sqs.create_queue(QueueName="inbox")["QueueUrl"]

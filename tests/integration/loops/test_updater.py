@@ -49,7 +49,7 @@ def listed() -> Listed:
 
 @pytest.fixture
 def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Updater]:
-    """Return what makes an Updater of a provider."""
+    """Return a function that makes an Updater of a provider."""
 
     def make(provider: Provider, connection: Connection | None = None, session_seconds: float = 30) -> Updater:
         return Updater(provider, connection or fleet.connection, clock, session_seconds, HOUR)
@@ -59,7 +59,7 @@ def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Updater]:
 
 @pytest.fixture
 def run(make: Callable[..., Updater], clock: ManualClock) -> Run:
-    """Return what makes one invocation over a provider."""
+    """Return a function that makes one invocation over a provider."""
 
     def run(provider: Provider, seconds: float = 600, **settings: Any) -> Counts:
         return make(provider, **settings).run(Deadline(clock, seconds), "a test")
@@ -68,7 +68,7 @@ def run(make: Callable[..., Updater], clock: ManualClock) -> Run:
 
 
 def counted(counts: Counts) -> dict[str, float]:
-    """Return what is not 0."""
+    """Return the counts that are not 0."""
     return {metric.value: count for metric, count in counts.items() if count}
 
 

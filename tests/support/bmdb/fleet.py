@@ -76,7 +76,7 @@ class Backends:
 
     @cached_property
     def pass_time(self) -> pg8000.native.PreparedStatement:
-        """Return what moves everything on record *seconds* into the past."""
+        """Return a statement that moves everything on record *seconds* into the past."""
         return self._keeper.prepare(self.passing_time)
 
     @cached_property
@@ -90,19 +90,19 @@ class Backends:
 
     @cached_property
     def empty(self) -> pg8000.native.PreparedStatement:
-        """Return what deletes everything but the schema; planned once, as it runs after every test."""
+        """Return a statement that deletes everything but the schema; planned once, as it runs after every test."""
         tables = [row[0] for row in self.admin.run(_TABLES) if not row[0].startswith("schema_")]
         deletions = (f"{table}_deleted AS (DELETE FROM {table})" for table in tables)
         return self._keeper.prepare(f"WITH {', '.join(deletions)} SELECT 1")
 
     @cached_property
     def leaks(self) -> pg8000.native.PreparedStatement:
-        """Return what finds rows that lack the row they belong to; planned once."""
+        """Return a statement that finds rows that lack the row they belong to; planned once."""
         return self._keeper.prepare(_LEAKS)
 
     @cached_property
     def providers(self) -> pg8000.native.PreparedStatement:
-        """Return what finds the providers of all machines."""
+        """Return a statement that finds the providers of all machines."""
         return self._keeper.prepare("SELECT DISTINCT provider FROM machine_provided")
 
     def close(self) -> None:

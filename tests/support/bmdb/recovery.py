@@ -53,7 +53,7 @@ class RecoveryEnvironment:
         """With which the Recoverer looks at machines."""
 
     def begin_with_tickets(self) -> list[str]:
-        """Let the policy begin with a step that only tells somebody, and return the machines that it was taken on."""
+        """Let the policy begin with a step that only opens a ticket; return the machines that it was taken on."""
         told: list[str] = []
 
         def tell(machine: ProviderId, deadline: Deadline) -> None:

@@ -52,10 +52,10 @@ def create(settings: Ec2Settings, token: UUID) -> str:
 
 
 def end(api: Ec2Api, name: str) -> None:
-    """Let an instance be terminated by somebody."""
+    """Terminate an instance, as a person would."""
     api.set_state(name, "terminated", "Client.UserInitiatedShutdown")
 
 
 def living(api: Ec2Api) -> set[str]:
-    """Return the instances that nobody terminated."""
+    """Return the instances that were not terminated."""
     return {found.id for found in api.instances() if found._state.name not in ("terminated", "shutting-down")}

@@ -73,7 +73,7 @@ class FakeSteps(FakeProvider):
 
 
 def refuse(error: Exception) -> Callable[[str], None]:
-    """Return what raises *error*."""
+    """Return a function that raises *error*."""
 
     def then(_: str) -> None:
         raise error

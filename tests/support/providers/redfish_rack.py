@@ -101,5 +101,5 @@ class Site:
         assert self.rack.power(NAME) == "Off"
 
     def override(self, enabled: str) -> None:
-        """Let somebody have set a boot override."""
+        """Set a boot override, as a person would."""
         self.bmc._set_boot({"BootSourceOverrideTarget": "Pxe", "BootSourceOverrideEnabled": enabled})

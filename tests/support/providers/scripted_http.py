@@ -51,7 +51,7 @@ def said(status: int, **body: Any) -> Answer:
 
 
 def in_turn(*answers: Answer) -> Callable[[Request], Answer]:
-    """Return what gives each request the next of *answers*, and the last one to all that follow."""
+    """Return a function that gives each request the next of *answers*, and the last one to all that follow."""
     left = list(answers)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
 

@@ -46,7 +46,7 @@ def change(run: Ran, *, two_phase: bool = False, began: float | None = None) -> 
 
 
 def fail(error: Exception) -> Callable[[], None]:
-    """Return what fails with *error*."""
+    """Return a function that fails with *error*."""
 
     def act() -> None:
         raise error

@@ -28,7 +28,7 @@ class Store:
         self._lock = threading.Lock()
 
     def key(self, public_key: Callable[[], str] = lambda: OURS) -> RegisteredKey:
-        """Return what one function has of it."""
+        """Return the key as one function has it."""
         return RegisteredKey("our-name", public_key, self._listed, self._add)
 
     def put(self, name: str | None, line: str) -> str:

@@ -19,7 +19,7 @@ INTERVALS = [MINUTE, AgentApiSettings.model_fields["heartbeat_interval_seconds"]
 
 @dataclass
 class Agent:
-    """A machine whose agent reports as ours does, at the times when it is heard."""
+    """A machine whose agent reports as ours does, with the times at which its reports arrive."""
 
     chance: Random
     interval: float = MINUTE
@@ -37,7 +37,7 @@ class Agent:
             now += pause_after(lost, self.interval, self.chance)
 
     def late_by(self, now: float) -> float:
-        """Return how long it was not heard."""
+        """Return how long ago it reported."""
         before = bisect(self.heard, now)
         return now - (self.heard[before - 1] if before else 0.0)
 

@@ -34,7 +34,7 @@ def decide(
     policy: Sequence[Step] = REMEDIATION_POLICY,
     can: frozenset[Capability] = EVERYTHING,
 ) -> NextStep:
-    """Return what is next long after these attempts."""
+    """Return the next step long after these attempts."""
     return next_step(policy, can, "acme", attempts, at(1000 * HOUR))
 
 

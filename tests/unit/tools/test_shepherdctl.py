@@ -34,7 +34,7 @@ class Terminal(StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Terminal]:
-    """Return what makes standard output a terminal of so many columns, without colours."""
+    """Return a function that makes standard output a terminal of so many columns, without colours."""
 
     def make(columns: int) -> Terminal:
         monkeypatch.setenv("TERM", "xterm")

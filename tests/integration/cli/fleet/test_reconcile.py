@@ -50,7 +50,7 @@ def machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
 
 @pytest.fixture
 def create(settings: Ec2Settings) -> Callable[[UUID], str]:
-    """Return what creates a machine past the BMDB, and returns its provider id."""
+    """Return a function that creates a machine past the BMDB, and returns its provider id."""
     return partial(create_instance, settings)
 
 

@@ -17,7 +17,7 @@ RETIRE = ("--reason", "rack 7 was sold", "--interval", "1")
 
 @pytest.fixture
 def listed(tmp_path: Path) -> Callable[..., dict[str, str]]:
-    """Return what lists machines, and returns the environment that names the list."""
+    """Return a function that lists machines, and returns the environment that names the list."""
     file = tmp_path / "machines.json"
 
     def listed(*names: str) -> dict[str, str]:

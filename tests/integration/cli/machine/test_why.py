@@ -50,7 +50,7 @@ def installed(fleet: Fleet) -> UUID:
 
 
 def locked(fleet: Fleet) -> UUID:
-    """Plant a machine that somebody works on."""
+    """Plant a machine with work."""
     machine_id = fleet.provided_machine()
     work.start_work(fleet.open_session(), Process.ACCESS, machine_id)
     return machine_id
@@ -180,7 +180,7 @@ def test_the_first_thing_that_blocks_each_process_is_shown(fleet: Fleet, case: s
 
 
 def ends(process: dict[str, Any], name: str, now: datetime) -> int | None:
-    """Return in how many minutes something ends, by what is told of a process."""
+    """Return in how many minutes a block of a process ends, by its verdict."""
     return process[name] and round((datetime.fromisoformat(process[name]) - now).total_seconds() / 60)
 
 

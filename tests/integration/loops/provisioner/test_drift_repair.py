@@ -54,7 +54,7 @@ def edge(api: EquinixApi, clock: ManualClock) -> Edge:
 
 
 class Operator:
-    """Somebody with a provider and a BMDB."""
+    """An operator with a provider and a BMDB."""
 
     def __init__(self, fleet: Fleet, provider: Provider, clock: Clock, interval: float = 30) -> None:
         self.fleet = fleet

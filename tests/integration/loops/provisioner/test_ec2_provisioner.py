@@ -33,7 +33,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
 
 @pytest.fixture
 def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Metric, float]]:
-    """Return what makes one invocation over a fleet of three instances at most."""
+    """Return a function that makes one invocation over a fleet of three instances at most."""
     settings = Ec2Settings(
         ec2_fleet=FLEET,
         ec2_limit=LIMIT,

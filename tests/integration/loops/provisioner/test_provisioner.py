@@ -78,7 +78,7 @@ def edge(api: EquinixApi, clock: ManualClock) -> Edge:
 
 @pytest.fixture
 def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Provisioner]:
-    """Return what makes a Provisioner of a provider; settings that a test does not name do not matter to it."""
+    """Return a function that makes a Provisioner of a provider; settings that a test does not name do not matter."""
 
     def make(
         edge: Edge,
@@ -101,7 +101,7 @@ def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Provisioner]:
 
 @pytest.fixture
 def run(make: Callable[..., Provisioner], clock: ManualClock) -> Run:
-    """Return what makes one invocation over a provider."""
+    """Return a function that makes one invocation over a provider."""
 
     def run(edge: Edge, *, seconds: float = 600, **settings: Any) -> Counts:
         return make(edge, **settings).run(Deadline(clock, seconds), "a test")

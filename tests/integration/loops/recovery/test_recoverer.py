@@ -67,7 +67,7 @@ class RecovererSetup(RecoveryEnvironment):
         return machine_id
 
     def attempt(self, session: Session, work: Work, deadline: Deadline) -> Task:
-        """Return what the loop works on."""
+        """Return a task of the loop."""
         return Task(work, deadline, decision=self.loop.decide(session, [work])[work])
 
     def reboots(self, machine_id: UUID) -> int:

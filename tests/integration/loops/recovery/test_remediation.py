@@ -501,7 +501,7 @@ def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(env: Remediatio
 
 @pytest.fixture
 def tickets(env: RemediationSetup) -> list[str]:
-    """Let the policy begin with a step that only tells somebody, and return the machines that it was taken on."""
+    """Let the policy begin with a step that only opens a ticket; return the machines that it was taken on."""
     return env.begin_with_tickets()
 
 
@@ -795,7 +795,7 @@ def test_a_reinstall_that_is_not_needed_any_more_keeps_the_host_key(env: Remedia
 
 
 def waiting(env: RemediationSetup, count: int, location: str = "ams") -> list[UUID]:
-    """Return machines that were told to come back and should have, and that SSH does not reach."""
+    """Return overdue machines that SSH does not reach."""
     machines = env.fleet.machines(count, location=location)
     return [env.fleet.make_overdue(machine, retry_in=MINUTE) for machine in machines]
 
