@@ -141,10 +141,6 @@ check-template: .venv-sam/.ready
 check-docs: .venv/.ready
 	@$(if $(wildcard tests/unit/test_docs*.py),$(BIN)/python -m pytest $(wildcard tests/unit/test_docs*.py))
 
-.PHONY: schema
-schema: .venv/.ready ## write schema.sql and docs/schema.md from the migrations
-	@$(BIN)/python -m tests.support.bmdb.schema
-
 .PHONY: bench
 bench: .venv/.ready .venv-bench/.ready ## measure everything, side by side (BENCH="claims idle": parts of it)
 	@$(BIN)/python -m bench $(BENCH)

@@ -73,8 +73,7 @@ class Mutant:
 def files() -> list[str]:
     """Return the files that have mutants: all of the package except generated code and migrations."""
     found = [*PACKAGE.rglob("*.py"), *PACKAGE.glob("bmdb/*.sql"), *PACKAGE.glob("bmdb/*/*.sql")]
-    generated = (path for path in found if "pb" in path.parts or path.name == "schema.sql")
-    return sorted(str(path.relative_to(PACKAGE)) for path in {*found} - {*generated})
+    return sorted({str(path.relative_to(PACKAGE)) for path in found if "pb" not in path.parts})
 
 
 @cache

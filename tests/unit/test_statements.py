@@ -140,6 +140,28 @@ def test_every_name_is_there_once() -> None:
     assert all(re.fullmatch(r"[a-z][a-z_]+", name) for name in names)
 
 
+def relations() -> list[tuple[str, str, str]]:
+    """Return each table and view that a migration creates, the heading that it stands below, and its comment."""
+    found = []
+    for migration in migrations():
+        heading = ""
+        for part in re.split(r"\n{2,}", migration.text):
+            if match := re.match(r"-- (\w.*?) -{10,}$", part):
+                heading = match[1]
+            if created := re.search(r"^CREATE (?:TABLE|(?:OR REPLACE )?VIEW) (\w+)", part, re.MULTILINE):
+                found.append((created[1], heading, " ".join(re.findall(r"^-- *(.*)$", part, re.MULTILINE))))
+    return found
+
+
+@pytest.mark.parametrize(("relation", "heading", "comment"), relations())
+def test_a_table_says_what_a_row_means(relation: str, heading: str, comment: str) -> None:
+    """Names alone do not say who writes a row, nor when it goes."""
+    assert heading, relation
+    assert comment.endswith(".")
+    if heading != "Views":
+        assert re.search(r"\bWritten\b[^.]*; (goes|stays)\b", comment)
+
+
 @pytest.mark.parametrize(("name", "text"), sections())
 def test_a_statement_says_why_it_is_there(name: str, text: str) -> None:
     """In whole sentences, before it begins."""
