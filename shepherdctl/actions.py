@@ -28,7 +28,7 @@ from shepherd_core.rules.drift import Comparison, DriftKind
 from shepherdctl.output.readable_log import ReadableLog
 
 SECONDS = 600.0
-"""The time limit of two listings and the actions after them."""
+"""The time limit of a comparison, and of the actions after it."""
 
 ADOPTABLE = (DriftKind.ADOPTABLE, DriftKind.FOREIGN, DriftKind.DUPLICATED, DriftKind.DISPUTED)
 """The classes of drift in which a machine can be adopted."""
@@ -130,26 +130,20 @@ def release(repair: DriftRepair, machine_ids: Sequence[UUID], order: RemovalRequ
 
 
 def compare(repair: DriftRepair) -> Comparison:
-    """Return the first of the two comparisons that must agree before anything is repaired."""
+    """Return a comparison of the provider and the BMDB, which changes nothing."""
     return repair.compare(Deadline(repair.clock, SECONDS))
 
 
-def confirmation(outcomes: Sequence[ActionOutcome], *, ask_for_one: bool) -> str | None:
+def confirmation(outcomes: Sequence[ActionOutcome]) -> str | None:
     """Return the text that an operator must type before machines are changed; None: no confirmation is needed."""
     ready = [outcome for outcome in outcomes if outcome.result is ActionResult.READY]
     if len(ready) > 1:
         return f"{len(ready)} machines"
-    return str(ready[0].provider_id) if ready and ask_for_one else None
+    return str(ready[0].provider_id) if ready else None
 
 
-def dry_run(repair: DriftRepair, action: OperatorAction, first: Comparison) -> list[ActionOutcome]:
-    """Compare again, and return for each machine whether *action* is allowed; change nothing."""
-    deadline = Deadline(repair.clock, SECONDS + repair.interval_seconds)
-    return action.evaluate(first, repair.compare_again(first, deadline))
-
-
-def carry_out(repair: DriftRepair, action: OperatorAction, first: Comparison) -> list[ActionOutcome]:
-    """Compare again, apply what both comparisons allow, and return the outcome for each machine. May run twice."""
-    deadline = Deadline(repair.clock, SECONDS + repair.interval_seconds)
+def carry_out(repair: DriftRepair, action: OperatorAction, confirmed: Sequence[ActionOutcome]) -> list[ActionOutcome]:
+    """Apply *action* where it was ready when the operator *confirmed* and still is. See ``DriftRepair.carry_out``."""
+    deadline = Deadline(repair.clock, SECONDS)
     with redirect_stdout(ReadableLog()):
-        return repair.carry_out(action, first, deadline, f"shepherdctl on {socket.gethostname()}")
+        return repair.carry_out(action, confirmed, deadline, f"shepherdctl on {socket.gethostname()}")

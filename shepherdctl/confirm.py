@@ -40,18 +40,15 @@ def confirm(name: str) -> None:
 
 
 def carry_out_confirmed(
-    repair: DriftRepair, action: OperatorAction, *, ask_for_one: bool, dry_run: bool, yes: bool
+    repair: DriftRepair, action: OperatorAction, *, dry_run: bool, yes: bool
 ) -> list[ActionOutcome]:
     """Compare listing and BMDB, ask for confirmation, and carry out *action*."""
-    first = actions.compare(repair)
-    expected = action.evaluate(first, first)
-    if not any(outcome.result in (ActionResult.READY, ActionResult.BEGUN) for outcome in expected):
+    expected = action.evaluate(actions.compare(repair))
+    if dry_run or not any(outcome.result in (ActionResult.READY, ActionResult.BEGUN) for outcome in expected):
         return expected
-    if dry_run:
-        return actions.dry_run(repair, action, first)
     for outcome in expected:
         note(f"{outcome.provider_id or outcome.machine_id}: {outcome.text}")
-    name = actions.confirmation(expected, ask_for_one=ask_for_one)
+    name = actions.confirmation(expected)
     if name is not None and not yes:
         confirm(name)
-    return actions.carry_out(repair, action, first)
+    return actions.carry_out(repair, action, expected)

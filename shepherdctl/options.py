@@ -90,9 +90,6 @@ LoopOption = Annotated[
     Process | None,
     typer.Option("--loop", parser=process_of_loop, metavar=f"<{'|'.join(PROCESS_OF_LOOP)}>", help="Only this loop."),
 ]
-Interval = Annotated[
-    float, typer.Option(min=1, max=3_600, metavar="SECONDS", help="Minimum time between the two listings.")
-]
 DespiteHeartbeat = Annotated[
     bool, typer.Option("--despite-heartbeat", help="Do it even if the agent reported in the last two hours.")
 ]

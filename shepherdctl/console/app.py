@@ -160,14 +160,13 @@ class Console:
         return self._differences_page(drift=None)
 
     async def _compare(self, request: Request) -> Response:
-        form = await forms.read(request, self._access)
+        await forms.read(request, self._access)
         with self._comparison_lock():
-            provider, drift = await run_in_threadpool(find_drift, forms.interval(form), lambda: None)
+            provider, drift = await run_in_threadpool(find_drift)
         return self._differences_page(drift=drift, provider=provider)
 
     def _differences_page(self, **shown: Any) -> Response:
-        form = {"token": self._access.form_token, "intervals": forms.INTERVALS}
-        return self._page("differences.html", active="differences", form=form, **shown)
+        return self._page("differences.html", active="differences", form_token=self._access.form_token, **shown)
 
     def _failed(self, _request: Request, error: Exception) -> Response:
         _, status, title, advice = next(each for each in _FAILURES if isinstance(error, each[0]))

@@ -9,8 +9,6 @@ from uuid import UUID
 import typer
 from shepherd_core.domain.errors import ShepherdError
 
-from shepherdctl.console.pages.machines import FilterInvalid
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-INTERVALS = {"1": "1 s", "10": "10 s", "30": "30 s", "120": "2 min"}
-"""The times between two listings that can be chosen, by seconds."""
 _LONGEST = 10_000
 _LONGEST_FIELD = 500
 
@@ -52,19 +48,6 @@ async def read(request: Request, access: Access) -> dict[str, str]:
         message = "it does not come from a page of this console, or the console was started again"
         raise FormRefused(message)
     return form
-
-
-def interval(form: Mapping[str, str]) -> float:
-    """
-    Return the seconds between two listings.
-
-    Raises:
-        FilterInvalid: the form has none that can be chosen.
-    """
-    if form.get("interval") not in INTERVALS:
-        message = f"interval must be one of {', '.join(INTERVALS)}, not {form.get('interval')!r}"
-        raise FilterInvalid(message)
-    return float(form["interval"])
 
 
 def optional(form: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:

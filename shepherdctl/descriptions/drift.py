@@ -1,11 +1,9 @@
 """The drift between provider, BMDB and heartbeats, with the command that repairs it."""
 
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from shepherd_core.domain.clock import Deadline
-from shepherd_core.rules.drift import Comparison, Drift, DriftKind, agreed
+from shepherd_core.rules.drift import Comparison, Drift, DriftKind
 from shepherd_core.wiring import operators
 
 from shepherdctl import actions
@@ -19,31 +17,25 @@ _ADOPT = {
 }
 
 
-def find_drift(interval: float, between: Callable[[], None]) -> tuple[str, list[dict[str, Any]]]:
+def find_drift() -> tuple[str, list[dict[str, Any]]]:
     """
-    Return the name of the provider, and a record of each machine that has drift in one or both of two comparisons.
-
-    *between* is called after the first comparison; the second follows *interval* seconds later.
+    Return the name of the provider, and a record of each machine that has drift.
 
     Raises:
         ShepherdError: the settings are wrong, or the provider or the BMDB cannot be read.
     """
-    with explain_schema_mismatch(), closing((sides := operators.drift_repair(interval)).connection):
-        deadline = Deadline(sides.clock, actions.SECONDS + interval)
-        first = sides.compare(deadline)
-        between()
-        second = sides.compare_again(first, deadline)
+    with explain_schema_mismatch(), closing((sides := operators.drift_repair()).connection):
+        comparison = actions.compare(sides)
     return sides.provider.name, [
         {
             "class": drift.kind,
             "provider_id": drift.provider_id,
             "machine_id": drift.machine_id,
-            "confirmed": confirmed,
             "description": drift.text,
-            "operator_action": operator_action(drift, second) if confirmed else None,
-            "repair": repair(drift, second) if confirmed else None,
+            "operator_action": operator_action(drift, comparison),
+            "repair": repair(drift, comparison),
         }
-        for drift, confirmed in agreed(first, second)
+        for drift in comparison.drift.values()
     ]
 
 

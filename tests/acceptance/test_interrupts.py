@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from simulator.environment.postgres import Postgres
 from tests.chaos.sample import SEED, drawn
 from tests.support.waiting import eventually
 
@@ -201,23 +200,3 @@ def test_a_loop_that_is_run_by_hand_is_interrupted_in_one_line(start: Callable[.
             started.interrupt(signal.SIGTERM)
             assert started.ended() == 143
     assert started.errors == "terminated\n"
-
-
-def test_a_command_that_waits_is_interrupted_in_one_line(start: Callable[..., Started], folder: Path) -> None:
-    """Between two listings there is nothing that could be left half done."""
-    (folder / "list.json").write_text(json.dumps([{"ID": "a", "Addr": "192.0.2.1"}]))
-    with Postgres() as postgres:
-        database = postgres.new_database()
-        started = start(
-            (*SHEPHERDCTL, "reconcile", "--interval", "3600"),
-            SHEPHERD_BMDB_HOST=database.bmdb_host,
-            SHEPHERD_BMDB_NAME=database.bmdb_name,
-            SHEPHERD_BMDB_USER=database.bmdb_user,
-            SHEPHERD_PROVIDER="static",
-            SHEPHERD_STATIC_LIST=str(folder / "list.json"),
-        )
-        assert started.process.stderr is not None
-        assert "the second listing follows" in started.process.stderr.readline()
-        started.interrupt(signal.SIGINT)
-        assert started.ended() == 130
-    assert started.errors == "interrupted\n"

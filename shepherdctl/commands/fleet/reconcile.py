@@ -1,39 +1,30 @@
 """The command that shows the drift between provider, BMDB and heartbeats."""
 
 import typer
-from rich.text import Text
 
 from shepherdctl.descriptions.drift import find_drift
-from shepherdctl.options import Interval
-from shepherdctl.output.formats import span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 
 DRIFT_FOUND = 3
 """The exit status if there is drift."""
 
 
-def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
+def reconcile(*, output: Output = Form.TABLE) -> None:
     """
     Show the drift between provider, BMDB and heartbeats, with the operator action that repairs it.
 
-    Reads the provider's listing and the BMDB twice, with the settings of the
-    Provisioner, and changes nothing. Drift is confirmed if both readings show it;
-    only confirmed drift can be repaired.
+    Reads the provider's listing and the BMDB with the settings of the Provisioner,
+    and changes nothing.
 
     Exit status: 0 no drift, 3 drift, 1 failure, 2 wrong usage.
 
     Examples:
       shepherdctl reconcile
-      shepherdctl reconcile --interval 120 -o json | jq '.drift[].class'
+      shepherdctl reconcile -o json | jq '.drift[].class'
     """
-
-    def between() -> None:
-        if output is Form.TABLE:
-            note(f"the second listing follows in {span(interval)}")
-
-    provider, rows = find_drift(interval, between)
+    provider, rows = find_drift()
     if output is Form.JSON:
-        document({"provider": provider, "interval_seconds": interval, "drift": rows})
+        document({"provider": provider, "drift": rows})
     else:
         names = ids(row["machine_id"] for row in rows)
         table(
@@ -41,7 +32,6 @@ def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
                 Column("CLASS"),
                 Column("PROVIDER ID"),
                 Column("MACHINE", spare=1),
-                Column("CONFIRMED"),
                 Column("DRIFT", prose=True),
                 Column("OPERATOR ACTION", prose=True),
             ],
@@ -50,14 +40,12 @@ def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
                     row["class"],
                     row["provider_id"],
                     name,
-                    Text("yes", style="yellow") if row["confirmed"] else "no",
                     row["description"],
                     row["operator_action"],
                 )
                 for name, row in zip(names, rows, strict=True)
             ],
         )
-        confirmed = sum(row["confirmed"] for row in rows)
-        note(f"{provider}: {counted(len(rows), 'machine')} with drift, {confirmed} of them confirmed")
+        note(f"{provider}: {counted(len(rows), 'machine')} with drift")
     if rows:
         raise typer.Exit(DRIFT_FOUND)

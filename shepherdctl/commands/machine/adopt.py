@@ -12,7 +12,7 @@ from shepherd_core.wiring import operators
 from shepherdctl import actions
 from shepherdctl.confirm import Yes, carry_out_confirmed, require_terminal
 from shepherdctl.database import explain_schema_mismatch
-from shepherdctl.options import DryRun, Interval, current_user
+from shepherdctl.options import DryRun, current_user
 from shepherdctl.output.outcomes import print_outcomes
 from shepherdctl.output.printing import Form, Output, one_of
 
@@ -34,7 +34,6 @@ def adopt(
             help=f"One of {', '.join(actions.ADOPTABLE)}.",
         ),
     ] = DriftKind.ADOPTABLE,
-    interval: Interval = 30,
     dry_run: DryRun = False,
     yes: Yes = False,
     output: Output = Form.TABLE,
@@ -42,17 +41,16 @@ def adopt(
     """
     Add machines that are in use at the provider to the BMDB; the loops then work on them.
 
-    Two listings must show that the BMDB lacks them, with the same class of drift;
-    machines of another class than --class are refused. SHEPHERD_MAX_MACHINES
-    applies. Asks for confirmation if there is more than one machine.
+    Always asks for confirmation. Machines of another class of drift than --class
+    are refused. SHEPHERD_MAX_MACHINES applies.
 
     Examples:
       shepherdctl machine adopt 5f1c0c9a --dry-run
       shepherdctl machine adopt i-0abc --class foreign
     """
-    require_terminal(yes=yes or dry_run or len(machines) == 1)
+    require_terminal(yes=yes or dry_run)
     wanted = tuple(ProviderId(name) for name in dict.fromkeys(machines))
-    with explain_schema_mismatch(), closing((repair := operators.drift_repair(interval)).connection):
+    with explain_schema_mismatch(), closing((repair := operators.drift_repair()).connection):
         action = Adopt(wanted, DriftKind(kind), repair.max_machines, current_user())
-        outcomes = carry_out_confirmed(repair, action, ask_for_one=False, dry_run=dry_run, yes=yes)
+        outcomes = carry_out_confirmed(repair, action, dry_run=dry_run, yes=yes)
     print_outcomes(outcomes, output, dry_run=dry_run)

@@ -7,9 +7,9 @@ from shepherd_core.operator.adopt_forget import Forget
 from shepherd_core.rules.drift import FRESH_SECONDS
 from shepherd_core.wiring import operators
 
-from shepherdctl.confirm import Yes, carry_out_confirmed
+from shepherdctl.confirm import Yes, carry_out_confirmed, require_terminal
 from shepherdctl.database import explain_schema_mismatch
-from shepherdctl.options import DryRun, Interval, MachinesArgument, ReasonOption, current_user
+from shepherdctl.options import DryRun, MachinesArgument, ReasonOption, current_user
 from shepherdctl.output.outcomes import print_outcomes
 from shepherdctl.output.printing import Form, Output
 from shepherdctl.selection import Selection, selecting
@@ -21,7 +21,6 @@ def forget(
     *,
     selection: Selection,
     reason: ReasonOption,
-    interval: Interval = 30,
     dry_run: DryRun = False,
     yes: Yes = False,
     output: Output = Form.TABLE,
@@ -29,17 +28,17 @@ def forget(
     """
     Remove from the BMDB the machines that the provider no longer has.
 
-    They must be missing from two listings. A machine is refused if its agent
-    reported in the last two hours, or if a loop works on it. Its history and a
-    tombstone stay. Asks for confirmation if there is more than one machine.
+    Always asks for confirmation. A machine is refused if its agent reported in
+    the last two hours, or if a loop works on it. Its history and a tombstone stay.
 
     Examples:
       shepherdctl machine forget 3f2a --reason "disk failure, RMA 4711" --dry-run
       shepherdctl machine forget 3f2a 81fe --reason "rack 7 was sold"
     """
+    require_terminal(yes=yes or dry_run)
     selection = selection.to_confirm(machines, yes=yes or dry_run)
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS)
-    with explain_schema_mismatch(), closing((repair := operators.drift_repair(interval)).connection):
+    with explain_schema_mismatch(), closing((repair := operators.drift_repair()).connection):
         action = Forget(selection.ids(repair.connection), order)
-        outcomes = carry_out_confirmed(repair, action, ask_for_one=False, dry_run=dry_run, yes=yes)
+        outcomes = carry_out_confirmed(repair, action, dry_run=dry_run, yes=yes)
     print_outcomes(outcomes, output, dry_run=dry_run)

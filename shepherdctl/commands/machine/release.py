@@ -11,7 +11,7 @@ from shepherd_core.wiring import operators
 from shepherdctl import actions
 from shepherdctl.confirm import Yes, carry_out_confirmed, require_terminal
 from shepherdctl.database import explain_schema_mismatch
-from shepherdctl.options import DespiteHeartbeat, DryRun, Interval, MachinesArgument, ReasonOption, current_user
+from shepherdctl.options import DespiteHeartbeat, DryRun, MachinesArgument, ReasonOption, current_user
 from shepherdctl.output.outcomes import print_outcomes
 from shepherdctl.output.printing import Form, Output
 from shepherdctl.selection import Selection, selecting
@@ -27,7 +27,6 @@ def release(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel a release that was requested and has not happened yet.")
     ] = False,
-    interval: Interval = 30,
     dry_run: DryRun = False,
     yes: Yes = False,
     output: Output = Form.TABLE,
@@ -48,7 +47,7 @@ def release(
     require_terminal(yes=yes or dry_run)
     selection = selection.to_confirm(machines, yes=yes or dry_run)
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS, despite_heartbeat)
-    with explain_schema_mismatch(), closing((repair := operators.drift_repair(interval)).connection):
+    with explain_schema_mismatch(), closing((repair := operators.drift_repair()).connection):
         action = actions.release(repair, selection.ids(repair.connection), order, cancel=cancel)
-        outcomes = carry_out_confirmed(repair, action, ask_for_one=not cancel, dry_run=dry_run, yes=yes)
+        outcomes = carry_out_confirmed(repair, action, dry_run=dry_run, yes=yes)
     print_outcomes(outcomes, output, dry_run=dry_run)

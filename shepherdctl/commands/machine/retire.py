@@ -17,7 +17,7 @@ from shepherd_core.wiring import operators
 from shepherdctl import actions
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
-from shepherdctl.options import DespiteHeartbeat, DryRun, Interval, MachinesArgument, ReasonOption, current_user
+from shepherdctl.options import DespiteHeartbeat, DryRun, MachinesArgument, ReasonOption, current_user
 from shepherdctl.output.formats import span
 from shepherdctl.output.outcomes import print_outcomes
 from shepherdctl.output.printing import Form, Output, counted, note
@@ -35,7 +35,6 @@ def retire(
     selection: Selection,
     reason: ReasonOption,
     despite_heartbeat: DespiteHeartbeat = False,
-    interval: Interval = 30,
     dry_run: DryRun = False,
     yes: Yes = False,
     output: Output = Form.TABLE,
@@ -45,8 +44,8 @@ def retire(
 
     Pauses them, then gives them back to the provider as release does. Where the
     provider cannot take them back, the command says what to do there, and forgets
-    a machine when it is missing from two listings and its agent has not reported
-    for two hours. Run it again until all are done, also after an interruption;
+    a machine when it is not listed any more and its agent has not reported for two
+    hours. Run it again until all are done, also after an interruption;
     each run says what is next. Until a machine is released, shepherdctl resume
     brings it back.
 
@@ -59,10 +58,11 @@ def retire(
     require_terminal(yes=yes or dry_run)
     selection = selection.to_confirm(machines, yes=yes or dry_run)
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS, despite_heartbeat)
-    with explain_schema_mismatch(), closing((repair := operators.drift_repair(interval)).connection):
-        first = actions.compare(repair)
+    with explain_schema_mismatch(), closing((repair := operators.drift_repair()).connection):
+        comparison = actions.compare(repair)
         steps = [
-            _step(repair, machine_id, first, order) for machine_id in selection.ids(repair.connection, none_ok=True)
+            _step(repair, machine_id, comparison, order)
+            for machine_id in selection.ids(repair.connection, none_ok=True)
         ]
         if not steps:
             note("no machine matches: nothing is left to retire")
@@ -77,7 +77,7 @@ def retire(
             outcome
             for action in dict.fromkeys(action for action, _ in steps)
             for outcome in _carried_out(
-                repair, action, [outcome for its, outcome in steps if its is action], first, order, dry_run=dry_run
+                repair, action, [outcome for its, outcome in steps if its is action], order, dry_run=dry_run
             )
         ]
     print_outcomes(outcomes, output, dry_run=dry_run)
@@ -86,12 +86,12 @@ def retire(
 
 
 def _step(
-    repair: DriftRepair, machine_id: UUID, first: Comparison, order: RemovalRequest
+    repair: DriftRepair, machine_id: UUID, comparison: Comparison, order: RemovalRequest
 ) -> tuple[type[Release | Forget] | None, ActionOutcome]:
     """Return the next action for a machine (None: an operator must act) and its expected outcome."""
-    provided = first.machine(machine_id)
+    provided = comparison.machine(machine_id)
     if provided is not None and provided.asked_seconds is None:
-        listed = first.has(provided.provider_id)
+        listed = comparison.has(provided.provider_id)
         waits = ActionOutcome(ActionResult.BEGUN, "", provided.provider_id, machine_id)
         if listed and Capability.RELEASE not in repair.provider.capabilities:
             name = repair.provider.name
@@ -105,7 +105,7 @@ def _step(
         action = Release if listed else Forget
     else:
         action = Forget if provided is None else Release
-    (outcome,) = action((machine_id,), order).evaluate(first, first)
+    (outcome,) = action((machine_id,), order).evaluate(comparison)
     return action, outcome
 
 
@@ -134,13 +134,13 @@ def _carried_out(
     repair: DriftRepair,
     kind: type[Release | Forget] | None,
     steps: Sequence[ActionOutcome],
-    first: Comparison,
     order: RemovalRequest,
     *,
     dry_run: bool,
 ) -> Sequence[ActionOutcome]:
     """Carry out one kind of action, or only evaluate it if *dry_run*, and return the outcomes."""
-    if kind is None or not any(step.result in (ActionResult.READY, ActionResult.BEGUN) for step in steps):
+    begun = any(step.result in (ActionResult.READY, ActionResult.BEGUN) for step in steps)
+    if dry_run or kind is None or not begun:
         return steps
     action: OperatorAction = kind(tuple(step.machine_id for step in steps if step.machine_id is not None), order)
-    return actions.dry_run(repair, action, first) if dry_run else actions.carry_out(repair, action, first)
+    return actions.carry_out(repair, action, steps)

@@ -64,7 +64,7 @@ KINDS = {
             "Adds a machine that is in use at the provider to the BMDB.",
             repairs.adopt,
             "provider_id",
-            ("class", "interval"),
+            ("class",),
         ),
         Kind(
             "forget",
@@ -72,7 +72,7 @@ KINDS = {
             "Removes from the BMDB a machine that the provider no longer has. Its history stays.",
             repairs.forget,
             "machine",
-            ("reason", "interval"),
+            ("reason",),
         ),
         Kind(
             "release",
@@ -80,7 +80,7 @@ KINDS = {
             "Gives a machine back to the provider. All data on it is lost.",
             repairs.release,
             "machine",
-            ("reason", "interval", "despite_heartbeat"),
+            ("reason", "despite_heartbeat"),
         ),
         Kind(
             "cancel-release",
@@ -88,7 +88,7 @@ KINDS = {
             "Cancels a requested release that has not happened.",
             repairs.cancel_release,
             "machine",
-            ("reason", "interval"),
+            ("reason",),
         ),
     )
 }

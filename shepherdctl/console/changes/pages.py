@@ -69,7 +69,6 @@ class ChangePages:
                 "loop": tuple(PROCESS_OF_LOOP),
                 "provider": PROVIDERS,
                 "class": actions.ADOPTABLE,
-                "interval": forms.INTERVALS,
             },
         )
 

@@ -1,4 +1,4 @@
-"""Adopting, forgetting and releasing machines in the console: two comparisons with the provider must agree on it."""
+"""Adopting, forgetting and releasing machines in the console: a comparison with the provider decides."""
 
 from __future__ import annotations
 
@@ -22,36 +22,32 @@ if TYPE_CHECKING:
 
     from shepherd_core.operator.adopt_forget import ActionOutcome, OperatorAction
     from shepherd_core.operator.drift_repair import DriftRepair
-    from shepherd_core.rules.drift import Comparison
 
 
-def _repair(
-    asked: Asked, line: str, action: Callable[[DriftRepair], OperatorAction], *, ask_for_one: bool = False
-) -> ChangePlan:
-    """Return the plan of *action*; the first comparison of its dry run is also the first of the change itself."""
-    interval = forms.interval(asked.form)
-    compared: list[Comparison] = []
+def _repair(line: str, action: Callable[[DriftRepair], OperatorAction]) -> ChangePlan:
+    """Return the plan of *action*."""
+    shown: list[list[ActionOutcome]] = []
 
     def run(dry_run: bool) -> Shown:
-        with explain_schema_mismatch(), closing((repair := operators.drift_repair(interval)).connection):
+        with explain_schema_mismatch(), closing((repair := operators.drift_repair()).connection):
             wanted = action(repair)
             if not dry_run:
-                outcomes = actions.carry_out(repair, wanted, compared[-1])
+                outcomes = actions.carry_out(repair, wanted, shown[-1])
                 if all(outcome.result is ActionResult.REFUSED for outcome in outcomes):
                     raise ShepherdError("; ".join(f"refused: {outcome.text}" for outcome in outcomes))
                 return _outcomes(outcomes)
-            compared.append(actions.compare(repair))
-            return _outcomes(actions.dry_run(repair, wanted, compared[-1]), ask_for_one=ask_for_one)
+            shown.append(wanted.evaluate(actions.compare(repair)))
+            return _outcomes(shown[-1])
 
-    return ChangePlan(f"{line} --interval {interval:.0f}", run, two_phase=True)
+    return ChangePlan(line, run, two_phase=True)
 
 
-def _outcomes(outcomes: Sequence[ActionOutcome], *, ask_for_one: bool = False) -> Shown:
+def _outcomes(outcomes: Sequence[ActionOutcome]) -> Shown:
     return Shown(
         ("Provider id", "Machine", "Result", "Reason"),
         [(outcome.provider_id, outcome.machine_id, outcome.result, outcome.text) for outcome in outcomes],
         possible=any(outcome.result in (ActionResult.READY, ActionResult.BEGUN) for outcome in outcomes),
-        typed=actions.confirmation(outcomes, ask_for_one=ask_for_one),
+        typed=actions.confirmation(outcomes),
     )
 
 
@@ -60,14 +56,14 @@ def adopt(asked: Asked) -> ChangePlan:
     name = ProviderId(forms.required(asked.form, "provider_id", str))
     kind = DriftKind(forms.required(asked.form, "class", one_of(*actions.ADOPTABLE)))
     line = command("machine adopt", name, **{"class": kind})
-    return _repair(asked, line, lambda repair: Adopt((name,), kind, repair.max_machines, asked.operator))
+    return _repair(line, lambda repair: Adopt((name,), kind, repair.max_machines, asked.operator))
 
 
 def forget(asked: Asked) -> ChangePlan:
     """Return the plan to forget a machine."""
     machine_id, order = asked.machine_id, asked.order
     line = command("machine forget", machine_id, reason=order.reason)
-    return _repair(asked, line, lambda _: Forget((machine_id,), order))
+    return _repair(line, lambda _: Forget((machine_id,), order))
 
 
 def release(asked: Asked) -> ChangePlan:
@@ -75,16 +71,11 @@ def release(asked: Asked) -> ChangePlan:
     machine_id, order = asked.machine_id, asked.order
     flag = order.despite_heartbeat
     line = command("machine release", machine_id, despite_heartbeat=flag, reason=order.reason)
-    return _repair(
-        asked,
-        line,
-        lambda repair: actions.release(repair, [machine_id], order, cancel=False),
-        ask_for_one=True,
-    )
+    return _repair(line, lambda repair: actions.release(repair, [machine_id], order, cancel=False))
 
 
 def cancel_release(asked: Asked) -> ChangePlan:
     """Return the plan to cancel the release of a machine."""
     machine_id, order = asked.machine_id, asked.order
     line = command("machine release", machine_id, cancel=True, reason=order.reason)
-    return _repair(asked, line, lambda repair: actions.release(repair, [machine_id], order, cancel=True))
+    return _repair(line, lambda repair: actions.release(repair, [machine_id], order, cancel=True))

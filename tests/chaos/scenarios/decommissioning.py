@@ -52,14 +52,16 @@ class Decommissioning:
         """See ``Scenario``."""
         clock = points.clock
         connection = environment.connect()
-        two_phase = DriftRepair(Deleting(environment.api, clock), connection, clock, 0, SESSION_SECONDS, 0)
+        repair = DriftRepair(Deleting(environment.api, clock), connection, clock, 0, SESSION_SECONDS)
         actions = (
             Adopt((self._adopted,), DriftKind.ADOPTABLE, 0, ORDER.owner),
             Forget((self._forgotten,), ORDER),
             Release((self._released,), ORDER),
         )
         return [
-            two_phase.carry_out(action, two_phase.compare(Deadline(clock, SECONDS)), Deadline(clock, SECONDS), "chaos")
+            repair.carry_out(
+                action, action.evaluate(repair.compare(Deadline(clock, SECONDS))), Deadline(clock, SECONDS), "chaos"
+            )
             for action in actions
         ]
 

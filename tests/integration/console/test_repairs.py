@@ -1,7 +1,6 @@
-"""What the console changes at the provider: as the commands, two comparisons must agree."""
+"""What the console changes at the provider."""
 
 import re
-import time
 from collections.abc import Iterator
 from html import unescape
 from uuid import UUID, uuid4
@@ -18,7 +17,7 @@ from tests.support.console import Visitor, said
 from tests.support.providers.ec2_api import Ec2Api, ec2_api
 from tests.support.providers.ec2_fleet import create, ec2_settings, end, environment, living, three_machines
 
-WHY = {"reason": "it is sold", "interval": "1"}
+WHY = {"reason": "it is sold"}
 
 
 @pytest.fixture
@@ -35,7 +34,6 @@ def settings(api: Ec2Api, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Ec2S
     named = CommandLine(fleet.settings, {**environment(settings), "AWS_ENDPOINT_URL_EC2": api.server.url}).environment
     for name, value in named.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(time, "sleep", lambda _: None)  # between two listings
     return settings
 
 
@@ -93,7 +91,7 @@ def test_differences_lead_to_the_change_that_ends_them(
     fleet.pass_time(3600)
     end(api, gone)
     end(api, back)
-    page = visitor.post("/differences", interval="1", form_token=visitor.access.form_token).text
+    page = visitor.post("/differences", form_token=visitor.access.form_token).text
     links = {unescape(link) for link in re.findall(r'href="/change\?([^"]*)"', page)}
     assert links == {
         f"kind=forget&machine={machines[gone]}",
@@ -105,10 +103,10 @@ def test_differences_lead_to_the_change_that_ends_them(
     )
     plans = {name: visitor.plan("forget", machine=str(machines[name]), **WHY) for name in (gone, back)}
     api.set_state(back, "running")
-    assert "done forgotten" in said(visitor.confirm(plans[gone]).text)
-    assert "Not done refused: the provider has it in use" in said(visitor.confirm(plans[back]).text)
-    planned = visitor.plan("adopt", provider_id=foreign, interval="1", **{"class": "foreign"})
-    assert "done adopted" in said(visitor.confirm(planned).text)
+    assert "done forgotten" in said(visitor.confirm(plans[gone], typed=gone).text)
+    assert "Not done refused: the provider has it in use" in said(visitor.confirm(plans[back], typed=back).text)
+    planned = visitor.plan("adopt", provider_id=foreign, **{"class": "foreign"})
+    assert "done adopted" in said(visitor.confirm(planned, typed=foreign).text)
     assert provided(fleet).keys() == {*machines, foreign} - {gone}
     (event,) = history.read_history(fleet.connection, provided(fleet)[foreign])
     assert (event["event"], event["failed_cause"]) == ("Adopted", "ana")
@@ -129,7 +127,7 @@ def test_a_release_that_was_interrupted_is_canceled_or_completed(
     )
     assert f"/change?kind=cancel-release&amp;machine={kept}" in visitor.read("/work")
     planned = visitor.plan("cancel-release", machine=str(kept), **WHY)
-    assert "done kept" in said(visitor.confirm(planned).text)
+    assert "done kept" in said(visitor.confirm(planned, typed=first).text)
     assert fleet.sql("SELECT machine_id FROM machine_release") == [[released]]
     (event,) = history.read_history(fleet.connection, kept)
     assert (event["event"], event["failed_cause"]) == ("ReleaseCanceled", "ana: it is sold")

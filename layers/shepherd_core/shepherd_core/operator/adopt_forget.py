@@ -1,7 +1,7 @@
 """
 The operator actions adopt and forget, which repair drift; ``operator.release`` has the others.
 
-``evaluate``, a pure function of two comparisons, decides which machines may be
+``evaluate``, a pure function of a comparison, decides which machines may be
 repaired; a dry run stops there. ``apply`` repairs one machine, in a session
 that holds the provider's lock. Each may run twice.
 """
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.rules.drift import Comparison, Drift
-
-_RECENT = "it is not missing yet: the provider may list it later"
+    from shepherd_core.rules.drift import Comparison
 
 
 class ActionResult(StrEnum):
@@ -70,7 +68,7 @@ class ActionOutcome:
 class OperatorAction(Protocol):
     """One action of an operator on some machines."""
 
-    def evaluate(self, first: Comparison, second: Comparison) -> list[ActionOutcome]:
+    def evaluate(self, comparison: Comparison) -> list[ActionOutcome]:
         """Return for each machine, in the order of the command, whether the action is allowed."""
 
     def apply(
@@ -97,12 +95,12 @@ class Removal(ABC):
     machine_ids: tuple[UUID, ...]
     order: RemovalRequest
 
-    def evaluate(self, first: Comparison, second: Comparison) -> list[ActionOutcome]:
+    def evaluate(self, comparison: Comparison) -> list[ActionOutcome]:
         """See ``OperatorAction``."""
-        return [self._evaluate(machine_id, first, second) for machine_id in self.machine_ids]
+        return [self._evaluate(machine_id, comparison) for machine_id in self.machine_ids]
 
     @abstractmethod
-    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> ActionOutcome:
+    def _evaluate(self, machine_id: UUID, comparison: Comparison) -> ActionOutcome:
         """Return whether the action on this machine is allowed."""
 
 
@@ -127,26 +125,25 @@ class Adopt(OnePhase):
     """0: no limit."""
     owner: str
 
-    def evaluate(self, first: Comparison, second: Comparison) -> list[ActionOutcome]:
+    def evaluate(self, comparison: Comparison) -> list[ActionOutcome]:
         """See ``OperatorAction``."""
-        managed = len(second.ledger.provided) + len(second.ledger.intents)
-        known = {provided.provider_id: provided.machine_id for provided in second.ledger.provided}
-        begun = {intent.machine_id for intent in second.ledger.intents}
+        managed = len(comparison.ledger.provided) + len(comparison.ledger.intents)
+        known = {provided.provider_id: provided.machine_id for provided in comparison.ledger.provided}
+        begun = {intent.machine_id for intent in comparison.ledger.intents}
         outcomes: list[ActionOutcome] = []
         for name in self.provider_ids:
-            then, now = first.drift.get(name), second.drift.get(name)
+            drift = comparison.drift.get(name)
             if name in known:
                 outcomes.append(ActionOutcome(ActionResult.DONE, "is in the BMDB", name, known[name]))
                 continue
-            if now is None or now != then:
-                text = _disagreement(then, now) if then or now else "it has not drifted"
-                outcomes.append(ActionOutcome(ActionResult.REFUSED, text, name))
+            if drift is None:
+                outcomes.append(ActionOutcome(ActionResult.REFUSED, "it has not drifted", name))
                 continue
             # Of several machines with one token, the first is the interrupted creation, which *managed* counts already.
-            token = second.used[name].token
+            token = comparison.used[name].token
             intended = token if token in begun else None
-            if now.kind is not self.kind:
-                text = f"it is {now.kind}, and {self.kind} machines were to be adopted: {now.text}"
+            if drift.kind is not self.kind:
+                text = f"it is {drift.kind}, and {self.kind} machines were to be adopted: {drift.text}"
                 outcomes.append(ActionOutcome(ActionResult.REFUSED, text, name))
             elif intended is None and self.max_machines and managed >= self.max_machines:
                 outcomes.append(
@@ -155,7 +152,7 @@ class Adopt(OnePhase):
             else:
                 managed += intended is None
                 begun -= {token}
-                outcomes.append(ActionOutcome(ActionResult.READY, now.text, name, intended))
+                outcomes.append(ActionOutcome(ActionResult.READY, drift.text, name, intended))
         return outcomes
 
     def apply(
@@ -172,19 +169,19 @@ class Adopt(OnePhase):
 class Forget(Removal, OnePhase):
     """Remove machines from the BMDB that the provider does not have any more."""
 
-    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> ActionOutcome:
-        provided = second.machine(machine_id)
+    def _evaluate(self, machine_id: UUID, comparison: Comparison) -> ActionOutcome:
+        provided = comparison.machine(machine_id)
         if provided is None:
-            return not_managed(machine_id, second)
+            return not_managed(machine_id, comparison)
         name = provided.provider_id
         outcome = ActionOutcome(ActionResult.REFUSED, "", name, machine_id)
-        then, now = first.drift.get(name), second.drift.get(name)
-        if first.has(name) or second.has(name):
+        if comparison.has(name):
             return outcome.with_result(ActionResult.REFUSED, "the provider has it in use; release gives it back")
-        if then != now or now is None:
-            return outcome.with_result(ActionResult.REFUSED, _disagreement(then, now) if then or now else _RECENT)
-        ready = now.kind in (DriftKind.VANISHED, DriftKind.STRANDED) and not alive(provided)
-        return outcome.with_result(ActionResult.READY if ready else ActionResult.REFUSED, now.text)
+        drift = comparison.drift.get(name)
+        if drift is None:
+            return outcome.with_result(ActionResult.REFUSED, "it is not missing yet: the provider may list it later")
+        ready = drift.kind in (DriftKind.VANISHED, DriftKind.STRANDED) and not alive(provided)
+        return outcome.with_result(ActionResult.READY if ready else ActionResult.REFUSED, drift.text)
 
     def apply(
         self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison, deadline: Deadline
@@ -193,11 +190,6 @@ class Forget(Removal, OnePhase):
         del comparison, deadline
         decommissioning.forget(session, provider.name, machine_id_of(outcome), self.order)
         return outcome.with_result(ActionResult.DONE, "forgotten")
-
-
-def _disagreement(first: Drift | None, second: Drift | None) -> str:
-    then, now = (each.kind.value if each else "no drift" for each in (first, second))
-    return f"the two comparisons do not agree: {then}, then {now}"
 
 
 def not_managed(machine_id: UUID, comparison: Comparison, *, gone: ActionResult = ActionResult.DONE) -> ActionOutcome:

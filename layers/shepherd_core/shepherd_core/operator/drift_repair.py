@@ -1,10 +1,10 @@
 """
-Two-phase drift repair: an operator's actions on single machines.
+Drift repair: an operator's actions on single machines.
 
-Two complete comparisons of provider and BMDB must agree before anything is
-done. The second is made just before, while holding the provider's lock, so that
-no Provisioner and no other operator works meanwhile. A command may be
-interrupted at any point and run again; it then finds the earlier actions done.
+A comparison of provider and BMDB decides. It is made just before the actions,
+while holding the provider's lock, so that no Provisioner and no other operator
+works meanwhile. A command may be interrupted at any point and run again; it
+then finds the earlier actions done.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from shepherd_core.operator.adopt_forget import ActionResult
 from shepherd_core.rules.drift import Comparison
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.machine import Machine
     from shepherd_core.domain.provider import Provider
     from shepherd_core.operator.adopt_forget import ActionOutcome, OperatorAction
 
@@ -48,8 +49,6 @@ class DriftRepair:
     max_machines: int
     """As the Provisioner's; 0: no limit."""
     session_seconds: float
-    interval_seconds: float
-    """Between the two comparisons, at least."""
 
     def compare(self, deadline: Deadline) -> Comparison:
         """
@@ -59,32 +58,26 @@ class DriftRepair:
             ProviderError: the listing failed.
             BmdbError: the BMDB failed.
         """
-        listing = self.provider.list_machines(deadline)
-        return Comparison.of(listing, provisioning.ledger(self.connection, self.provider.name), self.clock.monotonic())
-
-    def compare_again(self, first: Comparison, deadline: Deadline) -> Comparison:
-        """Compare once more when the interval is over. Raises as ``compare``."""
-        self._wait(first)
-        return self.compare(deadline)
+        return self._with_ledger(self.provider.list_machines(deadline))
 
     def carry_out(
-        self, action: OperatorAction, first: Comparison, deadline: Deadline, runtime_info: str
+        self, action: OperatorAction, confirmed: Sequence[ActionOutcome], deadline: Deadline, runtime_info: str
     ) -> list[ActionOutcome]:
         """
-        Compare again, apply what both comparisons allow, and return the outcome for each machine. May run twice.
+        Compare both sides, apply the action where it is allowed, and return the outcome for each machine.
+
+        A machine that was not ready when the operator *confirmed* is left alone. May run twice.
 
         Raises:
             WorkConflict: a Provisioner or another operator holds the provider's lock; nothing was done.
             ProviderError: the listing failed; nothing was done.
             SessionExpired, BmdbError: run it again; it finds the earlier actions done.
         """
-        self._wait(first)
         with self._alone(deadline, runtime_info) as session:
-            second = self._compare_in(session, deadline)
-            expected = action.evaluate(first, first)
+            comparison = self._compare_in(session, deadline)
             outcomes = [
-                self._apply(action, session, was, outcome, second, deadline)
-                for was, outcome in zip(expected, action.evaluate(first, second), strict=True)
+                self._apply(action, session, was, outcome, comparison, deadline)
+                for was, outcome in zip(confirmed, action.evaluate(comparison), strict=True)
             ]
             if any(outcome.result is ActionResult.BEGUN for outcome in outcomes):
                 last = self._compare_in(session, deadline)
@@ -100,11 +93,11 @@ class DriftRepair:
         comparison: Comparison,
         deadline: Deadline,
     ) -> ActionOutcome:
-        """Apply *action* to a machine that is ready, unless it *was* refused when the operator confirmed."""
+        """Apply *action* to a machine that is ready, and *was* when the operator confirmed."""
         if outcome.result is not ActionResult.READY:
             return outcome
-        if was.result is ActionResult.REFUSED:
-            return outcome.with_result(ActionResult.REFUSED, f"at the first comparison it was refused: {was.text}")
+        if was.result is not ActionResult.READY:
+            return outcome.with_result(ActionResult.REFUSED, f"when you confirmed, it was {was.result}: {was.text}")
         session.renew()
         try:
             done = action.apply(session, self.provider, outcome, comparison, deadline)
@@ -114,11 +107,10 @@ class DriftRepair:
         return done
 
     def _compare_in(self, session: Session, deadline: Deadline) -> Comparison:
-        listing = session.run_renewing(lambda: self.provider.list_machines(deadline))
-        return Comparison.of(listing, provisioning.ledger(self.connection, self.provider.name), self.clock.monotonic())
+        return self._with_ledger(session.run_renewing(lambda: self.provider.list_machines(deadline)))
 
-    def _wait(self, first: Comparison) -> None:
-        self.clock.sleep(max(0.0, first.at + self.interval_seconds - self.clock.monotonic()))
+    def _with_ledger(self, listing: Sequence[Machine]) -> Comparison:
+        return Comparison.of(listing, provisioning.ledger(self.connection, self.provider.name))
 
     @contextmanager
     def _alone(self, deadline: Deadline, runtime_info: str) -> Iterator[Session]:

@@ -41,19 +41,15 @@ RELEASE_SECONDS = 60.0
 class Release(Removal):
     """Return machines to the provider; everything on them is lost."""
 
-    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> ActionOutcome:
-        provided = second.machine(machine_id)
+    def _evaluate(self, machine_id: UUID, comparison: Comparison) -> ActionOutcome:
+        provided = comparison.machine(machine_id)
         if provided is None:
-            return not_managed(machine_id, second)
+            return not_managed(machine_id, comparison)
         name = provided.provider_id
         outcome = ActionOutcome(ActionResult.REFUSED, "", name, machine_id)
-        if provided.released_seconds is not None and not second.has(name):
+        if provided.released_seconds is not None and not comparison.has(name):
             return outcome.with_result(ActionResult.BEGUN, "released")
-        if first.machine(machine_id) is None or first.has(name) != second.has(name):
-            return outcome.with_result(
-                ActionResult.REFUSED, "the two comparisons do not agree whether the provider has it in use"
-            )
-        if not second.has(name) and provided.asked_seconds is None:
+        if not comparison.has(name) and provided.asked_seconds is None:
             return outcome.with_result(ActionResult.REFUSED, "the provider does not have it in use; forget removes it")
         if alive(provided) and not self.order.despite_heartbeat:
             text = f"its agent reported {provided.heartbeat_seconds:.0f} s ago"
@@ -96,16 +92,16 @@ class Release(Removal):
 class CancelRelease(Removal, OnePhase):
     """Cancel the release of machines whose release was requested and did not happen."""
 
-    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> ActionOutcome:
-        provided = second.machine(machine_id)
+    def _evaluate(self, machine_id: UUID, comparison: Comparison) -> ActionOutcome:
+        provided = comparison.machine(machine_id)
         if provided is None:
-            return not_managed(machine_id, second, gone=ActionResult.REFUSED)
+            return not_managed(machine_id, comparison, gone=ActionResult.REFUSED)
         outcome = ActionOutcome(ActionResult.REFUSED, "", provided.provider_id, machine_id)
         if provided.asked_seconds is None:
             return outcome.with_result(ActionResult.DONE, "its release is not requested")
         if provided.released_seconds is not None:
             return outcome.with_result(ActionResult.REFUSED, "the provider accepted its release")
-        if not (first.has(provided.provider_id) and second.has(provided.provider_id)):
+        if not comparison.has(provided.provider_id):
             return outcome.with_result(ActionResult.REFUSED, "the provider does not have it in use")
         if provided.asked_seconds <= YOUNG_SECONDS:
             text = f"its release was requested {provided.asked_seconds:.0f} s ago and may still take effect"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -51,9 +51,9 @@ class Drift:
 
     kind: DriftKind
     provider_id: ProviderId
-    machine_id: UUID | None = None
+    machine_id: UUID | None
     """Of the machine in the BMDB, or of the creation whose machine this is. None: the BMDB has neither."""
-    text: str = field(default="", compare=False)
+    text: str
     """The disagreement and its evidence, on one line that begins with the provider id."""
 
 
@@ -64,11 +64,10 @@ class Comparison:
     used: Mapping[ProviderId, Machine]
     ledger: Ledger
     drift: Mapping[ProviderId, Drift]
-    at: float
-    """Monotonic seconds, by the clock of the caller."""
+    """Ordered by provider id."""
 
     @classmethod
-    def of(cls, listing: Sequence[Machine], ledger: Ledger, at: float = 0.0) -> Comparison:
+    def of(cls, listing: Sequence[Machine], ledger: Ledger) -> Comparison:
         """
         Compare a complete *listing* with the *ledger*.
 
@@ -76,7 +75,7 @@ class Comparison:
             ListingInvalid: the listing contradicts itself.
         """
         used = in_use(listing, ledger.known)
-        return cls(used, ledger, {difference.provider_id: difference for difference in compare(used, ledger)}, at)
+        return cls(used, ledger, {difference.provider_id: difference for difference in compare(used, ledger)})
 
     def has(self, provider_id: ProviderId) -> bool:
         """Return whether the machine is in use, and not listed as gone."""
@@ -86,21 +85,6 @@ class Comparison:
     def machine(self, machine_id: UUID) -> Provided | None:
         """Return the BMDB's record of the machine; None: it is not a machine of this provider."""
         return next((provided for provided in self.ledger.provided if provided.machine_id == machine_id), None)
-
-
-def agreed(first: Comparison, second: Comparison) -> list[tuple[Drift, bool]]:
-    """
-    Return the drift of both comparisons by provider id, the later one if both have it, and whether they agree.
-
-    A machine on which the comparisons do not agree must not be repaired.
-    """
-    return [
-        (
-            second.drift.get(provider_id) or first.drift[provider_id],
-            first.drift.get(provider_id) == second.drift.get(provider_id),
-        )
-        for provider_id in sorted({*first.drift, *second.drift})
-    ]
 
 
 def compare(used: Mapping[ProviderId, Machine], ledger: Ledger) -> list[Drift]:

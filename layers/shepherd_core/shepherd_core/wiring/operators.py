@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shepherd_core.operator.reboot import Reboot
 
 
-def drift_repair(interval_seconds: float) -> DriftRepair:
+def drift_repair() -> DriftRepair:
     """
     Return the operators' drift repair, with the settings of the Provisioner.
 
@@ -27,7 +27,7 @@ def drift_repair(interval_seconds: float) -> DriftRepair:
     ours, provider = providers.load(ProvisionerSettings)
     connection = adapters.bmdb(ours, role="operator")
     require(connection)  # a comparison opens no session, which would check the schema
-    return DriftRepair(provider, connection, adapters.CLOCK, ours.max_machines, ours.session_seconds, interval_seconds)
+    return DriftRepair(provider, connection, adapters.CLOCK, ours.max_machines, ours.session_seconds)
 
 
 def reboot(kind: StepKind) -> Reboot:

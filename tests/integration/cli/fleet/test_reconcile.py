@@ -1,7 +1,6 @@
 """The commands that show where provider and BMDB disagree, and that end it."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,16 +16,14 @@ from tests.support.providers.ec2_api import Ec2Api, ec2_api
 from tests.support.providers.ec2_fleet import create as create_instance
 from tests.support.providers.ec2_fleet import ec2_settings, end, environment, living, three_machines
 
-SOON = ("--interval", "1")
 WHY = ("--reason", "it is gone")
 
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
-    """Return an account without instances, which processes find too; only they wait between two listings."""
+    """Return an account without instances, which processes find too."""
     with ec2_api() as api:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
-        monkeypatch.setattr(time, "sleep", lambda _: None)
         yield api
 
 
@@ -64,10 +61,10 @@ def begin(fleet: Fleet) -> UUID:
 def test_two_sides_that_agree_are_a_success(shepherdctl: CommandLine, machines: dict[str, UUID]) -> None:
     """A script can wait for it."""
     del machines
-    assert shepherdctl.load("reconcile", *SOON) == {"provider": "ec2", "interval_seconds": 1.0, "drift": []}
-    result = shepherdctl("reconcile", *SOON)
+    assert shepherdctl.load("reconcile") == {"provider": "ec2", "drift": []}
+    result = shepherdctl("reconcile")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "ec2: 0 machines with drift, 0 of them confirmed" in result.stderr
+    assert "ec2: 0 machines with drift" in result.stderr
 
 
 def test_each_difference_is_shown_with_its_class_and_its_way_out(
@@ -82,7 +79,7 @@ def test_each_difference_is_shown_with_its_class_and_its_way_out(
     )
     begun = begin(fleet)
     ours, foreign = create(begun), create(uuid4())
-    result = shepherdctl("reconcile", *SOON, "-o", "json")
+    result = shepherdctl("reconcile", "-o", "json")
     assert result.exit_code == 3
     found = {row["provider_id"]: row for row in json.loads(result.stdout)["drift"]}
     assert {name: (row["class"], row["machine_id"], row["operator_action"]) for name, row in found.items()} == {
@@ -91,41 +88,27 @@ def test_each_difference_is_shown_with_its_class_and_its_way_out(
         ours: ("adoptable", str(begun), f"machine adopt {ours}"),
         foreign: ("foreign", None, f"find out who owns it; machine adopt --class foreign {foreign}"),
     }
-    assert all(row["confirmed"] for row in found.values())
     assert "but its agent reported 12" in found[alive]["description"]
-    table = shepherdctl("reconcile", *SOON)
+    table = shepherdctl("reconcile")
     assert table.exit_code == 3
     assert len(table.stdout.splitlines()) == 5
-    assert "ec2: 4 machines with drift, 4 of them confirmed" in table.stderr
+    assert "ec2: 4 machines with drift" in table.stderr
     assert len(provided(fleet)) == 3
     assert fleet.sql("SELECT * FROM sessions") == []
-
-
-def test_a_difference_that_only_one_look_shows_is_not_confirmed(
-    shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
-) -> None:
-    """The machine comes back between the two."""
-    name = next(iter(machines))
-    end(api, name)
-    api.faults.append(lambda action, _: api.set_state(name, "running") if api.calls[action] > before + 1 else None)
-    before = api.calls["DescribeInstances"]
-    result = shepherdctl("reconcile", *SOON, "-o", "json")
-    (row,) = json.loads(result.stdout)["drift"]
-    assert (result.exit_code, row["class"], row["confirmed"], row["operator_action"]) == (3, "vanished", False, None)
 
 
 def test_a_vanished_machine_is_forgotten_and_can_still_be_looked_up(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
 ) -> None:
-    """Dry run first; one machine is not asked about."""
+    """Dry run first; a script says --yes."""
     name, machine_id = next(iter(machines.items()))
     end(api, name)
-    dry = shepherdctl("machine", "forget", name, *WHY, *SOON, "--dry-run")
+    dry = shepherdctl("machine", "forget", name, *WHY, "--dry-run")
     assert (dry.exit_code, len(provided(fleet))) == (0, 3)
     assert dry.stdout.splitlines()[1].split()[:3] == ["ready", name, str(machine_id)]
     assert "dry run: nothing was changed" in dry.stderr
 
-    document = shepherdctl.load("machine", "forget", name, *WHY, *SOON)
+    document = shepherdctl.load("machine", "forget", name, *WHY, "--yes")
     assert document == {
         "dry_run": False,
         "machines": [
@@ -150,26 +133,28 @@ def test_a_refused_machine_fails_the_command_with_a_reason(
 ) -> None:
     """Nothing was asked, because there was nothing to be done."""
     name = next(iter(machines))
-    result = shepherdctl("machine", "forget", name, *WHY, *SOON)
+    result = shepherdctl("machine", "forget", name, *WHY, "--yes")
     assert result.exit_code == 1
     assert "the provider has it in use; release gives it back" in result.stdout
-    assert shepherdctl("machine", "adopt", "i-nonsense", *SOON).exit_code == 1
-    assert shepherdctl("machine", "forget", name, "--reason", " ", *SOON).exit_code == 2
+    assert shepherdctl("machine", "adopt", "i-nonsense", "--yes").exit_code == 1
+    assert shepherdctl("machine", "forget", name, "--reason", " ").exit_code == 2
     assert len(provided(fleet)) == 3
 
 
-@pytest.mark.parametrize(("typed", "status"), [("2 machines\n", 0), ("yes\n", 1)])
-def test_more_than_one_machine_needs_their_number(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, *, typed: str, status: int
+@pytest.mark.parametrize("number", [1, 2])
+def test_machines_are_forgotten_when_their_name_or_number_is_typed(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, number: int
 ) -> None:
-    """An operator who types it has read how many they are."""
-    first, second, _ = machines
-    end(api, first)
-    end(api, second)
-    arguments = ("machine", "forget", first, second, *WHY, *SOON)
+    """An operator who types it has read which one it is, or how many they are."""
+    names = list(machines)[:number]
+    for name in names:
+        end(api, name)
+    arguments = ("machine", "forget", *names, *WHY)
     assert shepherdctl(*arguments).exit_code == 2  # there is nobody to ask
-    shepherdctl.on_terminal(80, *arguments, typed=typed, status=status)
-    assert len(provided(fleet)) == (1 if status == 0 else 3)
+    shepherdctl.on_terminal(80, *arguments, typed="yes\n", status=1)
+    assert len(provided(fleet)) == 3
+    shepherdctl.on_terminal(80, *arguments, typed=f"{names[0] if number == 1 else '2 machines'}\n", status=0)
+    assert len(provided(fleet)) == 3 - number
 
 
 def test_machines_are_adopted_as_far_as_the_limit_allows(
@@ -179,12 +164,11 @@ def test_machines_are_adopted_as_far_as_the_limit_allows(
     del machines
     names = [create(uuid4()) for _ in range(2)]
     shepherdctl.environment["SHEPHERD_MAX_MACHINES"] = "4"
-    document = json.loads(
-        shepherdctl("machine", "adopt", *names, "--class", "foreign", *SOON, "--yes", "-o", "json").stdout
-    )
+    document = json.loads(shepherdctl("machine", "adopt", *names, "--class", "foreign", "--yes", "-o", "json").stdout)
     assert [machine["result"] for machine in document["machines"]] == ["done", "refused"]
     assert set(names) & set(provided(fleet)) == {names[0]}
-    assert shepherdctl("machine", "adopt", names[1], "--class", "vanished").exit_code == 2
+    assert shepherdctl("machine", "adopt", names[1], "--class", "vanished", "--yes").exit_code == 2
+    assert shepherdctl("machine", "adopt", names[1], "--class", "foreign").exit_code == 2  # there is nobody to ask
 
 
 @pytest.mark.parametrize(("rightly", "status"), [(True, 0), (False, 1)])
@@ -193,7 +177,7 @@ def test_a_release_always_needs_the_name_of_the_machine(
 ) -> None:
     """What is on it is lost for good."""
     name, machine_id = next(iter(machines.items()))
-    arguments = ("machine", "release", str(machine_id)[:12], *WHY, *SOON)
+    arguments = ("machine", "release", str(machine_id)[:12], *WHY)
     assert shepherdctl(*arguments).exit_code == 2
     assert shepherdctl(*arguments, "--dry-run").exit_code == 0
     assert name in living(api)
@@ -207,7 +191,7 @@ def test_a_machine_whose_agent_reports_is_released_only_on_purpose(
     """The flag says so; --yes does not."""
     name, machine_id = next(iter(machines.items()))
     fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=machine_id)
-    arguments = ("machine", "release", name, *WHY, *SOON, "--yes")
+    arguments = ("machine", "release", name, *WHY, "--yes")
     refused = shepherdctl(*arguments)
     assert refused.exit_code == 1
     assert "its agent reported" in refused.stdout
@@ -229,10 +213,10 @@ def test_a_release_that_was_asked_for_is_shown_and_can_be_taken_back(
     )
     facts = shepherdctl.read("machine", "show", name)
     assert "requested 60 min ago by alice, not known to be accepted: slow" in facts
-    (row,) = json.loads(shepherdctl("reconcile", *SOON, "-o", "json").stdout)["drift"]
+    (row,) = json.loads(shepherdctl("reconcile", "-o", "json").stdout)["drift"]
     assert (row["class"], row["operator_action"]) == ("stranded", f"machine release {machine_id}")
-    assert shepherdctl("machine", "release", name, "--cancel", *WHY, *SOON, "--yes").exit_code == 0
-    assert shepherdctl("reconcile", *SOON).exit_code == 0
+    assert shepherdctl("machine", "release", name, "--cancel", *WHY, "--yes").exit_code == 0
+    assert shepherdctl("reconcile").exit_code == 0
     assert name in living(api)
 
 
@@ -243,7 +227,7 @@ def test_a_machine_is_retired_by_its_release_also_after_an_interruption(
     paused, asked, _ = machines
     shepherdctl.read("pause", "--machine", paused, *WHY)
     fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, 'ana', '?')", id=machines[asked])
-    done = shepherdctl("machine", "retire", *map(str, [machines[paused], machines[asked]]), *WHY, *SOON, "--yes")
+    done = shepherdctl("machine", "retire", *map(str, [machines[paused], machines[asked]]), *WHY, "--yes")
     assert (done.exit_code, done.stdout.count("released")) == (0, 2)
     assert living(api) == set(machines) - {paused, asked}
     assert fleet.sql("SELECT * FROM pauses") == []

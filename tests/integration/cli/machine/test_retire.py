@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from shepherd_core.bmdb.machines import pauses
 from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.command_line import CommandLine
 
-RETIRE = ("--reason", "rack 7 was sold", "--interval", "1")
+RETIRE = ("--reason", "rack 7 was sold")
 
 
 @pytest.fixture
@@ -27,11 +26,8 @@ def listed(tmp_path: Path) -> Callable[..., dict[str, str]]:
     return listed
 
 
-def test_machines_are_retired_step_by_step(
-    fleet: Fleet, listed: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machines_are_retired_step_by_step(fleet: Fleet, listed: Callable[..., dict[str, str]]) -> None:
     """Each run does what can be done and says what is next, so that an interruption loses nothing."""
-    monkeypatch.setattr(time, "sleep", lambda _: None)  # between two listings
     gone, there = fleet.provided_machine(), fleet.provided_machine()
     shepherdctl = CommandLine(fleet.settings, listed("machine-1", "machine-2"))
     fleet.pass_time(HOUR)

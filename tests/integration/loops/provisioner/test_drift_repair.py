@@ -56,18 +56,18 @@ def edge(api: EquinixApi, clock: ManualClock) -> Edge:
 class Operator:
     """An operator with a provider and a BMDB."""
 
-    def __init__(self, fleet: Fleet, provider: Provider, clock: Clock, interval: float = 30) -> None:
+    def __init__(self, fleet: Fleet, provider: Provider, clock: Clock) -> None:
         self.fleet = fleet
         self.provider = provider
         self.clock = clock
-        self.resolution = DriftRepair(provider, fleet.connection, clock, 0, 60, interval)
+        self.repair = DriftRepair(provider, fleet.connection, clock, 0, 60)
 
     def resolve(self, remedy: OperatorAction, meanwhile: Callable[[], object] = lambda: None) -> list[ActionOutcome]:
-        """Look, let happen what happens *meanwhile*, and do it."""
+        """Ask for it, let happen what happens *meanwhile*, confirm, and do it."""
         deadline = Deadline(self.clock, 600)
-        first = self.resolution.compare(deadline)
+        confirmed = remedy.evaluate(self.repair.compare(deadline))
         meanwhile()
-        return self.resolution.carry_out(remedy, first, deadline, "a test")
+        return self.repair.carry_out(remedy, confirmed, deadline, "a test")
 
     def adopt(
         self, *names: str, kind: DriftKind = DriftKind.ADOPTABLE, most: int = 0, **how: Any
@@ -164,21 +164,17 @@ def asked(fleet: Fleet) -> list[list[Any]]:
 # --- looking ---
 
 
-def test_two_comparisons_are_far_apart_and_change_nothing(fleet: Fleet, operator: Operator, clock: ManualClock) -> None:
-    """A listing that is wrong for a moment is right by then."""
+def test_a_comparison_changes_nothing(fleet: Fleet, operator: Operator, clock: ManualClock) -> None:
+    """Not even what a Provisioner would, such as a pause for a machine that is missing."""
     gone = old(fleet, fleet.provided_machine())
-    before = fleet.sql("SELECT count(*) FROM pauses")
-    first = operator.resolution.compare(Deadline(clock, 600))
-    clock.now += 10
-    second = operator.resolution.compare_again(first, Deadline(clock, 600))
-    assert clock.slept == [20]
-    assert {each.machine_id: each.kind for each in second.drift.values()} == {gone: DriftKind.VANISHED}
-    assert fleet.sql("SELECT count(*) FROM pauses") == before
+    comparison = operator.repair.compare(Deadline(clock, 600))
+    assert {each.machine_id: each.kind for each in comparison.drift.values()} == {gone: DriftKind.VANISHED}
+    assert fleet.sql("SELECT * FROM pauses") == []
     assert fleet.sql("SELECT * FROM sessions") == []
 
 
 def test_an_incomplete_listing_ends_it(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
-    """Also the second listing: nothing is concluded from a part."""
+    """Also after the confirmation: nothing is concluded from a part."""
     gone = old(fleet, fleet.provided_machine())
 
     def spoil() -> None:
@@ -232,16 +228,13 @@ def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operat
     assert results(operator.adopt(strange, kind=DriftKind.FOREIGN)) == [ActionResult.DONE]
 
 
-def test_drift_that_the_comparisons_disagree_about_is_left_alone(
+def test_drift_that_is_over_when_the_operator_confirms_is_left_alone(
     fleet: Fleet, operator: Operator, api: EquinixApi
 ) -> None:
-    """A machine of the first comparison may be missing in the second."""
+    """A machine may be gone by then."""
     made = api.add_active_device(f"{PREFIX}x")
     (verdict,) = operator.adopt(made.id, meanwhile=lambda: api.forget(made.id))
-    assert (verdict.result, verdict.text) == (
-        ActionResult.REFUSED,
-        "the two comparisons do not agree: adoptable, then no drift",
-    )
+    assert (verdict.result, verdict.text) == (ActionResult.REFUSED, "it has not drifted")
     assert results(operator.adopt("nonsense")) == [ActionResult.REFUSED]
     assert provided(fleet) == {}
 
@@ -296,7 +289,7 @@ def test_a_machine_that_was_refused_when_the_operator_confirmed_is_left_alone(
 
     verdicts = operator.release(dead, alive, meanwhile=pass_time)
     assert results(verdicts) == [ActionResult.DONE, ActionResult.REFUSED]
-    assert verdicts[1].text.startswith("at the first comparison it was refused: its agent reported")
+    assert verdicts[1].text.startswith("when you confirmed, it was refused: its agent reported")
     assert set(provided(fleet).values()) == {alive}
     assert results(operator.release(alive)) == [ActionResult.DONE]
 
@@ -366,7 +359,7 @@ def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet
 def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
     fleet: Fleet, edge: Edge, leave: Callable[..., object]
 ) -> None:
-    """Between the second comparison and the write."""
+    """Between the comparison and the write."""
     machine_id = old(fleet, fleet.unhealthy_machine())
     session = fleet.open_session()
     assert provisioning.take_lock(session, edge.name) is not None
@@ -411,16 +404,30 @@ def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operat
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
     (verdict,) = operator.forget(there, meanwhile=lambda: api.forget(made.id))
     assert (verdict.result, len(provided(fleet))) == (ActionResult.REFUSED, 3)
+    assert verdict.text == "when you confirmed, it was refused: the provider has it in use; release gives it back"
 
 
-def test_a_machine_that_is_missed_only_by_now_is_not_forgotten_yet(fleet: Fleet, operator: Operator) -> None:
-    """The first listing was too early to say anything about it."""
-    machine_id = fleet.provided_machine("equinix")
-    (verdict,) = operator.forget(machine_id, meanwhile=lambda: fleet.pass_time(HOUR))
-    assert (verdict.result, verdict.text) == (
-        ActionResult.REFUSED,
-        "the two comparisons do not agree: no drift, then vanished",
-    )
+def test_a_machine_that_is_back_when_the_operator_confirms_is_not_forgotten(
+    fleet: Fleet, lister: Operator, listed: Listed
+) -> None:
+    """What is read under the lock decides, not what the operator saw."""
+    machine_id = old(fleet, fleet.provided_machine(), "static")
+    (verdict,) = lister.forget(machine_id, meanwhile=lambda: listed.put(known_as(fleet, machine_id)))
+    assert verdict.text == "the provider has it in use; release gives it back"
+    assert tombstones(fleet) == []
+
+
+def test_the_listing_that_decides_is_read_under_the_lock(fleet: Fleet, lister: Operator, listed: Listed) -> None:
+    """No Provisioner can change what it says before it is acted on."""
+    machine_id = old(fleet, fleet.provided_machine(), "static")
+    other = fleet.open_session(connection=fleet.connect())
+    locks: list[object] = []
+
+    def confirmed() -> None:
+        listed.meanwhile = lambda: locks.append(provisioning.take_lock(other, "static"))
+
+    assert results(lister.forget(machine_id, meanwhile=confirmed)) == [ActionResult.DONE]
+    assert locks == [None]
 
 
 def test_a_permanently_failed_machine_can_be_removed(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
@@ -476,7 +483,7 @@ def test_a_release_that_was_cut_off_is_asked_for_again(
     assert asked(fleet) == [[machine_id, False]]
     assert len(api.devices()) == (moment == "before")
     del getattr(edge, moment)["release"]
-    comparison = operator.resolution.compare(Deadline(operator.clock, 60))
+    comparison = operator.repair.compare(Deadline(operator.clock, 60))
     assert [each.kind for each in comparison.drift.values()] == [
         DriftKind.STRANDED if moment == "before" else DriftKind.VANISHED
     ]
@@ -519,9 +526,9 @@ def test_a_release_without_effect_is_stranded_and_can_be_repeated(
     machine_id = old(fleet, fleet.provided_machine(), "static")
     listed.put(known_as(fleet, machine_id))
     lister.release(machine_id)
-    assert lister.resolution.compare(Deadline(lister.clock, 60)).drift == {}
+    assert lister.repair.compare(Deadline(lister.clock, 60)).drift == {}
     fleet.pass_time(YOUNG_SECONDS + 1)
-    (difference,) = lister.resolution.compare(Deadline(lister.clock, 60)).drift.values()
+    (difference,) = lister.repair.compare(Deadline(lister.clock, 60)).drift.values()
     assert difference.kind is DriftKind.STRANDED
     listed.release = lambda provider_id, deadline: listed.machines.clear()  # type: ignore[method-assign]  # as above
     assert results(lister.release(machine_id)) == [ActionResult.DONE]
@@ -608,10 +615,10 @@ def test_a_machine_that_the_provider_lacks_is_not_released(fleet: Fleet, operato
     """There is nothing to give back, and a mistake about the id would not be noticed."""
     machine_id = device(fleet, api, fleet.provided_machine())
     (made,) = api.devices()
-    (verdict,) = operator.release(machine_id, meanwhile=lambda: api.forget(made.id))
-    assert verdict.text == "the two comparisons do not agree whether the provider has it in use"
-    (verdict,) = operator.release(machine_id)
-    assert verdict.text == "the provider does not have it in use; forget removes it"
+    gone = "the provider does not have it in use; forget removes it"
+    assert [verdict.text for verdict in operator.release(machine_id, meanwhile=lambda: api.forget(made.id))] == [gone]
+    assert [verdict.text for verdict in operator.release(machine_id)] == [gone]
+    assert asked(fleet) == []
 
 
 # --- one at a time ---
@@ -724,7 +731,7 @@ def test_a_waiting_operator_renews_the_session(fleet: Fleet, api: EquinixApi) ->
     """Longer than a session lives without a sign of life; it would have the lock then, and could write nothing."""
     gone = old(fleet, fleet.provided_machine())
     clock = _Passing(fleet)
-    operator = Operator(fleet, deleting(api, clock), clock, 0)
+    operator = Operator(fleet, deleting(api, clock), clock)
     provisioner = fleet.open_session(connection=fleet.connect())
     assert provisioning.take_lock(provisioner, "equinix") is not None
     clock.after[70] = provisioner.close
@@ -743,8 +750,8 @@ def test_concurrent_commands_act_once_and_both_succeed(fleet: Fleet, api: Equini
     together = threading.Barrier(2)
 
     def run_once() -> list[ActionOutcome]:
-        operator = Operator(fleet, deleting(api, SystemClock()), SystemClock(), 0)
-        operator.resolution = replace(operator.resolution, connection=fleet.connect())
+        operator = Operator(fleet, deleting(api, SystemClock()), SystemClock())
+        operator.repair = replace(operator.repair, connection=fleet.connect())
         named = strange if remedy == "adopt" else machine_id
         return getattr(operator, remedy)(named, meanwhile=lambda: together.wait(WAIT_SECONDS))  # type: ignore[no-any-return]
 
