@@ -188,6 +188,7 @@ def test_every_decision_stands_in_the_index_with_its_status(page: Path) -> None:
     ((number, title),) = re.findall(r"^# (\d+)\. (.+)$", heading)
     replaced = re.findall(r"\[(\d+)\]", page.read_text().partition("\n\n")[2].partition("\n\n")[0])
     shown = f"partly replaced by {' and '.join(replaced)}" if replaced else "accepted"
+    shown = "withdrawn" if status == "Status: withdrawn" else shown
     assert status.startswith(f"Status: {shown.partition(' by ')[0]}")
     assert f"| [{number}]({page.name}) | {title} | {shown} |" in (page.parent / "README.md").read_text().splitlines()
 

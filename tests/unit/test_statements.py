@@ -176,7 +176,7 @@ UNFENCED = {
     "begin_listing": "replaces an expired session; if its own expired too, the next one replaces it",
     "end_listing": "records the end of a complete listing, which is true whenever it commits",
     "apply_overrides": "admits each machine once, however often it runs and however late it commits",
-    "record_waiting": "shows a figure that the next invocation replaces; a notice that is there twice is told once",
+    "record_waiting": "shows a figure that the next invocation replaces",
     "take_health_snapshot": "reschedules healthy machines and records a snapshot; both are true whenever it commits",
 }
 

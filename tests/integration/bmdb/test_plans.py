@@ -120,14 +120,13 @@ STATES = {
 }
 """Each with what makes it of the one before."""
 
-# These have about as many rows as there are workers, pauses, creations and recoveries in progress, or notices of a day.
+# These have about as many rows as there are workers, pauses, creations and recoveries in progress.
 SMALL = {
     "capacity_penalties",
     "due_floors",
     "machine_grace",
     "machine_creation_intent",
     "machine_release",
-    "notices",
     "pauses",
     "provider_listings",
     "provisioner_lock",
@@ -286,8 +285,6 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "created": True,
         "waiting": 1,
         "max_machines": 50,
-        "notice": "?",
-        "notice_ids": held,
         "rebooted": True,
         "loses_agent": True,
         "lose_host_key": [True] * BATCH,

@@ -60,7 +60,6 @@ from tests.support.deployment.deployments import (
     REQUIRED,
     ROOT,
     STATIC,
-    TOPIC,
     VPC,
     deployed_name,
     logical_id,
@@ -90,7 +89,6 @@ METHODS = {
     "get_object": "s3:GetObject",
     "put_parameter": "ssm:PutParameter",
     "describe_stacks": "cloudformation:DescribeStacks",
-    "publish": "sns:Publish",
     "generate_db_auth_token": "rds-db:connect",
     "create_replace_root_volume_task": "ec2:CreateReplaceRootVolumeTask",
     "describe_instances": "ec2:DescribeInstances",
@@ -188,7 +186,6 @@ VIRTUAL = {"ec2_instance_type": "t3.small"}  # whose root volume can be replaced
 SEES = {("ec2:DescribeInstances", "*")}
 SEES_STACK = {("cloudformation:DescribeStacks", PSEUDO["AWS::StackId"])}
 IMAGE = f"image/{EC2_SETTINGS['ec2_image']}"
-TOLD, TELLS = {"AlarmTopicArn": TOPIC}, {("sns:Publish", TOPIC)}
 LAUNCHES = of_ec2(
     "RunInstances", "instance", "volume", "network-interface", "subnet", "security-group", IMAGE
 ) | of_ec2("CreateTags", "instance", "volume")
@@ -301,7 +298,7 @@ CASES = [
         LAUNCHES | SEES | reads(PUBLIC_KEY, CA),
         {**CA_IN_SSM, "creation_seconds": "0"},
     ),
-    Case("provisioner", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, CA), CA_IN_SSM),
+    Case("provisioner", HETZNER, reads(ROBOT, CA), CA_IN_SSM),
     Case("provisioner", IRONIC, reads(NODES, PUBLIC_KEY, CA), CA_IN_SSM),
     Case("provisioner", LATITUDE, reads(CLOUD, PUBLIC_KEY, CA), CA_IN_SSM),
     Case(
@@ -311,7 +308,7 @@ CASES = [
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
     Case("initializer", EC2, SEES | reads(SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
-    Case("initializer", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
+    Case("initializer", HETZNER, reads(ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
     Case("initializer", IRONIC, reads(NODES, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
     Case(
         "recoverer",
@@ -320,10 +317,10 @@ CASES = [
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
     Case("recoverer", EC2, SEES | RESTARTS | reads(SSH_KEY, CA), {**VIRTUAL, **CA_IN_SSM}),
-    Case("recoverer", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, SSH_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
+    Case("recoverer", HETZNER, reads(ROBOT, SSH_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
     Case("updater", REDFISH, reads(LIST, BMCS, S3_BMC_CA, CA), {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM}),
     Case("updater", EC2, SEES | reads(CA), CA_IN_SSM),
-    Case("updater", {**HETZNER, **TOLD}, TELLS | reads(ROBOT, CA), CA_IN_SSM),
+    Case("updater", HETZNER, reads(ROBOT, CA), CA_IN_SSM),
     Case("recoverer", IRONIC, reads(NODES, SSH_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
     Case("updater", IRONIC, reads(NODES, CA), CA_IN_SSM),
     Case("recoverer", LATITUDE, reads(CLOUD, SSH_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
@@ -347,8 +344,6 @@ def asked(aws: None) -> set[tuple[str, str]]:
             found.add((f"ssm:{model.name}", parameter(BMCS if name.startswith(BMCS.rstrip("*")) else name)))
         elif service == "cloudformation":
             found.add((f"{service}:{model.name}", params["StackName"]))
-        elif service == "sns":
-            found.add((f"{service}:{model.name}", params["TopicArn"]))
         else:
             owner = f" of {params.get('ExpectedBucketOwner')}" if params.get("ExpectedBucketOwner") != ACCOUNT else ""
             found.add((f"{service}:{model.name}", f"arn:aws:s3:::{params['Bucket']}/{params['Key']}{owner}"))
@@ -504,9 +499,8 @@ def deployed(
 
 
 def plant_work(fleet: Fleet, case: Case) -> ProviderId:
-    """Plant a machine on which the function works, and a notice that it sends; return the machine's id."""
+    """Plant a machine on which the function works; return its id."""
     provider = case.provider
-    fleet.sql("INSERT INTO notices (kind, provider, detail) VALUES ('limit', :provider, '?')", provider=provider)
     provider_id = KNOWN.get(provider, "machine-1")
     if provider == "ec2" and case.function == "recoverer":
         tags = [{"Key": "shepherd-fleet", "Value": PSEUDO["AWS::StackName"]}]

@@ -202,7 +202,7 @@ def test_a_loop_finds_its_settings_in_its_environment(
     settings = (SETTINGS[loop], PROVIDERS[provider])
     load(*settings)
     known = {PREFIX + name.upper() for each in (*settings, InitializerSettings) for name in each.model_fields}
-    assert environment.keys() - known == OF_THE_DEPLOYMENT | {"SHEPHERD_ALARM_TOPIC"}
+    assert environment.keys() - known == OF_THE_DEPLOYMENT
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,18 @@ from itertools import combinations, product
 from typing import Any
 
 import pytest
+import typer.main
 from shepherd_core import telemetry
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
+from typer.core import TyperGroup
 
 from agent.shepherd_agent.relay.times import ANSWER_SECONDS, collect_seconds
 from bench.cost.formula import month
 from bench.cost.inputs import Inputs
 from bench.cost.tables import MACHINES, comparison, table
+from shepherdctl.main import app
 from tests.support.deployment.cloudformation import PSEUDO, Stack, read_file
 from tests.support.deployment.deployments import (
     FUNCTIONS,
@@ -145,6 +148,19 @@ def test_an_alarm_says_what_the_documentation_says(name: str) -> None:
     assert description == f"{when} {what_to_do}"
     assert loop in loops_of(loops) or (loop, loops) == ("", "none")
     assert len(description) <= 1024
+
+
+@EVERY_ALARM
+def test_an_alarm_names_a_command_that_tells_more(name: str) -> None:
+    """Who is woken by it types it as it stands there: command, options and arguments must exist."""
+    named = re.findall(r"`shepherdctl ([^`]+)`", HTTP_API_ALARMS[name]["AlarmDescription"])
+    assert named
+    for line in named:
+        command: Any = typer.main.get_command(app)
+        words = line.split()
+        while isinstance(command, TyperGroup):
+            command = command.commands[words.pop(0)]
+        command.make_context(command.name, words)  # raises for what the command does not know, or lacks
 
 
 def test_every_alarm_of_the_documentation_exists() -> None:

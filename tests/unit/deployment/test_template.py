@@ -137,7 +137,6 @@ def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
         {
             "SHEPHERD_SSH_KEY_PARAMETER": "/shepherd/ssh-key",
             "SHEPHERD_INSTALLATION_PUBLIC_KEY_PARAMETER": "/shepherd/installation-key.pub",
-            "SHEPHERD_ALARM_TOPIC": "",
             "SHEPHERD_AGENT_SOURCE": "s3://bucket/agent",
             "SHEPHERD_DEFAULT_AGENT_ENDPOINT": f"<AgentUrl.FunctionUrl>{STACK_UUID}",
         }

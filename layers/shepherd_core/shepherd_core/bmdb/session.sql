@@ -24,7 +24,7 @@
 --
 -- For the Recoverer of :provider (null: for others), also record its timeouts, if they have changed (else nothing is
 -- locked). If one became shorter, due rows are to be brought forward (bring_due_rows_forward). Also delete at most 20
--- ticks that began more than 14 days ago, and at most 20 notices that are older than a day.
+-- ticks that began more than 14 days ago.
 --
 -- No row: the schema has another version than this code.
 WITH expired_sessions AS (
@@ -121,19 +121,6 @@ ticks_deleted AS (
             WHERE began_at < statement_timestamp() - interval '14 days'
             ORDER BY began_at
             LIMIT 20 -- in an array it is evaluated once; in a join the planner may evaluate it for each row
-            FOR UPDATE SKIP LOCKED
-        )
-    )
-),
-notices_deleted AS (
-    DELETE FROM notices
-    WHERE notice_id = ANY (
-        ARRAY(
-            SELECT notice_id
-            FROM notices
-            WHERE noticed_at < statement_timestamp() - interval '1 day'
-            ORDER BY noticed_at
-            LIMIT 20
             FOR UPDATE SKIP LOCKED
         )
     )

@@ -25,9 +25,6 @@ CLOSING_SECONDS = 2.0
 MARGIN_SECONDS = 5.0
 """For committing, closing, and threads that are slow to notice their deadline."""
 
-NOTIFY_SECONDS = 15.0
-"""For a message to operators. With less time left, it is sent by the next invocation of any loop."""
-
 CREATE_SECONDS = 60.0
 """For one creation at the provider."""
 

@@ -171,11 +171,7 @@ class Provisioner:
         if plan.waiting:
             telemetry.info("machine limit reached", waiting=plan.waiting, max_machines=limit)
         if plan.waiting != past.waiting or (plan.waiting and past.waiting_seconds > WAITING_RECORD_SECONDS):
-            text = (
-                f"{plan.waiting} places at the provider stay unused, because the limit of {limit} machines is reached"
-            )
-            notice = text if plan.waiting and not past.waiting else None
-            provisioning.record_waiting(session, self._provider.name, plan.waiting, limit, notice)
+            provisioning.record_waiting(session, self._provider.name, plan.waiting, limit)
 
     def _create_machines(
         self, plan: ProvisioningPlan, session: Session, deadline: Deadline, idle_seconds: float

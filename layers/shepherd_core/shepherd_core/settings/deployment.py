@@ -88,11 +88,6 @@ class DeploymentSettings(Settings):
         description="Seconds that an invocation of Provisioner, Initializer, Recoverer, Updater, agent API and "
         "Migrator may take.",
     )
-    alarm_topic: str | None = Field(
-        None,
-        pattern="^arn:",
-        description="ARN of the SNS topic at which the loops publish notices to operators; unset: nowhere.",
-    )
     loop_concurrency: Count | None = Field(
         None,
         description="Maximum number of concurrent invocations of each loop; unset: as many as its schedule can start "

@@ -23,7 +23,7 @@ from shepherd_core.settings.functions.loops import (
     RecovererSettings,
     UpdaterSettings,
 )
-from shepherd_core.wiring import adapters, notices, providers
+from shepherd_core.wiring import adapters, providers
 from shepherd_core.wiring.adapters import CLOCK
 from shepherd_core.wiring.settings import bucket_owner, per_document
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shepherd_core.agent.takeover import AgentBinary
-    from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
@@ -94,8 +93,8 @@ def _provisioner() -> Function:
         require(connection)  # a plan opens no session, which would check the schema
         return {"plan": provisioner().plan(deadline)}
 
-    return _function(
-        provider, connection, lambda deadline, runtime_info: provisioner().run(deadline, runtime_info), plan
+    return Function(
+        provider.name, lambda deadline, runtime_info: provisioner().run(deadline, runtime_info), plan, connection.close
     )
 
 
@@ -168,7 +167,7 @@ def _updater() -> Function:
         require(connection)  # a plan opens no session, which would check the schema
         return {"plan": updater.plan(deadline)}
 
-    return _function(provider, connection, updater.run, plan)
+    return Function(provider.name, updater.run, plan, connection.close)
 
 
 _BUILDERS: dict[str, Callable[[], Function]] = {
@@ -213,22 +212,11 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
             "plan_without_suspension": with_decisions(planned.suspended),
         }
 
-    return _function(
-        provider,
-        connection,
+    return Function(
+        provider.name,
         lambda deadline, runtime_info: runner.run(
             loop, provider.name, connection, CLOCK, limits, deadline=deadline, runtime_info=runtime_info
         ),
         plan,
+        connection.close,
     )
-
-
-def _function(provider: Provider, connection: Connection, run: _Run, plan: _Plan) -> Function:
-    """Return a function that also publishes the notices of its provider, after its work."""
-
-    def run_and_notify(deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
-        counts = run(deadline, runtime_info)
-        notices.publish(connection, provider.name, deadline)
-        return counts
-
-    return Function(provider.name, run_and_notify, plan, connection.close)

@@ -135,11 +135,6 @@ def bucket_owner() -> str | None:
     return sources.variables(PREFIX).get("bucket_owner")
 
 
-def alarm_topic() -> str | None:
-    """Return the SNS topic for notices, as the deployment says; None: there is none."""
-    return sources.variables(PREFIX).get("alarm_topic")
-
-
 @cache
 def in_force() -> DocumentInForce | None:
     """Return the keeper of this process's document; None: the environment names none."""

@@ -89,19 +89,14 @@ def paused(connection: Connection, provider: str) -> str | None:
     return f"paused by {rows[0][0]}: {rows[0][1]}" if rows else None
 
 
-def record_waiting(session: Session, provider: str, waiting: int, max_machines: int, notice: str | None) -> None:
-    """
-    Record for operators how many places at *provider* wait for the limit of *max_machines*. May run twice.
-
-    The *notice*, if there is one, is published.
-    """
+def record_waiting(session: Session, provider: str, waiting: int, max_machines: int) -> None:
+    """Record for operators how many places at *provider* wait for the limit of *max_machines*. May run twice."""
     session.connection.run(
         "record_waiting",
         session_id=session.session_id,
         provider=provider,
         waiting=waiting,
         max_machines=max_machines,
-        notice=notice,
     )
 
 

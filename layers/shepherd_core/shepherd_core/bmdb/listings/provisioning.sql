@@ -30,16 +30,10 @@ RETURNING
     extract(epoch FROM clock_timestamp() - waiting_seen_at)::float8;
 
 -- name: record_waiting
--- Record, for operators, how many places wait for the limit of machines, and a notice, if it is given. Only the holder of
--- the lock can.
-WITH recorded AS (
-    UPDATE provisioner_lock
-    SET waiting = :waiting, max_machines = :max_machines, waiting_seen_at = clock_timestamp()
-    WHERE provider = :provider AND session_id = :session_id
-    RETURNING provider
-)
-INSERT INTO notices (kind, provider, detail)
-SELECT 'limit', provider, :notice::text FROM recorded WHERE :notice::text IS NOT NULL;
+-- Record, for operators, how many places wait for the limit of machines. Only the holder of the lock can.
+UPDATE provisioner_lock
+SET waiting = :waiting, max_machines = :max_machines, waiting_seen_at = clock_timestamp()
+WHERE provider = :provider AND session_id = :session_id;
 
 -- name: waiting
 -- The providers where places wait for the limit of machines, as the Provisioner saw within the last day.

@@ -291,13 +291,6 @@ quarantine_rows AS (
     FROM work_deleted e
     JOIN input_rows g ON g.machine_id = e.machine_id
     ON CONFLICT (machine_id) DO NOTHING
-    RETURNING machine_id, cause
-),
-notice_rows AS (
-    INSERT INTO notices (kind, provider, location, machine_id, provider_id, detail)
-    SELECT 'quarantine', p.provider, p.provider_location, z.machine_id, p.provider_id, z.cause
-    FROM quarantine_rows z
-    JOIN machine_provided p ON p.machine_id = z.machine_id
 ),
 backoff_cleared AS (
     DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM work_deleted)

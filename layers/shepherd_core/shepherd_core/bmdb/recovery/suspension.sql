@@ -381,13 +381,7 @@ suspension_rows AS (
         ended_at = excluded.ended_at,
         reason = excluded.reason
     WHERE h.ended_at IS NOT NULL OR excluded.ended_at IS NOT NULL OR h.reason <> excluded.reason
-    RETURNING h.location, h.suspended_at, h.ended_at, h.reason
-),
-notice_rows AS ( -- of those that begin and end here, not of those whose reason changes
-    INSERT INTO notices (kind, provider, location, began_at, ended_at, detail)
-    SELECT 'recovery', :provider, location, suspended_at, ended_at, reason
-    FROM suspension_rows
-    WHERE ended_at IS NOT NULL OR suspended_at >= statement_timestamp()
+    RETURNING h.location, h.ended_at
 )
 SELECT (SELECT count(*) FROM locked_session) AS sessions, c.location
 FROM (SELECT 1) AS one_row
@@ -415,13 +409,6 @@ outage_rows AS (
         began_at = CASE WHEN o.ended_at IS NULL THEN o.began_at ELSE excluded.began_at END,
         ended_at = excluded.ended_at,
         reason = excluded.reason
-    RETURNING o.location, o.began_at, o.ended_at, o.reason
-),
-notice_rows AS ( -- of those that begin and end here
-    INSERT INTO notices (kind, provider, location, began_at, ended_at, detail)
-    SELECT 'ssh_outage', :provider, location, began_at, ended_at, reason
-    FROM outage_rows
-    WHERE ended_at IS NOT NULL OR began_at >= statement_timestamp()
 )
 SELECT count(*) FROM locked_session;
 

@@ -201,27 +201,6 @@ CREATE TABLE ticks (
 CREATE INDEX ticks_by_loop ON ticks (loop, provider, began_at);
 CREATE INDEX ticks_by_time ON ticks (began_at);
 
--- Notices, which are texts to operators: a machine in quarantine, recovery suspended at began_at (and resumed at
--- ended_at), an SSH outage, or the limit of machines reached. Written by the statement that records the fact, claimed and
--- marked as sent by a loop; goes after a day, sent or not, when a session is opened. No foreign key: it outlives its
--- machine.
-CREATE TABLE notices (
-    notice_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    kind text NOT NULL CONSTRAINT notices_kind CHECK (kind IN ('quarantine', 'recovery', 'ssh_outage', 'limit')),
-    provider text NOT NULL,
-    location text,
-    machine_id uuid,
-    provider_id text,
-    noticed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    began_at timestamptz,
-    ended_at timestamptz,
-    detail text NOT NULL,
-    claimed_at timestamptz,
-    sent_at timestamptz
-);
-
-CREATE INDEX notices_by_time ON notices (noticed_at);
-
 -- A session has locked the machine for one process. alone: its function works on no other machine meanwhile. Written by
 -- a claim; goes when the work ends, with an event in work_history. A session that has work cannot be deleted, so that
 -- no work ends without an event.
