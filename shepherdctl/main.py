@@ -16,8 +16,22 @@ from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from shepherdctl.commands import console, db, history, logs, pause, recovery, run, ssh_key
-from shepherdctl.commands.fleet import causes, inventory, reconcile, status
+from shepherdctl.commands import (
+    causes,
+    console,
+    db,
+    demo,
+    history,
+    inventory,
+    logs,
+    pause,
+    reconcile,
+    recovery,
+    run,
+    simulate,
+    ssh_key,
+    status,
+)
 from shepherdctl.commands.machine import (
     adopt,
     forget,
@@ -35,7 +49,6 @@ from shepherdctl.commands.machine import list as listing
 from shepherdctl.commands.settings import check, import_machines, init
 from shepherdctl.commands.settings import set as setting
 from shepherdctl.commands.settings import show as settings
-from shepherdctl.commands.simulation import demo, simulate
 from shepherdctl.interrupts import graceful_exit
 from shepherdctl.output.printing import OneOf, print_error
 

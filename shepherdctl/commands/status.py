@@ -19,7 +19,7 @@ from shepherd_core.settings.deployment import DeploymentSettings, loop_minutes
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
-from shepherdctl.commands.fleet.timings import show
+from shepherdctl.commands.timings import show
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.attention import EXIT_STATUS, OLD_TRANSACTION_SECONDS, attention
 from shepherdctl.descriptions.ticks import did

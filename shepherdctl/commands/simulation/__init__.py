@@ -1,1 +1,0 @@
-"""The commands that run Shepherd in a simulated environment: ``demo`` and ``simulate``."""
