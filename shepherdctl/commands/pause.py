@@ -13,9 +13,8 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherdctl import actions
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
-from shepherdctl.descriptions.pauses import scope_in_words
 from shepherdctl.options import SYSTEM_OWNERS, DryRun, LoopOption, OwnerOption, ReasonOption, current_user
-from shepherdctl.output.formats import duration, relative, span
+from shepherdctl.output.formats import duration, relative, scope_in_words, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
 

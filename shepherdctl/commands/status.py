@@ -22,9 +22,8 @@ from shepherd_core.wiring.settings import load
 from shepherdctl.commands.timings import show
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.attention import EXIT_STATUS, OLD_TRANSACTION_SECONDS, attention
-from shepherdctl.descriptions.ticks import did
 from shepherdctl.output import prometheus
-from shepherdctl.output.formats import relative, span
+from shepherdctl.output.formats import did, relative, span
 from shepherdctl.output.printing import Column, Form, counted, document, note, output_option, table
 from shepherdctl.output.prometheus import DELAYS
 

@@ -1,12 +1,15 @@
-"""Times, durations, sizes and names in human-readable form, and the parser of durations."""
+"""Times, durations, sizes, names, scopes and counts in human-readable form, and the parser of durations."""
 
 import base64
 import hashlib
 import re
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import typer
 from shepherd_core.domain.machine import Process
+from shepherd_core.telemetry import Metric
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPANS = ((120, 1, "s"), (120, 60, "min"), (48, 3_600, "h"))
@@ -80,3 +83,21 @@ def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
     while round(value, 1) >= step and unit < len(units) - 1:
         value, unit = value / step, unit + 1
     return f"{value:.1f}".removesuffix(".0") + f" {units[unit]}"
+
+
+def scope_in_words(pause: Mapping[str, Any]) -> str:
+    """Return the machines and loops that a pause covers, in words."""
+    parts = (
+        pause["machine_id"] and f"machine {pause['machine_id']}",
+        pause["process"] and f"loop {loop_name(pause['process'])}",
+        pause["provider"] and f"provider {pause['provider']}",
+    )
+    return ", ".join(filter(None, parts)) or "everything"
+
+
+def did(counts: Mapping[str, float]) -> Iterator[str]:
+    """Yield the counts that are not 0, in words, in the order of the metrics."""
+    for metric in Metric:
+        if count := counts.get(metric.value):
+            words = metric.value.removesuffix("_seconds").replace("_", " ")
+            yield f"{words} {span(count)}" if metric.unit == "Seconds" else f"{count:g} {words}"

@@ -17,9 +17,8 @@ from shepherd_core.rules.drift import FRESH_SECONDS
 from shepherdctl import actions
 from shepherdctl.console import forms
 from shepherdctl.database import bmdb
-from shepherdctl.descriptions.pauses import scope_in_words
 from shepherdctl.options import PROVIDERS, SYSTEM_OWNERS, process_of_loop, reason_text
-from shepherdctl.output.formats import duration, loop_name, span
+from shepherdctl.output.formats import duration, loop_name, scope_in_words, span
 from shepherdctl.output.printing import one_of
 
 if TYPE_CHECKING:

@@ -11,10 +11,8 @@ from shepherd_core.domain.health import where
 from shepherd_core.domain.states import State
 
 from shepherdctl.console.pages import charts
-from shepherdctl.descriptions.pauses import scope_in_words
-from shepherdctl.descriptions.ticks import did
 from shepherdctl.options import SYSTEM_OWNERS
-from shepherdctl.output.formats import span
+from shepherdctl.output.formats import did, scope_in_words, span
 from shepherdctl.output.printing import counted
 
 if TYPE_CHECKING:

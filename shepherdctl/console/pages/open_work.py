@@ -11,7 +11,7 @@ from shepherd_core.bmdb.work import open_work
 from shepherd_core.domain.health import where
 
 from shepherdctl.descriptions.attention import OLD_TRANSACTION_SECONDS, old_transaction
-from shepherdctl.descriptions.pauses import scope_in_words
+from shepherdctl.output.formats import scope_in_words
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
