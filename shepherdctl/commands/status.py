@@ -19,7 +19,6 @@ from shepherd_core.settings.deployment import DeploymentSettings, loop_minutes
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
-from shepherdctl.commands.timings import show
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.attention import EXIT_STATUS, OLD_TRANSACTION_SECONDS, attention
 from shepherdctl.output import prometheus
@@ -40,12 +39,6 @@ class StatusForm(StrEnum):
 
 def status(
     *,
-    timings: Annotated[
-        bool,
-        typer.Option(
-            "--timings", help="Show instead how long machines take to boot and agents to start and to report."
-        ),
-    ] = False,
     output: Annotated[
         StatusForm, output_option(StatusForm, "A human-readable table, one JSON document, or metrics for Prometheus.")
     ] = StatusForm.TABLE,
@@ -69,26 +62,15 @@ def status(
     SSH outage, a loop whose last tick failed or is late, and an old transaction.
     Set SHEPHERD_LOOP_MINUTES if the loops do not run every minute.
 
-    With --timings: the median (P50) and the 99th percentile (P99) of the last 30
-    days, from at most 20,000 rows of the history, and the settings that are too
-    short for these times.
-
     Examples:
       shepherdctl status
       shepherdctl status -o json | jq '.suspensions[] | select(.ended_at == null)'
       shepherdctl status -o json | jq '.ticks[] | select(.outcome != "Succeeded")'
       shepherdctl status -o prometheus | grep attention
-      shepherdctl status --timings
     """
-    if timings and output is StatusForm.PROMETHEUS:
-        message = "--timings and -o prometheus exclude each other."
-        raise typer.BadParameter(message)
     (settings,) = load(BmdbSettings)
     (deployment,) = load(DeploymentSettings)
     with bmdb(settings) as connection:
-        if timings:
-            show(connection, Form(output))
-            return
         user, sees_transactions = server.sees_transactions(connection)
         found = {
             "machines": overview.count_machines(connection),

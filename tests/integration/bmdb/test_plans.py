@@ -196,7 +196,6 @@ READS_ALL = {
     "count_machines": "people ask how the whole fleet is",
     "fleet_counts": "people ask how the whole fleet is",
     "failures": "people ask what fails in the whole fleet",
-    "timings": "people ask how long machines take; the history that it reads is bounded",
     "find_oldest_transaction": "the connections, and who they belong to",
     "find_machines": "people ask it, by the beginning of an id",
     "applied_migrations": "a few rows",

@@ -130,7 +130,7 @@ def test_the_version_needs_no_database() -> None:
     [
         ("mac", ["machine"]),
         ("machine wh", ["why"]),
-        ("status --tim", ["--timings"]),
+        ("status --out", ["--output"]),
         ("inventory --provider e", ["ec2", "equinix"]),
         ("machine list --state q", ["quarantined"]),
     ],

@@ -30,8 +30,7 @@ class StepKind:
     (``provider_steps``), or in another way, such as a message.
 
     By name, others know ``QUARANTINE``, which takes a machine from the loops; the two that a look decides on
-    (``loops.look``); ``REBOOT`` and ``POWER_CYCLE``, which are commands of operators too; and ``REINSTALL``, about
-    whose timeouts the advice differs (``rules.timings``).
+    (``loops.look``); and ``REBOOT`` and ``POWER_CYCLE``, which are commands of operators too.
     """
 
     name: str
@@ -65,9 +64,6 @@ QUARANTINE = StepKind(name="quarantine", reboots=False, loses_agent=False)
 
 STEPS = {each.name: each for each in (RESTART_AGENT, REBOOT, POWER_CYCLE, REINSTALL, QUARANTINE)}
 """All kinds of steps of a policy, by name, from gentle to violent."""
-
-NOT_BOOTING = tuple(each.name for each in (*STEPS.values(), AWAIT_INSTALLATION) if not each.reboots)
-"""The names of all kinds of steps, also of those in no policy, after which no machine boots."""
 
 
 def provider_steps(provider: Provider) -> dict[StepKind, Take]:
