@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -105,38 +105,8 @@ def seen_by_alarm(alarm: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, s
         yield metric["Namespace"], metric["MetricName"], dimensions
 
 
-def seen_by_dashboard() -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield the same for the dashboard; of a search, each metric that is measured and fits it."""
-    for widget in dashboard():
-        above: list[str] = []
-        for metric in widget["properties"].get("metrics", []):
-            if isinstance(metric[0], dict):
-                yield from found(metric[0]["expression"])
-            else:
-                above = [above[place] if part == "." else part for place, part in enumerate(metric)]
-                namespace, name, *pairs = above
-                yield namespace, name, dict(zip(pairs[::2], pairs[1::2], strict=True))
-
-
-_SEARCH = re.compile(r"SEARCH\('\{([^,]+),([^}]+)\} (.+)', '(Sum|Maximum)'\)")
-_TERM = re.compile(r'(\w+)=(?:"([^"]+)"|\(("[^"]+"(?: OR "[^"]+")*)\))')
-
-
-def found(search: str) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield what a search of CloudWatch finds when everything is measured."""
-    match = _SEARCH.fullmatch(search)
-    assert match, search
-    namespace, dimension, terms, _ = match.groups()
-    assert _TERM.sub("", terms).strip() == "", terms
-    wanted = {
-        name: {text} if text else set(re.findall(r'"([^"]+)"', many)) for name, text, many in _TERM.findall(terms)
-    }
-    names, known = AWS_METRICS[namespace]
-    assert dimension == known
-    for name, function in product(names, FUNCTIONS):
-        seen = {dimension: f"shepherd-{deployed_name(function)}", "MetricName": name}
-        if all(seen[key] in texts for key, texts in wanted.items()):
-            yield namespace, name, {dimension: seen[dimension]}
+_TERM = r'(\w+)=("[^"]+"|\("[^"]+"(?: OR "[^"]+")*\))'
+"""A term of a search of CloudWatch."""
 
 
 @EVERY_ALARM
@@ -227,15 +197,6 @@ def test_an_alarm_watches_the_function_that_it_is_named_after() -> None:
         assert seen == ({owner} if owner else set(LOOPS) if name == "duration" else set()), name
 
 
-def queries() -> list[str]:
-    """Return the queries of the logs, in the documentation and on the dashboard."""
-    documented_ones = [row[1] for row in tables_of("Counts over time")]
-    return [
-        *documented_ones,
-        *(widget["properties"]["query"] for widget in dashboard() if widget["type"] == "log"),
-    ]
-
-
 def tables_of(section: str) -> list[list[str]]:
     """Return the rows of the table in a part of the documentation, without their first column."""
     text = OPERATIONS.partition(f"\n### {section}\n")[2].partition("\n##")[0]
@@ -246,14 +207,12 @@ def tables_of(section: str) -> list[list[str]]:
 def test_every_query_of_the_logs_asks_for_what_a_loop_counts() -> None:
     """Logs Insights shows nothing for a wrong name; a function of the wrong loop counts something else."""
     loops = {name: loops_of(row[0]) for name, row in documented("Metrics").items()}
-    found_ = [(query, re.findall(r"\b(?:max|sum)\((\w+)\)|\band (\w+) [=>]", query)) for query in queries()]
-    of_loops = [
-        (query, {name for pair in names for name in pair if name})
-        for query, names in found_
-        if "message = 'counts'" in query.replace('"', "'")
-    ]
+    queries = [row[1] for row in tables_of("Counts over time")]
+    queries += [widget["properties"]["query"] for widget in dashboard() if widget["type"] == "log"]
+    of_loops = [query for query in queries if "message = 'counts'" in query.replace('"', "'")]
     assert len(of_loops) >= 9
-    for query, names in of_loops:
+    for query in of_loops:
+        names = {name for pair in re.findall(r"\b(?:max|sum)\((\w+)\)|\band (\w+) [=>]", query) for name in pair} - {""}
         assert names <= loops.keys(), query
         loop = re.search(r"/aws/lambda/shepherd-(\w+)", query)
         assert names
@@ -262,10 +221,23 @@ def test_every_query_of_the_logs_asks_for_what_a_loop_counts() -> None:
 
 def test_the_dashboard_shows_metrics_that_are_measured() -> None:
     """A widget for a metric without data would stay empty."""
-    for namespace, name, dimensions in seen_by_dashboard():
-        names, dimension = AWS_METRICS[namespace]
-        assert name in names
-        assert dimensions.keys() == {dimension}
+    names, dimension = AWS_METRICS["AWS/Lambda"]
+    functions = {f"shepherd-{deployed_name(function)}" for function in FUNCTIONS}
+    for widget in dashboard():
+        for metric in widget["properties"].get("metrics", []):
+            if isinstance(metric[0], dict):
+                search = re.fullmatch(
+                    r"SEARCH\('\{AWS/Lambda,FunctionName\} (.+)', '(Sum|Maximum)'\)", metric[0]["expression"]
+                )
+                assert search
+                terms = {key: set(re.findall('"(.+?)"', value)) for key, value in re.findall(_TERM, search[1])}
+                assert re.sub(_TERM, "", search[1]).strip() == ""
+                assert terms[dimension] <= functions
+                assert terms["MetricName"] <= names
+            else:
+                assert metric[0] in {"AWS/Lambda", "."}
+                assert metric[1] in names
+                assert metric[2:] in [[dimension, "shepherd-agent-api"], [".", "."]]
 
 
 def test_the_dashboard_shows_every_alarm() -> None:
@@ -322,30 +294,40 @@ def evaluated(alarm: dict[str, Any], **values: float | None) -> bool:
         "fill": lambda value, other: other if value is None else value,
     }
     value = eval(formula, functions, values)
-    return bool(
-        value >= alarm["Threshold"] if "OrEqualTo" in alarm["ComparisonOperator"] else value > alarm["Threshold"]
-    )
+    threshold = alarm["Threshold"]
+    return bool(value >= threshold if "OrEqualTo" in alarm["ComparisonOperator"] else value > threshold)
+
+
+_FLEET = {"machines": 3, "requests": 400, "refused": 0, "failures": 0}
 
 
 @pytest.mark.parametrize(
-    ("machines", "requests", "refused", "failures", "told"),
+    ("name", "values", "told"),
     [
-        (3, None, None, None, True),
-        (3, 0, 0, 0, True),
-        (3, 1, 0, 0, False),
-        (3, 400, 400, 0, True),  # strangers, or agents that nobody believes any more
-        (3, 400, 0, 400, True),
-        (3, 400, 200, 199, False),
-        (0, None, None, None, False),
-        (None, None, None, None, False),
+        # An empty deployment has no reports either, and must raise no alarm; a domain name is never without requests.
+        ("agent-api-silent", {**_FLEET, "requests": None, "refused": None, "failures": None}, True),
+        ("agent-api-silent", {**_FLEET, "requests": 0}, True),
+        ("agent-api-silent", {**_FLEET, "requests": 1}, False),
+        ("agent-api-silent", {**_FLEET, "refused": 400}, True),  # strangers, or agents that nobody believes any more
+        ("agent-api-silent", {**_FLEET, "failures": 400}, True),
+        ("agent-api-silent", {**_FLEET, "refused": 200, "failures": 199}, False),
+        ("agent-api-silent", {"machines": 0, "requests": None, "refused": None, "failures": None}, False),
+        ("agent-api-silent", dict.fromkeys(_FLEET), False),
+        # Four fifths of the rate are no reason to be woken.
+        ("agent-api-busy", {"requests": 200 * 900 * 0.8}, False),
+        ("agent-api-busy", {"requests": 200 * 900}, True),
+        # One request in thousands always fails, and its agent tries again.
+        ("agent-api-errors", {"failures": 9, "requests": 100}, False),
+        ("agent-api-errors", {"failures": 10, "requests": 100}, True),
+        # Single invocations fail always, and the next one does their work.
+        ("updater-failing", {"errors": 49, "invocations": 100}, False),
+        ("updater-failing", {"errors": 50, "invocations": 100}, True),
     ],
 )
-def test_missing_reports_of_the_whole_fleet_are_told_where_there_is_a_fleet(
-    machines: float | None, requests: float | None, refused: float | None, failures: float | None, told: bool
-) -> None:
-    """An empty deployment has no reports either, and must raise no alarm; a domain name is never without requests."""
-    values = {"machines": machines, "requests": requests, "refused": refused, "failures": failures}
-    assert evaluated(ALARMS["agent-api-silent"], **values) is told
+def test_an_alarm_goes_off_from_its_figure_on(name: str, values: dict[str, float | None], told: bool) -> None:
+    """An operator who is woken for nothing sleeps through the next one."""
+    assert evaluated(HTTP_API_ALARMS[name], **values) is told
+    assert name not in ALARMS or evaluated(ALARMS[name], **values) is told
 
 
 @pytest.mark.parametrize(("minutes", "interval"), [("1", 1_500), ("10", 3_000), ("30", 3_600), ("60", 3_600)])
@@ -358,18 +340,10 @@ def test_a_fleet_is_not_missed_between_two_reports_of_its_only_machine(minutes: 
     assert {"1,500", "30"} <= set(alarm["AlarmDescription"].split())
 
 
-@pytest.mark.parametrize(("requests", "told"), [(200 * 900 * 0.8, False), (200 * 900, True)])
-def test_the_rate_is_told_before_reports_are_refused(requests: float, told: bool) -> None:
-    """Four fifths of the rate are no reason to be woken."""
-    assert evaluated(HTTP_API_ALARMS["agent-api-busy"], requests=requests) is told
+def test_the_alarm_of_the_rate_knows_the_rate() -> None:
+    """Which somebody may change."""
     limits = deployed(**HTTP_API).resources["AgentApiStage"]["Properties"]["DefaultRouteSettings"]
     assert HTTP_API_ALARMS["agent-api-busy"]["Metrics"][0]["Expression"].endswith(f"/ {limits['ThrottlingRateLimit']}")
-
-
-@pytest.mark.parametrize(("failures", "told"), [(9, False), (10, True)])
-def test_reports_that_fail_are_told_by_their_share(failures: float, told: bool) -> None:
-    """One request in thousands always fails, and its agent tries again."""
-    assert evaluated(ALARMS["agent-api-errors"], failures=failures, requests=100) is told
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -385,17 +359,8 @@ def test_a_loop_that_does_not_run_is_told_unless_its_schedule_is_disabled(loop: 
         for metric, name in ((errors, "Errors"), (invocations, "Invocations")):
             assert (metric["MetricStat"]["Metric"]["MetricName"], metric["MetricStat"]["Stat"]) == (name, "Sum")
             assert metric["MetricStat"]["Period"] >= 2 * 60 * int(minutes)
-
-
-def test_a_recoverer_that_cannot_reboot_is_not_missed() -> None:
-    """Its schedule is off, whatever LoopMinutes says."""
-    assert alarms(deployed())["recoverer-failing"]["TreatMissingData"] == "notBreaching"
-
-
-@pytest.mark.parametrize("failures", [49, 50])
-def test_a_loop_is_failing_when_half_of_its_invocations_fail(failures: float) -> None:
-    """Single ones fail always, and the next one does their work."""
-    assert evaluated(ALARMS["updater-failing"], errors=failures, invocations=100) is (failures == 50)
+    # That of a Recoverer that cannot reboot is off, whatever LoopMinutes says.
+    assert ALARMS[f"{loop}-failing"]["TreatMissingData"] == ("notBreaching" if loop == "recoverer" else "breaching")
 
 
 @pytest.mark.parametrize("loop", LOOPS)

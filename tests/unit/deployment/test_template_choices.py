@@ -158,16 +158,6 @@ def test_what_each_provider_can_do_was_tried() -> None:
     assert list(SMALLEST) == TEMPLATE["Parameters"]["Provider"]["AllowedValues"]
 
 
-def test_subnets_become_a_list() -> None:
-    """They are one text, because the rules of CloudFormation cannot look into a list."""
-    # Globals are merged by SAM; here they are looked at as they stand.
-    globals_ = TEMPLATE["Globals"]["Function"]["VpcConfig"]
-    assert stack_of({**STATIC, **VPC}).resolve(globals_) == {
-        "SubnetIds": ["subnet-0a1", "subnet-0b2"],
-        "SecurityGroupIds": ["sg-0c3"],
-    }
-
-
 def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> None:
     """Anyone who takes the comment signs away and fills in the names gets a deployment that is not refused."""
     lines = (ROOT / "samconfig.toml").read_text(encoding="utf-8").splitlines()
