@@ -24,7 +24,6 @@ from tests.support.deployment.deployments import (
     LOOPS,
     STATIC,
     TEMPLATE,
-    deployed_name,
     environment,
     logical_id,
     stack_of,
@@ -47,13 +46,6 @@ def _properties(logical_id: str) -> dict[str, Any]:
 
 def _function_properties(function: str) -> dict[str, Any]:
     return _properties(logical_id(function))
-
-
-def _schedule(loop: str) -> dict[str, Any]:
-    (event,) = _function_properties(loop)["Events"].values()
-    assert event["Type"] == "ScheduleV2"
-    properties: dict[str, Any] = event["Properties"]
-    return properties
 
 
 def _walk(value: Any) -> Iterator[tuple[str, Any]]:
@@ -119,35 +111,6 @@ def test_every_rate_that_is_accepted_is_known() -> None:
 
 
 @EVERY_FUNCTION
-def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
-    """Everything else is in the document, where a change needs no deployment."""
-    shared: dict[str, Any] = STACK.resolve(TEMPLATE["Globals"]["Function"]["Environment"]["Variables"])
-    assert shared == {
-        "SHEPHERD_SETTINGS": "s3://bucket/settings.toml",
-        "SHEPHERD_BUCKET_OWNER": PSEUDO["AWS::AccountId"],
-        "SHEPHERD_PROVIDER": "static",
-        "SHEPHERD_LOOP_MINUTES": "1,1,1,1",
-        "SHEPHERD_BMDB_ROLES": "shepherd",
-        "SHEPHERD_BMDB_HOST": "db.example.com",
-        "SHEPHERD_BMDB_AUTH": "password",
-        "SHEPHERD_BMDB_PASSWORD_PARAMETER": "/shepherd/bmdb-password",
-    }
-    own = _function_properties(function).get("Environment", {}).get("Variables", {})
-    assert own == (
-        {
-            "SHEPHERD_SSH_KEY_PARAMETER": "/shepherd/ssh-key",
-            "SHEPHERD_INSTALLATION_PUBLIC_KEY_PARAMETER": "/shepherd/installation-key.pub",
-            "SHEPHERD_AGENT_SOURCE": "s3://bucket/agent",
-            "SHEPHERD_DEFAULT_AGENT_ENDPOINT": f"<AgentUrl.FunctionUrl>{STACK_UUID}",
-        }
-        if function in LOOPS
-        else {"SHEPHERD_PATH_PREFIX": f"/{STACK_UUID}"}
-        if function == "agent_api"
-        else {}
-    )
-
-
-@EVERY_FUNCTION
 def test_a_function_is_told_only_what_is_read_and_all_that_it_needs(function: str) -> None:
     """A variable that nothing reads would be believed in; a document cannot have what only the deployment knows."""
     for deployment in DEPLOYMENTS:
@@ -189,15 +152,6 @@ def test_the_deployment_asks_for_the_schema_that_its_code_needs() -> None:
     """CloudFormation runs the migrator only when something of the resource changes."""
     schema = _properties("BmdbSchema")
     assert schema["SchemaVersion"] == str(len(migrations())) == str(migrations()[-1].version)
-    assert schema.keys() - {"ServiceToken", "ServiceTimeout", "SchemaVersion"} == {
-        "Code",  # the settings' rules may be others
-        "Host",
-        "Login",  # other roles
-        "Provider",
-        "LoopMinutes",
-        "AgentEndpoints",  # only one of them has a rate
-        "ReservedConcurrency",
-    }
 
 
 def test_the_migrator_outlives_a_statement_and_cloudformation_the_migrator() -> None:
@@ -205,31 +159,6 @@ def test_the_migrator_outlives_a_statement_and_cloudformation_the_migrator() -> 
     timeout = _function_properties("migrator")["Timeout"]
     statement = float(MigratorSettings.model_fields["bmdb_statement_timeout_seconds"].default)
     assert statement + ANSWER_SECONDS <= timeout < _properties("BmdbSchema")["ServiceTimeout"]
-
-
-@EVERY_LOOP
-def test_two_deployments_in_one_account_stay_apart(loop: str) -> None:
-    """SAM would name the schedule after its place in the template, the same in each deployment."""
-    assert _schedule(loop)["Name"] == f"shepherd-{loop}"
-    assert _schedule(loop)["GroupName"] == "<ScheduleGroup>"
-    assert _properties("ScheduleGroup") == {"Name": "shepherd"}
-
-
-@EVERY_FUNCTION
-def test_a_function_is_named_after_its_stack(function: str) -> None:
-    """The documentation names functions as people type them."""
-    assert _function_properties(function)["FunctionName"] == f"shepherd-{deployed_name(function)}"
-
-
-@EVERY_FUNCTION
-def test_a_function_has_a_role_of_its_own(function: str) -> None:
-    """SAM's roles may write to every log group; a role in common would read everybody's secrets."""
-    role = logical_id(function, "Role")
-    assert _function_properties(function)["Role"] == f"<{role}.Arn>"
-    (log,) = _properties(role)["Policies"][0]["PolicyDocument"]["Statement"]
-    group = _properties(logical_id(function, "Logs"))["LogGroupName"]
-    assert log["Resource"] == f"arn:aws:logs:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:log-group:{group}:*"
-    assert _function_properties(function)["LoggingConfig"]["LogGroup"] == f"<{logical_id(function, 'Logs')}>"
 
 
 def test_permissions_name_what_they_are_for() -> None:
