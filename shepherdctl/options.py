@@ -13,6 +13,8 @@ from simulator.providers import SimulatedProvider
 PROVIDERS = tuple(spec.name for spec in SPECS)
 SYSTEM_OWNERS = ("provisioner", "release")
 """Owners of pauses that end by themselves: of machines that were set aside or are being released."""
+REASON_TO_WRITE = "…"
+"""Stands in commands that are shown, for the reason that an operator has to write."""
 PROCESS_OF_LOOP = {"initializer": Process.AGENT_START, "recoverer": Process.RECOVERY}
 process_of_loop = OneOf(tuple(PROCESS_OF_LOOP), PROCESS_OF_LOOP.__getitem__)
 """Returns the process that a loop carries out."""
@@ -36,10 +38,10 @@ def reason_text(text: str) -> str:
     Return a reason.
 
     Raises:
-        BadParameter: it is blank.
+        BadParameter: it is blank, or still to be written.
     """
-    if not text.strip():
-        message = "the reason is blank: say why, for others to read."
+    if text.strip() in {"", REASON_TO_WRITE}:
+        message = f"{text!r} is not a reason: say why, for others to read."
         raise typer.BadParameter(message)
     return text
 

@@ -8,7 +8,6 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
-from shepherdctl.options import OwnerOption, current_user
 from shepherdctl.output.printing import note
 
 
@@ -17,21 +16,15 @@ def console(
     port: Annotated[
         int, typer.Option(min=0, max=65_535, metavar="PORT", help="Port on 127.0.0.1.", show_default="any free one")
     ] = 0,
-    allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Offer changes, each with its dry run and a confirmation.")
-    ] = False,
-    owner: OwnerOption = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")] = True,
 ) -> None:
     """
     Show the fleet in a browser on this computer, until Ctrl-C.
 
     The pages show the fleet, its machines, why the loops work on each of them or
-    do not, and the work in progress. They read the BMDB with your settings, as
-    the other commands do, and change nothing without --allow-changes. With it,
-    they also pause, resume, retry, unquarantine, adopt, forget and release
-    machines, as the commands do, after a dry run. The owner is stored with each
-    change.
+    do not, and the work in progress, with the commands for what they show, to
+    copy. They read the BMDB with your settings, as the other commands do, and
+    change nothing.
 
     Only a browser on this computer that has the token can open them. The token
     is part of the printed address, and is valid until the command ends.
@@ -39,17 +32,15 @@ def console(
     Examples:
       shepherdctl console
       shepherdctl console --port 8765 --no-browser
-      shepherdctl console --allow-changes
     """
     try:
         from shepherdctl.console import server  # noqa: PLC0415 - its libraries are an extra
     except ImportError as error:
         message = f"the console's libraries are not installed ({error.name}): run make .venv/.ready in a checkout"
         raise ShepherdError(message) from error
-    operator = (owner or current_user()) if allow_changes else None
     (settings,) = load(BmdbSettings)
     try:
-        with server.console(settings, port, operator) as (serving, listening, access):
+        with server.console(settings, port) as (serving, listening, access):
             note(f"The console is at {access.address_with_token}\nStop it with Ctrl-C.")
             if browser:
                 webbrowser.open(access.address_with_token)

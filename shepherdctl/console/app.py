@@ -7,24 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import lookup
-from shepherd_core.domain.errors import ConfigError, ShepherdError
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import BmdbError, MachineUnknown, SchemaMismatch
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from shepherdctl.actions import NothingToDo
-from shepherdctl.console import forms
-from shepherdctl.console.changes.pages import ChangePages
-from shepherdctl.console.changes.pending_changes import Busy, ChangeUnknown, ComparisonLock, PendingChanges
-from shepherdctl.console.forms import FormInvalid, FormRefused
 from shepherdctl.console.guard import STATIC, ConsoleGuard
 from shepherdctl.console.pages import fleet, machine, machines, open_work, rendering
 from shepherdctl.console.pages.machines import FilterInvalid, Query
-from shepherdctl.descriptions.drift import find_drift
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -37,16 +30,6 @@ _AWAY = 503
 _RETRY_SECONDS = 5
 """After which the page of a temporary error is loaded again, and the other pages are updated."""
 _FAILURES: tuple[tuple[type[Exception], int, str, str], ...] = (
-    (FormRefused, 403, "The form was refused.", "Load its page again, and send it from there."),
-    (FormInvalid, 400, "The form is not complete, or wrong.", "Go back, and correct it."),
-    (
-        ChangeUnknown,
-        404,
-        "There is no such change.",
-        "See the history of its machine for what was done, or begin again.",
-    ),
-    (Busy, 409, "Something else is under way.", "Wait until it ends, and try again."),
-    (NothingToDo, 409, "There is nothing to change.", "Somebody else may have done it: load the page of the machine."),
     (
         FilterInvalid,
         400,
@@ -66,7 +49,6 @@ _FAILURES: tuple[tuple[type[Exception], int, str, str], ...] = (
         "The BMDB does not answer.",
         "Check that the database runs and that this computer reaches it. This page is loaded again by itself.",
     ),
-    (ConfigError, 500, "The settings are wrong.", "Correct them, and start the console again."),
     (ShepherdError, 502, "That did not work.", "See the reason above; “shepherdctl --debug” shows more."),
 )
 
@@ -74,13 +56,11 @@ _FAILURES: tuple[tuple[type[Exception], int, str, str], ...] = (
 class Console:
     """The pages of the console."""
 
-    def __init__(self, bmdb: BmdbReader, access: Access, operator: str | None) -> None:
-        """Show *bmdb* to browsers with *access*, and let *operator* make changes; None: it is read-only."""
+    def __init__(self, bmdb: BmdbReader, access: Access) -> None:
+        """Show *bmdb* to browsers with *access*."""
         self._bmdb = bmdb
         self._access = access
         self._templates = rendering.environment()
-        self._comparison_lock = ComparisonLock()
-        self._operator = operator
 
     def application(self) -> ASGIApp:
         """Return the application, guarded."""
@@ -91,13 +71,8 @@ class Console:
             Route("/machines.json", partial(self._download, "json")),
             Route("/machines/{name}", self._machine),
             Route("/work", self._work),
-            Route("/differences", self._differences),
-            Route("/differences", self._compare, methods=["POST"]),
             Mount(STATIC.rstrip("/"), StaticFiles(directory=rendering.STATIC_FOLDER)),
         ]
-        if self._operator is not None:
-            pending = PendingChanges(self._operator, self._bmdb.settings, self._comparison_lock)
-            routes += ChangePages(pending, self._bmdb, self._access, self._page).routes()
         handlers: dict[Any, Any] = {kind: self._failed for kind, *_ in _FAILURES}
         handlers |= {HTTPException: self._wrong_address, Exception: self._broken}
         return ConsoleGuard(Starlette(routes=routes, exception_handlers=handlers), self._access, self.message)
@@ -113,7 +88,7 @@ class Console:
     def _page(
         self, template: str, status: int = 200, headers: dict[str, str] | None = None, **context: Any
     ) -> Response:
-        ours = {"bmdb": self._bmdb.name, "operator": self._operator, "every": _RETRY_SECONDS, "known": True}
+        ours = {"bmdb": self._bmdb.name, "every": _RETRY_SECONDS, "known": True}
         text = self._templates.get_template(template).render(ours | context)
         return HTMLResponse(text, status, headers)
 
@@ -156,18 +131,6 @@ class Console:
     def _work(self, _request: Request) -> Response:
         return self._page("work.html", active="work", **self._bmdb.read(open_work.work))
 
-    def _differences(self, _request: Request) -> Response:
-        return self._differences_page(drift=None)
-
-    async def _compare(self, request: Request) -> Response:
-        await forms.read(request, self._access)
-        with self._comparison_lock():
-            provider, drift = await run_in_threadpool(find_drift)
-        return self._differences_page(drift=drift, provider=provider)
-
-    def _differences_page(self, **shown: Any) -> Response:
-        return self._page("differences.html", active="differences", form_token=self._access.form_token, **shown)
-
     def _failed(self, _request: Request, error: Exception) -> Response:
         _, status, title, advice = next(each for each in _FAILURES if isinstance(error, each[0]))
         return self.message(status, title, advice, str(error), again=status == _AWAY, known=True)
@@ -178,8 +141,3 @@ class Console:
     def _broken(self, _request: Request, _error: Exception) -> Response:
         advice = "This is a defect of the console: the terminal in which it runs shows where. The other pages may work."
         return self.message(500, "This page failed.", advice, known=True)
-
-
-def application(bmdb: BmdbReader, access: Access, operator: str | None = None) -> ASGIApp:
-    """Return the console as an ASGI application, in which *operator* can make changes; None: it is read-only."""
-    return Console(bmdb, access, operator).application()

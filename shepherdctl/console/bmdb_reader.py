@@ -26,7 +26,7 @@ class BmdbReader:
 
     def __init__(self, settings: BmdbSettings) -> None:
         """Connect with *settings*, at the first read."""
-        self.settings = settings
+        self._settings = settings
         self._connection = adapters.bmdb(settings, attempts=_ATTEMPTS)
         self._lock = threading.Lock()
         host = "on this computer" if settings.bmdb_host.startswith("/") else f"at {settings.bmdb_host}"
@@ -40,7 +40,7 @@ class BmdbReader:
         Raises:
             SchemaMismatch, BmdbError: as ``shepherdctl.database.bmdb``.
         """
-        with self._lock, explain_schema_mismatch(self.settings):
+        with self._lock, explain_schema_mismatch(self._settings):
             return reader(self._connection)
 
     def close(self) -> None:

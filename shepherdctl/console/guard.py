@@ -13,7 +13,6 @@ All programs and web pages on this computer can reach the port. What keeps them 
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import secrets
@@ -43,8 +42,7 @@ _HEADERS = {
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # With no-referrer, browsers would send "Origin: null" with a form.
-    "Referrer-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -80,15 +78,6 @@ class Access:
     def cookie(self) -> str:
         """Return the name of the cookie: browsers share the cookies of all ports of a host."""
         return f"shepherd-console-{self.port}"
-
-    @property
-    def form_token(self) -> str:
-        """Return the token that every form must contain, against forged requests (CSRF)."""
-        return hashlib.sha256(f"form {self.session}".encode()).hexdigest()
-
-    def is_form_token(self, text: str) -> bool:
-        """Return whether *text* is the token of our forms. Takes the same time for any text."""
-        return _equal(text, self.form_token)
 
 
 class ConsoleGuard:

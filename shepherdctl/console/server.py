@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from shepherdctl.console.app import application
+from shepherdctl.console.app import Console
 from shepherdctl.console.bmdb_reader import BmdbReader
 from shepherdctl.console.guard import Access
 
@@ -23,14 +23,11 @@ _STOP_SECONDS = 30
 
 
 @contextmanager
-def console(
-    settings: BmdbSettings, port: int, operator: str | None = None
-) -> Iterator[tuple[uvicorn.Server, socket.socket, Access]]:
+def console(settings: BmdbSettings, port: int) -> Iterator[tuple[uvicorn.Server, socket.socket, Access]]:
     """
     Yield a server for the BMDB of *settings*, its socket, and its ``Access``. Run ``server.run(sockets=[socket])``.
 
-    *port* 0 is any free one. *operator* can make changes; None: it is read-only.
-    Requests are not logged: an address may contain the token.
+    *port* 0 is any free one. Requests are not logged: an address may contain the token.
 
     Raises:
         OSError: the port is taken.
@@ -41,7 +38,7 @@ def console(
         listening.listen()  # a browser may connect before the server runs
         access = Access(listening.getsockname()[1])
         config = uvicorn.Config(
-            application(bmdb, access, operator),
+            Console(bmdb, access).application(),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -54,9 +51,9 @@ def console(
 
 
 @contextmanager
-def background(settings: BmdbSettings, operator: str | None = None) -> Iterator[Access]:
+def background(settings: BmdbSettings) -> Iterator[Access]:
     """Yield the ``Access`` of a console that runs in a thread until the end of the block. It takes requests at once."""
-    with console(settings, 0, operator) as (server, listening, access):
+    with console(settings, 0) as (server, listening, access):
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

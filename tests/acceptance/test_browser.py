@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 from uuid import UUID
 
 import pytest
@@ -75,7 +76,7 @@ def machine_id(fleet: Fleet) -> UUID:
 @pytest.fixture
 def access(fleet: Fleet, machine_id: UUID) -> Iterator[Access]:
     """Return the access to the console of these machines."""
-    with serving(fleet.settings, "ana") as access:
+    with serving(fleet.settings) as access:
         yield access
 
 
@@ -116,45 +117,36 @@ def test_pages_are_accessible(
 ) -> None:
     """Names for screen readers, order of headings, contrast, and places to scroll: as axe judges them."""
     page = visit("", color_scheme=scheme, viewport={"width": width, "height": 800})
-    changes = [f"change?kind={kind}&machine={machine_id}" for kind in ("pause", "release")]
-    for path in ("", "machines", f"machines/{machine_id}", "work", "differences", *changes):
+    for path in ("", "machines", "machines?location=" + quote(HOSTILE), f"machines/{machine_id}", "work"):
         page.goto(access.address + path)
-        assert_accessible(page, width)
+        page.evaluate(AXE)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        violations = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found["violations"]]
+        assert (violations, page.url) == ([], page.url)
+        # Tables scroll by themselves.
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url
 
 
-def assert_accessible(page: Page, width: int) -> None:
-    """Check a page with axe; it may not be wider than the window, because its tables scroll by themselves."""
-    page.evaluate(AXE)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    violations = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found["violations"]]
-    assert (violations, page.url) == ([], page.url)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url
+@pytest.mark.parametrize("path", ["machines?location=", "machines/"])
+def test_a_command_is_copied_as_it_is_shown(visit: Callable[..., Page], machine_id: UUID, path: str) -> None:
+    """With every quote of the shell; and it can be selected where the browser does not allow it."""
+    path += quote(HOSTILE) if path.endswith("=") else str(machine_id)
+    page = visit(path, permissions=["clipboard-read", "clipboard-write"])
+    command, button = page.locator("dl .command").nth(1), page.locator("dl .copy").nth(1)
+    button.click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == command.text_content()
+    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(); }")
+    page.locator("dl .copy").nth(2).click()
+    page.get_by_role("button", name="Press Ctrl-C").wait_for()
+    assert page.evaluate("getSelection().toString()") == page.locator("dl .command").nth(2).text_content()
 
 
-@pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
-def test_a_change_is_shown_confirmed_and_done(
-    visit: Callable[..., Page], fleet: Fleet, machine_id: UUID, scripts: bool
-) -> None:
-    """From the page of the machine, through the dry run; loading the last page again changes nothing more."""
-    page = visit(f"machines/{machine_id}", java_script_enabled=scripts, viewport={"width": 360, "height": 800})
-    page.get_by_role("link", name="Pause here…").click()
-    page.get_by_role("button", name="Show what it would do").click()
-    assert page.get_by_role("heading", name="What it would do").count() == 0  # the reason is required
-    page.get_by_label("Reason").fill(HOSTILE)
-    page.keyboard.press("Enter")
-    page.get_by_role("heading", name="What it would do").wait_for()
-    assert len(pauses.pauses_in_force(fleet.connection)) == 1
-    if scripts:
-        assert_accessible(page, 360)
-    page.get_by_role("button", name="Pause", exact=True).click()
-    page.get_by_role("heading", name="Done by ana").wait_for()
-    page.reload()
-    if scripts:
-        assert_accessible(page, 360)
-    page.get_by_role("link", name="Back").click()
-    page.get_by_role("heading", name="Next commands").wait_for()
-    _, made = pauses.pauses_in_force(fleet.connection)
-    assert (made["owner"], made["reason"]) == ("ana", HOSTILE)
+def test_commands_are_read_without_scripts(visit: Callable[..., Page], machine_id: UUID) -> None:
+    """A button that does nothing is not offered."""
+    page = visit(f"machines/{machine_id}", java_script_enabled=False)
+    assert page.get_by_text(f"shepherdctl logs {machine_id}").is_visible()
+    assert page.locator(".copy").first.is_hidden()
 
 
 def test_a_page_updates_itself_and_keeps_what_its_reader_does(
@@ -202,9 +194,9 @@ def test_the_keyboard_is_enough(visit: Callable[..., Page]) -> None:
 def test_hostile_names_run_nothing(visit: Callable[..., Page], access: Access, machine_id: UUID) -> None:
     """The browser shows them as they are, and the title of the page is ours."""
     page = visit("")
-    for path in ("", "machines", f"machines/{machine_id}", "work", "differences"):
+    for path in ("", "machines", f"machines/{machine_id}", "work"):
         page.goto(access.address + path)
-        assert (HOSTILE in page.inner_text("main")) is (path != "differences"), path
+        assert HOSTILE in page.inner_text("main"), path
         assert page.locator("main script, main img").count() == 0, path
         assert page.title() != "taken", path
 

@@ -1,9 +1,11 @@
 """The web console of a database, as a server of this process, and those who ask it."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
+from html import unescape
+from typing import Any
 from uuid import UUID
 
 import requests
@@ -14,6 +16,7 @@ from shepherdctl.console.guard import Access
 from shepherdctl.console.server import background
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.warm import server_processes
+from tests.support.command_line import COMMAND
 
 _SECONDS = 30
 
@@ -41,18 +44,6 @@ class Visitor:
         return self.session.post(
             self.access.address + path.lstrip("/"), data=form, timeout=_SECONDS, allow_redirects=False
         )
-
-    def plan(self, kind: str, **form: str) -> requests.Response:
-        """Return the page that shows what a change would do, or why there is none."""
-        return self._follow(self.post("/change", kind=kind, form_token=self.access.form_token, **form))
-
-    def confirm(self, planned: requests.Response, typed: str = "") -> requests.Response:
-        """Return the page that says what a planned change did."""
-        path = urlsplit(planned.url).path
-        return self._follow(self.post(path, typed=typed, form_token=self.access.form_token))
-
-    def _follow(self, response: requests.Response) -> requests.Response:
-        return self.get(response.headers["Location"]) if response.status_code == 303 else response
 
     def read(self, path: str) -> str:
         """Return the page at *path*, when all is well."""
@@ -91,8 +82,31 @@ def said(page: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", page).replace("&#8239;", "").split())
 
 
+def commands(page: str) -> list[str]:
+    """Return the commands that a page shows."""
+    return [unescape(each) for each in re.findall(r'<code class="command">(.*?)</code>', page, re.DOTALL)]
+
+
+def words(line: str) -> list[str]:
+    """Return the words after ``shepherdctl`` that a shell reads in *line*: one command, and nothing but names."""
+    script = f"shepherdctl() {{ printf '%s\\0' \"$@\"; }}\n{line}"
+    shell = subprocess.run(["/bin/sh", "-uc", script], env={"PATH": ""}, capture_output=True, check=True, text=True)
+    assert shell.stderr == ""
+    return shell.stdout.split("\0")[:-1]
+
+
+def parsed(line: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of the command in *line*, and its options as the real command line reads them."""
+    command, arguments = COMMAND, words(line)
+    names = []
+    while hasattr(command, "commands"):
+        names.append(arguments.pop(0))
+        command = command.commands[names[-1]]
+    return " ".join(names), command.make_context(names[-1], arguments).params
+
+
 @contextmanager
-def serving(settings: BmdbSettings, operator: str | None = None) -> Iterator[Access]:
-    """Return the access to a console in this process, in which *operator* may change something; None: nobody."""
-    with server_processes(), background(settings, operator) as access:
+def serving(settings: BmdbSettings) -> Iterator[Access]:
+    """Return the access to a console in this process."""
+    with server_processes(), background(settings) as access:
         yield access

@@ -11,6 +11,7 @@ from shepherd_core.domain.health import where
 from shepherd_core.domain.states import State
 
 from shepherdctl.console.pages import charts
+from shepherdctl.console.pages.commands import OF_FLEET
 from shepherdctl.options import SYSTEM_OWNERS
 from shepherdctl.output.formats import did, scope_in_words, span
 from shepherdctl.output.printing import counted
@@ -72,6 +73,7 @@ def fleet(connection: Connection) -> dict[str, Any]:
         "heartbeats": _heartbeats(counts),
         "loops": _loops(ticks),
         "day": _day(totals),
+        "commands": OF_FLEET,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,8 @@ from shepherd_core.bmdb.agents.hardware import hardware_report
 from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.recovery.explain import Block
 from shepherd_core.bmdb.work.history import read_history
-from shepherd_core.domain.states import State
 
-from shepherdctl.console.pages import charts
+from shepherdctl.console.pages import charts, commands
 from shepherdctl.descriptions import hardware, installations
 from shepherdctl.descriptions.cures import cures
 from shepherdctl.descriptions.history import fold
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shepherd_core.bmdb.connection import Connection
-
-    from shepherdctl.descriptions.state import Observer
 
 EVENTS = 500
 DAYS = {"1": 1, "7": 7, "30": 30}
@@ -74,7 +70,7 @@ def machine(connection: Connection, name: str, days: str | None) -> dict[str, An
         ],
         "cut": len(history) == EVENTS,
         "cures": cures(each["failed_cause"] for each in history),
-        "commands": _commands(found, observer),
+        "commands": commands.of_machine(found, observer),
     }
 
 
@@ -84,51 +80,3 @@ def _since(found: Mapping[str, Any], history: Sequence[Mapping[str, Any]], days:
         return now - timedelta(days=DAYS[days])
     first: datetime = history[0]["timestamp"] if history else found["machine_created_at"]
     return min(first, now - timedelta(hours=1))
-
-
-def _commands(found: Mapping[str, Any], observer: Observer) -> list[tuple[str, str, dict[str, str] | None]]:
-    """Return the commands that an operator would type next, with what they do, and how the console names the change."""
-    name, state = str(found["machine_id"]), found["state"]
-    reason = '--reason "…"'
-    commands: list[tuple[str, str, dict[str, str] | None]] = []
-
-    def change(kind: str) -> dict[str, str]:
-        return {"kind": kind, "machine": name}
-
-    if state == State.QUARANTINED:
-        text = "after the repair: start an agent again"
-        commands.append((f"shepherdctl machine unquarantine {name} {reason}", text, change("unquarantine")))
-    if found["backing_off"] or any(backoff["until"] > observer.now for backoff in found["backoffs"]):
-        text = "end its backoffs, so that the loops try again now"
-        commands.append((f"shepherdctl machine retry {name} {reason}", text, change("retry")))
-    commands += [
-        (
-            f"shepherdctl resume {pause['pause_id']}",
-            f"end the pause of {pause['owner']}: {pause['reason']}",
-            {"kind": "resume", "pause": str(pause["pause_id"])},
-        )
-        for pause in observer.pauses_of(found)
-    ]
-    causes = " ".join(str(backoff["cause"]) for backoff in found["backoffs"])
-    if "SshHostKeyChanged" in causes:
-        commands.append(
-            (
-                f"shepherdctl machine forget-host-key {name} {reason}",
-                "if its host key changed on purpose: trust the next one",
-                None,
-            )
-        )
-    commands.append((f"shepherdctl logs {name}", "what the functions logged about it in the last hour", None))
-    if state in (State.FORGOTTEN, State.RELEASED):
-        return commands
-    if found["provider"] is not None:
-        commands += [
-            (f"shepherdctl pause --machine {name} {reason}", "keep the loops away from it", change("pause")),
-            (f"shepherdctl machine reboot {name} {reason} --dry-run", "reboot it, if the provider can", None),
-            (
-                f"shepherdctl machine release {shlex.quote(found['provider_id'])} {reason} --dry-run",
-                "give it back to the provider",
-                change("release"),
-            ),
-        ]
-    return commands

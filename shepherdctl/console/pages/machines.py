@@ -17,6 +17,7 @@ from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.states import State
 
+from shepherdctl.console.pages import commands
 from shepherdctl.console.pages.fleet import STATES
 from shepherdctl.descriptions.state import Observer, with_pauses
 from shepherdctl.options import PROVIDERS
@@ -83,7 +84,7 @@ class Query:
         """
         given: dict[str, list[str]] = {}
         for name, value in parameters:
-            if value:
+            if value.strip():
                 given.setdefault(name, []).append(_short(name, value))
         if unknown := sorted(given.keys() - {*FILTERS, "sort", "after"}):
             message = f"there is no filter {unknown[0]!r}; the filters are {', '.join(FILTERS)}"
@@ -158,6 +159,7 @@ def page(connection: Connection, query: Query) -> dict[str, Any]:
         "next": None if after is None else query.address(after),
         "cut": len(found) < PAGE and after is not None,
         "first": query.address(),
+        "commands": commands.of_search(query.search, query.filters, _NEWEST_FIRST if query.newest_first else None),
         "states": STATES,
         "providers": PROVIDERS,
     }

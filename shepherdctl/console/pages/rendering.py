@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from shepherdctl.output.formats import iso, relative, span
 from shepherdctl.output.printing import counted, visible
@@ -58,6 +57,5 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_printed,
     )
-    made.filters.update(ago=_ago, counted=counted, figure=_figure, iso=iso, span=span, words=_words, escape=escape)
-    made.tests.update(moment=lambda value: isinstance(value, datetime), uuid=lambda value: isinstance(value, UUID))
+    made.filters.update(ago=_ago, counted=counted, figure=_figure, span=span, words=_words)
     return made

@@ -5,12 +5,22 @@
   const every = 1000 * Number(document.body.dataset.every);
   const status = document.getElementById("updates");
   const button = document.getElementById("pause");
-  for (const form of document.querySelectorAll("form[data-slow]")) {
-    form.addEventListener("submit", () => {
-      form.querySelector("button").disabled = true;
-      form.querySelector("[role=status]").textContent = form.dataset.slow;
-    });
-  }
+
+  document.addEventListener("click", async ({ target }) => {
+    if (!target.matches(".copy")) return;
+    const command = target.parentElement.querySelector("code");
+    try {
+      await navigator.clipboard.writeText(command.textContent);
+      target.textContent = "Copied";
+    } catch {
+      document.getSelection().selectAllChildren(command);
+      target.textContent = "Press Ctrl-C";
+    }
+    setTimeout(() => {
+      target.textContent = "Copy";
+    }, 2000);
+  });
+
   const live = [...document.querySelectorAll("[data-live]")];
   if (!live.length) return;
   let paused = sessionStorage.getItem("paused") === "yes";
@@ -30,7 +40,7 @@
     return selection && !selection.isCollapsed && part.contains(selection.anchorNode);
   };
 
-  const focusable = (part) => [...part.querySelectorAll("a, summary, [tabindex]")];
+  const focusable = (part) => [...part.querySelectorAll("a, button, summary, [tabindex]")];
 
   const replace = (page) => {
     for (const part of live) {

@@ -11,15 +11,9 @@ from tests.support.console import Visitor, serving
 
 
 @pytest.fixture(scope="module")
-def operator() -> str | None:
-    """Return who may change something there; None: nobody."""
-    return None
-
-
-@pytest.fixture(scope="module")
-def console(shared_database: BmdbSettings, operator: str | None) -> Iterator[Access]:
+def console(shared_database: BmdbSettings) -> Iterator[Access]:
     """Return the access to a console that all tests of a file visit: a new one takes longer than most of them."""
-    with serving(shared_database, operator) as access:
+    with serving(shared_database) as access:
         yield access
 
 

@@ -84,7 +84,7 @@ def test_every_response_forbids_scripts_of_others(access: Access, path: str, ent
     assert policy["script-src"] == policy["style-src"] == policy["form-action"] == "'self'"
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Cache-Control"] == "no-store"
-    assert headers["Referrer-Policy"] == "same-origin"
+    assert headers["Referrer-Policy"] == "no-referrer"
 
 
 @pytest.mark.parametrize("path", ["/", "/machines", "/work"])

@@ -2,9 +2,7 @@
 
 import csv
 import io
-import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -264,7 +262,6 @@ def test_the_machine_page_says_why_as_the_command_does(visitor: Visitor, fleet: 
         assert verdict["reason"] in text
     assert "Recoverer Failed ProviderUnavailable: it rains" in text
     assert f"ProviderUnavailable: {CURES['ProviderUnavailable']}" in text
-    assert f"shepherdctl pause --machine {machine_id}" in text
 
 
 def test_each_machine_page_works(visitor: Visitor, mixed: dict[State, UUID]) -> None:
@@ -297,32 +294,6 @@ def test_the_work_page_shows_what_is_under_way(visitor: Visitor, fleet: Fleet, m
     ):
         assert expected in text
     assert "provider static bob" in text
-
-
-def test_differences_are_those_of_reconcile(
-    visitor: Visitor, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The provider is asked only when the form is sent, from a page of this console."""
-    listed = tmp_path / "machines.json"
-    listed.write_text('[{"ID": "machine-1", "Addr": "192.0.2.1"}]')
-    monkeypatch.setenv("SHEPHERD_PROVIDER", "static")
-    monkeypatch.setenv("SHEPHERD_STATIC_LIST", str(listed))
-    for name, value in CommandLine(fleet.settings).environment.items():
-        monkeypatch.setenv(name, value)
-    fleet.provided_machine()
-    gone = fleet.provided_machine()
-    fleet.pass_time(2 * HOUR)
-    page = visitor.read("/differences")
-    assert "There is no drift" not in page
-    token = page.partition('name="form_token" value="')[2].partition('"')[0]
-    assert visitor.post("/differences").status_code == 403
-    assert visitor.post("/differences", form_token="0" * 64).status_code == 403
-    assert visitor.post("/differences", form_token=token, padding="x" * 10_000).status_code == 403
-    response = visitor.post("/differences", form_token=token)
-    (row,) = json.loads(CommandLine(fleet.settings)("reconcile", "-o", "json").stdout)["drift"]
-    assert response.status_code == 200
-    assert f"{row['class']} machine-2 {str(gone)[:8]} {row['description']}" in said(response.text)
-    assert row["operator_action"] in said(response.text)
 
 
 def test_hostile_text_is_shown_and_never_markup(visitor: Visitor, fleet: Fleet) -> None:

@@ -349,7 +349,7 @@ def given(option: str, value: str) -> list[str]:
         (["--provider", PROVIDER, "--reason", "x", "--machines", "5"], 2, "--for"),
         (["--provider", PROVIDER, "--reason", "x", "--for", "2h"], 2, "--machines"),
         (["--reason", "x", "--for", "2h", "--machines", "5"], 2, "--provider"),
-        (given("--reason", " "), 2, "the reason is blank"),
+        (given("--reason", " "), 2, "' ' is not a reason"),
         (given("--for", "8d"), 2, "it must be at most 7d"),
         (given("--for", "soon"), 2, "is not a duration"),
         (given("--machines", "0"), 2, "greater than or equal to 1"),

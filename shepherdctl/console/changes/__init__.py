@@ -1,1 +1,0 @@
-"""Changes in the console: their kinds, plans, dry runs and pages."""

