@@ -48,7 +48,7 @@ def carry_out_confirmed(
         return expected
     for outcome in expected:
         note(f"{outcome.provider_id or outcome.machine_id}: {outcome.text}")
-    name = actions.confirmation(expected)
-    if name is not None and not yes:
-        confirm(name)
+    ready = [outcome for outcome in expected if outcome.result is ActionResult.READY]
+    if ready and not yes:
+        confirm(str(ready[0].provider_id) if len(ready) == 1 else f"{len(ready)} machines")
     return actions.carry_out(repair, action, expected)

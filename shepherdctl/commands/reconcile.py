@@ -1,20 +1,31 @@
 """The command that shows the drift between provider, BMDB and heartbeats."""
 
-import typer
+from contextlib import closing
 
-from shepherdctl.descriptions.drift import find_drift
+import typer
+from shepherd_core.rules.drift import Comparison, Drift, DriftKind
+from shepherd_core.wiring import operators
+
+from shepherdctl import actions
+from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 
 DRIFT_FOUND = 3
 """The exit status if there is drift."""
+_ADOPT = {
+    DriftKind.ADOPTABLE: "machine adopt {}",
+    DriftKind.FOREIGN: "find out who owns it; machine adopt --class foreign {}",
+    DriftKind.DUPLICATED: "find out which is the copy; machine adopt --class duplicated {}, then machine release",
+    DriftKind.DISPUTED: "machine adopt --class disputed {}, then machine release",
+}
 
 
 def reconcile(*, output: Output = Form.TABLE) -> None:
     """
     Show the drift between provider, BMDB and heartbeats, with the operator action that repairs it.
 
-    Reads the provider's listing and the BMDB with the settings of the Provisioner,
-    and changes nothing.
+    Reads the provider's listing and the BMDB, with the settings of the
+    Provisioner, and changes nothing.
 
     Exit status: 0 no drift, 3 drift, 1 failure, 2 wrong usage.
 
@@ -22,7 +33,19 @@ def reconcile(*, output: Output = Form.TABLE) -> None:
       shepherdctl reconcile
       shepherdctl reconcile -o json | jq '.drift[].class'
     """
-    provider, rows = find_drift()
+    with explain_schema_mismatch(), closing((sides := operators.drift_repair()).connection):
+        comparison = actions.compare(sides)
+    provider = sides.provider.name
+    rows = [
+        {
+            "class": drift.kind,
+            "provider_id": drift.provider_id,
+            "machine_id": drift.machine_id,
+            "description": drift.text,
+            "operator_action": _operator_action(drift, comparison),
+        }
+        for drift in comparison.drift.values()
+    ]
     if output is Form.JSON:
         document({"provider": provider, "drift": rows})
     else:
@@ -36,16 +59,19 @@ def reconcile(*, output: Output = Form.TABLE) -> None:
                 Column("OPERATOR ACTION", prose=True),
             ],
             [
-                (
-                    row["class"],
-                    row["provider_id"],
-                    name,
-                    row["description"],
-                    row["operator_action"],
-                )
+                (row["class"], row["provider_id"], name, row["description"], row["operator_action"])
                 for name, row in zip(names, rows, strict=True)
             ],
         )
         note(f"{provider}: {counted(len(rows), 'machine')} with drift")
     if rows:
         raise typer.Exit(DRIFT_FOUND)
+
+
+def _operator_action(drift: Drift, comparison: Comparison) -> str:
+    """Return the command that repairs *drift*, or what to find out first."""
+    if drift.machine_id is None or drift.kind is DriftKind.ADOPTABLE:
+        return _ADOPT[drift.kind].format(drift.provider_id)
+    if drift.kind is DriftKind.DISPUTED:
+        return "find out why the provider does not list it"
+    return f"machine {'release' if comparison.has(drift.provider_id) else 'forget'} {drift.machine_id}"

@@ -97,12 +97,13 @@ def words(line: str) -> list[str]:
 
 def parsed(line: str) -> tuple[str, dict[str, Any]]:
     """Return the name of the command in *line*, and its options as the real command line reads them."""
-    command, arguments = COMMAND, words(line)
-    names = []
+    command, arguments, names = COMMAND, words(line), []
+    context = COMMAND.make_context("shepherdctl", [*arguments])
     while hasattr(command, "commands"):
         names.append(arguments.pop(0))
         command = command.commands[names[-1]]
-    return " ".join(names), command.make_context(names[-1], arguments).params
+        context = command.make_context(names[-1], [*arguments], parent=context)
+    return " ".join(names), context.params
 
 
 @contextmanager

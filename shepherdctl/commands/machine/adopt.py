@@ -9,12 +9,13 @@ from shepherd_core.operator.adopt_forget import Adopt
 from shepherd_core.rules.drift import DriftKind
 from shepherd_core.wiring import operators
 
-from shepherdctl import actions
 from shepherdctl.confirm import Yes, carry_out_confirmed, require_terminal
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.options import DryRun, current_user
 from shepherdctl.output.outcomes import print_outcomes
 from shepherdctl.output.printing import Form, Output, one_of
+
+_ADOPTABLE = (DriftKind.ADOPTABLE, DriftKind.FOREIGN, DriftKind.DUPLICATED, DriftKind.DISPUTED)
 
 
 def adopt(
@@ -29,9 +30,9 @@ def adopt(
         str,
         typer.Option(
             "--class",
-            parser=one_of(*actions.ADOPTABLE),
+            parser=one_of(*_ADOPTABLE),
             metavar="CLASS",
-            help=f"One of {', '.join(actions.ADOPTABLE)}.",
+            help=f"One of {', '.join(_ADOPTABLE)}.",
         ),
     ] = DriftKind.ADOPTABLE,
     dry_run: DryRun = False,

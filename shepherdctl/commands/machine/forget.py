@@ -29,7 +29,8 @@ def forget(
     Remove from the BMDB the machines that the provider no longer has.
 
     Always asks for confirmation. A machine is refused if its agent reported in
-    the last two hours, or if a loop works on it. Its history and a tombstone stay.
+    the last two hours, or if a loop works on it. Its history and a tombstone
+    stay.
 
     Examples:
       shepherdctl machine forget 3f2a --reason "disk failure, RMA 4711" --dry-run

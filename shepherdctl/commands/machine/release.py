@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
+from shepherd_core.domain.errors.provider import NotSupported
+from shepherd_core.domain.provider import Capability
+from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.rules.drift import FRESH_SECONDS
 from shepherd_core.wiring import operators
 
-from shepherdctl import actions
 from shepherdctl.confirm import Yes, carry_out_confirmed, require_terminal
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.options import DespiteHeartbeat, DryRun, MachinesArgument, ReasonOption, current_user
@@ -48,6 +50,10 @@ def release(
     selection = selection.to_confirm(machines, yes=yes or dry_run)
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS, despite_heartbeat)
     with explain_schema_mismatch(), closing((repair := operators.drift_repair()).connection):
-        action = actions.release(repair, selection.ids(repair.connection), order, cancel=cancel)
+        machine_ids = selection.ids(repair.connection)
+        if not (cancel or Capability.RELEASE in repair.provider.capabilities):
+            message = f"the provider {repair.provider.name} cannot release machines: use the provider's own tools"
+            raise NotSupported(message)
+        action = CancelRelease(machine_ids, order) if cancel else Release(machine_ids, order)
         outcomes = carry_out_confirmed(repair, action, dry_run=dry_run, yes=yes)
     print_outcomes(outcomes, output, dry_run=dry_run)

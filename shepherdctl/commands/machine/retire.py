@@ -44,10 +44,10 @@ def retire(
 
     Pauses them, then gives them back to the provider as release does. Where the
     provider cannot take them back, the command says what to do there, and forgets
-    a machine when it is not listed any more and its agent has not reported for two
-    hours. Run it again until all are done, also after an interruption;
-    each run says what is next. Until a machine is released, shepherdctl resume
-    brings it back.
+    a machine when it is not listed any more and its agent has not reported for
+    two hours. Run it again until all are done, also after an interruption; each
+    run says what is next. Until a machine is released, shepherdctl resume brings
+    it back.
 
     Exit status: 0 all are retired, 3 not yet, 1 refused or failed.
 

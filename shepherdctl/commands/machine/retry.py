@@ -1,8 +1,9 @@
 """The command that ends the backoffs of machines."""
 
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
 
-from shepherdctl import actions
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
 from shepherdctl.options import DryRun, LoopOption, MachinesArgument, OwnerOption, ReasonOption, current_user
@@ -45,9 +46,13 @@ def retry(
         rows = [
             {
                 "machine_id": machine["machine_id"],
-                "ended": actions.retry(
-                    connection, machine["machine_id"], process=process, owner=owner, reason=reason, dry_run=dry_run
-                ),
+                "ended": [
+                    {name: backoff[name] for name in ("process", "until", "cause")}
+                    for backoff in lookup.show_machine(connection, machine["machine_id"])["backoffs"]
+                    if (backoff["until"] > now or backoff["deaths"]) and process in (None, backoff["process"])
+                ]
+                if dry_run
+                else remediation.retry(connection, machine["machine_id"], reason=f"{owner}: {reason}", process=process),
             }
             for machine in found
         ]

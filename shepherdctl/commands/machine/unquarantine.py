@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.states import State
 
-from shepherdctl import actions
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
 from shepherdctl.options import DryRun, MachinesArgument, OwnerOption, ReasonOption, current_user
@@ -50,11 +51,15 @@ def unquarantine(
         if not (yes or dry_run):
             selection.confirm(connection, found)
         for machine_id in (machine["machine_id"] for machine in found):
-            try:
-                done = actions.unquarantine(connection, machine_id, owner=owner, reason=reason, dry_run=dry_run)
+            if dry_run:
+                shown = lookup.show_machine(connection, machine_id)
+                done = {"quarantined_at": shown["quarantined_at"], "cause": shown["quarantine_cause"]}
+            else:
+                done = remediation.unquarantine(connection, machine_id, reason=f"{owner}: {reason}")
+            if done.get("quarantined_at"):
                 ended.append({"machine_id": machine_id, **done})
-            except actions.NothingToDo as error:
-                others.append(str(error))
+            else:
+                others.append(f"machine {machine_id} is not in quarantine: nothing was changed")
     if ended and output is Form.JSON:
         document({"dry_run": dry_run, "machines": ended})
     elif ended:

@@ -35,7 +35,9 @@ HOSTILE = (
 def shown(address: str) -> list[str]:
     """Return the commands on the page with this address."""
     query = Query.parse(parse_qsl(address))
-    return [line for line, _ in commands.of_search(query.search, query.filters, "created" if query.newest_first else None)]
+    return [
+        line for line, _ in commands.of_search(query.search, query.filters, "created" if query.newest_first else None)
+    ]
 
 
 def named(address: str) -> list[str]:
