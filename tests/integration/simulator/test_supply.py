@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from typing import get_args
 from uuid import uuid4
 
 import pytest
@@ -81,10 +80,3 @@ def test_a_machine_that_hangs_that_was_there_before_is_brought_back(
         assert {machine for machine, _ in told} == {chosen}
         assert machine_source.calls > 0
         assert machine_source.errors == []
-
-
-def test_every_provider_that_can_be_simulated_has_a_machine_source() -> None:
-    """The command line offers them by name, and the demo would end with a traceback."""
-    names = get_args(SimulatedProvider)
-    assert "equinix" in names
-    assert all(issubclass(source_of(name), MachineSource) for name in names)

@@ -1,0 +1,52 @@
+"""The faults file of `shepherdctl simulate`: what it can say, and how its mistakes are reported."""
+
+from pathlib import Path
+
+import pytest
+from shepherd_core.domain.errors import ConfigError
+
+from simulator.environment import faults
+
+
+def test_a_faults_file_holds_rules_for_calls_and_faults_of_machines() -> None:
+    """Both sections are optional, and every kind of rule can be written down."""
+    loaded = faults.parse(
+        """{"api": [
+            {"do": "answer", "method": "GET", "nth": 2, "times": 0, "status": 429, "retry_after": 1, "body": null},
+            {"do": "delay", "seconds": 0.5, "when": "after"}, {"do": "drop", "path": "/devices/{id}"}, {"do": "cut"},
+            {"do": "empty_page"}, {"do": "repeat_page"}, {"do": "shrink", "count": 2},
+            {"do": "set", "at": "**.state", "value": 7}, {"do": "create_late", "seconds": 3}],
+           "machines": [{"at_seconds": 20, "machine": 3, "fault": "stop_agents"}]}"""
+    )
+    assert loaded.api[:3] == (
+        faults.FakeAnswer(method="GET", nth=2, times=0, status=429, retry_after=1),
+        faults.Delay(seconds=0.5, when="after"),
+        faults.Drop(path="/devices/{id}"),
+    )
+    assert len(loaded.api) == 9
+    assert loaded.machines == (faults.MachineFault(at_seconds=20, machine=3, fault="stop_agents"),)
+    assert faults.parse("{}") == faults.Faults()
+
+
+def test_every_mistake_in_a_faults_file_is_named_with_rule_and_field() -> None:
+    """Its author can repair all of them at once."""
+    text = """{"api": [{"do": "explode"}, {"do": "delay", "second": 1}, {"do": "answer", "status": "500", "nth": 0},
+                       {"do": "drop", "path": "devices"}, {"do": "cut", "method": "get"}],
+               "machines": [{"at_seconds": -1, "machine": 0, "fault": "melt"}], "more": 1}"""
+    with pytest.raises(ConfigError) as caught:
+        faults.parse(text, "f.json")
+    places = [fault.split(":")[0].split(" is ")[0] for fault in caught.value.faults]
+    assert places == [
+        *("f.json api[0]", "f.json api[1].seconds", "f.json api[1].second", "f.json api[2].nth"),
+        *("f.json api[2].status", "f.json api[3].path", "f.json api[4].method"),
+        *("f.json machines[0].at_seconds", "f.json machines[0].fault", "f.json more"),
+    ]
+
+
+def test_a_faults_file_that_is_missing_or_no_json_is_refused(tmp_path: Path) -> None:
+    """The error is the simulator's own, and not one of a library."""
+    for text in ("", "{", "[]", '{"api": {}}'):
+        with pytest.raises(ConfigError):
+            faults.parse(text)
+    with pytest.raises(ConfigError, match=r"missing\.json cannot be read"):
+        faults.load(tmp_path / "missing.json")
