@@ -94,7 +94,8 @@ def measure(*, quick: bool) -> Result:
 
 def _run(machines: int, speed: float) -> Run:
     ticks: list[Invocation] = []
-    with Environment(EnvironmentSettings(machines=machines, speed=speed, twice=0), ticks.append) as environment:
+    settings = EnvironmentSettings(machines=machines, provider="equinix", speed=speed, twice=0)
+    with Environment(settings, ticks.append) as environment:
         admin = administrator(environment.bmdb_settings)
         end = time.monotonic() + LIMIT_SECONDS
         running = 0

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 _OUTAGE_MINUTES = 15
 _NEXT = """
 Try next:
-  make demo PROVIDER=redfish                       servers of your own, with BMCs
+  make demo PROVIDER=latitude                      machines that a provider creates, by the hour
   .venv/bin/shepherdctl simulate --machines 100    a larger fleet: see docs/simulator.md
   docs/deployment.md                               how to deploy it
 """
 
 
 def demo(
-    machines: Annotated[int, typer.Option(min=3, max=50, help="Machines to create.")] = 10,
-    provider: SimulatedProviderOption = "equinix",
+    machines: Annotated[int, typer.Option(min=3, max=50, help="Machines of the fleet.")] = 10,
+    provider: SimulatedProviderOption = "redfish",
     speed: SpeedOption = 60,
     seed: SeedOption = 0,
     console: Annotated[
@@ -47,12 +47,12 @@ def demo(
     """
     Watch a fleet come up, two machines break and recover, and an outage that reboots none.
 
-    First the machines are created and their agents started. Then two of them
+    First the machines are added and their agents started. Then two of them
     break, and the Recoverer brings them back. Then the agent API has an outage:
     recovery is suspended, and no machine is rebooted.
 
-    The real functions run against a simulated provider, simulated machines with
-    real SSH, and a real PostgreSQL, all on this computer. Takes about a minute.
+    The real functions run against emulated BMCs, simulated machines with real
+    SSH, and a real PostgreSQL, all on this computer. Takes about a minute.
     Exit status 1: something went wrong; the last lines say what.
     """
     from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
@@ -116,7 +116,7 @@ def _scenes(environment: Environment, view: LiveView, shown: list[str]) -> list[
     if not watch(environment, view, all_running, limit):
         return [f"not all machines ran their agents after {limit:.0f} s"]
     view.say(environment, f"all {machines} machines are running")
-    shown.append(f"{machines} machines were created, and their agents started, in {environment.minutes:.0f} min")
+    shown.append(f"{machines} machines were added, and their agents started, in {environment.minutes:.0f} min")
 
     started = {name: environment.pool.runs(name) for name in environment.pool.names()}
     view.say(environment, "two machines break:")

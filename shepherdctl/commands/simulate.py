@@ -27,7 +27,7 @@ _RELAYED_SECONDS = 240
 
 def simulate(
     machines: Annotated[int, typer.Option(min=1, max=100_000, help="Machines at the provider.")] = 20,
-    provider: SimulatedProviderOption = "equinix",
+    provider: SimulatedProviderOption = "redfish",
     minutes: Annotated[float, typer.Option(min=1, help="Minutes of fleet time to simulate.")] = 60,
     relays: Annotated[
         int, typer.Option(min=0, max=26, help="Number of relays; each serves all machines of one location.")

@@ -50,7 +50,7 @@ class EnvironmentSettings:
 
     machines: int = 10
     """The capacity; all of it becomes machines."""
-    provider: SimulatedProvider = "equinix"
+    provider: SimulatedProvider = "redfish"
     speed: float = 60
     """How many times faster than real time fleet time runs."""
     heartbeat_seconds: float = 60

@@ -162,12 +162,11 @@ def _until(condition: Callable[[], bool], wanted: str) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> bool:
-    # Containers reach this computer at one address only, so there is room for one machine.
-    settings = (
-        EnvironmentSettings(machines=_MACHINES, speed=_SPEED, scheduled=False, migrated=False)
-        if arguments.sam is None
-        else EnvironmentSettings(machines=1, speed=_SPEED, scheduled=False, migrated=False, remote=sam_local.gateway())
-    )
+    settings = EnvironmentSettings(machines=_MACHINES, speed=_SPEED, scheduled=False, migrated=False)
+    if arguments.sam is not None:
+        # Containers reach this computer at one address only, and none of its files: one machine, of a provider
+        # that is asked for its list.
+        settings = replace(settings, machines=1, provider="latitude", remote=sam_local.gateway())
     with ExitStack() as stack:
         environment = stack.enter_context(Environment(settings))
         service: Service

@@ -61,7 +61,7 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
         assert started == [0, MACHINES, 1, 1]
         assert history(environment, "ShepherdAgentStart") == [["Started", "Finished"]] * MACHINES
         # One goes on reporting, or the Recoverer would suspect the endpoint.
-        recovered = ["Started", "Attempted", "Finished"]
+        recovered = ["Started", "Looked", "Attempted", "Finished"]
         assert sorted(history(environment, "ShepherdRecovery")) == [[], *[recovered] * (MACHINES - 1)]
         requests = lines_by_request(environment.log.read_text()[before:])
     shown = capsys.readouterr()

@@ -153,7 +153,7 @@ def test_a_fleet_that_is_held_is_operated_from_a_second_shell(start: Callable[..
     def listed() -> list[dict[str, object]]:
         return list(json.loads(subprocess.run(shell, check=True, capture_output=True, text=True).stdout))
 
-    started.when(lambda: [each["provider"] for each in listed()] == ["equinix"] * 2)
+    started.when(lambda: [each["provider"] for each in listed()] == ["redfish"] * 2)
     started.interrupt(signal.SIGINT)
     assert (started.ended(), started.errors) == (130, "interrupted\n")
     assert left(folder) == []

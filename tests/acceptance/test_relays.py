@@ -15,7 +15,7 @@ LONG_SECONDS = 200
 
 def test_machines_report_through_relays_at_an_interval_that_changes() -> None:
     """They are told of both with the answers to heartbeats. A relay that is killed reboots none of its machines."""
-    settings = EnvironmentSettings(machines=MACHINES, relays=2, heartbeat_seconds=240)
+    settings = EnvironmentSettings(machines=MACHINES, provider="equinix", relays=2, heartbeat_seconds=240)
     with Environment(settings) as environment, closing(_database(environment)) as database:
         accepted = environment.endpoint.accepted
         eventually(lambda: accepted["relayed"] >= 3 * MACHINES, "no relay brought heartbeats", LONG_SECONDS)
