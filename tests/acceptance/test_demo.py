@@ -78,8 +78,10 @@ def test_a_demo_in_which_a_machine_was_lost_fails_and_says_so(tmp_path: Path) ->
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps(LIES))
     done = run(
-        ["simulate", "--provider", "latitude", "--machines", "1", "--minutes", "1", "--speed", "120"]
-        + ["--faults", str(faults), "-o", "json"]
+        [
+            *("simulate", "--provider", "latitude", "--machines", "1", "--minutes", "1", "--speed", "120"),
+            *("--faults", str(faults), "-o", "json"),
+        ]
     )
     assert done.returncode == 1, done.stdout + done.stderr
     (problem,) = json.loads(done.stdout)["problems"]

@@ -5,12 +5,65 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable
-from shepherd_core.domain.machine import Availability, Machine, ProviderStatus
-from shepherd_core.providers.equinix.objects import Device, Link, machine, machines
-from shepherd_core.providers.kit.api_object import parse
+from shepherd_core.domain.errors.provider import ListingInvalid
+from shepherd_core.domain.machine import ProviderStatus
+from shepherd_core.providers.equinix.objects import Device, machine, machines
 
 TOKEN = UUID("6f9d9a52-4f5c-4d43-9f5e-3a6f0d0d1d11")
+METRO = {"id": "m", "code": "fr"}
+V4, OTHER_V4, V6 = ({"address": each, "public": True} for each in ("203.0.113.7", "203.0.113.8", "2001:db8::1"))
+PRIVATE = {"address": "10.0.0.1", "public": False}
+LINK = {"href": "/metal/v1/hardware-reservations/r-9"}
+
+STATES = {
+    **dict.fromkeys(("queued", "provisioning", "post_provisioning", "reinstalling"), ProviderStatus.PROVISIONING),
+    "active": ProviderStatus.RUNNING,
+    **dict.fromkeys(("inactive", "powering_on", "powering_off"), ProviderStatus.STOPPED),
+    "failed": ProviderStatus.PROVISIONING_FAILED_PERMANENT,
+    "deleted": ProviderStatus.MISSING,
+    **dict.fromkeys(("deprovisioning", "never heard of"), ProviderStatus.UNKNOWN),
+}
+MEANINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *(({"state": state}, {"status": status, "failed": state == "failed"}) for state, status in STATES.items()),
+    # SSH connects to the first public address, rather of version 4.
+    *(
+        ({"ip_addresses": given}, {"address": expected and ip_address(expected["address"])})
+        for given, expected in (
+            (None, None),
+            ([PRIVATE], None),
+            ([{"href": "/metal/v1/ips/1"}], None),
+            ([{"address": "10.0.0.1"}], None),
+            ([PRIVATE, V4], V4),
+            ([V6, V4], V4),
+            ([V4, OTHER_V4], V4),
+            ([PRIVATE, V6], V6),
+        )
+    ),
+    # An intent whose creation was interrupted is matched to its machine by the tag alone.
+    *(
+        ({"tags": tags}, {"token": token})
+        for tags, token in (
+            (None, None),
+            ([str(TOKEN)], None),
+            (["rack-7", "shepherd-token=not-a-token", f"shepherd-token={TOKEN}"], TOKEN),
+        )
+    ),
+    # Nested objects may come as a mere link.
+    *(
+        (places, {"location": location})
+        for places, location in (
+            ({}, None),
+            ({"metro": METRO, "facility": {"code": "fr2"}}, "fr"),
+            ({"facility": {"code": "fr2", "metro": METRO}}, "fr"),
+            ({"facility": {"code": "fr2", "metro": {"href": "/metal/v1/locations/metros/m"}}}, "fr2"),
+            ({"facility": {"href": "/metal/v1/facilities/f"}}, None),
+        )
+    ),
+    ({"hardware_reservation": {"id": "r-8", **LINK}}, {"reservation_id": "r-8"}),
+    ({"hardware_reservation": LINK}, {"reservation_id": "r-9"}),
+    ({"hardware_reservation": {}}, {"reservation_id": None}),
+    ({}, {"reservation_id": "of the request"}),
+]
 
 
 def device(**fields: Any) -> dict[str, Any]:
@@ -20,173 +73,46 @@ def device(**fields: Any) -> dict[str, Any]:
 
 def reservation(**fields: Any) -> dict[str, Any]:
     """Return a free reservation as the API sends it."""
-    return {"id": "r-1", "provisionable": True, "device": None, **fields}
+    return {"id": "r-9", "provisionable": True, "device": None, **fields}
 
 
-def meant(**fields: Any) -> Machine:
-    """Return what a device with *fields* means."""
-    return machine(Device.model_validate(device(**fields)))
-
-
-@pytest.mark.parametrize(
-    ("state", "status"),
-    [
-        ("queued", ProviderStatus.PROVISIONING),
-        ("provisioning", ProviderStatus.PROVISIONING),
-        ("post_provisioning", ProviderStatus.PROVISIONING),
-        ("reinstalling", ProviderStatus.PROVISIONING),
-        ("active", ProviderStatus.RUNNING),
-        ("inactive", ProviderStatus.STOPPED),
-        ("powering_on", ProviderStatus.STOPPED),
-        ("powering_off", ProviderStatus.STOPPED),
-        ("failed", ProviderStatus.PROVISIONING_FAILED_PERMANENT),
-        ("deleted", ProviderStatus.MISSING),
-        ("deprovisioning", ProviderStatus.UNKNOWN),
-        ("never heard of", ProviderStatus.UNKNOWN),
-    ],
-)
-def test_every_state_has_a_status(state: str, status: ProviderStatus) -> None:
-    """Loops decide by the status; a state that was added later must not stop them. Only *failed* is failed."""
-    found = meant(state=state)
-    assert found.status is status
-    assert found.failed is (state == "failed")
+@pytest.mark.parametrize(("fields", "expected"), MEANINGS)
+def test_a_device_means_a_machine(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Loops decide by this; what was added to the API later, or left out, must not stop them."""
+    found = machine(Device.model_validate(device(**fields)), "of the request")
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
-    ("addresses", "expected"),
+    ("devices", "reservations", "expected"),
     [
-        (None, None),
-        ([], None),
-        ([{"address": "10.0.0.1", "public": False}], None),
-        ([{"address": "10.0.0.1", "public": False}, {"address": "203.0.113.7", "public": True}], "203.0.113.7"),
-        ([{"address": "2001:db8::1", "public": True}, {"address": "203.0.113.7", "public": True}], "203.0.113.7"),
-        ([{"address": "203.0.113.7", "public": True}, {"address": "203.0.113.8", "public": True}], "203.0.113.7"),
-        ([{"address": "10.0.0.1", "public": False}, {"address": "2001:db8::1", "public": True}], "2001:db8::1"),
-        ([{"href": "/metal/v1/ips/1"}], None),
+        *(([{"hostname": name}], [], []) for name in ("Shepherd-2", "my-shepherd-3", "shepherd", "", None)),
+        ([{"hostname": "foreign", "ip_addresses": [{"address": "somewhere"}], "tags": "none"}], [], []),
+        ([{}], [{}], ["d-1", "r-9"]),
+        # The device knows better than the reservation, which is minutes out of date.
+        ([{"hardware_reservation": LINK}], [{}], ["d-1"]),
+        ([{"hostname": "foreign", "hardware_reservation": LINK}], [{}], []),
+        *(([], [{"device": used}], []) for used in ({"id": "d-8"}, {"href": "/metal/v1/devices/d-9"}, {})),
+        ([], [{"provisionable": False}], []),
     ],
 )
-def test_the_address_is_the_first_public_one_and_rather_of_version_4(
-    addresses: list[dict[str, Any]] | None, expected: str | None
+def test_a_listing_holds_our_devices_and_free_reservations(
+    devices: list[dict[str, Any]], reservations: list[dict[str, Any]], expected: list[str]
 ) -> None:
-    """SSH connects there; a private address would reach another machine or none."""
-    assert meant(ip_addresses=addresses).address == (None if expected is None else ip_address(expected))
+    """Everything else in the project belongs to somebody who did not ask for us, or cannot be used."""
+    found = machines("shepherd-", [device(**each) for each in devices], [reservation(**each) for each in reservations])
+    ids = [each.reservation_id if each.provider_id == "invalid" else each.provider_id for each in found]
+    assert ids == expected
 
 
-@pytest.mark.parametrize(
-    ("tags", "token"),
-    [
-        (None, None),
-        (["rack-7"], None),
-        (["rack-7", f"shepherd-token={TOKEN}"], TOKEN),
-        (["shepherd-token=not-a-token", f"shepherd-token={TOKEN}"], TOKEN),
-        ([str(TOKEN)], None),
-    ],
-)
-def test_the_token_is_read_from_its_tag(tags: list[str] | None, token: UUID | None) -> None:
-    """An intent whose creation was interrupted is matched to its machine by this alone."""
-    assert meant(tags=tags).token == token
-
-
-METRO = {"id": "m", "code": "fr"}
-
-
-@pytest.mark.parametrize(
-    ("places", "location"),
-    [
-        ({}, None),
-        ({"metro": METRO, "facility": {"code": "fr2", "metro": METRO}}, "fr"),
-        ({"facility": {"code": "fr2", "metro": METRO}}, "fr"),
-        ({"facility": {"code": "fr2", "metro": {"href": "/metal/v1/locations/metros/m"}}}, "fr2"),
-        ({"metro": None, "facility": {"code": "fr2"}}, "fr2"),
-        ({"facility": {"href": "/metal/v1/facilities/f"}}, None),
-    ],
-)
-def test_the_location_is_the_metro_or_else_the_facility(places: dict[str, Any], location: str | None) -> None:
-    """Nested objects may come as a mere link; a machine without a known place is still a machine."""
-    assert meant(**places).location == location
-
-
-def test_capacity_has_the_location_that_its_machine_will_have() -> None:
-    """Otherwise a machine would seem to move when it is created."""
-    facility = {"code": "fr2", "metro": METRO}
-    (capacity,) = machines("shepherd-", [], [reservation(facility=facility)])
-    assert capacity.location == meant(facility=facility, metro=METRO).location == "fr"
-
-
-@pytest.mark.parametrize(
-    "link",
-    [{"id": "r-9", "href": "/metal/v1/hardware-reservations/r-9"}, {"href": "/metal/v1/hardware-reservations/r-9"}],
-)
-def test_a_mere_link_still_names_the_reservation(link: dict[str, str]) -> None:
-    """The API sends nested objects in full only when asked, and may forget."""
-    assert meant(hardware_reservation=link).reservation_id == "r-9"
-
-
-def test_a_new_device_gets_its_reservation_from_the_request() -> None:
-    """The BMDB records the reservation from the answer to the creation."""
-    created = machine(Device.model_validate(device(state="queued")), "r-1")
-    assert created.reservation_id == "r-1"
-    meant_elsewhere = machine(Device.model_validate(device(hardware_reservation={"id": "r-9"})), "r-1")
-    assert meant_elsewhere.reservation_id == "r-9"
-
-
-def test_only_host_names_that_begin_with_the_prefix_are_ours() -> None:
-    """Everything else in the project belongs to somebody who did not ask for us."""
-    names = ["shepherd-1", "Shepherd-2", "my-shepherd-3", "shepherd", "", None]
-    devices = [device(id=f"d-{number}", hostname=name) for number, name in enumerate(names)]
-    assert [found.provider_id for found in machines("shepherd-", devices, [])] == ["d-0"]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"provisionable": False},
-        {"device": {"id": "d-8", "hostname": "shepherd-8"}},
-        {"device": {"id": "d-9", "hostname": "foreign"}},
-        {"device": {"href": "/metal/v1/devices/d-9"}},
-        {"device": {}},
-    ],
-)
-def test_a_reservation_that_is_used_or_not_provisionable_is_no_capacity(fields: dict[str, Any]) -> None:
-    """Creating a machine there would fail, or hit somebody else's."""
-    assert machines("shepherd-", [], [reservation(**fields)]) == []
-
-
-def test_a_reservation_without_provisionable_is_no_capacity() -> None:
-    """Every field may be missing; nothing is built on a guess."""
-    assert machines("shepherd-", [], [{"id": "r-1"}]) == []
-
-
-@pytest.mark.parametrize("hostname", ["shepherd-1", "foreign"])
-def test_a_reservation_that_a_device_names_is_no_capacity(hostname: str) -> None:
-    """What the API says about a reservation is cached for minutes; the device knows better."""
-    on_it = device(hostname=hostname, hardware_reservation={"href": "/metal/v1/hardware-reservations/r-1"})
-    assert all(
-        found.availability is Availability.KNOWN_USED for found in machines("shepherd-", [on_it], [reservation()])
-    )
+def test_a_reservation_says_little_and_is_still_understood() -> None:
+    """Nothing is built where the API does not say that it can be."""
+    assert machines("shepherd-", [], [{"id": "r-9"}]) == []
+    (capacity,) = machines("shepherd-", [], [reservation(facility={"code": "fr2", "metro": METRO})])
+    assert (capacity.location, capacity.capacity_id) == ("fr", "r-9")
 
 
 def test_a_device_of_ours_that_makes_no_sense_spoils_the_listing() -> None:
     """Leaving it out would look as if it did not exist."""
     with pytest.raises(ListingInvalid, match=r"device d-1 .*ip_addresses"):
         machines("shepherd-", [device(ip_addresses=[{"address": "somewhere", "public": True}])], [])
-
-
-def test_a_foreign_device_that_makes_no_sense_spoils_nothing() -> None:
-    """It is not our business."""
-    foreign = device(hostname="foreign", ip_addresses=[{"address": "somewhere"}], tags="none")
-    assert machines("shepherd-", [foreign], []) == []
-
-
-def test_no_error_quotes_what_the_api_sent() -> None:
-    """Devices come with their root password."""
-    secret = {"id": "d-1", "tags": {"root_password": "hunter2"}}
-    with pytest.raises(ProviderUnavailable) as caught:
-        parse(Device, secret, "device d-1")
-    assert "hunter2" not in f"{caught.value!s} {caught.value!r} {caught.value.__cause__!s} {caught.value.__cause__!r}"
-    assert "tags" in str(caught.value)
-
-
-def test_an_object_without_name_or_address_has_an_empty_key() -> None:
-    """It is then asked for in vain, which is an error, instead of being taken for free."""
-    assert Link().key == ""
