@@ -16,10 +16,8 @@ from shepherd_core.domain.provider import Provider
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
 
-from simulator.environment.faults import EmptyPage
-from simulator.providers.equinix.api import EquinixApi
 from tests.conftest import ManualClock, log_lines
-from tests.support.bmdb.capacity import PREFIX, Killed, equinix, static
+from tests.support.bmdb.capacity import Killed, static
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.listings import UP, Listed, Watched, facts, name_of, plant, record, rows
 
@@ -279,9 +277,6 @@ def test_machines_of_another_provider_are_not_touched(fleet: Fleet, listed: List
     assert listed.asked == 1
 
 
-# --- with real adapters ---
-
-
 def test_an_edited_list_is_recorded(fleet: Fleet, run: Run) -> None:
     """The provider that keeps no record of use: its entries are machines if the BMDB has them."""
     names = ["a", "b"]
@@ -294,55 +289,6 @@ def test_an_edited_list_is_recorded(fleet: Fleet, run: Run) -> None:
     names.remove("a")
     fleet.pass_time(HOUR)
     assert counted(run(provider)) == {"updated": 1, "missing": 1}
-
-
-def test_devices_are_followed_from_their_creation_to_their_end(
-    fleet: Fleet, api: EquinixApi, clock: ManualClock, run: Run
-) -> None:
-    """All from listings: no device is asked for by itself."""
-    provider = equinix(api, clock)
-    reservation = api.reservations()[0].id
-    devices = [
-        api.add_active_device(f"{PREFIX}1", reservation_id=reservation, racked=False),
-        api.add_active_device(f"{PREFIX}2", racked=False),
-        api.add_active_device(f"{PREFIX}3", racked=False),
-    ]
-    machines = []
-    for device in devices:
-        machines.append(fleet.provided_machine("equinix"))
-        fleet.sql("UPDATE machine_provided SET provider_id = :d WHERE machine_id = :id", d=device.id, id=machines[-1])
-    fleet.pass_time(HOUR)
-    assert counted(run(provider)) == {"updated": 3, "not_ready": 3}
-    assert facts(fleet, machines[0]) == [reservation, devices[0].address, "da", "Running"]
-    api.fail(devices[1].id)
-    api.forget(devices[2].id)
-    fleet.pass_time(HOUR)
-    assert counted(run(provider)) == {"updated": 2, "missing": 1}
-    assert [facts(fleet, machine_id)[3] for machine_id in machines] == [
-        "Running",
-        "ProvisioningFailedPermanent",
-        "Missing",
-    ]
-    assert counted(run(provider)) == {}
-    assert set(api.calls) == {
-        ("GET", "/projects/{id}/devices"),
-        ("GET", "/projects/{id}/hardware-reservations"),
-    }
-
-
-def test_pages_that_do_not_fit_together_change_nothing(
-    fleet: Fleet, api: EquinixApi, clock: ManualClock, run: Run
-) -> None:
-    """Half a listing would have half of the fleet missing."""
-    fleet.provided_machine("equinix")
-    fleet.pass_time(HOUR)
-    api.faults.add(EmptyPage(path="/projects/{id}/devices", times=0))
-    api.add_active_device(f"{PREFIX}1", racked=False)
-    before = rows(fleet, *OTHER_TABLES[1:])
-    with pytest.raises(ListingInvalid):
-        run(equinix(api, clock))
-    assert rows(fleet, *OTHER_TABLES[1:]) == before
-    assert listed_ago(fleet) is None
 
 
 # --- refusals ---

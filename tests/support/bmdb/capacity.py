@@ -1,20 +1,20 @@
-"""Two providers for the Provisioner, with hooks where a test can interrupt it, and what must hold afterwards."""
+"""Providers for the Provisioner, with hooks where a test can interrupt it, and what must hold afterwards."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from shepherd_core.domain.clock import Clock, Deadline
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.machine import Machine, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
-from shepherd_core.providers.equinix.adapter import EquinixProvider
-from shepherd_core.providers.equinix.objects import token_tag
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.settings.providers.equinix import EquinixSettings
 
 from simulator.providers.equinix.api import EquinixApi
 from tests.support.bmdb.fleet import Fleet
+from tests.support.providers.fake_provider import Cloud
 
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
 API_KEY = "an-api-key"
@@ -37,6 +37,7 @@ class Edge(Provider):
         self.capabilities = provider.capabilities
         self.before: dict[str, Callable[[], object]] = {}
         self.after: dict[str, Callable[[], object]] = {}
+        self.calls: Counter[str] = Counter()
         self._provider = provider
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
@@ -56,6 +57,7 @@ class Edge(Provider):
         self._call("release", provider_id, deadline)
 
     def _call(self, method: str, *arguments: object) -> Any:
+        self.calls[method] += 1
         if method in self.before:
             self.before[method]()
         result = getattr(self._provider, method)(*arguments)
@@ -75,9 +77,16 @@ def equinix_settings(api: EquinixApi) -> EquinixSettings:
     )
 
 
-def equinix(api: EquinixApi, clock: Clock) -> Edge:
-    """Return the adapter of a simulated project; its waits use *clock*."""
-    return Edge(EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: PUBLIC_KEY, clock))
+def failing(error: BaseException, times: int = 1, effect: Callable[[], object] = lambda: None) -> Callable[[], None]:
+    """Return a hook that raises *error* so many *times* (0: always) after *effect*."""
+    left = iter(range(times)) if times else iter(int, 1)
+
+    def fail() -> None:
+        if next(left, None) is not None:
+            effect()
+            raise error
+
+    return fail
 
 
 def static(names: list[str]) -> Edge:
@@ -97,13 +106,10 @@ def intents(fleet: Fleet) -> list[UUID]:
     return [row[0] for row in fleet.sql("SELECT machine_id FROM machine_creation_intent")]
 
 
-def assert_settled(fleet: Fleet, api: EquinixApi, machines: int) -> None:
+def assert_settled(fleet: Fleet, cloud: Cloud, machines: int) -> None:
     """Assert that this many machines exist, once each, at the provider and in the BMDB."""
-    devices = [device for device in api.devices() if device.hostname.startswith(PREFIX)]
-    assert len(devices) == machines
-    assert {device.id: device.tags[0] for device in devices} == {
-        provider_id: token_tag(machine_id) for provider_id, machine_id in provided(fleet).items()
-    }
-    assert len({device.reservation_id for device in devices}) == machines
+    assert len(cloud.machines) == machines
+    assert {provider_id: machine.token for provider_id, machine in cloud.machines.items()} == provided(fleet)
+    assert len({machine.reservation_id for machine in cloud.machines.values()}) == machines
     assert intents(fleet) == []
     assert fleet.sql("SELECT count(*) FROM machines") == [[machines]]

@@ -1,12 +1,15 @@
 """Providers for tests of the loops: nothing of them is real."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
 from uuid import UUID
 
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors.provider import ProviderError
-from shepherd_core.domain.machine import Machine, ProviderId
+from shepherd_core.domain.errors.provider import CapacityTaken, MachineNotFound, ProviderError
+from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
 
 from tests.support.bmdb.fleet import PROVIDER
@@ -70,6 +73,84 @@ class FakeSteps(FakeProvider):
             if self.answers or not error.retryable:
                 deadline.declined()
             raise
+
+
+class Cloud(FakeProvider):
+    """
+    A provider in memory: some capacity, and machines that carry the tokens of their creation.
+
+    Safe to use from any thread; tests may change its machines.
+    """
+
+    name = "cloud"
+    capabilities = frozenset({Capability.CREATE, Capability.RELEASE})
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = [f"place-{number}" for number in range(capacity)]
+        self.taken: set[str] = set()
+        """Capacity that others use."""
+        self.machines: dict[ProviderId, Machine] = {}
+        self._made = 0
+        self._lock = threading.Lock()
+
+    def add(self, token: UUID | None = None, place: str | None = None) -> ProviderId:
+        """Add a machine of ours that is being provisioned, and return its id."""
+        self._made += 1
+        made = ProviderId(f"machine-{self._made}")
+        self.machines[made] = Machine(
+            provider_id=made,
+            availability=Availability.KNOWN_USED,
+            address=ip_address(f"192.0.2.{self._made}"),
+            reservation_id=place,
+            location="da",
+            status=ProviderStatus.PROVISIONING,
+            token=token,
+        )
+        return made
+
+    def fail(self, provider_id: ProviderId) -> None:
+        """Let a machine fail permanently."""
+        self.machines[provider_id] = replace(
+            self.machines[provider_id], failed=True, status=ProviderStatus.PROVISIONING_FAILED_PERMANENT
+        )
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """Return the machines, and the capacity that nobody uses."""
+        deadline.left()
+        with self._lock:
+            used = {machine.reservation_id for machine in self.machines.values()} | self.taken
+            free = [
+                Machine(
+                    provider_id=INVALID,
+                    availability=Availability.KNOWN_UNUSED,
+                    reservation_id=place,
+                    location="da",
+                )
+                for place in self.capacity
+                if place not in used
+            ]
+            return [*self.machines.values(), *free]
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Return a machine."""
+        deadline.left()
+        if provider_id not in self.machines:
+            raise MachineNotFound(provider_id)
+        return self.machines[provider_id]
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """Create a machine, or return the one with the token."""
+        deadline.check()
+        with self._lock:
+            on_it = [each for each in self.machines.values() if each.reservation_id == capacity.reservation_id]
+            if capacity.reservation_id in self.taken or any(each.token != token for each in on_it):
+                raise CapacityTaken(f"{capacity.reservation_id} is in use")
+            return on_it[0] if on_it else self.machines[self.add(token, capacity.reservation_id)]
+
+    def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Remove a machine, if it is there."""
+        deadline.confirm()
+        self.machines.pop(provider_id, None)
 
 
 def refuse(error: Exception) -> Callable[[str], None]:

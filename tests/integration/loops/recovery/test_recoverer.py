@@ -1,7 +1,6 @@
 """The Recoverer, between a simulated provider and unhealthy machines in the BMDB."""
 
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from uuid import UUID
@@ -14,57 +13,36 @@ from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.domain.machine import Machine, Process, ProviderId
+from shepherd_core.domain.errors.provider import MachineNotFound, ProviderError, ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.remediation import provider_steps
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.telemetry import Metric
 
-from simulator.environment.faults import FakeAnswer
-from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
 from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix_settings
+from tests.support.bmdb.capacity import failing
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
+from tests.support.providers.fake_provider import refuse
 from tests.support.waiting import WAIT_SECONDS
 
-ACTIONS = "/devices/{id}/actions"
 TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=15 * MINUTE, heartbeat_timeout_seconds=5 * MINUTE)
 BOOT_WAIT = 120
 
 
 class RecovererSetup(RecoveryEnvironment):
-    """A project whose devices are machines of the BMDB."""
-
-    name = "equinix"
-
-    def __init__(self, fleet: Fleet, api: EquinixApi, clock: ManualClock) -> None:
-        super().__init__(fleet, clock)
-        self.api = api
-        self.equinix = EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: "", clock)
+    """A Recoverer that backs off, with times of its own."""
 
     @property
     def loop(self) -> Recoverer:
         """Return the loop as a cold function makes it."""
         policy, backoff = defaults.policy(boot_wait=BOOT_WAIT), Backoff(60, 3600, 1.2)
         rules = replace(defaults.RULES, timeouts=TIMEOUTS, backoff=backoff, policy=policy, limits=self.limits)
-        return Recoverer(self.equinix, provider_steps(self.equinix), rules)
-
-    def given(self, machine_id: UUID) -> UUID:
-        """Let a machine that was planted be a device of the project, and return it."""
-        device = self.api.add_active_device(f"{PREFIX}{machine_id}", racked=False)
-        self.fleet.watch("equinix")
-        self.fleet.change(
-            machine_id,
-            f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}' "
-            f"WHERE machine_id = '{machine_id}'",
-        )
-        return machine_id
+        return Recoverer(self.provider, provider_steps(self.provider), rules)
 
     def attempt(self, session: Session, work: Work, deadline: Deadline) -> Task:
         """Return a task of the loop."""
@@ -72,22 +50,18 @@ class RecovererSetup(RecoveryEnvironment):
 
     def reboots(self, machine_id: UUID) -> int:
         """Return how often the provider was made to reboot the machine."""
-        provider_id = self.provider_id(machine_id)
-        (device,) = (device for device in self.api.devices() if device.id == provider_id)
-        return device.actions_taken.count("reboot")
+        return self.provider.reboots[self.provider_id(machine_id)]
 
 
 @pytest.fixture
-def env(fleet: Fleet, clock: ManualClock) -> Iterator[RecovererSetup]:
+def env(fleet: Fleet, clock: ManualClock) -> RecovererSetup:
     """Return an environment without machines."""
-    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=0) as api:
-        yield RecovererSetup(fleet, api, clock)
-        assert api.errors == []
+    return RecovererSetup(fleet, clock)
 
 
 def test_an_unhealthy_machine_is_rebooted_once_and_needs_its_agent_again(env: RecovererSetup) -> None:
     """What the agent said is gone with it; the machine is the same, and so is its pinned host key."""
-    machine = env.given(env.fleet.unhealthy_machine())
+    machine = env.fleet.unhealthy_machine()
     env.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=machine)
     assert env.run()[Metric.FINISHED] == 1
     assert env.reboots(machine) == 1
@@ -101,13 +75,13 @@ def test_an_unhealthy_machine_is_rebooted_once_and_needs_its_agent_again(env: Re
 
 def test_no_agent_is_started_before_the_machine_should_be_up(env: RecovererSetup) -> None:
     """No invocation waits for it: the time is recorded, and the Initializer starts when it is over."""
-    machine = env.given(env.fleet.unhealthy_machine())
+    machine = env.fleet.unhealthy_machine()
     env.run()
     session = env.fleet.open_session()
     env.fleet.pass_time(BOOT_WAIT - WAIT_SECONDS)
-    assert claimed(session, Process.AGENT_START, provider="equinix") == []
+    assert claimed(session, Process.AGENT_START) == []
     env.fleet.pass_time(WAIT_SECONDS)
-    assert ids(claimed(session, Process.AGENT_START, provider="equinix")) == [machine]
+    assert ids(claimed(session, Process.AGENT_START)) == [machine]
 
 
 @pytest.mark.parametrize(
@@ -125,16 +99,14 @@ def test_only_an_unhealthy_machine_is_rebooted(
 ) -> None:
     """The first heartbeat may take longer, since much has to start before it."""
     fleet = env.fleet
-    machine = env.given(
-        fleet.started_machine(started) if heartbeat is None else fleet.unhealthy_machine(heartbeat, started)
-    )
+    machine = fleet.started_machine(started) if heartbeat is None else fleet.unhealthy_machine(heartbeat, started)
     assert env.run()[Metric.CLAIMED] == rebooted
     assert env.reboots(machine) == rebooted
 
 
 def test_a_heartbeat_at_the_last_moment_saves_the_machine(env: RecovererSetup) -> None:
     """A machine that was due, and reports before it is claimed, is not rebooted."""
-    machine = env.given(env.fleet.unhealthy_machine())
+    machine = env.fleet.unhealthy_machine()
     assert record_heartbeat(env.fleet.connection, machine)
     assert env.run()[Metric.CLAIMED] == 0
     assert env.reboots(machine) == 0
@@ -146,53 +118,42 @@ def test_a_heartbeat_at_the_last_moment_saves_the_machine(env: RecovererSetup) -
     assert env.reboots(machine) == 1
 
 
-@pytest.mark.parametrize(("status", "cause"), [(503, "ProviderUnavailable"), (422, "ProviderRefused")])
-def test_a_reboot_that_fails_is_tried_again_later(env: RecovererSetup, status: int, cause: str) -> None:
+@pytest.mark.parametrize("error", [ProviderUnavailable("503"), ProviderRefused("422")], ids=repr)
+def test_a_reboot_that_fails_is_tried_again_later(env: RecovererSetup, error: ProviderError) -> None:
     """The agent may still be alive, so what is known of it is kept; a minute, and a fifth more each time."""
-    machine = env.given(env.fleet.unhealthy_machine())
-    env.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=2, status=status))
+    machine = env.fleet.unhealthy_machine()
+    env.provider.then, env.provider.answers = refuse(error), True
     for interval in (60, 72):
         assert env.run()[Metric.FAILED] == 1
         assert env.fleet.facts(machine) == {"agent_started", "agent_heartbeat"}
         shown = lookup.show_machine(env.fleet.connection, machine)
         assert [backoff["last_interval_seconds"] for backoff in shown["backoffs"]] == [interval]
-        assert history.read_history(env.fleet.connection, machine)[0]["failed_cause"].startswith(f"{cause}: ")
+        (last, *_) = history.read_history(env.fleet.connection, machine)
+        assert last["failed_cause"] == f"{type(error).__name__}: {error}"
         assert env.run()[Metric.CLAIMED] == 0
         env.fleet.pass_time(interval)
+    env.provider.then = lambda _: None
     assert env.run()[Metric.FINISHED] == 1
     assert env.reboots(machine) == 1
     (backoff,) = lookup.show_machine(env.fleet.connection, machine)["backoffs"]
     assert backoff["last_interval_seconds"] is None, "what failed before must be forgotten"
 
 
-class Slow(EquinixProvider):
-    """A provider that is asked about a machine for so long that something happens meanwhile."""
-
-    happening: Callable[[], object] = staticmethod(lambda: None)
-
-    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Let it happen, and then answer."""
-        found = super().get_machine(provider_id, deadline)
-        self.happening()
-        return found
-
-
 def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
-    env: RecovererSetup, clock: ManualClock
+    env: RecovererSetup,
 ) -> None:
     """Ten machines were, up to 64 seconds after they had come back, by a provider that took its time."""
-    machines = [env.given(env.fleet.unhealthy_machine()) for _ in range(10)]
-    provider = Slow(equinix_settings(env.api), lambda: API_KEY, lambda: "", clock)
+    machines = [env.fleet.unhealthy_machine() for _ in range(10)]
     reporting = env.fleet.connect()
     once = threading.Lock()
 
-    def report() -> None:
+    def report(_: str) -> None:
         with once:
             for machine in machines:
                 assert record_heartbeat(reporting, machine)
 
-    provider.happening = report
-    env.equinix, env.limits = provider, replace(defaults.LIMITS, unhealthy=Limit(1000, 1))
+    env.provider.before = report
+    env.limits = replace(defaults.LIMITS, unhealthy=Limit(1000, 1))
     counts = env.run()
     assert (counts[Metric.CLAIMED], counts[Metric.NO_LONGER_DUE], counts[Metric.FINISHED]) == (10, 10, 0)
     assert [env.reboots(machine) for machine in machines] == [0] * 10
@@ -202,9 +163,9 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
 
 def test_a_provider_outage_of_hours_uses_no_remediation_step(env: RecovererSetup) -> None:
     """Otherwise an unhealthy machine reaches quarantine without any step having been taken."""
-    reporting = env.given(env.fleet.reporting_machine())
-    machine = env.given(env.fleet.unhealthy_machine())
-    env.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=0, status=503))
+    reporting = env.fleet.reporting_machine()
+    machine = env.fleet.unhealthy_machine()
+    env.provider.then, env.provider.answers = refuse(ProviderUnavailable("503")), True
     env.run()
     for _ in range(6 * HOUR // (4 * MINUTE)):
         env.fleet.pass_time(4 * MINUTE)
@@ -219,12 +180,14 @@ def test_a_provider_outage_of_hours_uses_no_remediation_step(env: RecovererSetup
 
 def test_a_machine_unknown_to_the_provider_is_recorded_as_such(env: RecovererSetup) -> None:
     """The Provisioner will set it aside; until then the cause says where to look. The others go on."""
-    env.given(env.fleet.reporting_machine())  # another machine reports; otherwise recovery is suspended
-    gone, sound = (env.given(env.fleet.unhealthy_machine()) for _ in range(2))
-    env.api.forget(env.provider_id(gone))
+    env.fleet.reporting_machine()  # another machine reports; otherwise recovery is suspended
+    machines = [env.fleet.unhealthy_machine() for _ in range(2)]
+    lost = failing(MachineNotFound("no such device"))
+    env.provider.then = lambda _: lost()
     counts = env.run()
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
-    assert history.read_history(env.fleet.connection, gone)[0]["failed_cause"].startswith("MachineNotFound: ")
+    gone, sound = sorted(machines, key=env.reboots)
+    assert history.read_history(env.fleet.connection, gone)[0]["failed_cause"] == "MachineNotFound: no such device"
     assert env.fleet.facts(gone) == {"agent_started", "agent_heartbeat"}
     assert env.reboots(sound) == 1
 
@@ -232,8 +195,8 @@ def test_a_machine_unknown_to_the_provider_is_recorded_as_such(env: RecovererSet
 def test_concurrent_runs_reboot_each_machine_once(env: RecovererSetup) -> None:
     """A reboot in the middle of a boot could break what the first one would have mended."""
     for _ in range(32):
-        env.given(env.fleet.reporting_machine())
-    machines = [env.given(env.fleet.unhealthy_machine()) for _ in range(8)]
+        env.fleet.reporting_machine()
+    machines = [env.fleet.unhealthy_machine() for _ in range(8)]
     together = threading.Barrier(2)
 
     def run_once() -> dict[Metric, float]:
@@ -247,38 +210,30 @@ def test_concurrent_runs_reboot_each_machine_once(env: RecovererSetup) -> None:
     assert [env.reboots(machine) for machine in machines] == [1] * 8
 
 
-def test_a_session_without_time_left_reboots_nothing(env: RecovererSetup, clock: ManualClock) -> None:
-    """Another may be at work on the machine by now, or its new agent may be running already."""
-    machine = env.given(env.fleet.unhealthy_machine())
+@pytest.mark.parametrize("asked", [False, True], ids=["before", "while the provider is asked"])
+def test_a_session_that_is_over_reboots_nothing(env: RecovererSetup, clock: ManualClock, *, asked: bool) -> None:
+    """
+    Another may be at work on the machine by now, or its new agent may be running already.
+
+    Providers look at the machine first, which may take long; what counts is the moment of the effect.
+    """
+    machine = env.fleet.unhealthy_machine()
     session = env.fleet.open_session(30)
-    (work,) = claimed(session, Process.RECOVERY, provider="equinix")
+    (work,) = claimed(session, Process.RECOVERY)
     attempt = env.attempt(session, work, Deadline(clock, 60, session.seconds_left))
-    clock.now += 31
+    if asked:
+        env.provider.before = lambda _: clock.sleep(31)
+    else:
+        clock.now += 31
     with pytest.raises(SessionExpired):
         env.loop.work_on(attempt)
+    assert env.provider.asked == []
     assert env.reboots(machine) == 0
-    assert env.api.calls.total() == 0
-
-
-def test_a_session_that_ends_while_the_provider_is_asked_reboots_nothing(
-    env: RecovererSetup, clock: ManualClock
-) -> None:
-    """The device is looked at first, which may take long; what counts is the moment of the effect."""
-    machine = env.given(env.fleet.unhealthy_machine())
-    session = env.fleet.open_session(30)
-    (work,) = claimed(session, Process.RECOVERY, provider="equinix")
-
-    left = iter([30.0, 0.0])
-    attempt = env.attempt(session, work, Deadline(clock, 60, lambda: next(left, 0.0)))
-    with pytest.raises(SessionExpired):
-        env.loop.work_on(attempt)
-    assert env.reboots(machine) == 0
-    assert env.api.calls["GET", "/devices/{id}"] == 1
 
 
 def test_a_dry_run_names_the_machines_and_reboots_none(env: RecovererSetup) -> None:
     """It is how operators look before they switch it on."""
-    machine = env.given(env.fleet.unhealthy_machine())
+    machine = env.fleet.unhealthy_machine()
     planned = env.dry_run().work
     assert [(work.machine_id, work.provider_id) for work in planned] == [
         (machine, ProviderId(env.provider_id(machine)))
