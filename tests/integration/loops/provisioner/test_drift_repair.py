@@ -394,6 +394,8 @@ def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> 
 
 def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
     """A forgotten machine that still exists would be paid for unnoticed."""
+    gone = old(fleet, fleet.provided_machine())
+    assert results(operator.forget(gone)) == [ActionResult.DONE]  # and its tombstone is not another's
     there = device(fleet, api, fleet.provided_machine())
     (made,) = api.devices()
     young = fleet.provided_machine("equinix")
