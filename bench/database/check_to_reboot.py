@@ -94,7 +94,6 @@ def _measured(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
             credential_parameter="/key",
             equinix_device_prefix="shepherd-",
             equinix_key_label="shepherd",
-            equinix_max_calls=_CALLS,
         )
         provider = RecordingProvider(settings, clock)
         loop = RecordingRecoverer(

@@ -13,6 +13,9 @@ import sys
 import time
 from base64 import b64decode
 
+from shepherd_core.domain.pace import Pace
+from shepherd_core.wiring import pace
+
 from functions.agent_api.app import lambda_handler
 from simulator.lambda_.environment import Context
 
@@ -41,4 +44,5 @@ def main(warm: int) -> None:
 
 
 if __name__ == "__main__":
+    pace.current = Pace(report_seconds=0)
     main(int(sys.argv[1]))

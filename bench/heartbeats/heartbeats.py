@@ -20,8 +20,9 @@ from typing import Any
 
 import pg8000.native
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
-from shepherd_core.wiring import agent_endpoint
+from shepherd_core.wiring import agent_endpoint, pace
 
 from bench.heartbeats import costs, wire
 from bench.results import Result, Table, in_turn, median
@@ -136,11 +137,11 @@ def measure(*, quick: bool) -> Result:
     machines, repeats = (20, 1) if quick else (500, 5)
     with Postgres() as postgres:
         settings = postgres.new_database()
+        pace.current = Pace(report_seconds=0)
         os.environ.update(
             SHEPHERD_BMDB_HOST=settings.bmdb_host,
             SHEPHERD_BMDB_NAME=settings.bmdb_name,
             SHEPHERD_BMDB_USER=settings.bmdb_user,
-            SHEPHERD_MIN_REPORT_SECONDS="0",
         )
         driver = administrator(settings)
         plant = f"INSERT INTO machines SELECT FROM generate_series(1, {machines}) RETURNING machine_id"

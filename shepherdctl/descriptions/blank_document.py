@@ -6,12 +6,12 @@ from typing import Any, Literal, get_origin
 
 from pydantic.fields import FieldInfo
 from shepherd_core.settings.base import PREFIX, Settings
-from shepherd_core.settings.checks.permissions import DOCUMENTS
 from shepherd_core.settings.document import PLACEHOLDER, VERSION
 from shepherd_core.settings.effective import FIXED, GIVEN
 from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.keys import BMDB, TOP, bounds, readers, tables
 from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.rules import DOCUMENTS
 
 _NAMES = {"agent_api": "agent API"}
 _WIDTH = 100

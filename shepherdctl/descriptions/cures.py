@@ -6,7 +6,7 @@ from collections.abc import Iterable
 CURES = {
     "ConfigError": "The text lists every fault; correct the document or the deployment, see docs/settings.md.",
     "EventInvalid": "Compare the event with the samples in `events/`.",
-    "TimeLimitExceeded": "Once: nothing. Often: raise `SHEPHERD_MACHINE_SECONDS`, or look at the provider.",
+    "TimeLimitExceeded": "Once: nothing. Often: look at the provider and at the way to the machine.",
     "AnswerUndelivered": (
         "Check that the function can reach S3. Invoke it again with the same event, or wait until "
         "CloudFormation gives up."
@@ -22,7 +22,7 @@ CURES = {
     "SchemaMismatch": "Run `shepherdctl db migrate`, or deploy the code that belongs to the database.",
     "MigrationRefused": "Restore the migration file; put the change into a new migration.",
     "RolesRefused": "Give the owner these rights, or create the users yourself: docs/deployment.md#2-the-database.",
-    "SessionExpired": "Once: nothing. Often: raise `SHEPHERD_SESSION_SECONDS`.",
+    "SessionExpired": "Once: nothing. Often: look at the database, which was slow or not reached for a minute.",
     "NoLongerDue": "Nothing.",
     "MachineUnknown": "Give more of the id.",
     "WorkConflict": "Wait; `shepherdctl machine show ID` says until when.",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from shepherd_core.adapters import ssh_keys
+from shepherd_core.domain.pace import Pace
+from shepherd_core.domain.remediation import USUAL_TIMEOUTS
 from shepherd_core.settings.functions.bmdb import ROLES
+from shepherd_core.settings.functions.loops import RecovererSettings
 
 from shepherdctl.interrupts import deferred
 from simulator.environment.aws import REGION
@@ -15,7 +19,7 @@ from simulator.environment.machine_source import SSH_KEY_PARAMETER
 from simulator.lambda_.service import ROOT, FunctionConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from simulator.environment.aws import Aws
@@ -55,12 +59,35 @@ def store(aws: Aws, secrets: Mapping[str, str], bmdb_password: str | None, ca: P
     return agent_sha256
 
 
+def _pace(scaled: Callable[[float], float]) -> Pace:
+    """Return the usual pace in fleet time, apart from the times that real machines and sessions take here too."""
+    usual = Pace()
+    faster: dict[str, Any] = {
+        name: scaled(getattr(usual, name))
+        for name in (
+            "start_backoff_seconds", "start_backoff_maximum_seconds", "step_backoff_seconds",
+            "step_backoff_maximum_seconds", "reset_after_seconds", "penalty_seconds", "update_seconds",
+            "report_seconds",
+        )
+    }  # fmt: skip
+    return replace(usual, machine_seconds=20, look_seconds=5, **faster)
+
+
+def _policy(scaled: Callable[[float], float]) -> str:
+    """Return the usual policy in fleet time, whose steps have times in whole seconds."""
+    times = {name: round(scaled(seconds)) for name, seconds in asdict(USUAL_TIMEOUTS).items()}
+    own = "".join(f":{name.replace('_', '-')}={seconds}" for name, seconds in times.items())
+    *steps, last = RecovererSettings.model_fields["remediation_policy"].default.split(",")
+    return ",".join([*(f"{step}{own}" for step in steps), last])
+
+
 def functions(environment: Environment, aws: Mapping[str, str], agent_sha256: str) -> Mapping[str, FunctionConfig]:
     """Return the functions of *environment* with the default settings, scaled to fleet time, and access to *aws*."""
     bmdb, remote, scaled = environment.bmdb_settings, environment.settings.remote, environment.scaled
     if remote is not None:
         place = {"bmdb_host": remote, "bmdb_port": environment.proxy.port, "bmdb_ca_source": _CA}
         bmdb = bmdb.model_copy(update=place)
+    pace = _pace(scaled)
     common = {
         **aws,
         "TMPDIR": str(environment.folder),
@@ -81,7 +108,6 @@ def functions(environment: Environment, aws: Mapping[str, str], agent_sha256: st
         "agent_api": FunctionConfig(
             {
                 **common,
-                "SHEPHERD_MIN_REPORT_SECONDS": str(scaled(5)),
                 HEARTBEAT_INTERVAL: str(environment.interval_seconds),
                 "SHEPHERD_RELAYS": ",".join(
                     f"{environment.settings.provider}{location and '/'}{location}={relay.address}"
@@ -90,47 +116,40 @@ def functions(environment: Environment, aws: Mapping[str, str], agent_sha256: st
             },
             timeout_seconds=10,
             concurrency=8,
+            pace=pace,
         ),
         "provisioner": FunctionConfig(
             {
                 **common,
                 "SHEPHERD_MAX_MACHINES": "0",
                 "SHEPHERD_CREATION_SECONDS": str(scaled(5)),
-                "SHEPHERD_PENALTY_SECONDS": str(scaled(3600)),
                 "SHEPHERD_BOOT_SECONDS": str(scaled(300)),
             },
             timeout_seconds=90,
+            pace=pace,
         ),
         "initializer": FunctionConfig(
             {
                 **common,
-                "SHEPHERD_MACHINE_SECONDS": "20",
                 "SHEPHERD_AGENT_SOURCE": f"s3://{_BUCKET}/agent",
                 "SHEPHERD_AGENT_SHA256": agent_sha256,
                 "SHEPHERD_AGENT_ENDPOINT": environment.endpoint.url,
                 "SHEPHERD_AGENT_CA_SOURCE": _CA,
                 "SHEPHERD_SSH_PORT": str(environment.pool.port),
-                "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(scaled(300)),
-                "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(scaled(14_400)),
             },
             timeout_seconds=60,
+            pace=pace,
         ),
-        "updater": FunctionConfig({**common, "SHEPHERD_UPDATE_SECONDS": str(scaled(3600))}, timeout_seconds=60),
+        "updater": FunctionConfig(common, timeout_seconds=60, pace=pace),
         "recoverer": FunctionConfig(
             {
                 **common,
-                "SHEPHERD_MACHINE_SECONDS": "20",
                 "SHEPHERD_SSH_PORT": str(environment.pool.port),
-                "SHEPHERD_LOOK_SECONDS": "5",
                 "SHEPHERD_STARTUP_TIMEOUT_SECONDS": str(scaled(1800)),
                 "SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": str(scaled(600)),
-                "SHEPHERD_BOOT_WAIT_SECONDS": str(scaled(120)),
-                "SHEPHERD_GRACE_SECONDS": str(scaled(1800)),
-                "SHEPHERD_COOLDOWN_SECONDS": str(scaled(600)),
-                "SHEPHERD_RESET_AFTER_SECONDS": str(scaled(3600)),
-                "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(scaled(60)),
-                "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(scaled(3600)),
+                "SHEPHERD_REMEDIATION_POLICY": _policy(scaled),
             },
             timeout_seconds=60,
+            pace=pace,
         ),
     }

@@ -81,7 +81,7 @@ class _EmulatorProcess:
                 *("--runtime-interface-emulator-address", f"127.0.0.1:{emulator}"),
                 *("--runtime-api-address", f"127.0.0.1:{runtime}"),
                 *("--log-level", "error"),
-                *(sys.executable, "-m", "awslambdaric", "app.lambda_handler"),
+                *(sys.executable, "-m", "simulator.lambda_.bootstrap", config.pace_argument, "app.lambda_handler"),
             ],
             cwd=folder,
             env={

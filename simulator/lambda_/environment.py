@@ -1,7 +1,7 @@
 """
 An execution environment of a function, as in Lambda: a process that handles one event at a time.
 
-Run as ``python -m simulator.lambda_.environment HANDLER_FILE FD``. Reads one
+Run as ``python -m simulator.lambda_.environment HANDLER_FILE FD PACE``; PACE is a JSON object. Reads one
 JSON request a line from standard input and answers with one JSON line on file
 descriptor FD; standard output is for the function's logs.
 """
@@ -14,6 +14,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
+
+from shepherd_core.domain.pace import Pace
+from shepherd_core.wiring import pace
 
 
 @dataclass(frozen=True)
@@ -50,4 +53,5 @@ def main(handler_file: str, answers: TextIO) -> None:
 
 
 if __name__ == "__main__":
+    pace.current = Pace(**json.loads(sys.argv[3]))
     main(sys.argv[1], os.fdopen(int(sys.argv[2]), "w"))

@@ -20,9 +20,11 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
+
+from shepherd_core.domain.pace import Pace
 
 from simulator.closeable import Closeable
 
@@ -36,6 +38,13 @@ class FunctionConfig:
     environment: Mapping[str, str]
     timeout_seconds: float
     concurrency: int = 2
+    pace: Pace = field(default_factory=Pace)
+    """That of fleet time."""
+
+    @property
+    def pace_argument(self) -> str:
+        """Return the pace as a function's process reads it."""
+        return json.dumps(asdict(self.pace))
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class _Environment:
         reader, writer = os.pipe()
         handler = ROOT / "functions" / name / "app.py"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "simulator.lambda_.environment", str(handler), str(writer)],
+            [sys.executable, "-m", "simulator.lambda_.environment", str(handler), str(writer), config.pace_argument],
             cwd=ROOT,
             env={"PATH": os.defpath, **config.environment},
             stdin=subprocess.PIPE,

@@ -108,11 +108,11 @@ def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck
         EnvironmentSettings(machines=MACHINES, speed=SPEED, scheduled=False, remote="127.41.0.1")
     ) as environment:
         config = environment.configs["initializer"]
-        short = {"SHEPHERD_SESSION_SECONDS": "3", "SHEPHERD_MACHINE_SECONDS": "2"}
+        short = replace(config.pace, session_seconds=3, machine_seconds=2)
         # As short as it can be: a function that could not work on a machine in its time refuses to begin.
         configs = {
             **environment.configs,
-            "initializer": replace(config, environment={**config.environment, **short}, timeout_seconds=11),
+            "initializer": replace(config, pace=short, timeout_seconds=11),
         }
         with Emulator(configs, environment.log) as emulator, ThreadPoolExecutor(1) as pool:
             assert emulator.invoke("provisioner", event("provisioner")).error is None

@@ -147,7 +147,7 @@ def test_a_fleet_that_is_held_is_operated_from_a_second_shell(start: Callable[..
     started = start((*SIMULATE[:-2], "--minutes", "1", "--hold"))
     started.when(exists(folder, "shepherd-*/settings.sh"))
     (settings,) = folder.glob("shepherd-*/settings.sh")
-    assert "SHEPHERD_BOOT_WAIT_SECONDS=2.0\n" in settings.read_text(), "a machine is rebooted at the fleet's speed"
+    assert "reboot:3:boot-wait=2:" in settings.read_text(), "a machine is rebooted at the fleet's speed"
     shell = ["sh", "-c", f". {settings}; {SHEPHERDCTL[0]} machine list -o json"]
 
     def listed() -> list[dict[str, object]]:

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, count, takewhile
 from pathlib import Path
 from random import Random, SystemRandom
@@ -60,7 +60,7 @@ from tests.chaos.scenarios.ssh_outage import SshOutage
 from tests.chaos.scenarios.two_stacks import TwoStacks
 from tests.chaos.schedules import Concurrent, Play, Played, play_all, play_seed, play_seeds
 from tests.chaos.stage.operators import COMMANDS
-from tests.chaos.stage.processes import Functions, event_of, explore_processes, load
+from tests.chaos.stage.processes import PACE, Functions, event_of, explore_processes, load
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
 
@@ -234,7 +234,13 @@ class Chaos:
             # A process uses its own dialer, so that steps over SSH are no crash points here.
             self._killed(
                 starts,
-                explore_processes(starts, functions, range(1, 1_000, 2), settings=starts.function_settings()),
+                explore_processes(
+                    starts,
+                    functions,
+                    range(1, 1_000, 2),
+                    settings=starts.function_settings(),
+                    pace=replace(PACE, connect_seconds=5),
+                ),
                 began,
             )
         began = time.monotonic()

@@ -1,9 +1,10 @@
-"""The defaults of the settings, as rules and loops take them: the numbers stand in the settings alone."""
+"""The defaults of the settings, as rules and loops take them: the numbers stand in the product alone."""
 
 from dataclasses import replace
 
 from shepherd_core.domain.health import HealthTimeouts
-from shepherd_core.domain.remediation import Step, Timeouts
+from shepherd_core.domain.pace import Pace
+from shepherd_core.domain.remediation import USUAL_TIMEOUTS, Step
 from shepherd_core.loops.recoverer import RecoveryRules
 from shepherd_core.rules.policy import parse_policy
 from shepherd_core.settings.functions.loops import RecovererSettings
@@ -13,12 +14,10 @@ _RECOVERER = RecovererSettings.model_construct()
 HEALTH = HealthTimeouts(
     startup_timeout_seconds=_RECOVERER.startup_timeout_seconds,
     heartbeat_timeout_seconds=_RECOVERER.heartbeat_timeout_seconds,
-    grace_seconds=_RECOVERER.grace_seconds,
+    grace_seconds=USUAL_TIMEOUTS.grace,
 )
 LIMITS = _RECOVERER.breaker_limits
-TIMEOUTS = Timeouts(
-    boot_wait=_RECOVERER.boot_wait_seconds, grace=_RECOVERER.grace_seconds, cooldown=_RECOVERER.cooldown_seconds
-)
+TIMEOUTS = USUAL_TIMEOUTS
 POLICY = _RECOVERER.remediation_policy
 
 
@@ -29,8 +28,8 @@ def policy(text: str = POLICY, *, boot_wait: float = TIMEOUTS.boot_wait) -> tupl
 
 RULES = RecoveryRules(
     timeouts=HEALTH,
-    backoff=_RECOVERER.backoff,
+    backoff=Pace().step_backoff,
     policy=policy(),
     limits=LIMITS,
-    reset_after_seconds=_RECOVERER.reset_after_seconds,
+    reset_after_seconds=Pace().reset_after_seconds,
 )

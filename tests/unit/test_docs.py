@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from shepherd_core.adapters.ssh import client
 from shepherd_core.domain import errors
+from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.states import TRANSITIONS
 from shepherd_core.settings import base, functions, providers
-from shepherd_core.settings.check import RULES
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings, OperatorSettings
+from shepherd_core.settings.functions.loops import RecovererSettings
+from shepherd_core.settings.rules import RULES
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 from shepherd_core.telemetry import Metric
 
@@ -46,9 +48,7 @@ def test_the_page_on_settings_has_every_rule() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
     table = page.partition("## Rules between settings")[2].partition("## All settings")[0]
     names = {key.partition(".")[2] for rule in RULES for key in rule.keys}
-    indirect = {"loop_minutes", "function_seconds", "loop_concurrency", "agent_api_concurrency"}  # in words
-    indirect |= {"remediation_policy", "boot_wait_seconds", "grace_seconds", "cooldown_seconds"}  # of each step
-    indirect |= {"bmdb_connect_timeout_seconds"}
+    indirect = {"loop_minutes", "loop_concurrency", "agent_api_concurrency", "remediation_policy"}  # in words
     assert [name for name in sorted(names - indirect) if f"`{name}`" not in table] == []
 
 
@@ -59,7 +59,8 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
     types += [CapacitySettings, DeploymentSettings, OperatorSettings]
     fields = {f"{base.PREFIX}{name.upper()}" for each in types for name in each.model_fields}
     agents = {interval.INTERVAL_VARIABLE, installer.LIMIT_VARIABLE, installer.GENERATION_VARIABLE}
-    assert documented <= fields | agents | {"SHEPHERD_SETTINGS", DEFAULT_PREFIX.rstrip("_")}
+    advised = {"SHEPHERD_GRACE_SECONDS", "SHEPHERD_BOOT_WAIT_SECONDS"}
+    assert documented <= fields | agents | advised | {"SHEPHERD_SETTINGS", DEFAULT_PREFIX.rstrip("_")}
 
 
 @pytest.mark.parametrize("metric", Metric)
@@ -128,20 +129,16 @@ def test_every_view_named_is_in_the_newest_migration_that_makes_it(row: str) -> 
 
 def test_the_defaults_repeated_are_those_of_the_settings() -> None:
     """They answer a question without a look into the code; a wrong one answers it wrongly."""
-    told, types = block("decided"), functions.FUNCTIONS
+    told = block("decided")
     named = re.findall(r"`(\w+)`,? \(?([\d,]+) s\b", told)
     assert {name for name, _ in named} == {"heartbeat_timeout_seconds", "startup_timeout_seconds", "session_seconds"}
+    pace = Pace()
     for name, value in named:
-        defaults = {each.model_fields[name].default for each in types.values() if name in each.model_fields}
-        assert defaults == {int(value.replace(",", ""))}, name
-    for name in ("initializer", "recoverer"):
-        initial, exponent, most = (
-            types[name].model_fields[f"backoff_{each}"].default
-            for each in ("initial_seconds", "exponent", "maximum_seconds")
-        )
-        assert (
-            f"{name.title()}: {initial:,} s, each time \N{MULTIPLICATION SIGN} {exponent}, at most {most:,} s" in told
-        )
+        default = RecovererSettings.model_fields[name].default if name != "session_seconds" else pace.session_seconds
+        assert default == int(value.replace(",", "")), name
+    for name, backoff in (("Initializer", pace.start_backoff), ("Recoverer", pace.step_backoff)):
+        growth = f"each time \N{MULTIPLICATION SIGN} {backoff.exponent}, at most {backoff.maximum:,} s"
+        assert f"{name}: {backoff.initial:,} s, {growth}" in told
 
 
 def leads_somewhere(page: Path, path: str, anchor: str) -> bool:

@@ -10,7 +10,7 @@ import shepherd_core.bmdb
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.bmdb.statements import fragments, statements
 from shepherd_core.domain.clock import FLOOR_SECONDS
-from shepherd_core.settings.checks.recovery import INTERVALS
+from shepherd_core.settings.rules import INTERVALS
 
 PACKAGE = Path(shepherd_core.bmdb.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -30,8 +30,7 @@ class Source(MachineSource):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        # Shorter than the time that a function may work on a machine.
-        self.environment = {**self._server.environment, "SHEPHERD_REDFISH_TIMEOUT_SECONDS": "10"}
+        self.environment = self._server.environment
         self.secrets = {**self._server.secrets, **self._key}
         return self
 

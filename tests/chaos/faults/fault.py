@@ -18,6 +18,7 @@ from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import AgentBinary
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import pauses
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Clock, Deadline, SystemClock
 from shepherd_core.domain.remediation import provider_steps
@@ -116,13 +117,16 @@ class Access:
     prepare: Callable[[], object] = lambda: None
     """Called by the Initializer before anything else, once a machine is due."""
     password: Callable[[], str] | None = None
+    limits: TimeLimits = field(default_factory=TimeLimits)
     machine_seconds: float = MACHINE_SECONDS
     answer_seconds: float = ANSWER_SECONDS
     connect_seconds: float = 5.0
 
     def connect(self, environment: Environment) -> Connection:
         """Return a connection to the BMDB."""
-        connection = Connection(self.bmdb or environment.fleet.settings, self.password, environment.clock)
+        connection = Connection(
+            self.bmdb or environment.fleet.settings, self.password, environment.clock, limits=self.limits
+        )
         environment.fleet._connections.append(connection)
         return connection
 

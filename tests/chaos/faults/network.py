@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.clock import Clock
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.telemetry import Metric
@@ -209,10 +210,10 @@ def _between(
                 update={
                     "bmdb_host": "127.0.0.1",
                     "bmdb_port": proxy.port,
-                    "bmdb_connect_timeout_seconds": PATIENT_SECONDS if patient else DATABASE_SECONDS,
-                    "bmdb_statement_timeout_seconds": PATIENT_SECONDS if patient else DATABASE_SECONDS,
                 }
             )
+            seconds = PATIENT_SECONDS if patient else DATABASE_SECONDS
+            access.limits = TimeLimits(connect=seconds, statement=seconds)
         elif not patient:
             access.machine_seconds = MACHINE_SECONDS
         if link == "provider":

@@ -180,7 +180,6 @@ class AgentStarts:
             "SHEPHERD_STATIC_LIST": str(listing),
             "SHEPHERD_AGENT_SOURCE": str(self._agent),
             "SHEPHERD_SSH_PORT": str(self._pool.port),
-            "SHEPHERD_SSH_CONNECT_TIMEOUT_SECONDS": "5",
             "SHEPHERD_CONCURRENCY": "1",
         }
 

@@ -25,9 +25,10 @@ from shepherd_core.adapters import aws, documents, ssh_keys
 from shepherd_core.adapters.aws import secrets
 from shepherd_core.adapters.ssh import dialer
 from shepherd_core.agent import endpoint
+from shepherd_core.domain.pace import Pace
 from shepherd_core.loops import initializer, provisioner, recoverer, updater
 from shepherd_core.providers.equinix import adapter
-from shepherd_core.wiring import agent_endpoint, loops
+from shepherd_core.wiring import agent_endpoint, loops, pace
 
 from simulator.lambda_.environment import Context
 from tests.chaos.crash_points import Points
@@ -83,6 +84,7 @@ def _serve(request: dict[str, Any], pipe: int) -> None:
     """Carry out *request* in this process, and exit."""
     os.environ.clear()
     os.environ.update(request["environment"])
+    pace.current = Pace(**request["pace"])
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)

@@ -10,7 +10,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -21,6 +21,7 @@ from moto.server import ThreadedMotoServer
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.pace import Pace
 
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
@@ -40,6 +41,7 @@ _AWS = {
     "AWS_DEFAULT_REGION": "eu-central-1",
 }
 _PARAMETER, _KEY_PARAMETER = "/api-key", "/ssh-key"
+PACE = Pace(session_seconds=SESSION_SECONDS, machine_seconds=MACHINE_SECONDS, connect_seconds=0.1, chunk=2)
 _LOAD_SESSION_SECONDS = 2.0
 _MARGIN_SECONDS = 1.0
 _CAPACITY, _UNHEALTHY, _HEALTHY = 6, 4, 30
@@ -134,13 +136,21 @@ class Functions:
         after: bool = False,
         by: int = 0,
         settings: Mapping[str, str] | None = None,
+        pace: Pace = PACE,
     ) -> Outcome:
         """Run *function* with the database and the provider of *environment*, in the child process number *by*."""
         if event is None:
             event = json.loads((ROOT / "events" / f"{function}.json").read_text(encoding="utf-8"))
         variables = {**self._variables(environment), **(settings or {})}
         return self._children[by].run(
-            {"function": function, "environment": variables, "event": event, "at": at, "after": after}
+            {
+                "function": function,
+                "environment": variables,
+                "pace": asdict(pace),
+                "event": event,
+                "at": at,
+                "after": after,
+            }
         )
 
     def _variables(self, environment: Environment) -> dict[str, str]:
@@ -159,14 +169,10 @@ class Functions:
             "SHEPHERD_EQUINIX_DEVICE_PREFIX": PREFIX,
             "SHEPHERD_EQUINIX_KEY_LABEL": "functions",
             "SHEPHERD_SSH_KEY_PARAMETER": _KEY_PARAMETER,
-            "SHEPHERD_SESSION_SECONDS": str(SESSION_SECONDS),
-            "SHEPHERD_MACHINE_SECONDS": str(MACHINE_SECONDS),
             "SHEPHERD_MAX_MACHINES": str(environment.limit),
-            "SHEPHERD_CHUNK": "2",
             "SHEPHERD_CREATION_SECONDS": "0",
             "SHEPHERD_AGENT_SOURCE": __file__,
             "SHEPHERD_AGENT_ENDPOINT": "https://agents.example",
-            "SHEPHERD_SSH_CONNECT_TIMEOUT_SECONDS": "0.1",
         }
 
 
@@ -190,6 +196,7 @@ def explore_processes(
     numbers: range,
     event: Callable[[], object] = lambda: None,
     settings: Mapping[str, str] | None = None,
+    pace: Pace = PACE,
 ) -> Explored:
     """
     Kill the function of *scenario* before and after the effects with these *numbers*, then let it converge.
@@ -202,7 +209,7 @@ def explore_processes(
             environment = scenario.arrange()
             try:
                 ended = functions.invoke(
-                    environment, function, event=event(), at=number, after=after, settings=settings
+                    environment, function, event=event(), at=number, after=after, settings=settings, pace=pace
                 )
                 if not ended.killed:
                     explored.broken += [f"{scenario.name}, a process: {ended.told}"] if ended.status else []
@@ -240,7 +247,7 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
     loaded = Loaded()
     lock = threading.Lock()
     end = time.monotonic() + seconds
-    settings = {"SHEPHERD_SESSION_SECONDS": str(_LOAD_SESSION_SECONDS)}
+    pace = replace(PACE, session_seconds=_LOAD_SESSION_SECONDS)
 
     def work(by: int) -> None:
         chance = Random(seed + by)
@@ -250,7 +257,7 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
             with lock:
                 event = event_of(_heartbeats(agents, chance)) if function == "agent_api" else None
             ended = functions.invoke(
-                environment, function, event=event, at=at, after=chance.random() < 1 / 2, by=by, settings=settings
+                environment, function, event=event, at=at, after=chance.random() < 1 / 2, by=by, pace=pace
             )
             with lock:
                 loaded.invocations += 1

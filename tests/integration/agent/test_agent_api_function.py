@@ -13,7 +13,9 @@ from uuid import UUID
 import pytest
 from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.domain.errors import ConfigError, EventInvalid
+from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, OSInstallationRequest
+from shepherd_core.wiring import agent_endpoint, pace
 
 from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.hardware.inventory import Inventory
@@ -59,8 +61,7 @@ def _environment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setenv("SHEPHERD_BMDB_NAME", fleet.settings.bmdb_name)
     monkeypatch.setenv("SHEPHERD_BMDB_USER", fleet.settings.bmdb_user)
     monkeypatch.setenv("SHEPHERD_BMDB_ROLES", fleet.settings.bmdb_roles or "")
-    monkeypatch.setenv("SHEPHERD_MIN_REPORT_SECONDS", "0")
-    monkeypatch.setenv("SHEPHERD_MIN_HARDWARE_REPORT_SECONDS", "0")
+    monkeypatch.setattr(pace, "current", Pace(report_seconds=0, hardware_report_seconds=0))
     yield
     function_process.end()
 
@@ -158,24 +159,26 @@ def test_an_event_that_is_no_request_fails_the_invocation(
 @configured
 def test_faults_of_the_settings_fail_the_invocation_until_they_are_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that cannot be right must not tell agents that they are wrong."""
-    monkeypatch.setenv("SHEPHERD_MAX_BODY_BYTES", "many")
-    monkeypatch.setenv("SHEPHERD_STALE_SECONDS", "0")
+    monkeypatch.setenv("SHEPHERD_HEARTBEAT_INTERVAL_SECONDS", "many")
+    monkeypatch.setenv("SHEPHERD_BMDB_PORT", "0")
     with pytest.raises(ConfigError) as caught:
         invoke(SAMPLE)
-    assert {fault.split()[0] for fault in caught.value.faults} == {"SHEPHERD_MAX_BODY_BYTES", "SHEPHERD_STALE_SECONDS"}
-    monkeypatch.delenv("SHEPHERD_MAX_BODY_BYTES")
-    monkeypatch.setenv("SHEPHERD_STALE_SECONDS", "1")
+    assert {fault.split()[0] for fault in caught.value.faults} == {
+        "SHEPHERD_HEARTBEAT_INTERVAL_SECONDS",
+        "SHEPHERD_BMDB_PORT",
+    }
+    monkeypatch.delenv("SHEPHERD_HEARTBEAT_INTERVAL_SECONDS")
+    monkeypatch.delenv("SHEPHERD_BMDB_PORT")
     assert invoke(SAMPLE)["statusCode"] == 401
 
 
 @configured
-def test_the_settings_are_heeded(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are limits that operators may have to move in a hurry."""
-    monkeypatch.setenv("SHEPHERD_MAX_BODY_BYTES", "1024")
-    monkeypatch.setenv("SHEPHERD_STALE_SECONDS", "86400")
-    agent = SignedAgent(fleet)
-    assert invoke(event_of(agent.request(b"x" * 1025)))["statusCode"] == 413
-    assert invoke(event_of(agent.request(at=milliseconds() - 3_600_000)))["statusCode"] == 200
+@pytest.mark.parametrize(("interval", "least"), [("240", 5), ("6", 3)])
+def test_an_agent_may_report_twice_in_an_interval(monkeypatch: pytest.MonkeyPatch, interval: str, least: float) -> None:
+    """And not sooner than five seconds after the last time, if the interval allows that."""
+    monkeypatch.setattr(pace, "current", Pace())
+    monkeypatch.setenv("SHEPHERD_HEARTBEAT_INTERVAL_SECONDS", interval)
+    assert agent_endpoint.build()._limits.report_seconds == least
 
 
 @configured

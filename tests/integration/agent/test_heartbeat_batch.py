@@ -13,6 +13,7 @@ import pytest
 from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.agent.received_request import AgentResponse
 from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.pb.callback_pb2 import (
     AgentHardwareReport,
     HeartbeatAnswer,
@@ -330,7 +331,7 @@ def test_a_locked_machine_does_not_hold_up_the_others_of_a_batch(
     """Whatever holds its rows, and whatever the heartbeats bring; the locked one is sent again."""
     machine_ids = [agent.machine_id for agent in agents]
     known = agents[: 0 if table == "machine_agent_started" else 4]
-    api = endpoint(Connection(fleet.settings, None, clock, lock_seconds=0.2))
+    api = endpoint(Connection(fleet.settings, None, clock, limits=TimeLimits(lock=0.2)))
     if known:
         assert statuses(api, *(agent.request() for agent in known)) == [OK] * 4
     for machine_id in machine_ids[:2]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors.bmdb import BmdbUnavailable, CommitUnknown
 
@@ -14,16 +15,15 @@ from tests.support.bmdb.fleet import Fleet
 def test_a_connection_cut_off_in_a_transaction_soon_frees_its_locks(fleet: Fleet) -> None:
     """Without a timeout, the server would keep the locks on the provider and on due machines for hours."""
     settings = fleet.settings
-    impatient = {"bmdb_connect_timeout_seconds": 0.5, "bmdb_statement_timeout_seconds": 0.5}
     with Proxy(Path(settings.bmdb_host) / f".s.PGSQL.{settings.bmdb_port}", speaks_sql=True) as proxy:
-        far = settings.model_copy(update={"bmdb_host": "127.0.0.1", "bmdb_port": proxy.port, **impatient})
-        cut_off = Connection(far, None, SystemClock())
+        far = settings.model_copy(update={"bmdb_host": "127.0.0.1", "bmdb_port": proxy.port})
+        cut_off = Connection(far, None, SystemClock(), limits=TimeLimits(connect=0.5, statement=0.5))
         # Startup, BEGIN, preparing and running the statement, COMMIT: that one never arrives.
         proxy.arm(Break(5, "request", "stall"))
         with pytest.raises(CommitUnknown):
             cut_off.transact(lambda: cut_off.run("create_provisioner_lock", provider="equinix"))
         assert proxy.names[4] == "COMMIT"
-        other = fleet.connect(settings.model_copy(update={"bmdb_statement_timeout_seconds": 5}))
+        other = fleet.connect(limits=TimeLimits(statement=5))
         other.run("create_provisioner_lock", provider="equinix")
         cut_off.close()
 
@@ -51,18 +51,12 @@ def test_the_proxy_breaks_each_armed_place(fleet: Fleet) -> None:
     """A network that never breaks would prove nothing."""
     settings = fleet.settings
     with Proxy(Path(settings.bmdb_host) / f".s.PGSQL.{settings.bmdb_port}", speaks_sql=True) as proxy:
-        far = settings.model_copy(
-            update={
-                "bmdb_host": "127.0.0.1",
-                "bmdb_port": proxy.port,
-                "bmdb_connect_timeout_seconds": 1,
-                "bmdb_statement_timeout_seconds": 0.5,
-            }
-        )
+        far = settings.model_copy(update={"bmdb_host": "127.0.0.1", "bmdb_port": proxy.port})
+        limits = TimeLimits(connect=1, statement=0.5)
         for how in HOW:
             for where in WHERE if how != "stall" else ("after",):  # a stall takes as long as the timeout
                 proxy.arm(Break(1 if where == "connect" else 3, where, how))
-                connection = Connection(far, None, SystemClock(), attempts=1)
+                connection = Connection(far, None, SystemClock(), attempts=1, limits=limits)
                 with pytest.raises((BmdbUnavailable, CommitUnknown)):
                     connection.run("create_provisioner_lock", provider=f"{how} {where}")
                 assert proxy.broke

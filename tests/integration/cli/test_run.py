@@ -216,9 +216,9 @@ def test_a_run_too_short_for_a_machine_is_refused(fleet: Fleet) -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_all_faults_of_a_loop_are_reported_at_once(loop: str) -> None:
     """Those of the database and those of the loop and its provider."""
-    ran = CommandLine(None, {"SHEPHERD_PROVIDER": "static", "SHEPHERD_SESSION_SECONDS": "0"}).process("run", loop)
+    ran = CommandLine(None, {"SHEPHERD_PROVIDER": "static", "SHEPHERD_BMDB_PORT": "0"}).process("run", loop)
     assert (ran.returncode, ran.stdout) == (1, "")
-    for variable in ("SHEPHERD_BMDB_HOST", "SHEPHERD_SESSION_SECONDS", "SHEPHERD_STATIC_LIST"):
+    for variable in ("SHEPHERD_BMDB_HOST", "SHEPHERD_BMDB_PORT", "SHEPHERD_STATIC_LIST"):
         assert variable in ran.stderr
 
 

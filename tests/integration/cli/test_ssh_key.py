@@ -45,7 +45,7 @@ def public(name: str) -> str:
 def initializer(port: int) -> adapters.LazyDialer:
     """Return the dialer of the Initializer for machines at *port*."""
     settings = InitializerSettings.model_construct(ssh_key_parameter=NAME, ssh_port=port)
-    return adapters.LazyDialer(settings)
+    return adapters.LazyDialer(settings, 2)
 
 
 def test_a_key_is_created_once_with_its_public_half(shepherdctl: CommandLine) -> None:

@@ -13,7 +13,9 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid
+from shepherd_core.domain.pace import Pace
 from shepherd_core.telemetry import Metric
+from shepherd_core.wiring import pace
 from shepherd_core.wiring.loops import LOOPS
 
 from agent.build import build
@@ -184,8 +186,8 @@ def test_the_initializer_starts_agents_with_the_key_in_ssm(
 def test_the_updater_follows_the_list(
     fleet: Fleet, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As rarely as the settings say."""
-    monkeypatch.setenv("SHEPHERD_UPDATE_SECONDS", "600")
+    """As rarely as its pace says."""
+    monkeypatch.setattr(pace, "current", Pace(update_seconds=600))
     list_machines(environment, ("a", "192.0.2.1"))
     invoke("provisioner")
     assert invoke("updater")["updated"] == 0
@@ -333,7 +335,6 @@ def test_every_fault_of_the_settings_is_reported_at_once(
     """The operator can repair them all at once; correct settings are not mentioned."""
     monkeypatch.delenv("SHEPHERD_BMDB_HOST")
     monkeypatch.setenv("SHEPHERD_BMDB_PORT", "many")
-    monkeypatch.setenv("SHEPHERD_SESSION_SECONDS", "1")
     monkeypatch.setenv("SHEPHERD_PROVIDER", "equinix")
     monkeypatch.setenv("SHEPHERD_EQUINIX_DEVICE_PREFIX", "FIXME-")
     with pytest.raises(ConfigError) as caught:
@@ -342,7 +343,6 @@ def test_every_fault_of_the_settings_is_reported_at_once(
     assert set(faults) == {
         "SHEPHERD_BMDB_HOST",
         "SHEPHERD_BMDB_PORT",
-        "SHEPHERD_SESSION_SECONDS",
         "SHEPHERD_EQUINIX_PROJECT_ID",
         "SHEPHERD_CREDENTIAL_PARAMETER",
         "SHEPHERD_EQUINIX_DEVICE_PREFIX",
@@ -357,20 +357,20 @@ def test_an_unknown_provider_is_reported_with_everything_else(
 ) -> None:
     """Although what the provider needs cannot be known then."""
     monkeypatch.setenv("SHEPHERD_PROVIDER", "statik")
-    monkeypatch.setenv("SHEPHERD_CHUNK", "0")
+    monkeypatch.setenv("SHEPHERD_DRIFT_LIMIT", "-1")
     with pytest.raises(ConfigError) as caught:
         invoke("provisioner")
-    assert {fault.split()[0] for fault in caught.value.faults} == {"SHEPHERD_PROVIDER", "SHEPHERD_CHUNK"}
+    assert {fault.split()[0] for fault in caught.value.faults} == {"SHEPHERD_PROVIDER", "SHEPHERD_DRIFT_LIMIT"}
 
 
 def test_settings_that_were_wrong_are_read_again(
     fleet: Fleet, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that failed once must recover."""
-    monkeypatch.setenv("SHEPHERD_CHUNK", "0")
+    monkeypatch.setenv("SHEPHERD_DRIFT_LIMIT", "-1")
     with pytest.raises(ConfigError):
         invoke("provisioner")
-    monkeypatch.setenv("SHEPHERD_CHUNK", "1")
+    monkeypatch.setenv("SHEPHERD_DRIFT_LIMIT", "1")
     assert invoke("provisioner")["created"] == 0
 
 

@@ -257,7 +257,7 @@ CASES = [
     Case("migrator", STATIC, reads(CA), CA_IN_SSM),
     Case("migrator", {**STATIC, **ONE_PASSWORD}, reads(CA), CA_IN_SSM),
     Case("migrator", {**EQUINIX, **IAM}, reads(S3_CA), CA_IN_S3),
-    Case("migrator", STATIC, SEES_STACK, {"machine_seconds": "0"}, update=True),
+    Case("migrator", STATIC, SEES_STACK, {"concurrency": "0"}, update=True),
     Case("provisioner", STATIC, reads(LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
     Case("provisioner", {**STATIC, **IAM}, reads(S3_LIST, CA), CA_IN_SSM),
     Case("provisioner", EQUINIX, reads(API_KEY, PUBLIC_KEY, CA), CA_IN_SSM),

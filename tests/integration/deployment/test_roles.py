@@ -151,7 +151,7 @@ def test_a_function_logs_in_as_its_role_and_operators_as_theirs(owner: Owner) ->
 
 def test_the_agent_api_cannot_take_the_last_connection(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers and storms start as many functions as the account allows; the loops must still get in."""
-    monkeypatch.setenv("SHEPHERD_AGENT_API_CONNECTIONS", "2")
+    monkeypatch.setenv("SHEPHERD_AGENT_API_CONCURRENCY", "2")
     owner.migrate()
     taken = [owner.log_in("agent-api") for _ in range(2)]
     api = endpoint(Connection(owner.settings.of_role("agent-api"), lambda: owner.password("agent-api"), CLOCK, None, 1))
@@ -163,7 +163,7 @@ def test_the_agent_api_cannot_take_the_last_connection(owner: Owner, monkeypatch
     eventually(lambda: api.handle(request).status is HTTPStatus.UNAUTHORIZED)
     api.close()
     taken.pop().close()
-    monkeypatch.delenv("SHEPHERD_AGENT_API_CONNECTIONS")
+    monkeypatch.delenv("SHEPHERD_AGENT_API_CONCURRENCY")
     owner.migrate()
     connection = owner.connection()
     connection.run("applied_migrations")

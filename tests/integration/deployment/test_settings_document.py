@@ -22,9 +22,9 @@ from tests.support.deployment import function_process
 
 BUCKET = "shepherd-bucket"
 S3, SSM = f"s3://{BUCKET}/settings.toml", "ssm:/shepherd/settings"
-GOOD = "version = 1\n[recoverer]\ngrace_seconds = 2000\n"
-OTHER = "version = 1\n[recoverer]\ngrace_seconds = 3000\n"
-BAD = "version = 1\n[recoverer]\ngrace_seconds = 0\nchunk = 3\n"
+GOOD = "version = 1\n[recoverer]\nstartup_timeout_seconds = 2000\n"
+OTHER = "version = 1\n[recoverer]\nstartup_timeout_seconds = 3000\n"
+BAD = "version = 1\n[recoverer]\nstartup_timeout_seconds = 0\nchunk = 3\n"
 
 
 def upload(source: str, text: str) -> None:
@@ -53,9 +53,9 @@ def in_force(source: str, clock: ManualClock) -> DocumentInForce:
     return DocumentInForce(source, fetch, clock)
 
 
-def grace(in_force: DocumentInForce) -> object:
-    """Return the grace by which a function works that is invoked now."""
-    return in_force.refresh().tables["recoverer"]["grace_seconds"]
+def startup(in_force: DocumentInForce) -> object:
+    """Return the startup timeout by which a function works that is invoked now."""
+    return in_force.refresh().tables["recoverer"]["startup_timeout_seconds"]
 
 
 def test_a_warm_function_sees_a_change_after_a_minute_and_not_before(
@@ -63,12 +63,12 @@ def test_a_warm_function_sees_a_change_after_a_minute_and_not_before(
 ) -> None:
     """Stated in docs/settings.md; more often would put S3 into the path of every heartbeat."""
     upload(source, GOOD)
-    assert grace(in_force) == 2000
+    assert startup(in_force) == 2000
     upload(source, OTHER)
     clock.now += RELOAD_SECONDS - 0.1
-    assert grace(in_force) == 2000
+    assert startup(in_force) == 2000
     clock.now += 0.1
-    assert grace(in_force) == 3000
+    assert startup(in_force) == 3000
 
 
 def test_a_cold_function_fails_with_every_fault(in_force: DocumentInForce, source: str) -> None:
@@ -76,9 +76,12 @@ def test_a_cold_function_fails_with_every_fault(in_force: DocumentInForce, sourc
     upload(source, BAD)
     with pytest.raises(ConfigError) as caught:
         in_force.refresh()
-    assert [fault.split()[0] for fault in caught.value.faults] == ["recoverer.chunk", "recoverer.grace_seconds"]
+    assert [fault.split()[0] for fault in caught.value.faults] == [
+        "recoverer.chunk",
+        "recoverer.startup_timeout_seconds",
+    ]
     upload(source, GOOD)
-    assert grace(in_force) == 2000, "and asks again at once"
+    assert startup(in_force) == 2000, "and asks again at once"
 
 
 def test_without_its_document_a_cold_function_fails(in_force: DocumentInForce) -> None:
@@ -93,7 +96,7 @@ def test_without_its_document_a_cold_function_fails(in_force: DocumentInForce) -
         (BAD, "recoverer.chunk is unknown"),
         ("version = 2\n", "version is 2"),
         ("version = 1\n[recoverer", "is not TOML"),
-        ("version = 1\n[recoverer]\nreset_after_seconds = 60\n", "never reach quarantine"),
+        ("version = 1\n[recoverer]\nheartbeat_timeout_seconds = 60\n", "lose three requests"),
         ("version = 1\na = " + "[" * 3000, "nested too deep"),
     ],
     ids=["faults", "version", "no TOML", "rule", "deep"],
@@ -112,7 +115,7 @@ def test_a_refused_document_leaves_the_last_good_one_in_force(
     upload(source, text)
     for _ in range(2):
         clock.now += RELOAD_SECONDS
-        assert grace(in_force) == 2000
+        assert startup(in_force) == 2000
         assert in_force.refused
         (line,) = output(capsys)[1]
         assert (line["level"], line["message"]) == (
@@ -122,7 +125,7 @@ def test_a_refused_document_leaves_the_last_good_one_in_force(
         assert said in str(line["faults"])
     upload(source, GOOD)
     clock.now += RELOAD_SECONDS
-    assert grace(in_force) == 2000
+    assert startup(in_force) == 2000
     assert not in_force.refused
 
 
@@ -135,13 +138,13 @@ def test_a_document_that_is_too_large_or_gone_leaves_the_last_good_one_in_force(
     if source == S3:
         upload(source, GOOD + "#" * LIMIT_BYTES)
         clock.now += RELOAD_SECONDS
-        assert grace(in_force) == 2000
+        assert startup(in_force) == 2000
         assert in_force.refused
         boto3.client("s3").delete_object(Bucket=BUCKET, Key="settings.toml")
     else:
         boto3.client("ssm").delete_parameter(Name="/shepherd/settings")
     clock.now += RELOAD_SECONDS
-    assert grace(in_force) == 2000
+    assert startup(in_force) == 2000
     assert in_force.refused
 
 
@@ -158,9 +161,9 @@ def test_an_outage_of_the_source_is_survived_by_warm_functions_alone(clock: Manu
     in_force = DocumentInForce(S3, read, clock)
     with pytest.raises(SourceUnavailable):
         in_force.refresh()
-    assert grace(in_force) == 2000
+    assert startup(in_force) == 2000
     clock.now += RELOAD_SECONDS
-    assert grace(in_force) == 2000
+    assert startup(in_force) == 2000
     assert answers == []
 
 
@@ -269,12 +272,12 @@ def test_a_document_with_which_nothing_can_be_built_leaves_the_last_one_in_force
 
 def test_the_agent_api_reads_the_document_too(file: Path) -> None:
     """It is the one function that knows no provider."""
-    append(file, "[agent_api]\nstale_seconds = 60\n")
-    first = agent_endpoint.build()
-    append(file, "max_body_bytes = 2048\n")
-    second = agent_endpoint.build()
-    assert (first._limits.stale_seconds, second._limits.stale_seconds, second._limits.body_bytes) == (60, 60, 2048)
-    second.close()
+    append(file, "[agent_api]\nheartbeat_interval_seconds = 60\n")
+    assert agent_endpoint.build()._limits.interval_seconds == 60
+    replace(file, file.read_text().replace("= 60", "= 90"))
+    changed = agent_endpoint.build()
+    assert changed._limits.interval_seconds == 90
+    changed.close()
 
 
 def test_the_endpoint_of_the_deployment_gives_way_to_the_documents(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from shepherd_core.domain.clock import CLOSING_SECONDS, CREATE_SECONDS, MARGIN_SECONDS
 from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.loops import (
@@ -282,22 +281,6 @@ def test_a_function_gets_the_layer_for_its_processor(function: str, architecture
         == [architecture]
     )
     assert [found["Runtime"]] == stack.resources[layer.strip("<>")]["Properties"]["CompatibleRuntimes"]
-
-
-@pytest.mark.parametrize("loop", ["initializer", "recoverer"])
-def test_a_function_has_time_for_a_machine_and_for_claiming_it(loop: str) -> None:
-    """The runner claims nothing that it cannot end, so too short a timeout would mean that nothing is ever done."""
-    found = properties(deployed(), loop)
-    machine = float(SETTINGS[loop].model_fields["machine_seconds"].default)
-    assert found["Timeout"] >= machine + MARGIN_SECONDS + CLOSING_SECONDS + 30
-
-
-def test_the_provisioner_has_time_for_a_chunk() -> None:
-    """What is created slowly on purpose must still be created in one invocation."""
-    found = properties(deployed(**EQUINIX), "provisioner")
-    fields = ProvisionerSettings.model_fields
-    chunk = float(fields["chunk"].default) * float(fields["creation_seconds"].default)
-    assert found["Timeout"] >= chunk + CREATE_SECONDS + CLOSING_SECONDS
 
 
 def test_a_tick_in_which_everything_is_chosen_is_like_any_other() -> None:

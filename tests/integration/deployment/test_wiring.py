@@ -7,7 +7,8 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.wiring import adapters, loops
+from shepherd_core.domain.pace import Pace
+from shepherd_core.wiring import adapters, loops, pace
 from shepherd_core.wiring.loops import Function
 
 from agent.shepherd_agent.ed25519 import verify
@@ -28,11 +29,11 @@ def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.Mon
         "PROVIDER": "static",
         "STATIC_LIST": str(tmp_path / "machines.json"),
         "AGENT_SOURCE": str(tmp_path / "agent"),
-        "MACHINE_SECONDS": "30",
         "AGENT_ENDPOINT": "agents.example.com:443",
     }
     for name, value in settings.items():
         monkeypatch.setenv(f"SHEPHERD_{name}", value)
+    monkeypatch.setattr(pace, "current", Pace(machine_seconds=30))
     return loops.build("initializer")
 
 

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 from uuid import UUID
@@ -17,7 +18,7 @@ from shepherd_core.domain.clock import SystemClock
 from agent.build import build
 from simulator.machines.pool import MachinePool
 from tests.chaos.stage.environment import Environment
-from tests.chaos.stage.processes import Functions
+from tests.chaos.stage.processes import PACE, Functions
 from tests.support import processes
 from tests.support.agents.hostile_server import ADDRESSES, attackers
 from tests.support.agents.machine_client import Client
@@ -27,6 +28,7 @@ FUNCTION, FORK_SERVER = "tests.chaos.stage.child", "shepherd_core.adapters.ssh.f
 MIB = 1 << 20
 HEALTHY = 3
 MACHINE_SECONDS = 10
+SLOW = replace(PACE, connect_seconds=5, machine_seconds=MACHINE_SECONDS, answer_seconds=MACHINE_SECONDS)
 FUNCTION_BYTES = 200 * MIB
 """What the function and the fork server use without any machine, rounded up."""
 PROCESS_BYTES = 8 * MIB
@@ -104,9 +106,6 @@ def settings(environment: Environment) -> dict[str, str]:
         "SHEPHERD_AGENT_SOURCE": str(environment.folder / "agent"),
         "SHEPHERD_AGENT_ENDPOINT": "https://127.0.0.1:9",
         "SHEPHERD_SSH_PORT": str(environment.pool.port),
-        "SHEPHERD_SSH_CONNECT_TIMEOUT_SECONDS": "5",
-        "SHEPHERD_MACHINE_SECONDS": str(MACHINE_SECONDS),
-        "SHEPHERD_AGENT_TIMEOUT_SECONDS": str(MACHINE_SECONDS),
         "SHEPHERD_CONCURRENCY": "20",
     }
 
@@ -127,7 +126,7 @@ def test_no_attack_hurts_the_function_or_its_neighbours(environment: Environment
     ids = provided(environment, ADDRESSES | {name: pool.address(name) for name in healthy})
     with attackers(pool.port, client.authorized_key), Functions(1, key) as functions, Memory() as memory:
         began = time.monotonic()
-        outcome = functions.invoke(environment, "initializer", settings=settings(environment))
+        outcome = functions.invoke(environment, "initializer", settings=settings(environment), pace=SLOW)
         seconds = time.monotonic() - began
     ends = {name: cause(environment, machine_id) for name, machine_id in ids.items()}
     assert outcome.status == 0, outcome

@@ -122,7 +122,7 @@ def test_a_machine_that_does_not_go_off_is_not_switched_on(site: Site, state: ob
     """Sent too early, On does nothing, and a machine that goes off late stays off."""
     site.bmc.power = state
     with pytest.raises(ProviderUnavailable, match="not reported to be off"):
-        site.provider(timeout_seconds=60).power_cycle(NAME, site.deadline)
+        site.provider(seconds=60).power_cycle(NAME, site.deadline)
     assert site.bmc.resets == ["ForceOff"]
     assert sum(site.clock.slept) <= 60
 
@@ -340,7 +340,7 @@ def test_time_is_left_to_switch_on_what_was_switched_off(site: Site) -> None:
     """A BMC that is busy for all the time that a machine has to go off does not leave it off."""
     site.bmc.reset_types = ("On", "ForceOff")
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=37, status=503))
-    site.provider(timeout_seconds=30).power_cycle(NAME, Deadline(site.clock, 40))
+    site.provider(seconds=30).power_cycle(NAME, Deadline(site.clock, 40))
     assert site.bmc.resets == ["ForceOff", "On"]
     assert 28 < sum(site.clock.slept) < 40
 
@@ -444,7 +444,7 @@ def test_a_bmc_that_does_not_answer_leaves_its_machine_in_the_listing(
     """A machine whose BMC hangs is not gone, nor off; and the others are told of as if nothing were."""
     site.bmc.faults.add(fault)
     time_limit = 2 if isinstance(fault, Delay) else 30
-    listing = site.provider(timeout_seconds=time_limit).list_machines(deadline)
+    listing = site.provider(seconds=time_limit).list_machines(deadline)
     assert [(machine.provider_id, machine.status) for machine in listing] == [
         (NAME, ProviderStatus.UNKNOWN),
         ("rack-002", ProviderStatus.RUNNING),
@@ -456,16 +456,9 @@ def test_a_listing_takes_no_more_than_half_of_the_time(site: Site) -> None:
     """The caller needs time to use the listing."""
     site.rack.faults.add(Delay(times=0, seconds=3600))
     short = Deadline(SystemClock(), 3)
-    listing = site.provider(max_calls=1).list_machines(short)
+    listing = site.provider().list_machines(short)
     assert [machine.status for machine in listing] == [ProviderStatus.UNKNOWN] * 2
     short.check()
-
-
-def test_a_listing_without_power_asks_no_bmc(site: Site) -> None:
-    """With a thousand slow BMCs, a listing should not wait for them every minute."""
-    listing = site.provider(list_power=False).list_machines(site.deadline)
-    assert [machine.status for machine in listing] == [ProviderStatus.UNKNOWN] * 2
-    assert site.rack.calls == 0
 
 
 def test_a_machine_is_taken_without_its_bmc(site: Site) -> None:

@@ -109,7 +109,7 @@ def test_a_slow_bmc_is_given_up_before_the_deadline(site: Site) -> None:
     """One BMC must not use up the time of all; and one that was too slow once is not asked twice more."""
     site.bmc.faults.add(Delay(times=0, seconds=3600))
     with pytest.raises(ProviderUnavailable):
-        site.provider(timeout_seconds=2).get_machine(NAME, site.deadline)
+        site.provider(seconds=2).get_machine(NAME, site.deadline)
     assert len(site.bmc.calls) == 1
     site.deadline.check()
 
@@ -117,7 +117,7 @@ def test_a_slow_bmc_is_given_up_before_the_deadline(site: Site) -> None:
 def test_an_answer_that_comes_late_is_an_answer(site: Site) -> None:
     """A BMC takes its time: what is 60 s there is a third of one here."""
     site.bmc.faults.add(Delay(method="POST", seconds=0.3, when="after"))
-    site.provider(timeout_seconds=20).reboot(NAME, site.deadline)
+    site.provider(seconds=20).reboot(NAME, site.deadline)
     assert site.bmc.resets == ["ForceRestart"]
 
 
@@ -193,7 +193,7 @@ def test_a_bmc_that_uses_up_the_time_to_accept_is_sent_nothing(site: Site) -> No
     asked: list[Deadline] = []
     deadline = Deadline(site.clock, 3600, ask=asked.append)
     with SlowToAccept(site.rack) as proxy, ThreadPoolExecutor(1) as pool:
-        step = pool.submit(site.provider(timeout_seconds=20).reboot, NAME, deadline)
+        step = pool.submit(site.provider(seconds=20).reboot, NAME, deadline)
         assert proxy.holds.wait(WAIT_SECONDS)
         site.clock.now += 21
         proxy.goes_on.set()
@@ -210,7 +210,7 @@ def test_a_check_that_uses_up_the_time_sends_nothing(site: Site) -> None:
 
     deadline = Deadline(site.clock, 3600, ask=ask)
     with pytest.raises(ProviderUnavailable, match="not done within 20 s"):
-        site.provider(timeout_seconds=20).reboot(NAME, deadline)
+        site.provider(seconds=20).reboot(NAME, deadline)
     assert (deadline.interrupted, site.bmc.resets) == (False, [])
 
 

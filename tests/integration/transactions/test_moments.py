@@ -12,6 +12,7 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import overrides, remediation, suspension
 from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Claim, Failure
 from shepherd_core.domain.health import WHOLE_PROVIDER
@@ -285,8 +286,7 @@ def test_machines_wait_during_a_suspension_of_their_location(
 def test_a_locked_machine_that_did_not_come_back_is_skipped(fleet: Fleet) -> None:
     """The lock may last long; the other machines do not wait."""
     locked, free = overdue_machine(fleet), overdue_machine(fleet)
-    settings = fleet.settings.model_copy(update={"bmdb_statement_timeout_seconds": 5})
-    session = fleet.open_session(connection=fleet.connect(settings))
+    session = fleet.open_session(connection=fleet.connect(limits=TimeLimits(statement=5)))
     fleet.connection.script(f"BEGIN; UPDATE machine_due SET revision = revision WHERE machine_id = '{locked}'")
     assert ids(work.claim(session, RECOVER, PROVIDER, 10).work) == [free]
     fleet.connection.script("COMMIT")

@@ -37,7 +37,7 @@ def endpoint(
     relays: str = "",
 ) -> AgentApi:
     """Return an endpoint as a process of its own would have it; without limits to how often agents report."""
-    limits = Limits(MAX_BODY_BYTES, 300, report_seconds, hardware_seconds, MAX_BATCH_BYTES, interval)
+    limits = Limits(report_seconds, hardware_seconds, MAX_BATCH_BYTES, interval)
     return AgentApi(connection, limits, parse_relays(relays), new_endpoint)
 
 

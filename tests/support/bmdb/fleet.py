@@ -12,6 +12,7 @@ from pg8000.exceptions import DatabaseError, InterfaceError
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Clock
 from shepherd_core.domain.health import HealthTimeouts
@@ -188,11 +189,11 @@ class Fleet:
         """Delete everything but the schema."""
         self._backends.empty.run()
 
-    def connect(self, settings: BmdbSettings | None = None) -> Connection:
-        """Return another connection, for a concurrent run; *settings* may lead it elsewhere."""
+    def connect(self, settings: BmdbSettings | None = None, limits: TimeLimits | None = None) -> Connection:
+        """Return another connection, for a concurrent run; *settings* may lead it elsewhere, *limits* be short."""
         connection = (
-            Connection(settings, None, self._clock)
-            if settings
+            Connection(settings or self.settings, None, self._clock, limits=limits or TimeLimits())
+            if settings or limits
             else _WarmConnection(self.settings, self._clock, self._backends)
         )
         self._connections.append(connection)

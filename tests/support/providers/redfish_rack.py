@@ -7,7 +7,7 @@ from typing import Any
 from shepherd_core.domain.clock import Clock, Deadline
 from shepherd_core.domain.errors import SecretMissing
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.providers.redfish.adapter import RedfishProvider
+from shepherd_core.providers.redfish.adapter import REQUEST_SECONDS, RedfishProvider
 from shepherd_core.settings.providers.redfish import RedfishSettings
 
 from simulator.providers.kit.hardware import NoHardware
@@ -48,6 +48,7 @@ def provider(
     *,
     read_list: Callable[[], bytes] | None = None,
     secrets: Secrets | None = None,
+    seconds: float = REQUEST_SECONDS,
     **settings: Any,
 ) -> RedfishProvider:
     """Return the adapter for *rack*, with *settings* without their prefix."""
@@ -59,6 +60,7 @@ def provider(
         read_secret=store.read,
         invalidate_secret=store.invalidate,
         read_ca=rack.ca_file.read_bytes,
+        seconds=seconds,
     )
 
 

@@ -11,7 +11,7 @@ from shepherd_core.settings.relays import Relays
 
 MACHINE = "c0ffee00-0000-4000-8000-000000000001"
 ADDRESS = "2001:db8::13"
-LIMIT = 1024
+LIMIT = 65_536
 BATCH_LIMIT = 100_000
 
 
@@ -23,7 +23,7 @@ def answer(
     body: bytes = b"", method: str = "POST", path: str = "/heartbeat", machine: str | None = MACHINE
 ) -> AgentResponse:
     """Return the answer to a request that needs no BMDB."""
-    api = AgentApi(NoConnection(), Limits(LIMIT, 300, 5, 60, BATCH_LIMIT, 240), Relays())  # type: ignore[arg-type]  # never used
+    api = AgentApi(NoConnection(), Limits(5, 60, BATCH_LIMIT, 240), Relays())  # type: ignore[arg-type]  # never used
     headers = {} if machine is None else {"shepherd-machine": machine}
     return api.handle(AgentRequest(method, path, headers, body, 1_700_000_000_000, ADDRESS))
 

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ConfigError
+from shepherd_core.domain.pace import Pace
 from shepherd_core.settings.base import Settings
 from shepherd_core.settings.functions import bmdb, health, loops, services, shared
 from shepherd_core.settings.functions.bmdb import BmdbSettings
@@ -53,11 +54,11 @@ def faults(*settings: type[Settings]) -> list[str]:
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names in capitals behind one prefix; types as declared; the rest has defaults."""
-    given(monkeypatch, **INITIALIZER, CONCURRENCY="25", SSH_CONNECT_TIMEOUT_SECONDS="0.5")
+    given(monkeypatch, **INITIALIZER, CONCURRENCY="25", SSH_PORT="23")
     (settings,) = load(InitializerSettings)
     assert settings.bmdb_host == "db.example"
     assert settings.concurrency == 25
-    assert settings.ssh_connect_timeout_seconds == 0.5
+    assert settings.ssh_port == 23
     assert settings.agent_path == "/root/agent"
 
 
@@ -152,7 +153,7 @@ def test_seconds_are_a_time_of_at_most_a_day(monkeypatch: pytest.MonkeyPatch, va
 
 
 @pytest.mark.parametrize(
-    "name", ["BACKOFF_EXPONENT", "BOOT_WAIT_SECONDS", "BACKOFF_INITIAL_SECONDS", "CONCURRENCY", "SESSION_SECONDS"]
+    "name", ["BREAKER_MAX_UNHEALTHY_SHARE", "HEARTBEAT_TIMEOUT_SECONDS", "BREAKER_MAX_UNHEALTHY", "CONCURRENCY"]
 )
 def test_no_number_is_no_number(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Comparisons with it are all false, so it would slip through ranges that are checked the other way round."""
@@ -177,14 +178,12 @@ def test_the_defaults_are_those_of_the_domain(monkeypatch: pytest.MonkeyPatch) -
     given(monkeypatch, **INITIALIZER)
     provisioner, initializer, recoverer = load(ProvisionerSettings, InitializerSettings, RecovererSettings)
     assert isinstance(provisioner, ProvisionerSettings)
-    assert (provisioner.max_machines, provisioner.chunk, provisioner.creation_seconds) == (50, 20, 5)
-    assert provisioner.penalty_seconds == 3600
+    assert (provisioner.max_machines, provisioner.creation_seconds) == (50, 5)
     assert isinstance(initializer, InitializerSettings)
-    assert initializer.backoff == Backoff(300, 14_400, 1.2)
-    assert (initializer.ssh_connect_timeout_seconds, initializer.agent_timeout_seconds) == (2, 60)
     assert (initializer.agent_path, initializer.ssh_user) == ("/root/agent", "root")
     assert isinstance(recoverer, RecovererSettings)
-    assert recoverer.backoff == Backoff(60, 3600, 1.2)
+    assert Pace().start_backoff == Backoff(300, 14_400, 1.2)
+    assert Pace().step_backoff == Backoff(60, 3600, 1.2)
     assert (recoverer.startup_timeout_seconds, recoverer.heartbeat_timeout_seconds) == (1800, 600)
 
 

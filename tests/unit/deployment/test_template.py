@@ -10,11 +10,12 @@ from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.clock import ANSWER_SECONDS
 from shepherd_core.settings import functions
 from shepherd_core.settings.base import PREFIX
-from shepherd_core.settings.deployment import DeploymentSettings, function_seconds
+from shepherd_core.settings.deployment import FUNCTION_SECONDS, DeploymentSettings
 from shepherd_core.settings.effective import FIXED, GIVEN
 from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import DEFAULT_PREFIX
+from shepherd_core.wiring.adapters import MIGRATION_LIMITS
 
 from tests.support.deployment.cloudformation import PSEUDO
 from tests.support.deployment.deployments import (
@@ -135,8 +136,7 @@ def test_a_new_document_knows_what_it_cannot_decide() -> None:
 
 def test_the_rules_between_settings_know_the_deployment_s_figures() -> None:
     """No function is told the timeouts of the others, which the rules compare with."""
-    known = function_seconds(DeploymentSettings().function_seconds)
-    assert known == {function: _function_properties(function)["Timeout"] for function in FUNCTIONS}
+    assert {function: _function_properties(function)["Timeout"] for function in FUNCTIONS} == FUNCTION_SECONDS
     assert DeploymentSettings().loop_minutes == PARAMETERS["LoopMinutes"]["Default"]
 
 
@@ -157,8 +157,7 @@ def test_the_deployment_asks_for_the_schema_that_its_code_needs() -> None:
 def test_the_migrator_outlives_a_statement_and_cloudformation_the_migrator() -> None:
     """A function that is killed cannot say why the deployment fails."""
     timeout = _function_properties("migrator")["Timeout"]
-    statement = float(MigratorSettings.model_fields["bmdb_statement_timeout_seconds"].default)
-    assert statement + ANSWER_SECONDS <= timeout < _properties("BmdbSchema")["ServiceTimeout"]
+    assert MIGRATION_LIMITS.statement + ANSWER_SECONDS <= timeout < _properties("BmdbSchema")["ServiceTimeout"]
 
 
 def test_permissions_name_what_they_are_for() -> None:

@@ -95,10 +95,13 @@ def test_any_text_is_a_policy_or_refused(text: str) -> None:
 
 
 def test_the_policy_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its fault is reported with all others; the timeouts that it does not set are settings too."""
-    for name, value in {"BMDB_HOST": "db", "PROVIDER": "redfish", "REMEDIATION_POLICY": "reboot:2,quarantine"}.items():
+    """Its fault is reported with all others; the timeouts that it does not set are the usual ones."""
+    for name, value in {
+        "BMDB_HOST": "db",
+        "PROVIDER": "redfish",
+        "REMEDIATION_POLICY": "reboot:2:grace=60,quarantine",
+    }.items():
         monkeypatch.setenv(f"SHEPHERD_{name}", value)
-    monkeypatch.setenv("SHEPHERD_GRACE_SECONDS", "60")
     (settings,) = load(RecovererSettings)
     assert settings.policy[0] == Step(REBOOT, 2, Timeouts(boot_wait=120, grace=60, cooldown=600))
     monkeypatch.setenv("SHEPHERD_REMEDIATION_POLICY", "kick")

@@ -1,11 +1,11 @@
 """The rules between settings, each at its boundary, on both sides."""
 
 import pytest
-from shepherd_core.settings.check import RULES
 from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.effective import effective
+from shepherd_core.settings.rules import RULES
 
-HOUR = 3600
+SHORT_GRACE = "reboot:1:grace=420,quarantine"
 LONG_POLICY = "reboot:1:grace=86400,power-cycle:1:grace=86400,quarantine"
 
 # Settings that are not the defaults; and whether they break a rule, whose fault names these two.
@@ -46,91 +46,10 @@ case(
     RATE_OF_API,
     LIMIT,
 )
-INTERVAL = "agent_api.heartbeat_interval_seconds"
-case({"HEARTBEAT_TIMEOUT_SECONDS": 259.9}, {"HEARTBEAT_TIMEOUT_SECONDS": 260}, INTERVAL, TIMEOUT)
-case(
-    {"STARTUP_TIMEOUT_SECONDS": 259.9},
-    {"STARTUP_TIMEOUT_SECONDS": 260},
-    INTERVAL,
-    "recoverer.startup_timeout_seconds",
-)
-case(
-    {"HEARTBEAT_INTERVAL_SECONDS": 9},
-    {"HEARTBEAT_INTERVAL_SECONDS": 10},
-    INTERVAL,
-    "agent_api.min_report_seconds",
-)
-case(
-    {"HEARTBEAT_INTERVAL_SECONDS": 3600, "MIN_REPORT_SECONDS": 1800.5},
-    {"HEARTBEAT_INTERVAL_SECONDS": 3600, "MIN_REPORT_SECONDS": 1800},
-    INTERVAL,
-    "agent_api.min_report_seconds",
-)
-case(
-    {"SSH_CONNECT_TIMEOUT_SECONDS": 60},
-    {"SSH_CONNECT_TIMEOUT_SECONDS": 59},
-    "initializer.agent_timeout_seconds",
-    "initializer.machine_seconds",
-)
-case({"LOOK_SECONDS": 61}, {"LOOK_SECONDS": 60}, "recoverer.look_seconds", "recoverer.machine_seconds")
-case(
-    {"MACHINE_SECONDS": 144},
-    {"MACHINE_SECONDS": 143},
-    "recoverer.machine_seconds",
-    "timeout of the recoverer (SHEPHERD_FUNCTION_SECONDS)",
-)
-case(
-    {"MACHINE_SECONDS": 264},
-    {"MACHINE_SECONDS": 263, "FUNCTION_SECONDS": "300,300,300,180,10,300"},
-    "initializer.machine_seconds",
-    "timeout of the initializer (SHEPHERD_FUNCTION_SECONDS)",
-)
-case(
-    {"CREATION_SECONDS": 12},
-    {"CREATION_SECONDS": 11.9},
-    "provisioner.creation_seconds",
-    "timeout of the provisioner (SHEPHERD_FUNCTION_SECONDS)",
-)
-for loop in ("provisioner", "initializer", "recoverer", "updater"):
-    case(
-        {"SESSION_SECONDS": 44},
-        {"SESSION_SECONDS": 45},
-        f"{loop}.session_seconds",
-        f"{loop}.bmdb_statement_timeout_seconds",
-    )
-    case(
-        {"SESSION_SECONDS": 301},
-        {"SESSION_SECONDS": 180},
-        f"{loop}.session_seconds",
-        f"timeout of the {loop} (SHEPHERD_FUNCTION_SECONDS)",
-    )
-    case(
-        {"FUNCTION_SECONDS": "31,31,31,31,10,300"},
-        {"FUNCTION_SECONDS": "300,300,180,32,10,300"},
-        f"{loop}.bmdb_statement_timeout_seconds",
-        f"timeout of the {loop} (SHEPHERD_FUNCTION_SECONDS)",
-    )
-LONG = {"FUNCTION_SECONDS": "300,300,180,180,200,300"}
-for function in ("provisioner", "initializer", "recoverer", "updater", "agent_api"):
-    for statement, broken, kept in ((57.5, 5, 4.9), (30, 60, 59.9)):
-        case(
-            {**LONG, "BMDB_STATEMENT_TIMEOUT_SECONDS": statement, "BMDB_CONNECT_TIMEOUT_SECONDS": broken},
-            {**LONG, "BMDB_STATEMENT_TIMEOUT_SECONDS": statement, "BMDB_CONNECT_TIMEOUT_SECONDS": kept},
-            "bmdb.bmdb_connect_timeout_seconds",
-            f"{function}.bmdb_statement_timeout_seconds",
-        )
-case(
-    {"BMDB_CONNECT_TIMEOUT_SECONDS": 5.1},
-    {"BMDB_CONNECT_TIMEOUT_SECONDS": 5},
-    "agent_api.bmdb_statement_timeout_seconds",
-    "timeout of the agent_api (SHEPHERD_FUNCTION_SECONDS)",
-)
-case(
-    {"FUNCTION_SECONDS": "300,300,180,180,10,269"},
-    {"FUNCTION_SECONDS": "300,300,180,180,10,270"},
-    "migrator.bmdb_statement_timeout_seconds",
-    "timeout of the migrator (SHEPHERD_FUNCTION_SECONDS)",
-)
+INTERVAL, STARTUP = "agent_api.heartbeat_interval_seconds", "recoverer.startup_timeout_seconds"
+case({"HEARTBEAT_TIMEOUT_SECONDS": 259.9}, {"HEARTBEAT_TIMEOUT_SECONDS": 260}, STARTUP, TIMEOUT)
+case({"STARTUP_TIMEOUT_SECONDS": 259.9}, {"STARTUP_TIMEOUT_SECONDS": 260}, STARTUP, TIMEOUT)
+case({"HEARTBEAT_INTERVAL_SECONDS": 9}, {"HEARTBEAT_INTERVAL_SECONDS": 10}, INTERVAL, INTERVAL)
 CONNECTIONS = "bmdb.bmdb_max_connections"
 case({"BMDB_MAX_CONNECTIONS": 16}, {"BMDB_MAX_CONNECTIONS": 17}, "SHEPHERD_LOOP_MINUTES", CONNECTIONS)
 case(
@@ -147,26 +66,14 @@ case(
 )
 USERS = {"BMDB_ROLES": "a"}
 case(
-    {**USERS, "BMDB_MAX_CONNECTIONS": 66},
+    {**USERS, "BMDB_MAX_CONNECTIONS": 66},  # of which the agent API's user may have 50
     {**USERS, "BMDB_MAX_CONNECTIONS": 67},
-    "migrator.agent_api_connections",
-    CONNECTIONS,
-)
-case(
-    {**USERS, "AGENT_API_CONNECTIONS": 84},
-    {**USERS, "AGENT_API_CONNECTIONS": 83},
-    "migrator.agent_api_connections",
-    CONNECTIONS,
-)
-case(  # a user of their own is what the limit belongs to
-    {**USERS, "AGENT_API_CONNECTIONS": 84},
-    {"AGENT_API_CONNECTIONS": 84},
     "bmdb.bmdb_roles",
     CONNECTIONS,
 )
 case(
-    {**USERS, "AGENT_API_CONNECTIONS": 84, "AGENT_API_CONCURRENCY": 84},
-    {**USERS, "AGENT_API_CONNECTIONS": 84, "AGENT_API_CONCURRENCY": 83},
+    {**USERS, "AGENT_API_CONCURRENCY": 84},
+    {**USERS, "AGENT_API_CONCURRENCY": 83},
     "SHEPHERD_AGENT_API_CONCURRENCY",
     CONNECTIONS,
 )
@@ -176,64 +83,32 @@ case(
     "SHEPHERD_LOOP_MINUTES",
     CONNECTIONS,
 )
-for loop, most in (("initializer", 14_400), ("recoverer", 3_600)):
-    case(
-        {"BACKOFF_INITIAL_SECONDS": most + 1, "GRACE_SECONDS": 80_000},
-        {"BACKOFF_INITIAL_SECONDS": 3_600, "GRACE_SECONDS": 80_000},
-        f"{loop}.backoff_initial_seconds",
-        f"{loop}.backoff_maximum_seconds",
-    )
+POLICY, STARTS = "recoverer.remediation_policy", "minutes between two runs of the initializer (SHEPHERD_LOOP_MINUTES)"
 case(
-    {"GRACE_SECONDS": 420},
-    {"GRACE_SECONDS": 421},
-    "recoverer.grace_seconds",
-    "initializer.backoff_initial_seconds",
-)
-case(
-    {"GRACE_SECONDS": 720, "LOOP_MINUTES": "1,10,1,1"},
-    {"GRACE_SECONDS": 721, "LOOP_MINUTES": "1,10,1,1"},
-    "recoverer.grace_seconds",
-    "minutes between two runs of the initializer (SHEPHERD_LOOP_MINUTES)",
+    {"REMEDIATION_POLICY": "reboot:1:grace=720,quarantine", "LOOP_MINUTES": "1,10,1,1"},
+    {"REMEDIATION_POLICY": "reboot:1:grace=721,quarantine", "LOOP_MINUTES": "1,10,1,1"},
+    POLICY,
+    STARTS,
 )
 case(
     {"REMEDIATION_POLICY": "reboot:1:boot-wait=1500,quarantine"},
     {"REMEDIATION_POLICY": "reboot:1:boot-wait=1499,quarantine"},
-    "recoverer.remediation_policy",
-    "initializer.backoff_initial_seconds",
+    POLICY,
+    STARTS,
 )
 case(
     {"REMEDIATION_POLICY": "restart-agent:1:grace=300,quarantine"},
     {"REMEDIATION_POLICY": "restart-agent:1:grace=301,quarantine"},  # which waits for no boot
-    "recoverer.remediation_policy",
-    "initializer.backoff_initial_seconds",
+    POLICY,
+    STARTS,
 )
 case(
-    {"RESET_AFTER_SECONDS": 599},
-    {"RESET_AFTER_SECONDS": 600},
-    "recoverer.reset_after_seconds",
-    TIMEOUT,
+    {"HISTORY_DAYS": 2, "REMEDIATION_POLICY": LONG_POLICY},  # two days, and twice the time to seem healthy
+    {"HISTORY_DAYS": 3, "REMEDIATION_POLICY": LONG_POLICY},
+    "recoverer.history_days",
+    POLICY,
 )
-for loop in ("initializer", "recoverer"):
-    case(
-        {"HISTORY_DAYS": 2, "REMEDIATION_POLICY": LONG_POLICY},  # two days, and twice the time to seem healthy
-        {"HISTORY_DAYS": 3, "REMEDIATION_POLICY": LONG_POLICY},
-        f"{loop}.history_days",
-        "recoverer.remediation_policy",
-    )
 REDFISH: dict[str, object] = {"PROVIDER": "redfish", "REDFISH_LIST": "list.json"}
-case(
-    {**REDFISH, "REDFISH_TIMEOUT_SECONDS": 120},
-    {**REDFISH, "REDFISH_TIMEOUT_SECONDS": 119},
-    "provider.redfish.redfish_timeout_seconds",
-    "recoverer.machine_seconds",
-)
-for loop, most in (("provisioner", 298), ("updater", 178)):
-    case(
-        {**REDFISH, "REDFISH_TIMEOUT_SECONDS": most},
-        {**REDFISH, "REDFISH_TIMEOUT_SECONDS": most - 1},
-        "provider.redfish.redfish_timeout_seconds",
-        f"timeout of the {loop} (SHEPHERD_FUNCTION_SECONDS)",
-    )
 
 
 # What the provider cannot do, no rule is about.
@@ -242,15 +117,8 @@ LISTED = {**STATIC, "STATIC_LIST": "list.json"}
 RESTART_AGENT = {"REMEDIATION_POLICY": "restart-agent:1,quarantine"}
 for settings, *named in (
     (rate(31), RATE, TIMEOUT),
-    ({"HEARTBEAT_TIMEOUT_SECONDS": 200}, INTERVAL, TIMEOUT),
-    ({"STARTUP_TIMEOUT_SECONDS": 200}, INTERVAL, "recoverer.startup_timeout_seconds"),
-    ({"GRACE_SECONDS": 300}, "recoverer.grace_seconds", "initializer.backoff_initial_seconds"),
-    ({"RESET_AFTER_SECONDS": 599}, "recoverer.reset_after_seconds", TIMEOUT),
-    (
-        {"FUNCTION_SECONDS": "300,300,30,180,10,300"},
-        "recoverer.machine_seconds",
-        "timeout of the recoverer (SHEPHERD_FUNCTION_SECONDS)",
-    ),
+    ({"HEARTBEAT_TIMEOUT_SECONDS": 200}, STARTUP, TIMEOUT),
+    ({"LOOP_MINUTES": "1,30,1,1"}, POLICY, STARTS),
 ):
     case({**LISTED, **RESTART_AGENT, **settings}, {**LISTED, **settings}, *named)
 case(
@@ -270,22 +138,21 @@ REINSTALL = {"REMEDIATION_POLICY": "reboot:1,reinstall:1:boot-wait=1500,quaranti
 case(
     {**REDFISH, **POWER_CYCLE},
     {**EQUINIX, **POWER_CYCLE},  # which cannot
-    "recoverer.remediation_policy",
-    "initializer.backoff_initial_seconds",
+    POLICY,
+    STARTS,
 )
 case(
     {**REDFISH, **REINSTALL},  # which can if there is something to boot from
     {**LISTED, **REINSTALL},
-    "recoverer.remediation_policy",
-    "initializer.backoff_initial_seconds",
+    POLICY,
+    STARTS,
 )
-for loop in ("initializer", "recoverer"):
-    case(
-        {**REDFISH, "HISTORY_DAYS": 2, "REMEDIATION_POLICY": LONG_POLICY},
-        {**EQUINIX, "HISTORY_DAYS": 2, "REMEDIATION_POLICY": LONG_POLICY},
-        f"{loop}.history_days",
-        "recoverer.remediation_policy",
-    )
+case(
+    {**REDFISH, "HISTORY_DAYS": 2, "REMEDIATION_POLICY": LONG_POLICY},
+    {**EQUINIX, "HISTORY_DAYS": 2, "REMEDIATION_POLICY": LONG_POLICY},
+    "recoverer.history_days",
+    POLICY,
+)
 EC2 = {"PROVIDER": "ec2", "EC2_LIMIT": 1, "EC2_SUBNETS": "subnet-1", "EC2_IMAGE": "ami-1", "EC2_INSTANCE_TYPE": "m7i"}
 SOURCES: list[tuple[dict[str, object], str, str, str]] = [
     (STATIC, "STATIC_LIST", "provider.static.static_list", "machines.json"),
@@ -344,15 +211,13 @@ def test_every_rule_has_a_case() -> None:
 
 def test_every_broken_rule_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One deployment must be enough to correct them all."""
-    found = faults(
-        monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 200, "GRACE_SECONDS": 420, "SESSION_SECONDS": 300, **rate(31)}
-    )
-    assert len(found) == 5
+    found = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 200, "REMEDIATION_POLICY": SHORT_GRACE, **rate(31)})
+    assert len(found) == 3
 
 
 def test_a_setting_with_a_fault_of_its_own_breaks_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows from a wrong value says nothing; rules between other settings are still checked."""
-    found = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": -1, "GRACE_SECONDS": 420})
+    found = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": -1, "REMEDIATION_POLICY": SHORT_GRACE})
     assert [fault.partition(" ")[0] for fault in found] == [
         "SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS",
         "recoverer.remediation_policy",
@@ -378,11 +243,10 @@ def test_a_recoverer_that_runs_too_rarely_is_told_what_would_help(
 
 def test_a_fault_tells_values_and_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the source code at hand."""
-    (fault,) = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 200, "HEARTBEAT_INTERVAL_SECONDS": 60})
+    (fault,) = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 200})
     assert fault == (
-        "agent_api.heartbeat_interval_seconds is 60 and recoverer.heartbeat_timeout_seconds is 200: healthy machines "
-        "that lose three requests in a row would be recovered, as some agents may still have an interval of up to 102 "
-        "seconds: set the timeout to 260 or more"
+        "recoverer.heartbeat_timeout_seconds is 200 and recoverer.startup_timeout_seconds is 1800: healthy machines "
+        "that lose three requests in a row would be recovered: set each to 260 or more"
     )
 
 

@@ -18,13 +18,13 @@ from shepherd_core.settings.sources import load
 
 DOCUMENT = b"""\
 version = 1
-machine_seconds = 100
+concurrency = 100
 
 [bmdb]
 bmdb_host = "db.example"
 
 [recoverer]
-machine_seconds = 60
+concurrency = 60
 heartbeat_timeout_seconds = 900
 
 [provider.static]
@@ -55,8 +55,8 @@ def refusal(content: bytes) -> str:
 def test_a_table_of_a_function_wins_over_the_top() -> None:
     """A threshold can be changed for one function alone."""
     read, _ = parse(DOCUMENT)
-    assert load(RecovererSettings, document=read)[0].machine_seconds == 60
-    assert read.values(InitializerSettings)["machine_seconds"] == 100
+    assert load(RecovererSettings, document=read)[0].concurrency == 60
+    assert read.values(InitializerSettings)["concurrency"] == 100
 
 
 def test_the_environment_wins_over_the_document_and_the_document_over_the_deployment(
@@ -65,24 +65,24 @@ def test_the_environment_wins_over_the_document_and_the_document_over_the_deploy
     """A deployment may give a default that its operator overrides, and what it must not lose."""
     read, _ = parse(DOCUMENT)
     monkeypatch.setenv("SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS", "1200")
-    monkeypatch.setenv("SHEPHERD_DEFAULT_MACHINE_SECONDS", "10")
-    monkeypatch.setenv("SHEPHERD_DEFAULT_GRACE_SECONDS", "4000")
-    monkeypatch.setenv("SHEPHERD_COOLDOWN_SECONDS", "")  # empty: not set
+    monkeypatch.setenv("SHEPHERD_DEFAULT_CONCURRENCY", "10")
+    monkeypatch.setenv("SHEPHERD_DEFAULT_STARTUP_TIMEOUT_SECONDS", "4000")
+    monkeypatch.setenv("SHEPHERD_BREAKER_MAX_UNHEALTHY", "")  # empty: not set
     (settings,) = load(RecovererSettings, document=read)
     assert settings.heartbeat_timeout_seconds == 1200
-    assert settings.machine_seconds == 60
-    assert settings.grace_seconds == 4000
-    assert settings.cooldown_seconds == RecovererSettings.model_fields["cooldown_seconds"].default
+    assert settings.concurrency == 60
+    assert settings.startup_timeout_seconds == 4000
+    assert settings.breaker_max_unhealthy == RecovererSettings.model_fields["breaker_max_unhealthy"].default
 
 
 def test_a_deployments_default_needs_no_document(monkeypatch: pytest.MonkeyPatch) -> None:
     """And gives way to the environment."""
     monkeypatch.setenv("SHEPHERD_BMDB_HOST", "db.example")
     monkeypatch.setenv("SHEPHERD_PROVIDER", "static")
-    monkeypatch.setenv("SHEPHERD_DEFAULT_GRACE_SECONDS", "4000")
-    assert load(RecovererSettings)[0].grace_seconds == 4000
-    monkeypatch.setenv("SHEPHERD_GRACE_SECONDS", "5000")
-    assert load(RecovererSettings)[0].grace_seconds == 5000
+    monkeypatch.setenv("SHEPHERD_DEFAULT_STARTUP_TIMEOUT_SECONDS", "4000")
+    assert load(RecovererSettings)[0].startup_timeout_seconds == 4000
+    monkeypatch.setenv("SHEPHERD_STARTUP_TIMEOUT_SECONDS", "5000")
+    assert load(RecovererSettings)[0].startup_timeout_seconds == 5000
 
 
 def test_the_provider_is_the_one_that_the_document_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,12 +102,12 @@ def test_every_fault_is_named_at_once() -> None:
 version = 1
 concurency = 3
 heartbeat_timeout_seconds = 900
-chunk = { size = 3 }
+chunks = { size = 3 }
 [recoverer]
 heartbeat_timeout_seconds = "900"
 breaker_max_unhealthy = 1.5
-grace_seconds = 0
-machine_seconds = true
+startup_timeout_seconds = 0
+concurrency = true
 max_machines = 3
 [provisioner]
 assimilate = 1
@@ -123,14 +123,14 @@ hetzner_key_name = "FIXME"
         "heartbeat_timeout_seconds is unknown: it belongs in [recoverer]",
         "provider.hetzner.hetzner_key_name is 'FIXME': fill it in",
         f"[provider.acme] is unknown: the providers are {', '.join(PROVIDERS)}",
-        f"[chunk] is unknown: the tables are {tables_named}",
+        f"[chunks] is unknown: the tables are {tables_named}",
         "recoverer.heartbeat_timeout_seconds is '900': it must be a number",
         "recoverer.breaker_max_unhealthy is 1.5: it must be a whole number",
-        "recoverer.machine_seconds is true: it must be a number",
+        "recoverer.concurrency is true: it must be a whole number",
         "recoverer.max_machines is unknown: it belongs in [provisioner]",
         "provisioner.assimilate is 1: it must be true or false",
         f"[elsewhere] is unknown: the tables are {tables_named}",
-        "recoverer.grace_seconds is 0: Input should be greater than 0",
+        "recoverer.startup_timeout_seconds is 0: Input should be greater than 0",
         "SHEPHERD_HETZNER_NAME_PREFIX is not set, nor is provider.hetzner.hetzner_name_prefix in the document",
     ]
 
@@ -140,12 +140,15 @@ hetzner_key_name = "FIXME"
     [
         ("heartbeat_timeout_secnds = 900", "did you mean recoverer.heartbeat_timeout_seconds?"),
         ("[recoverer]\nheartbeat_timeout_secnds = 900", "did you mean heartbeat_timeout_seconds?"),
-        ("[initializer]\nchunks = 900", "did you mean provisioner.chunk?"),
+        ("[initializer]\ndrift_limits = 900", "did you mean provisioner.drift_limit?"),
         ("[bmdb]\nbmdb_password = 1", "did you mean bmdb_password_parameter?"),
         ("qwertz = 1", "shepherdctl settings init prints all keys"),
         ("recoverer = 5", "it must be a table, [recoverer]"),
         ("[[migrator]]", "it must be a table, [migrator]"),
-        ("[recoverer]\ngrace_seconds = 2026-01-02", "recoverer.grace_seconds is 2026-01-02: it must be a number"),
+        (
+            "[recoverer]\nstartup_timeout_seconds = 2026-01-02",
+            "recoverer.startup_timeout_seconds is 2026-01-02: it must be a number",
+        ),
     ],
 )
 def test_a_fault_says_what_was_probably_meant(text: str, fault: str) -> None:

@@ -49,9 +49,6 @@ MOST_OF_A_MACHINE = 3
 class Limits:
     """The limits of a request and of an agent."""
 
-    body_bytes: int
-    stale_seconds: float
-    """By how much the time of a signature may differ from the database's clock."""
     report_seconds: float
     """The least time between two reports of an agent, as far as this instance of the function knows; 0: none."""
     hardware_seconds: float
@@ -62,6 +59,10 @@ class Limits:
     """The seconds between two heartbeats, as agents are told; 0: they are told nothing."""
     path_prefix: str | None = None
     """What paths must begin with; None: anything."""
+    body_bytes: int = 65_536
+    """The largest body. A report of a server with hundreds of devices has a quarter of that."""
+    stale_seconds: float = 300
+    """By how much the time of a signature may differ from the database's clock, as in Kerberos."""
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ ATTEMPTS = 5
 """Number of tries of a transaction. Each pause is jittered, and may last twice as long as the one before."""
 
 _FIRST_PAUSE_SECONDS = 0.05
+_LIMITS = driver.TimeLimits()
 
 
 def sanitize_for_db(text: str) -> str:
@@ -46,22 +47,21 @@ class Connection:
         clock: Clock,
         authorities: Callable[[], bytes] | None = None,
         attempts: int = ATTEMPTS,
-        lock_seconds: float = 0,
+        limits: driver.TimeLimits = _LIMITS,
     ) -> None:
         """
         Both callables are called for every new connection.
 
         *password* returns the password or token; None: the server asks for none.
         *authorities* is as in ``transport.dial``. Whatever may be retried is tried
-        *attempts* times in all. A statement waits *lock_seconds* for a row that others
-        hold, and then fails; 0: until the statement timeout.
+        *attempts* times in all.
         """
         self._settings = settings
         self._password = password
         self._authorities = authorities
         self._clock = clock
         self._attempts = attempts
-        self._lock_seconds = lock_seconds
+        self._limits = limits
         self._driver: Driver | None = None
         self._prepared: dict[str, Prepared] = {}
         self._in_transaction = False
@@ -200,4 +200,4 @@ class Connection:
 
     def _open(self) -> Driver:
         password = None if self._password is None else self._password()
-        return driver.connect(self._settings, password, self._authorities, self._lock_seconds)
+        return driver.connect(self._settings, password, self._authorities, self._limits)

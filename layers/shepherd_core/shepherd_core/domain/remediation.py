@@ -75,12 +75,16 @@ def provider_steps(provider: Provider) -> dict[StepKind, Take]:
 class Timeouts:
     """How long to wait after a step, in seconds."""
 
-    boot_wait: float
-    """Until the first agent start is tried."""
-    grace: float
-    """For the machine to come back; then the next step may be taken."""
-    cooldown: float
+    boot_wait: float = 120
+    """Until the first agent start is tried: most machines take at least that long to boot."""
+    grace: float = 1_800
+    """For the machine to come back; then the next step may be taken. Three agent starts fit in."""
+    cooldown: float = 600
     """Until another step may be taken, whether the machine came back or not."""
+
+
+USUAL_TIMEOUTS = Timeouts()
+"""Those of a step for which the policy names no others."""
 
 
 @dataclass(frozen=True, slots=True)

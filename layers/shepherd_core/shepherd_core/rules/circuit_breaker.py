@@ -56,10 +56,14 @@ class BreakerLimits:
     unhealthy: Limit
     """Machines that stopped reporting."""
     never_reported: Limit
-    losing_share: float
-    """The share of the machines that report whose agents may have lost requests before; 0 to 1, 1: no limit."""
-    share_min_machines: int
-    """Shares apply to fleets of at least this many machines."""
+    losing_share: float = 0.7
+    """
+    The share of the machines that report whose agents may have lost requests before; 0 to 1, 1: no limit.
+
+    Half of all requests may be lost without it: an agent tries four times.
+    """
+    share_min_machines: int = 10
+    """Shares apply to fleets of at least this many machines: below it, one machine is a tenth."""
 
     def of(self, kind: Unhealthy) -> Limit:
         """Return the limit for machines that are unhealthy in this way."""

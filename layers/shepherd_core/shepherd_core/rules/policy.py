@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.remediation import QUARANTINE, STEPS, Step, Timeouts
+from shepherd_core.domain.remediation import QUARANTINE, STEPS, USUAL_TIMEOUTS, Step, Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -21,7 +21,7 @@ MAX_ATTEMPTS = 100
 _MAX_SECONDS = 86_400 * 7
 
 
-def parse_policy(text: str, timeouts: Timeouts) -> tuple[Step, ...]:
+def parse_policy(text: str, timeouts: Timeouts = USUAL_TIMEOUTS) -> tuple[Step, ...]:
     """
     Return the policy that *text* describes, such as ``reboot:3,power-cycle:2,quarantine``.
 

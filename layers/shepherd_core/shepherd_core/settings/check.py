@@ -10,28 +10,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.settings.base import PREFIX
-from shepherd_core.settings.checks import permissions, recovery, timing
 from shepherd_core.settings.deployment import CapacitySettings
 from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.keys import place
 from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.rules import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shepherd_core.settings.checks.rule import SettingsRule
+    from shepherd_core.settings.rules import SettingsRule
 
     All = Mapping[str, Mapping[str, Any]]
     """
     The settings of each function by its name, with those of ``bmdb`` and of the ``provider``.
 
-    Those of a function also have ``loop_minutes`` (for a loop; 0: off) and ``function_seconds``, and those of the
-    ``deployment`` its own. Two values are not settings: ``capabilities`` of the ``provider``, what it can do with at
-    least some machines, and ``enabled`` of the ``deployment``, the loops that can work with these capabilities. A loop
-    that cannot has no settings here.
+    Those of a loop also have ``loop_minutes`` (0: off), and those of the ``deployment`` its own. Three values are not
+    settings: ``capabilities`` of the ``provider``, what it can do with at least some machines; of the ``deployment``,
+    ``agent_api_connections`` and ``enabled``, the loops that can work with these capabilities. A loop that cannot has
+    no settings here.
     """
-
-RULES = (*recovery.RULES, *timing.RULES, *permissions.RULES)
 
 
 def check(settings: All) -> list[str]:
@@ -54,8 +52,6 @@ def _name(function: str, name: str) -> str:
     """Return how an operator knows a setting: by its key in the document or, without one, by its variable."""
     if name == "loop_minutes" and function in FUNCTIONS:
         return f"minutes between two runs of the {function} ({PREFIX}LOOP_MINUTES)"
-    if name == "function_seconds" and function in FUNCTIONS:
-        return f"timeout of the {function} ({PREFIX}FUNCTION_SECONDS)"
     for settings_type in (FUNCTIONS.get(function), CapacitySettings, *PROVIDERS.values()):
         if settings_type is not None and name in settings_type.model_fields and (key := place(settings_type, name)):
             return key

@@ -7,24 +7,18 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from shepherd_core.settings.base import Count, Settings
-from shepherd_core.settings.functions import FUNCTIONS
 
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 """In the order of ``loop_minutes``."""
 
+FUNCTION_SECONDS = {
+    "provisioner": 300, "initializer": 300, "recoverer": 180, "updater": 180, "agent_api": 10, "migrator": 300
+}  # fmt: skip
+"""How long an invocation of each function may take, as the template says."""
 
-def by_name(text: str, names: tuple[str, ...], highest: int) -> dict[str, int]:
-    """
-    Return the whole numbers in *text*, which are separated by commas, by *names*.
-
-    Raises:
-        ValueError: there are more or fewer, or one is not from 0 to *highest*.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) != len(names) or not all(part.isdecimal() and int(part) <= highest for part in parts):
-        message = f"must be {len(names)} whole numbers from 0 to {highest}, separated by commas: {', '.join(names)}"
-        raise ValueError(message)
-    return dict(zip(names, map(int, parts), strict=True))
+_AGENT_API_CONNECTIONS = 50
+"""Of 100, which a small PostgreSQL accepts: the rest is for the loops. Requests beyond them are answered with 503."""
+_DAY_MINUTES = 1_440
 
 
 def loop_minutes(text: str) -> dict[str, int]:
@@ -32,28 +26,19 @@ def loop_minutes(text: str) -> dict[str, int]:
     Return the minutes between two runs of each loop; 0: it is off.
 
     Raises:
-        ValueError: as ``by_name``.
+        ValueError: *text* is not four numbers separated by commas.
     """
-    return by_name(text, LOOPS, 1_440)
-
-
-def function_seconds(text: str) -> dict[str, int]:
-    """
-    Return how many seconds an invocation of each function may take.
-
-    Raises:
-        ValueError: as ``by_name``.
-    """
-    return by_name(text, tuple(FUNCTIONS), 900)
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != len(LOOPS) or not all(part.isdecimal() and int(part) <= _DAY_MINUTES for part in parts):
+        message = (
+            f"must be {len(LOOPS)} whole numbers from 0 to {_DAY_MINUTES}, separated by commas: {', '.join(LOOPS)}"
+        )
+        raise ValueError(message)
+    return dict(zip(LOOPS, map(int, parts), strict=True))
 
 
 def _minutes(text: str) -> str:
     loop_minutes(text)
-    return text
-
-
-def _seconds(text: str) -> str:
-    function_seconds(text)
     return text
 
 
@@ -83,11 +68,6 @@ class DeploymentSettings(Settings):
         pattern="^[0-9]{12}$",
         description="AWS account that the bucket with agent, settings and documents must belong to; unset: any.",
     )
-    function_seconds: Annotated[str, AfterValidator(_seconds)] = Field(
-        "300,300,180,180,10,300",
-        description="Seconds that an invocation of Provisioner, Initializer, Recoverer, Updater, agent API and "
-        "Migrator may take.",
-    )
     loop_concurrency: Count | None = Field(
         None,
         description="Maximum number of concurrent invocations of each loop; unset: as many as its schedule can start "
@@ -102,8 +82,13 @@ class DeploymentSettings(Settings):
     agent_api_concurrency: Count | None = Field(
         None,
         description="Maximum number of concurrent requests to the agent API, each with a connection to the database; "
-        "unset: the account's limit.",
+        "unset: the account's limit, and 50 connections if the functions have database users of their own.",
     )
+
+    @property
+    def agent_api_connections(self) -> int:
+        """Return how many connections the user of the agent API may have."""
+        return self.agent_api_concurrency or _AGENT_API_CONNECTIONS
 
 
 class OperatorSettings(Settings):

@@ -12,12 +12,12 @@ from shepherd_core.domain.provider import Capability
 from shepherd_core.settings import deployment
 from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.check import check
-from shepherd_core.settings.checks.recovery import can_recover
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
 from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.functions.shared import ProviderChoice
 from shepherd_core.settings.keys import BMDB, kind
 from shepherd_core.settings.providers import PROVIDERS, SPECS
+from shepherd_core.settings.rules import can_recover
 from shepherd_core.settings.sources import DEFAULT_PREFIX, faults, given, variables
 
 if TYPE_CHECKING:
@@ -167,12 +167,9 @@ def _for_rules(values: Mapping[str, Mapping[str, Value]], provider: str | None) 
         own["loop_minutes"] = deployment.loop_minutes(own["loop_minutes"])
         for loop, minutes in own["loop_minutes"].items():
             plain[loop]["loop_minutes"] = minutes
-    if "function_seconds" in own:
-        own["function_seconds"] = deployment.function_seconds(own["function_seconds"])
-        for function, seconds in own["function_seconds"].items():
-            plain[function]["function_seconds"] = seconds
     capabilities = _capabilities(provider)
     plain.setdefault(_PROVIDER, {})["capabilities"] = capabilities
+    own["agent_api_connections"] = deployment.DeploymentSettings.model_construct(**own).agent_api_connections
     own["enabled"] = set(deployment.LOOPS)
     policy = plain[_RECOVERER].get("remediation_policy")
     if policy is not None and not can_recover(policy, capabilities):

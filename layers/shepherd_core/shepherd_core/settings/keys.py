@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 TOP = ""
 BMDB = BmdbSettings.table
-
-_OWN = "bmdb_statement_timeout_seconds"
-"""The setting of the BMDB that each function has for itself."""
-_ONE_FOR_ALL = {*ProviderChoice.model_fields, *SshSettings.model_fields, *BmdbSettings.model_fields} - {_OWN}
+_ONE_FOR_ALL = {*ProviderChoice.model_fields, *SshSettings.model_fields, *BmdbSettings.model_fields}
 """Settings that no function may have a value of its own for."""
 
 
@@ -47,11 +44,7 @@ def tables() -> Mapping[str, Mapping[str, FieldInfo]]:
                 shared.setdefault(name, field)
     return {
         TOP: shared,
-        BMDB: {
-            name: field
-            for name, field in {**BmdbSettings.model_fields, **CapacitySettings.model_fields}.items()
-            if name != _OWN
-        },
+        BMDB: {**BmdbSettings.model_fields, **CapacitySettings.model_fields},
         **own,
         **{settings_type.table: dict(settings_type.model_fields) for settings_type in PROVIDERS.values()},
     }

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ConfigError, SourceMissing
-from shepherd_core.settings.deployment import OperatorSettings
+from shepherd_core.settings.deployment import DeploymentSettings, OperatorSettings
 from shepherd_core.settings.functions.bmdb import ROLES, BmdbSettings
-from shepherd_core.settings.functions.loops import InitializerSettings, RecovererSettings
 from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.wiring.settings import bucket_owner, load
 
@@ -28,9 +28,14 @@ if TYPE_CHECKING:
     from shepherd_core.adapters.ssh.connection import SshConnection
     from shepherd_core.adapters.ssh.dialer import SshDialer
     from shepherd_core.domain.clock import Deadline
+    from shepherd_core.settings.functions.shared import SshSettings
 
 CLOCK = SystemClock()
 """The clock of every function."""
+
+LIMITS = TimeLimits()
+MIGRATION_LIMITS = TimeLimits(statement=240)
+"""What the Migrator has, apart from half a minute for its answer: a migration may rewrite a large table."""
 
 
 @cache
@@ -102,7 +107,7 @@ def bmdb(
     settings: BmdbSettings | None = None,
     attempts: int = ATTEMPTS,
     role: str | None = None,
-    lock_seconds: float = 0,
+    limits: TimeLimits = LIMITS,
 ) -> Connection:
     """
     Return a connection to the BMDB of *settings*, or of this process's own. It connects when it is first used.
@@ -119,7 +124,7 @@ def bmdb(
         settings = settings.of_role(role or own)
     source = settings.bmdb_ca_source
     authorities = None if source is None else cache(partial(read, source))
-    return Connection(settings, _password(settings), CLOCK, authorities, attempts, lock_seconds)
+    return Connection(settings, _password(settings), CLOCK, authorities, attempts, limits)
 
 
 def _password(settings: BmdbSettings) -> Callable[[], str] | None:
@@ -138,7 +143,7 @@ def migrator() -> Connection:
     Raises:
         ConfigError: the settings are wrong.
     """
-    return bmdb(load(MigratorSettings)[0])
+    return bmdb(load(MigratorSettings)[0], limits=MIGRATION_LIMITS)
 
 
 def make_roles(connection: Connection, deadline: Deadline | None = None) -> list[str]:
@@ -156,7 +161,7 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
     """
     from shepherd_core.bmdb.schema.make_roles import RoleLogin, make  # noqa: PLC0415 - only the Migrator needs it
 
-    (settings,) = load(MigratorSettings)
+    (settings,), (deployment,) = load(MigratorSettings), load(DeploymentSettings)
     if settings.bmdb_roles is None:
         return []
     store = SsmSecretStore(max_age_seconds=0)
@@ -165,7 +170,7 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
         own = settings.of_role(role)
         parameter = own.bmdb_password_parameter if own.bmdb_auth == "password" else None
         password = None if parameter is None else partial(store.create_once, parameter, partial(token_urlsafe, 32))
-        connections = settings.agent_api_connections if role == "agent-api" else None
+        connections = deployment.agent_api_connections if role == "agent-api" else None
         logins[role] = RoleLogin(own.bmdb_user, password, iam=own.bmdb_auth == "iam", connections=connections)
     make(connection, logins, deadline)
     return [login.user for login in logins.values()]
@@ -174,9 +179,10 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
 class LazyDialer:
     """A ``takeover.Dialer`` that reads its key at first use: not for a dry run, nor if nothing is due."""
 
-    def __init__(self, settings: InitializerSettings | RecovererSettings) -> None:
+    def __init__(self, settings: SshSettings, connect_seconds: float) -> None:
         """Make the dialer of the Initializer, or of the Recoverer, which uses it to look."""
         self._settings = settings
+        self._connect_seconds = connect_seconds
         self._key = ""
         self._dialer: SshDialer | None = None
         self._lock = threading.Lock()
@@ -196,16 +202,11 @@ class LazyDialer:
                 from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - see the module's docstring
                 from shepherd_core.adapters.ssh.dialer import SshDialer  # noqa: PLC0415
 
-                connect_seconds = (
-                    settings.ssh_connect_timeout_seconds
-                    if isinstance(settings, InitializerSettings)
-                    else settings.look_seconds
-                )
                 self._dialer = SshDialer(
                     key,
                     settings.ssh_user,
                     settings.ssh_port,
-                    connect_seconds,
+                    self._connect_seconds,
                     partial(secrets().find, ssh_keys.previous_parameter(settings.ssh_key_parameter)),
                 )
                 self._key = key

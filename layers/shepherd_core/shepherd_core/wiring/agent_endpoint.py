@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.settings.functions.services import AgentApiSettings
 from shepherd_core.settings.relays import parse_relays
-from shepherd_core.wiring import adapters, settings
+from shepherd_core.wiring import adapters, pace, settings
 
 if TYPE_CHECKING:
     from shepherd_core.agent.endpoint import AgentApi
+
+LIMITS = TimeLimits(statement=5, lock=1)
+"""Half of the function's timeout. A row that stays locked does not take the time of the other heartbeats of a batch."""
 
 
 @settings.per_document
@@ -24,13 +28,11 @@ def build() -> AgentApi:
     from shepherd_core.agent.judgement import Limits  # noqa: PLC0415
 
     (ours,) = settings.load(AgentApiSettings)
-    # Agents retry. A row that stays locked must not take the time of the other heartbeats of a batch.
-    connection = adapters.bmdb(ours, attempts=2, lock_seconds=ours.bmdb_statement_timeout_seconds / 5)
+    # Agents retry.
+    connection = adapters.bmdb(ours, attempts=2, limits=LIMITS)
     limits = Limits(
-        body_bytes=ours.max_body_bytes,
-        stale_seconds=ours.stale_seconds,
-        report_seconds=ours.min_report_seconds,
-        hardware_seconds=ours.min_hardware_report_seconds,
+        report_seconds=min(pace.current.report_seconds, ours.heartbeat_interval_seconds / 2),
+        hardware_seconds=pace.current.hardware_report_seconds,
         batch_bytes=ours.max_batch_bytes,
         interval_seconds=ours.heartbeat_interval_seconds,
         path_prefix=ours.path_prefix,

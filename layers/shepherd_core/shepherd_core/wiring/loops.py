@@ -23,7 +23,7 @@ from shepherd_core.settings.functions.loops import (
     RecovererSettings,
     UpdaterSettings,
 )
-from shepherd_core.wiring import adapters, providers
+from shepherd_core.wiring import adapters, pace, providers
 from shepherd_core.wiring.adapters import CLOCK
 from shepherd_core.wiring.settings import bucket_owner, per_document
 
@@ -73,15 +73,15 @@ def _provisioner() -> Function:
     _require(provider, Capability.CREATE)
     limits = PlanLimits(
         max_machines=settings.max_machines,
-        chunk=settings.chunk,
+        chunk=pace.current.chunk,
         drift_limit=settings.drift_limit,
         assimilate=settings.assimilate,
-        abandon_seconds=settings.penalty_seconds,
+        abandon_seconds=pace.current.penalty_seconds,
     )
     rates = RateLimits(
-        session_seconds=settings.session_seconds,
+        session_seconds=pace.current.session_seconds,
         creation_seconds=settings.creation_seconds,
-        penalty_seconds=settings.penalty_seconds,
+        penalty_seconds=pace.current.penalty_seconds,
         boot_seconds=settings.boot_seconds,
     )
     connection = adapters.bmdb(settings)
@@ -106,7 +106,7 @@ def _initializer() -> Function:
     settings, provider = providers.load(InitializerSettings)
     agents = AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent", bucket_owner())
     expected = None if settings.agent_sha256 == "any" else settings.agent_sha256
-    dialer = adapters.LazyDialer(settings)
+    dialer = adapters.LazyDialer(settings, pace.current.connect_seconds)
 
     def fetch() -> tuple[AgentBinary, bytes]:
         dialer.dialer()  # here, because a missing key must not count against a machine
@@ -119,8 +119,8 @@ def _initializer() -> Function:
     options = StartOptions(
         path=settings.agent_path,
         endpoint=settings.new_agent_endpoint or settings.agent_endpoint,
-        answer_seconds=settings.agent_timeout_seconds,
-        backoff=settings.backoff,
+        answer_seconds=pace.current.answer_seconds,
+        backoff=pace.current.start_backoff,
         installation_keys=lambda: adapters.installation_keys(settings.installation_public_key_parameter),
         require_known_host_key=settings.require_known_host_key,
     )
@@ -143,15 +143,15 @@ def _recoverer() -> Function:
         timeouts=HealthTimeouts(
             startup_timeout_seconds=settings.startup_timeout_seconds,
             heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
-            grace_seconds=settings.grace_seconds,
+            grace_seconds=settings.policy[0].timeouts.grace,
         ),
-        backoff=settings.backoff,
+        backoff=pace.current.step_backoff,
         policy=settings.policy,
         limits=settings.breaker_limits,
-        reset_after_seconds=settings.reset_after_seconds,
+        reset_after_seconds=max(pace.current.reset_after_seconds, settings.heartbeat_timeout_seconds),
     )
-    dialer = adapters.LazyDialer(settings)
-    look = Look(dialer, settings.agent_path, settings.look_seconds, dialer.wait) if settings.look_seconds else None
+    dialer = adapters.LazyDialer(settings, pace.current.look_seconds)
+    look = Look(dialer, settings.agent_path, pace.current.look_seconds, dialer.wait)
     return _machine_loop(Recoverer(provider, provider_steps(provider), rules, look), provider, settings)
 
 
@@ -161,7 +161,7 @@ def _updater() -> Function:
 
     settings, provider = providers.load(UpdaterSettings)
     connection = adapters.bmdb(settings)
-    updater = Updater(provider, connection, CLOCK, settings.session_seconds, settings.update_seconds)
+    updater = Updater(provider, connection, CLOCK, pace.current.session_seconds, pace.current.update_seconds)
 
     def plan(deadline: Deadline) -> dict[str, object]:
         require(connection)  # a plan opens no session, which would check the schema
@@ -193,7 +193,7 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
     from shepherd_core.loops import runner  # noqa: PLC0415 - see the module's docstring
 
     limits = runner.RunLimits(
-        settings.concurrency, settings.machine_seconds, settings.session_seconds, settings.history_days
+        settings.concurrency, pace.current.machine_seconds, pace.current.session_seconds, settings.history_days
     )
     connection = adapters.bmdb(settings)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.schema.migrate import require
 from shepherd_core.settings.functions.loops import ProvisionerSettings, RecovererSettings
-from shepherd_core.wiring import adapters, providers
+from shepherd_core.wiring import adapters, pace, providers
 
 if TYPE_CHECKING:
     from shepherd_core.domain.remediation import StepKind
@@ -27,7 +27,7 @@ def drift_repair() -> DriftRepair:
     ours, provider = providers.load(ProvisionerSettings)
     connection = adapters.bmdb(ours, role="operator")
     require(connection)  # a comparison opens no session, which would check the schema
-    return DriftRepair(provider, connection, adapters.CLOCK, ours.max_machines, ours.session_seconds)
+    return DriftRepair(provider, connection, adapters.CLOCK, ours.max_machines, pace.current.session_seconds)
 
 
 def reboot(kind: StepKind) -> Reboot:
@@ -51,10 +51,10 @@ def reboot(kind: StepKind) -> Reboot:
         clock=adapters.CLOCK,
         step=step_of(ours.policy, kind),
         policy=ours.policy,
-        reset_after_seconds=ours.reset_after_seconds,
-        backoff=ours.backoff,
-        machine_seconds=ours.machine_seconds,
-        session_seconds=ours.session_seconds,
+        reset_after_seconds=max(pace.current.reset_after_seconds, ours.heartbeat_timeout_seconds),
+        backoff=pace.current.step_backoff,
+        machine_seconds=pace.current.machine_seconds,
+        session_seconds=pace.current.session_seconds,
     )
     made.require()
     return made

@@ -17,7 +17,7 @@ from shepherdctl.deployment import stored_settings
 from tests.support.command_line import CommandLine, without_styles
 
 UNHASHED = (
-    'version = 1\nsession_seconds = 50\n[recoverer]\ngrace_seconds = 2000\n[provider.static]\nstatic_list = "a"\n'
+    'version = 1\nconcurrency = 5\n[recoverer]\nstartup_timeout_seconds = 2000\n[provider.static]\nstatic_list = "a"\n'
 )
 STATIC = f'{UNHASHED}[initializer]\nagent_sha256 = "{64 * "0"}"\n'
 
@@ -109,7 +109,9 @@ def test_the_document_of_the_environment_is_checked_unless_another_is_named(file
 
 def test_every_fault_is_listed_and_fails_the_command(shepherdctl: CommandLine, file: Path) -> None:
     """Of keys, values and rules, and as JSON for a pipeline."""
-    file.write_text(STATIC + "[updater]\nupdate_seconds = 0\nx = 1\n[agent_api]\nbmdb_statement_timeout_seconds = 9\n")
+    file.write_text(
+        STATIC + "[provisioner]\ndrift_limit = -1\n[updater]\nx = 1\n[agent_api]\nheartbeat_interval_seconds = 9\n"
+    )
     result = shepherdctl("settings", "check", str(file))
     assert result.exit_code == 1
     assert result.stderr.count("\n  - ") == 3
@@ -127,14 +129,14 @@ def test_the_environment_alone_can_be_checked(shepherdctl: CommandLine) -> None:
 
 def test_effective_values_are_shown_with_their_source(file: Path) -> None:
     """An operator sees at once which of four places decides."""
-    environment = {"SHEPHERD_GRACE_SECONDS": "3000", "SHEPHERD_DEFAULT_COOLDOWN_SECONDS": "700"}
+    environment = {"SHEPHERD_STARTUP_TIMEOUT_SECONDS": "3000", "SHEPHERD_DEFAULT_HEARTBEAT_TIMEOUT_SECONDS": "700"}
     shepherdctl = CommandLine(None, environment)
     found = shepherdctl.load("settings", "show", str(file))
     shown = {row["key"]: (row["value"], row["source"]) for row in found["settings"]}
-    assert shown["session_seconds"] == (50, "document")
-    assert shown["recoverer.grace_seconds"] == (3000, "environment")
-    assert shown["recoverer.cooldown_seconds"] == (700, "deployment")
-    assert shown["recoverer.reset_after_seconds"] == (3600, "default")
+    assert shown["concurrency"] == (5, "document")
+    assert shown["recoverer.startup_timeout_seconds"] == (3000, "environment")
+    assert shown["recoverer.heartbeat_timeout_seconds"] == (700, "deployment")
+    assert shown["recoverer.breaker_max_unhealthy"] == (20, "default")
     assert shown["provider.static.static_list"] == ("a", "document")
     assert shown["SHEPHERD_PROVIDER"] == ("static", "document")
     assert shown["SHEPHERD_LOOP_MINUTES"] == (DeploymentSettings().loop_minutes, "default")
@@ -143,10 +145,10 @@ def test_effective_values_are_shown_with_their_source(file: Path) -> None:
     changed = shepherdctl.read("settings", "show", str(file), "--changed").splitlines()
     assert [line.split() for line in changed] == [
         ["KEY", "VALUE", "SOURCE"],
-        ["session_seconds", "50", "document"],
+        ["concurrency", "5", "document"],
         ["initializer.agent_sha256", 64 * "0", "document"],
-        ["recoverer.grace_seconds", "3000", "environment"],
-        ["recoverer.cooldown_seconds", "700", "deployment"],
+        ["recoverer.startup_timeout_seconds", "3000", "environment"],
+        ["recoverer.heartbeat_timeout_seconds", "700", "deployment"],
         ["provider.static.static_list", "a", "document"],
         ["SHEPHERD_PROVIDER", "static", "document"],
     ]
@@ -154,20 +156,20 @@ def test_effective_values_are_shown_with_their_source(file: Path) -> None:
 
 def test_a_value_of_one_function_is_shown_as_its_own(shepherdctl: CommandLine, file: Path) -> None:
     """Where functions differ, each has a line."""
-    file.write_text(STATIC + "[updater]\nsession_seconds = 70\n")
+    file.write_text(STATIC.replace("[initializer]\n", "[initializer]\nconcurrency = 7\n"))
     shown = {row["key"]: row["value"] for row in shepherdctl.load("settings", "show", str(file))["settings"]}
-    assert "session_seconds" not in shown
-    assert (shown["updater.session_seconds"], shown["recoverer.session_seconds"]) == (70, 50)
+    assert "concurrency" not in shown
+    assert (shown["initializer.concurrency"], shown["recoverer.concurrency"]) == (7, 5)
 
 
 def test_what_is_right_is_shown_beside_faults(shepherdctl: CommandLine, file: Path) -> None:
     """And the command fails with them."""
-    file.write_text(STATIC + "[updater]\nupdate_seconds = 0\n")
+    file.write_text(STATIC + "[provisioner]\ndrift_limit = -1\n")
     result = shepherdctl("settings", "show", str(file))
     assert result.exit_code == 1
-    assert "updater.update_seconds is 0" in result.stderr
-    assert "recoverer.grace_seconds" in result.stdout
-    assert "updater.update_seconds" not in result.stdout
+    assert "provisioner.drift_limit is -1" in result.stderr
+    assert "recoverer.startup_timeout_seconds" in result.stdout
+    assert "provisioner.drift_limit" not in result.stdout
 
 
 def test_other_commands_read_the_document(file: Path) -> None:
@@ -232,14 +234,17 @@ def test_one_setting_of_a_deployment_is_changed(shepherdctl: CommandLine, s3: An
         (["no.such", "1"], "no.such is unknown"),
         ([INTERVAL, "6\n0"], "it must be printable text on one line"),
         ([INTERVAL, "600", "/etc/settings.toml"], "'/etc/settings.toml' is not in S3"),
-        (["recoverer.grace_seconds", "9"], "SHEPHERD_GRACE_SECONDS is set here and wins over the document"),
+        (
+            ["recoverer.startup_timeout_seconds", "9"],
+            "SHEPHERD_STARTUP_TIMEOUT_SECONDS is set here and wins over the document",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_setting_that_would_be_refused_is_not_written(s3: Any, arguments: list[str], told: str) -> None:
     """Functions would keep the document before, and the next deployment would fail."""
     before = deployed(s3)
-    result = CommandLine(None, {"SHEPHERD_GRACE_SECONDS": "3000"})("settings", "set", *arguments, "--yes")
+    result = CommandLine(None, {"SHEPHERD_STARTUP_TIMEOUT_SECONDS": "3000"})("settings", "set", *arguments, "--yes")
     assert result.exit_code in {1, 2}
     assert told in " ".join(without_styles(result.stderr).replace("│", " ").split())
     assert deployed(s3) == before
@@ -257,7 +262,7 @@ def test_two_operators_do_not_overwrite_each_other(shepherdctl: CommandLine, s3:
 @pytest.mark.parametrize(
     ("before", "key", "after"),
     [
-        ("version = 1\n", "session_seconds", "version = 1\nsession_seconds = 7\n"),
+        ("version = 1\n", "concurrency", "version = 1\nconcurrency = 7\n"),
         ("version = 1\r\n[updater]\r\n", "updater.x", "version = 1\r\n[updater]\r\nx = 7\r\n"),
         ("version = 1\n[a]\nx = 1\n[b]\nx = 2 # why\n", "b.x", "version = 1\n[a]\nx = 1\n[b]\nx = 7 # why\n"),
         ('version = 1\nx = "a # \\" b" # why\n', "x", "version = 1\nx = 7 # why\n"),

@@ -16,6 +16,7 @@ import boto3
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.errors import ConfigError, SecretMissing, SourceMissing
 from shepherd_core.domain.errors.bmdb import BmdbUnavailable, BmdbUntrusted, CommitUnknown, StatementFailed
 from shepherd_core.settings.functions.bmdb import BmdbSettings
@@ -51,11 +52,17 @@ class Server:
         return BmdbSettings.model_validate({**facts, **changed})
 
     def connection(
-        self, clock: ManualClock, password: str | None = PASSWORD, ca: Path | None = None, **changed: object
+        self,
+        clock: ManualClock,
+        password: str | None = PASSWORD,
+        ca: Path | None = None,
+        limits: TimeLimits | None = None,
+        **changed: object,
     ) -> Connection:
         """Return a connection of the product that trusts the CA in *ca*, by default the server's own."""
         asked = None if password is None else lambda: password
-        return Connection(self.settings(**changed), asked, clock, (ca or self.authority.path).read_bytes)
+        authorities = (ca or self.authority.path).read_bytes
+        return Connection(self.settings(**changed), asked, clock, authorities, limits=limits or TimeLimits())
 
 
 @pytest.fixture(scope="module")
@@ -219,10 +226,7 @@ def test_a_server_that_does_not_answer_fails_at_the_connect_timeout(
     address = ADDRESS if tls else "127.0.0.1"
     with TlsProxy(None, authority.context(ADDRESS) if tls else None, address) as proxy:
         connection = Server(proxy.port, authority).connection(
-            clock,
-            bmdb_host=address,
-            bmdb_connect_timeout_seconds=0.1,
-            bmdb_statement_timeout_seconds=10 * LONG,
+            clock, limits=TimeLimits(connect=0.1, statement=10 * LONG), bmdb_host=address
         )
         with pytest.raises(BmdbUnavailable, match=f"cannot connect to the BMDB at {address}:{proxy.port}"):
             in_time(lambda: connection.run("now"))
@@ -232,7 +236,7 @@ def test_a_server_that_does_not_answer_for_tls_fails_too(authority: Authority, c
     """The very first request has a time limit as well."""
     with TlsProxy(None, None) as proxy:
         connection = Server(proxy.port, authority).connection(
-            clock, bmdb_connect_timeout_seconds=0.1, bmdb_statement_timeout_seconds=10 * LONG
+            clock, limits=TimeLimits(connect=0.1, statement=10 * LONG)
         )
         with pytest.raises(BmdbUnavailable, match="timed out"):
             in_time(lambda: connection.run("now"))
@@ -243,9 +247,7 @@ def test_a_statement_whose_answer_never_comes_fails(
 ) -> None:
     """A server that is gone cannot cancel a statement; the client has to stop waiting."""
     with TlsProxy(socket_path, authority.context(ADDRESS)) as proxy:
-        connection = Server(proxy.port, authority).connection(
-            clock, bmdb_connect_timeout_seconds=1, bmdb_statement_timeout_seconds=0.2
-        )
+        connection = Server(proxy.port, authority).connection(clock, limits=TimeLimits(connect=1, statement=0.2))
         connection.run("now")
         proxy.stalled.set()
         assert proxy.encrypted == 1
@@ -255,7 +257,7 @@ def test_a_statement_whose_answer_never_comes_fails(
 
 def test_a_statement_may_take_longer_than_a_connection(server: Server, clock: ManualClock) -> None:
     """The short limit is for connecting; a claim in a large fleet has the time of its own setting."""
-    connection = server.connection(clock, bmdb_connect_timeout_seconds=0.5)
+    connection = server.connection(clock, limits=TimeLimits(connect=0.5))
     connection.script("SELECT pg_sleep(0.7)")
     connection.close()
 

@@ -11,6 +11,7 @@ import pytest
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
 from shepherd_core.bmdb.machines import pauses
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.errors import SecretUnavailable
 from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, SerializationConflict, StatementFailed
 from shepherd_core.settings.functions.bmdb import BmdbSettings
@@ -147,7 +148,7 @@ def test_a_statement_that_takes_too_long_is_ended_by_the_server(fleet: Fleet, in
     """A forgotten lock must not block an invocation until its time is up."""
     machine_id = fleet.provided_machine()
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = 9")
-    connection = fleet.connect(fleet.settings.model_copy(update={"bmdb_statement_timeout_seconds": 0.05}))
+    connection = fleet.connect(limits=TimeLimits(statement=0.05))
 
     def lock() -> object:
         return connection.run("lock_due_rows", machine_ids=[machine_id])

@@ -11,6 +11,7 @@ from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.statements import statements
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
@@ -35,8 +36,7 @@ each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @pytest.fixture
 def hasty(fleet: Fleet, breaking: BreakingConnection) -> Session:
     """Return the same with a short statement timeout."""
-    settings = breaking.settings.model_copy(update={"bmdb_statement_timeout_seconds": SHORT})
-    return fleet.open_session(connection=fleet.connect(settings))
+    return fleet.open_session(connection=fleet.connect(breaking.settings, TimeLimits(statement=SHORT)))
 
 
 def attempt(session: Session, held: Work, step: StepKind = REBOOT) -> list[Work]:
@@ -78,8 +78,8 @@ def test_a_client_that_stops_waiting_for_an_answer_waits_for_the_commit(
 ) -> None:
     """The connection is open but silent; the server limits the time of a statement, not of its commit."""
     machine_id = fleet.provided_machine()
-    seconds = {"bmdb_statement_timeout_seconds": 2 * SHORT, "bmdb_connect_timeout_seconds": SHORT}
-    session = fleet.open_session(connection=fleet.connect(breaking.settings.model_copy(update=seconds)))
+    limits = TimeLimits(statement=2 * SHORT, connect=SHORT)
+    session = fleet.open_session(connection=fleet.connect(breaking.settings, limits))
     breaking.lose("late", silent=True)
     assert ids(work.claim(session, START, PROVIDER, 2).work) == [machine_id]
 

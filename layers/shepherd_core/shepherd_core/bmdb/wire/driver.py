@@ -6,6 +6,7 @@ The only module that imports pg8000.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,11 +33,23 @@ _TIMESTAMPTZ = 1184  # the number of the type in every PostgreSQL
 _UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections, disk full), shutdown
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimits:
+    """How long a connection to the BMDB waits, in seconds."""
+
+    connect: float = 5
+    """For the connection: in a region, a database that has not answered by then is not there."""
+    statement: float = 30
+    """For one statement; a claim in a fleet of 100,000 machines takes less than one."""
+    lock: float = 0
+    """For a row that others hold; then the statement fails. 0: as long as the statement may take."""
+
+
 def connect(
-    settings: BmdbSettings, password: str | None, authorities: Callable[[], bytes] | None, lock_seconds: float
+    settings: BmdbSettings, password: str | None, authorities: Callable[[], bytes] | None, limits: TimeLimits
 ) -> Driver:
     """
-    Return a new connection; *password* None: the server asks for none. For the others see ``Connection``.
+    Return a new connection; *password* None: the server asks for none. For *authorities* see ``transport.dial``.
 
     Raises:
         BmdbUnavailable: the database cannot be reached, or is not available now.
@@ -44,9 +57,9 @@ def connect(
         BmdbUntrusted, ConfigError: see ``transport.dial``.
     """
     where = f"{settings.bmdb_host}:{settings.bmdb_port}"
-    longest = settings.bmdb_statement_timeout_seconds + settings.bmdb_connect_timeout_seconds
+    longest = limits.statement + limits.connect
     try:
-        sock = transport.dial(settings, authorities)
+        sock = transport.dial(settings, authorities, limits.connect)
     except OSError as error:
         message = f"cannot connect to the BMDB at {where}: {error}"
         raise BmdbUnavailable(message) from error
@@ -62,8 +75,8 @@ def connect(
                 # Not a schema of the user's name, which comes first by default: the Migrator makes the tables here.
                 "search_path": "public",
                 "DateStyle": "ISO",  # the only style that ``_moment`` can read
-                "statement_timeout": _milliseconds(settings.bmdb_statement_timeout_seconds),
-                "lock_timeout": _milliseconds(lock_seconds),
+                "statement_timeout": _milliseconds(limits.statement),
+                "lock_timeout": _milliseconds(limits.lock),
                 # If a client is cut off inside a transaction, the server would keep its locks for hours. After this
                 # time the client has stopped waiting, too.
                 "idle_in_transaction_session_timeout": _milliseconds(longest),

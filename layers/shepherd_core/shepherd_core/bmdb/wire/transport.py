@@ -25,9 +25,9 @@ _TLS_REQUEST = struct.pack("!ii", 8, 80877103)  # its length and its code
 _PEM = "-----BEGIN CERTIFICATE-----"
 
 
-def dial(settings: BmdbSettings, authorities: Callable[[], bytes] | None) -> socket.socket:
+def dial(settings: BmdbSettings, authorities: Callable[[], bytes] | None, seconds: float) -> socket.socket:
     """
-    Return a socket that is connected to the database. Each step may take up to the connect timeout.
+    Return a socket that is connected to the database. Each step may take up to *seconds*.
 
     A password is sent unencrypted only to this machine; a token never is.
     *authorities* returns the PEM certificates of the CAs that may have signed the
@@ -40,7 +40,7 @@ def dial(settings: BmdbSettings, authorities: Callable[[], bytes] | None) -> soc
         OSError: the server cannot be reached.
     """
     host, local = settings.bmdb_host, settings.bmdb_host.startswith("/")
-    sock = _unix_socket(settings) if local else _tcp_socket(settings)
+    sock = _unix_socket(settings, seconds) if local else _tcp_socket(settings, seconds)
     if settings.bmdb_auth == "password" and (local or host in _LOOPBACK):
         return sock
     try:
@@ -50,9 +50,9 @@ def dial(settings: BmdbSettings, authorities: Callable[[], bytes] | None) -> soc
         raise
 
 
-def _unix_socket(settings: BmdbSettings) -> socket.socket:
+def _unix_socket(settings: BmdbSettings, seconds: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(settings.bmdb_connect_timeout_seconds)
+    sock.settimeout(seconds)
     try:
         sock.connect(f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}")
     except OSError:
@@ -61,13 +61,12 @@ def _unix_socket(settings: BmdbSettings) -> socket.socket:
     return sock
 
 
-def _tcp_socket(settings: BmdbSettings) -> socket.socket:
-    sock = socket.create_connection((settings.bmdb_host, settings.bmdb_port), settings.bmdb_connect_timeout_seconds)
+def _tcp_socket(settings: BmdbSettings, seconds: float) -> socket.socket:
+    sock = socket.create_connection((settings.bmdb_host, settings.bmdb_port), seconds)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # detects quickly that the connection broke while the function was frozen
-        milliseconds = int(settings.bmdb_connect_timeout_seconds * 1000)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
     return sock
 
 

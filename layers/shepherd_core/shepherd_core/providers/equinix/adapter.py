@@ -80,9 +80,7 @@ class EquinixProvider(Provider):
         self._devices = f"{project}/devices"
         self._reservations = f"{project}/hardware-reservations"
         self._keys = f"{project}/ssh-keys"
-        self._api = HttpApi(
-            settings.equinix_api_url, Header("X-Auth-Token", api_key), clock, settings.equinix_max_calls
-        )
+        self._api = HttpApi(settings.equinix_api_url, Header("X-Auth-Token", api_key), clock)
         self._key = RegisteredKey(
             settings.equinix_key_label,
             ssh_public_key,

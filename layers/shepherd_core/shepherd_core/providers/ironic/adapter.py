@@ -60,7 +60,7 @@ class IronicProvider(Provider):
         self, settings: IronicSettings, login: Authentication, ssh_public_key: Callable[[], str], clock: Clock
     ) -> None:
         self._settings = settings
-        self._calls = IronicCalls(settings.ironic_api_url, login, ssh_public_key, clock, settings.ironic_max_calls)
+        self._calls = IronicCalls(settings.ironic_api_url, login, ssh_public_key, clock)
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """

@@ -48,10 +48,8 @@ _DIALECT = Dialect(
 class IronicCalls:
     """The API at *url*. *ssh_public_key* returns a line as in ``authorized_keys``; it raises SecretError."""
 
-    def __init__(
-        self, url: str, login: Authentication, ssh_public_key: Callable[[], str], clock: Clock, max_calls: int
-    ) -> None:
-        self._api = HttpApi(url, login, clock, max_calls, _DIALECT)
+    def __init__(self, url: str, login: Authentication, ssh_public_key: Callable[[], str], clock: Clock) -> None:
+        self._api = HttpApi(url, login, clock, dialect=_DIALECT)
         self._ssh_public_key = ssh_public_key
 
     def nodes(self, resource_class: str, deadline: Deadline) -> list[IronicNode]:

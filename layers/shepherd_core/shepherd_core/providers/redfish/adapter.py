@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from shepherd_core.providers.kit.machine_list import Entry
     from shepherd_core.settings.providers.redfish import RedfishSettings
 
+REQUEST_SECONDS = 30.0
+"""For one request to a BMC, for all BMCs in a listing, and for a machine to power off: a busy BMC takes twenty."""
+_BMCS_AT_ONCE = 16
+"""The number of BMCs that a listing asks at the same time: a rack is listed in a few seconds."""
 _LOGGED = 10
 """The number of machines with an unknown power state that a log line names."""
 
@@ -65,16 +69,15 @@ class RedfishProvider(Provider):
         read_secret: Callable[[str], str],
         invalidate_secret: Callable[[str], None],
         read_ca: Callable[[], bytes] | None = None,
+        seconds: float = REQUEST_SECONDS,
     ) -> None:
         self._list = redfish_list(read_list)
         self._boot_source = settings.redfish_boot_source
         self._graceful = settings.redfish_graceful
-        self._list_power = settings.redfish_list_power
-        self._max_calls = settings.redfish_max_calls
         self._options = BmcOptions(
             logins=BmcCredentials(read_secret, invalidate_secret, clock),
             clock=clock,
-            seconds=settings.redfish_timeout_seconds,
+            seconds=seconds,
             sessions=settings.redfish_auth == "session",
         )
         self._read_ca = read_ca
@@ -89,7 +92,7 @@ class RedfishProvider(Provider):
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
-        Return all entries, each with its power state unless the settings disable that.
+        Return all entries, each with its power state.
 
         If a BMC does not answer in time, the state of its machine is unknown; the listing is complete all the same.
         All BMCs together have the time for one request, and at most half of the time that is left.
@@ -98,15 +101,13 @@ class RedfishProvider(Provider):
             ListingInvalid: the list has errors; each is named with entry, field, value and what it must be.
         """
         entries = self._list.entries(deadline)
-        if not self._list_power:
-            return [machine(entry, ProviderStatus.UNKNOWN) for entry in entries]
         # One thread for each BMC, so that it gets one request at a time, and a wrong password only once.
         bmcs: dict[str, list[tuple[Entry, BmcAccess]]] = {}
         for entry in entries:
             bmcs.setdefault(entry["Bmc"], []).append((entry, self._bmc_access(entry)))
         failures: list[str] = []
         limit = deadline.within(min(self._options.seconds, deadline.remaining() / 2))
-        with ThreadPoolExecutor(self._max_calls, thread_name_prefix="redfish") as pool:
+        with ThreadPoolExecutor(_BMCS_AT_ONCE, thread_name_prefix="redfish") as pool:
             found = list(pool.map(partial(self._known, failures=failures, limit=limit), bmcs.values()))
         if failures:
             telemetry.warning("power states are unknown", machines=len(failures), reasons=sorted(failures)[:_LOGGED])

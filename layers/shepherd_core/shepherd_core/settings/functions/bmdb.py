@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from shepherd_core.settings.base import Seconds, Settings
+from shepherd_core.settings.base import Settings
 
 ROLES = ("provisioner", "initializer", "recoverer", "updater", "agent-api", "operator")
 """Those with a database user of their own if ``bmdb_roles`` is set: all functions but the Migrator, and operators."""
@@ -38,8 +38,6 @@ class BmdbSettings(Settings):
         description="PEM certificates of the CAs that may sign the database's certificate: a path, https://…, "
         "ssm:NAME or s3://BUCKET/KEY; unset: the system's CAs.",
     )
-    bmdb_connect_timeout_seconds: Seconds = Field(5, description="Seconds to wait for a connection to the database.")
-    bmdb_statement_timeout_seconds: Seconds = Field(30, description="Maximum seconds for one statement.")
 
     def of_role(self, role: str) -> Self:
         """Return these settings with the login of *role*, a name in ``ROLES``."""

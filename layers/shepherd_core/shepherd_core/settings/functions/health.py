@@ -52,17 +52,6 @@ class BreakerSettings(Settings):
         le=1,
         description="The same limit as a share of the machines whose agent was started; 1: no limit.",
     )
-    breaker_max_losing_share: float = Field(
-        0.7,
-        ge=0,
-        le=1,
-        description="Maximum share of the machines that report, per provider or location, whose agents lost requests "
-        "before their last heartbeat. Above it, recovery is suspended there; a small fleet must exceed it by more than "
-        "chance. 1: no limit.",
-    )
-    breaker_share_min_machines: int = Field(
-        10, ge=1, le=1_000, description="Smallest fleet to which the share limits apply."
-    )
 
     @property
     def breaker_limits(self) -> BreakerLimits:
@@ -70,6 +59,4 @@ class BreakerSettings(Settings):
         return BreakerLimits(
             unhealthy=Limit(self.breaker_max_unhealthy, self.breaker_max_unhealthy_share),
             never_reported=Limit(self.breaker_max_never_reported, self.breaker_max_never_reported_share),
-            losing_share=self.breaker_max_losing_share,
-            share_min_machines=self.breaker_share_min_machines,
         )

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from shepherd_core.settings.base import Count, Seconds, Settings
+from shepherd_core.settings.base import Count, Settings
 from shepherd_core.settings.providers import ProviderName  # noqa: TC001 - pydantic looks it up
 
 
@@ -47,21 +47,12 @@ class ProviderChoice(Settings):
     provider: ProviderName = Field(description="Provider whose machines the function works on.")
 
 
-class SessionSettings(Settings):
-    """When the session of a function expires, so that other functions get its work."""
-
-    session_seconds: Seconds = Field(
-        60, ge=2, description="Seconds without a renewal after which a session expires and others may take its work."
-    )
-
-
-class ConcurrencySettings(SessionSettings):
-    """How many machines one invocation works on at once, and for how long."""
+class ConcurrencySettings(Settings):
+    """How many machines one invocation works on at once, and how long it keeps their history."""
 
     concurrency: Count = Field(
         10, description="Maximum number of machines that one invocation works on at the same time."
     )
-    machine_seconds: Seconds = Field(120, description="Maximum seconds of work on one machine.")
     history_days: int = Field(
         0, ge=0, le=36_500, description="Days for which the history of machines is kept; 0: without limit."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import Count, Settings
+from shepherd_core.settings.base import Settings
 from shepherd_core.settings.providers.spec import FilledIn, ProviderSpec
 
 
@@ -22,7 +22,6 @@ class EquinixSettings(Settings):
     equinix_key_label: FilledIn = Field(description="Label of our SSH key in the project.")
     equinix_os: str = Field("ubuntu_24_04", description="Operating system of new devices.")
     equinix_api_url: str = Field("https://api.equinix.com/metal/v1", description="Base URL of the API.")
-    equinix_max_calls: Count = Field(3, description="Maximum number of concurrent calls to the API.")
 
 
 SPEC = ProviderSpec(

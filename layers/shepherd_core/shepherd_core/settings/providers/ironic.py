@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import Count, Settings
+from shepherd_core.settings.base import Settings
 from shepherd_core.settings.providers.spec import FilledIn, ProviderSpec
 
 
@@ -45,7 +45,6 @@ class IronicSettings(Settings):
         None,
         description="SHA-256 or SHA-512 of the image, or the URL of a file with it; unset: the image is in Glance.",
     )
-    ironic_max_calls: Count = Field(3, description="Maximum number of concurrent calls to the API.")
 
     @field_validator("ironic_keystone_url")
     @classmethod

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import Count, Seconds, Settings
+from shepherd_core.settings.base import Settings
 from shepherd_core.settings.providers.spec import ProviderSpec
 
 
@@ -40,16 +40,6 @@ class RedfishSettings(Settings):
         description="What a reinstall boots once: pxe, or the URL of an image for the BMC's virtual CD drive; unset: "
         "machines are not reinstalled.",
     )
-    redfish_list_power: bool = Field(
-        True,  # noqa: FBT003 - the default of a field
-        description="Whether a listing asks each BMC for the power state; otherwise it is unknown.",
-    )
-    redfish_timeout_seconds: Seconds = Field(
-        30,
-        description="Maximum seconds for one request to a BMC, for all BMCs in a listing, and for a machine to power "
-        "off.",
-    )
-    redfish_max_calls: Count = Field(16, description="Maximum number of BMCs that a listing asks at the same time.")
 
 
 SPEC = ProviderSpec(

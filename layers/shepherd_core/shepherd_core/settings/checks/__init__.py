@@ -1,1 +1,0 @@
-"""The rules between settings, by subject. ``settings.check`` applies them."""

@@ -1,0 +1,223 @@
+"""The rules between settings. Each returns what goes wrong if it is broken and what to do about it, or None. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from shepherd_core.domain.pace import Pace
+from shepherd_core.rules.policy import parse_policy, possible
+from shepherd_core.settings.deployment import FUNCTION_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from shepherd_core.domain.provider import Capability
+    from shepherd_core.domain.remediation import Step
+
+Broken: TypeAlias = Callable[..., str | None]
+"""Returns, for the values of settings, what goes wrong and what to do about it; None: nothing."""
+
+INTERVALS = 2.5
+"""A machine counts as healthy for at least this many intervals after a heartbeat (the view machine_need)."""
+LOST_REQUESTS_SECONDS = 260
+"""
+The longest time without a heartbeat of a healthy machine that loses three requests in a row, for intervals below 103
+seconds. (For longer ones it is less than two and a half intervals.) It is the sum of an interval with its jitter, four
+requests of 20 seconds each (the last one arrives), and the pauses between them of at most 10, 15 and 22.5 seconds.
+"""
+_SHORTEST_INTERVAL = 10
+"""Seconds. Agents do not report more often."""
+_LONGEST_MINUTES = 30
+"""At most so many may pass between two runs of the Recoverer, whatever the heartbeat timeout is."""
+_TIMEOUTS = 3
+"""How many heartbeat timeouts may pass between two runs of the Recoverer."""
+_RETRIES = 2
+"""How many requests for each heartbeat the agent API must have room for, because agents repeat lost ones."""
+_DAY = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsRule:
+    """A rule between settings."""
+
+    keys: tuple[str, ...]
+    """The settings, each as ``function.name``."""
+    broken: Broken
+    facts: tuple[str, ...] = ()
+    """Values that are not set, which ``broken`` gets last: ``provider.capabilities``, ``deployment.enabled``."""
+
+
+def can_recover(policy: str, capabilities: Collection[Capability]) -> bool:
+    """Return whether a provider with these *capabilities* can take any step of the policy: then the Recoverer works."""
+    return bool(possible(parse_policy(policy), capabilities))
+
+
+def _taken(policy: str, capabilities: Collection[Capability]) -> list[Step]:
+    """Return the steps before quarantine that are ever taken."""
+    steps = parse_policy(policy)
+    kinds = possible(steps, capabilities)
+    return [step for step in steps if step.kind in kinds]
+
+
+def _rarely(minutes: int, timeout: float) -> str | None:
+    longest = min(_TIMEOUTS * timeout / 60, _LONGEST_MINUTES)
+    if minutes <= longest:
+        return None
+    more = f", or set the timeout to {minutes * 60 / _TIMEOUTS:g} or more" if minutes <= _LONGEST_MINUTES else ""
+    oftener = f"run the Recoverer every {math.floor(longest)} minutes or more often" if longest >= 1 else ""
+    return (
+        "unhealthy machines would wait for several times their timeout, since a long gap between two runs of the "
+        f"Recoverer does not count as time without a heartbeat: {oftener}{more}".replace(": , or", ":")
+    )
+
+
+def _lost_requests(heartbeat: float, startup: float) -> str | None:
+    if min(heartbeat, startup) >= LOST_REQUESTS_SECONDS:
+        return None
+    return (
+        "healthy machines that lose three requests in a row would be recovered: set each to "
+        f"{LOST_REQUESTS_SECONDS} or more"
+    )
+
+
+def _too_often(interval: int) -> str | None:
+    if interval >= _SHORTEST_INTERVAL:
+        return None
+    return f"agents do not report more often than every {_SHORTEST_INTERVAL} seconds: set it to that or more"
+
+
+def _steps(policy: str, minutes: int, capabilities: Collection[Capability]) -> str | None:
+    again = max(Pace().start_backoff_seconds, 60 * minutes)
+    short = [
+        f"{step.name} has boot-wait {step.timeouts.boot_wait:g} and grace {step.timeouts.grace:g}"
+        for step in _taken(policy, capabilities)
+        if step.timeouts.boot_wait + again >= step.timeouts.grace
+    ]
+    if not short:
+        return None
+    return (
+        "machines would get the next step before an agent start was tried twice after the last step: grace must be "
+        f"longer than boot-wait plus the {again:g} seconds between the two; {'; '.join(short)}"
+    )
+
+
+def _history(days: int, policy: str, timeout: float, interval: int, capabilities: Collection[Capability]) -> str | None:
+    longest = max(timeout, INTERVALS * interval)
+    reset = max(timeout, Pace().reset_after_seconds)
+    way = sum(
+        step.attempts * (max(step.timeouts.grace, step.timeouts.cooldown) + reset + longest)
+        for step in _taken(policy, capabilities)
+    )
+    if not days or days * _DAY >= way:
+        return None
+    return (
+        "the policy would start over in the middle, since the next step follows from the history: keep "
+        f"{math.ceil(way / _DAY)} days or more, or 0"
+    )
+
+
+def _connections(
+    minutes: Mapping[str, int],
+    loop_concurrency: int | None,
+    agent_api_concurrency: int | None,
+    roles: str | None,
+    offered: int,
+    agent_api_connections: int,
+    enabled: Collection[str],
+) -> str | None:
+    most = [
+        math.ceil(FUNCTION_SECONDS[loop] / (60 * each)) for loop, each in minutes.items() if each and loop in enabled
+    ]
+    concurrent = sum(min(each, loop_concurrency or each) for each in most)
+    # Without users of their own, nothing but the account limits the agent API, and its limit is not known here.
+    agent_api = agent_api_concurrency if roles is None else agent_api_connections
+    needed = concurrent + (agent_api or 0) + 1
+    if needed <= offered:
+        return None
+    return (
+        f"up to {needed} connections are open at once (loops {concurrent}, Migrator 1, agent API "
+        f"{agent_api or 'not counted'}): let the database accept more, reserve less concurrency, or run loops less "
+        "often"
+    )
+
+
+def _heartbeats(rate: int | None, machines: int, interval: int) -> str | None:
+    needed = math.ceil(_RETRIES * machines / interval)
+    if rate is None or needed <= rate:
+        return None
+    return (
+        f"heartbeats would be refused, since this fleet sends up to {needed} a second while some are lost: set "
+        f"SHEPHERD_AGENT_API_RATE in template.yaml to {needed} and deploy, lower max_machines, or let agents report "
+        "less often"
+    )
+
+
+def _unchecked_agent(owner: str | None, sha256: str | None) -> str | None:
+    if owner is None or sha256 is not None:
+        return None
+    return (
+        "whatever is in the bucket would run as root on the machines: set agent_sha256 to what agent/build.py prints, "
+        'or to "any" to accept that'
+    )
+
+
+def _launch(groups: str | None, template: str | None) -> str | None:
+    if template is not None and not template.startswith("lt-"):
+        return "permissions name launch templates by id: set the id, lt-…"
+    if not groups and not template:
+        return "functions may not launch into the default group: set one of them"
+    return None
+
+
+DOCUMENTS = {
+    "static_list": ("provider", "machines.json"),
+    "redfish_list": ("provider", "machines.json"),
+    "redfish_ca_source": ("provider", "bmc-ca.pem"),
+    "bmdb_ca_source": ("migrator", "bmdb-ca.pem"),
+    "agent_ca_source": ("initializer", "agent-ca.pem"),
+}
+"""
+Settings that name a document: a function that has the setting, and the document's name in S3 and SSM, as the
+permissions of a deployment have it.
+"""
+
+
+def _named(document: str) -> Broken:
+    def broken(source: str | None) -> str | None:
+        if source is None or not source.startswith(("s3://", "ssm:")) or source.endswith(f"/documents/{document}"):
+            return None
+        kind = "s3://BUCKET" if source.startswith("s3://") else "ssm:/STACK"
+        return f"functions may read {kind}/documents/{document} and no other: rename it"
+
+    return broken
+
+
+_TIMEOUT, _STARTUP = "recoverer.heartbeat_timeout_seconds", "recoverer.startup_timeout_seconds"
+_POLICY, _INTERVAL = "recoverer.remediation_policy", "agent_api.heartbeat_interval_seconds"
+_CAPABILITIES = ("provider.capabilities",)
+
+RULES = (
+    SettingsRule(("recoverer.loop_minutes", _TIMEOUT), _rarely),
+    SettingsRule((_TIMEOUT, _STARTUP), _lost_requests),
+    SettingsRule((_INTERVAL,), _too_often),
+    SettingsRule((_POLICY, "initializer.loop_minutes"), _steps, _CAPABILITIES),
+    SettingsRule(("recoverer.history_days", _POLICY, _TIMEOUT, _INTERVAL), _history, _CAPABILITIES),
+    SettingsRule(
+        (
+            "deployment.loop_minutes",
+            "deployment.loop_concurrency",
+            "deployment.agent_api_concurrency",
+            "migrator.bmdb_roles",
+            "bmdb.bmdb_max_connections",
+        ),
+        _connections,
+        ("deployment.agent_api_connections", "deployment.enabled"),
+    ),
+    SettingsRule(("deployment.agent_api_rate", "provisioner.max_machines", _INTERVAL), _heartbeats),
+    SettingsRule(("deployment.bucket_owner", "initializer.agent_sha256"), _unchecked_agent),
+    SettingsRule(("provider.ec2_security_groups", "provider.ec2_launch_template"), _launch),
+    *(SettingsRule((f"{function}.{name}",), _named(document)) for name, (function, document) in DOCUMENTS.items()),
+)

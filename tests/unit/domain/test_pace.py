@@ -1,0 +1,82 @@
+"""The times that nobody sets fit each other, and the timeouts of the functions."""
+
+import pytest
+from shepherd_core.bmdb.wire.driver import TimeLimits
+from shepherd_core.domain.clock import (
+    ANSWER_SECONDS,
+    CLOSING_SECONDS,
+    CREATE_SECONDS,
+    FLOOR_SECONDS,
+    MARGIN_SECONDS,
+    RENEWALS,
+)
+from shepherd_core.domain.pace import Pace
+from shepherd_core.domain.remediation import USUAL_TIMEOUTS
+from shepherd_core.providers.redfish.adapter import REQUEST_SECONDS
+from shepherd_core.settings.deployment import FUNCTION_SECONDS, LOOPS
+from shepherd_core.settings.functions.loops import ProvisionerSettings
+from shepherd_core.wiring import agent_endpoint
+from shepherd_core.wiring.adapters import LIMITS, MIGRATION_LIMITS
+
+PACE = Pace()
+CLAIM_SECONDS = 30
+"""How long claims, and what comes before them, may take."""
+
+
+def test_the_work_on_a_machine_does_not_end_before_its_agent_may_have_answered() -> None:
+    """Otherwise a slow agent would be killed by the time limit, whatever it was given to answer."""
+    assert PACE.connect_seconds + PACE.answer_seconds < PACE.machine_seconds
+
+
+def test_a_look_and_a_slow_bmc_leave_time_for_the_step() -> None:
+    """A machine that was switched off must be switched on again."""
+    assert PACE.look_seconds <= PACE.machine_seconds / 2
+    assert PACE.look_seconds + REQUEST_SECONDS < PACE.machine_seconds
+
+
+@pytest.mark.parametrize("loop", ["initializer", "recoverer"])
+def test_an_invocation_can_end_the_work_on_a_machine(loop: str) -> None:
+    """The runner claims nothing that it cannot end: with too short a timeout nothing would ever be done."""
+    assert PACE.machine_seconds + MARGIN_SECONDS + CLOSING_SECONDS + CLAIM_SECONDS <= FUNCTION_SECONDS[loop]
+
+
+def test_an_invocation_can_create_its_chunk() -> None:
+    """At the usual pace; at a slower one, the next invocation goes on."""
+    creation = float(ProvisionerSettings.model_fields["creation_seconds"].default)
+    assert PACE.chunk * creation + CREATE_SECONDS + CLOSING_SECONDS <= FUNCTION_SECONDS["provisioner"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_session_outlives_a_slow_statement_and_no_invocation(loop: str) -> None:
+    """It is renewed between statements; the machines of a killed invocation wait for its end."""
+    assert LIMITS.statement * RENEWALS / (RENEWALS - 1) <= PACE.session_seconds <= FUNCTION_SECONDS[loop]
+
+
+def test_a_function_can_tell_that_the_database_is_slow() -> None:
+    """A function that is killed cannot say why."""
+    assert LIMITS.statement + CLOSING_SECONDS <= min(FUNCTION_SECONDS[loop] for loop in LOOPS)
+    assert agent_endpoint.LIMITS.connect + agent_endpoint.LIMITS.statement <= FUNCTION_SECONDS["agent_api"]
+    assert MIGRATION_LIMITS.statement + ANSWER_SECONDS <= FUNCTION_SECONDS["migrator"]
+
+
+@pytest.mark.parametrize("limits", [LIMITS, agent_endpoint.LIMITS])
+def test_no_transaction_is_longer_than_the_floor_of_the_due_rows(limits: TimeLimits) -> None:
+    """The server ends one that is idle for as long as a statement and a connection may take."""
+    assert 2 * limits.statement + limits.connect < FLOOR_SECONDS
+
+
+@pytest.mark.parametrize("loop", ["provisioner", "updater"])
+def test_a_listing_ends_in_time(loop: str) -> None:
+    """All BMCs together have the time of one request."""
+    assert FUNCTION_SECONDS[loop] > REQUEST_SECONDS + CLOSING_SECONDS
+
+
+def test_a_backoff_grows() -> None:
+    """Up to its maximum."""
+    assert PACE.start_backoff_seconds < PACE.start_backoff_maximum_seconds
+    assert PACE.step_backoff_seconds < PACE.step_backoff_maximum_seconds
+
+
+def test_an_agent_start_is_tried_twice_within_the_grace() -> None:
+    """Then the next step is worth its violence."""
+    assert USUAL_TIMEOUTS.boot_wait + PACE.start_backoff_seconds < USUAL_TIMEOUTS.grace
