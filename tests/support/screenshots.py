@@ -16,6 +16,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import overview, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.states import State
 
 from shepherdctl.console.server import background
 from simulator.environment.environment import Environment, EnvironmentSettings
@@ -41,12 +42,14 @@ def main() -> None:
             machine = next(matching(bmdb))
             pauses.pause(bmdb, owner="ana", reason="its mainboard is being replaced", machine_id=machine["machine_id"])
             _wait(lambda: any(one["kind"] == "suspension" for one in overview.fleet_notices(bmdb)))
+            _wait(lambda: sum(each["state"] == State.UNHEALTHY for each in matching(bmdb)) == _BROKEN)
         with background(environment.bmdb_settings) as access, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             for scheme in ("light", "dark"):
                 page = browser.new_page(color_scheme=scheme, viewport=_SIZE)
                 page.goto(access.address_with_token)
-                page.wait_for_selector("#summary")
+                page.get_by_role("button", name="Pause updates").wait_for()
+                page.wait_for_load_state()
                 page.screenshot(path=folder / f"console-{scheme}.png")
             browser.close()
 
