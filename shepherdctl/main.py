@@ -26,7 +26,6 @@ from shepherdctl.commands import (
     logs,
     pause,
     reconcile,
-    recovery,
     run,
     simulate,
     ssh_key,
@@ -167,11 +166,6 @@ _add(machine_group, "forget", forget.forget)
 _add(machine_group, "release", release.release)
 _add(machine_group, "retire", retire.retire)
 app.add_typer(machine_group, name="machine")
-
-recovery_group = _group("Recover some machines although recovery is suspended.")
-_add(recovery_group, "override", recovery.override)
-_add(recovery_group, "withdraw", recovery.withdraw)
-app.add_typer(recovery_group, name="recovery")
 
 ssh_key_group = _group("Create, show and replace Shepherd's SSH key.")
 _add(ssh_key_group, "create", ssh_key.create)

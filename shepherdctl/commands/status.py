@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import overview, pauses
-from shepherd_core.bmdb.recovery import overrides, suspension
+from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import ticks
 from shepherd_core.domain.health import where
@@ -50,12 +50,12 @@ def status(
     machines are unhealthy at once that an outage on Shepherd's side is more
     likely; REASON has the figures behind the decision. Suspensions that ended in
     the last day are shown, too, because the heartbeat timeout starts over at
-    their end. Overrides (shepherdctl recovery) follow. WAITING counts the places
-    at the provider that stay unused because SHEPHERD_MAX_MACHINES is reached.
-    LAST TICK is when the last recorded invocation of a loop ended, and DID what
-    it counted. A transaction that has been open for ten minutes is shown with its
-    pid: PostgreSQL keeps all dead rows for it, which slows every claim. Members
-    of pg_read_all_stats see those of all users, others only their own.
+    their end. WAITING counts the places at the provider that stay unused because
+    SHEPHERD_MAX_MACHINES is reached. LAST TICK is when the last recorded
+    invocation of a loop ended, and DID what it counted. A transaction that has
+    been open for ten minutes is shown with its pid: PostgreSQL keeps all dead
+    rows for it, which slows every claim. Members of pg_read_all_stats see those
+    of all users, others only their own.
 
     Exit status: 0 nothing needs attention, 3 something does, 1 failure, 2 wrong
     usage. What needs attention: a machine in quarantine, suspended recovery, an
@@ -75,7 +75,6 @@ def status(
         found = {
             "machines": overview.count_machines(connection),
             "suspensions": suspension.suspensions(connection),
-            "overrides": overrides.overrides(connection),
             "waiting": provisioning.waiting(connection),
             "pauses": len(pauses.pauses_in_force(connection)),
             "oldest_transaction": server.oldest_transaction(connection, OLD_TRANSACTION_SECONDS),
@@ -100,7 +99,6 @@ def _print(found: Mapping[str, Any], now: datetime, limited_user: str | None) ->
     """Print *found*; *limited_user* does not see all transactions."""
     _print_counts(found["machines"])
     _print_suspensions(found["suspensions"], now)
-    _print_overrides(found["overrides"], now)
     _print_waiting(found["waiting"], now)
     _print_ticks(found["ticks"], now)
     if paused := found["pauses"]:
@@ -164,31 +162,6 @@ def _print_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> None:
                 relative(one["seen_at"], now),
             )
             for one in waiting
-        ],
-    )
-
-
-def _print_overrides(overridden: Sequence[Mapping[str, Any]], now: datetime) -> None:
-    """Print the overrides in force."""
-    table(
-        [
-            Column("OVERRIDE"),
-            Column("PROVIDER"),
-            Column("SCOPE", prose=True),
-            Column("USED"),
-            Column("OWNER"),
-            Column("REASON", prose=True),
-        ],
-        [
-            (
-                f"ends {relative(one['expires_at'], now)}",
-                one["provider"],
-                where(one["location"]),
-                f"{one['used']} of {one['machines']}" + (", all" if one["used"] >= one["machines"] else ""),
-                one["owner"],
-                one["reason"],
-            )
-            for one in overridden
         ],
     )
 

@@ -1,5 +1,6 @@
 """The parts of a fleet's status that need an operator, in words: pure."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -38,7 +39,7 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
     for one in found["suspensions"]:
         if one["ended_at"] is None:
             what = "an SSH outage delays recovery" if one["kind"] == "ssh_outage" else "recovery is suspended"
-            yield f"{what}: {one['provider']}, {where(one['location'])}"
+            yield f"{what}: {one['provider']}, {where(one['location'])}; if the machines are down: {_reboot(one)}"
     for tick in ticks:
         loop = f"the {tick['loop'].capitalize()} of {tick['provider']}"
         if tick["provider"] not in used:
@@ -49,6 +50,13 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
             yield f"{loop} {'was cut off' if tick['outcome'] == 'Expired' else 'failed'}"
     if found["oldest_transaction"]:
         yield old_transaction(found["oldest_transaction"])
+
+
+def _reboot(suspension: Mapping[str, Any]) -> str:
+    """Return the command by which an operator reboots the machines that the Recoverer leaves alone."""
+    place = f" --location {shlex.quote(suspension['location'])}" if suspension["location"] else ""
+    which = "--state needs_agent --cause Ssh" if suspension["kind"] == "ssh_outage" else "--state unhealthy"
+    return f"shepherdctl machine reboot --provider {suspension['provider']}{place} {which} --reason 'they are down'"
 
 
 def old_transaction(found: Mapping[str, Any]) -> str:

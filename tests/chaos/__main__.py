@@ -47,7 +47,6 @@ from tests.chaos.scenarios.looks import Looks
 from tests.chaos.scenarios.loops import (
     AgentStarts,
     OneCapacity,
-    Overridden,
     ProviderOutage,
     Provisioning,
     Quarantining,
@@ -107,7 +106,6 @@ class Chaos:
             Concurrent(Provisioning(fleet), 3),
             Concurrent(OneCapacity(fleet)),
             Concurrent(Recoveries(fleet)),
-            Concurrent(Overridden(fleet)),
             Concurrent(Updates(fleet)),
             Concurrent(Reports(fleet)),
             Batches(fleet),
@@ -132,7 +130,6 @@ class Chaos:
                 Recoveries,
                 ProviderOutage,
                 Quarantining,
-                Overridden,
                 Looks,
                 SshOutage,
                 Updates,

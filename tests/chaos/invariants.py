@@ -203,7 +203,7 @@ INVARIANTS = (
     ),
     Invariant(
         "recovery_is_suspended_as_recorded",
-        "Many machines are unhealthy at once, probably for one cause; an override admits only its number of them.",
+        "Many machines are unhealthy at once, probably for one cause. An operator may still work on them.",
         """
         SELECT format('recovery is suspended, and the work on %s was %s', h.machine_id, h.event)
         FROM work_history h
@@ -213,7 +213,7 @@ INVARIANTS = (
             AND h.event = 'Started'
             AND x.ended_at IS NULL
             AND h.timestamp > x.suspended_at + :margin::float8 * interval '1 second'
-            AND NOT EXISTS (SELECT 1 FROM recovery_override_machines m WHERE m.machine_id = h.machine_id)
+            AND h.failed_cause IS NULL
         UNION ALL
         SELECT format('SSH has an outage, and the work on %s was %s', h.machine_id, h.event)
         FROM work_history h
@@ -227,13 +227,7 @@ INVARIANTS = (
             AND b.until - b.last_interval_seconds * interval '1 second' < h.timestamp
             AND x.ended_at IS NULL
             AND h.timestamp > x.began_at + :margin::float8 * interval '1 second'
-            AND NOT EXISTS (SELECT 1 FROM recovery_override_machines m WHERE m.machine_id = h.machine_id)
-        UNION ALL
-        SELECT format('%s machines were admitted, %s are counted, %s are allowed', count(*), o.used, o.machines)
-        FROM recovery_overrides o
-        JOIN recovery_override_machines m ON m.override_id = o.override_id
-        GROUP BY o.location, o.used, o.machines
-        HAVING count(*) > o.machines OR count(*) <> o.used
+            AND h.failed_cause IS NULL
         """,
     ),
     Invariant(

@@ -42,9 +42,6 @@ FLOOR = "tests/integration/bmdb/due/test_floor.py"
 LIMITS = "tests/unit/rules/test_provisioning.py::test_a_started_creation_is_not_repeated_beyond_the_limit"
 
 NETWORK = "tests/integration/chaos/test_faulty_network.py::test_a_connection_broken_at_any_exchange_keeps_every_promise"
-OVERRIDES = (
-    "tests/integration/loops/recovery/test_overrides.py::test_a_concurrent_run_counts_what_the_first_one_admitted"
-)
 
 WAIT_SECONDS = 900
 
@@ -412,12 +409,6 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         "no_machine_waits_without_end",
     ),
     PlantedBug(
-        "the machines that an override admits are counted without a lock",
-        (Edit("bmdb/recovery/overrides.sql", "    ORDER BY location\n    FOR UPDATE\n", "", "apply_overrides"),),
-        OVERRIDES,
-        "test_a_concurrent_run_counts_what_the_first_one_admitted",
-    ),
-    PlantedBug(
         "the evidence of an SSH outage does not age",
         (
             Edit(
@@ -439,12 +430,6 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
                 "false",
             ),
         ),
-        SSH_OUTAGE,
-        "recovery_is_suspended_as_recorded",
-    ),
-    PlantedBug(
-        "an override does not apply to an SSH outage",
-        (Edit("bmdb/recovery/overrides.sql", "n.in_outage AND EXISTS", "false AND EXISTS", "apply_overrides"),),
         SSH_OUTAGE,
         "recovery_is_suspended_as_recorded",
     ),

@@ -112,9 +112,6 @@ def _notice(one: Mapping[str, Any]) -> dict[str, Any]:
         case "ssh_outage":
             what, severe = "Machines are not reached over SSH", True
             place = f"{one['provider']}, {where(one['location'])}"
-        case "override":
-            what = f"Override: recovery of {counted(one['machines'], 'more machine')}"
-            place = f"{one['provider']}, {where(one['location'])}"
         case "limit":
             what = f"{counted(one['machines'], 'place')} unused"
             reason = f"the limit of {one['reason']} machines is reached"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.machines.pauses import pauses_in_force
-from shepherd_core.bmdb.recovery import overrides, suspension
+from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import open_work
 from shepherd_core.domain.health import where
@@ -34,6 +34,5 @@ def work(connection: Connection) -> dict[str, Any]:
         "pauses": [{**one, "scope": scope_in_words({**one, "machine_id": None})} for one in pauses[:LIMIT]],
         "all_pauses": len(pauses),
         "suspensions": [{**one, "where": where(one["location"])} for one in suspension.suspensions(connection)],
-        "overrides": [{**one, "where": where(one["location"])} for one in overrides.overrides(connection)],
         "old_transaction": oldest and old_transaction(oldest),
     }

@@ -15,10 +15,8 @@ from uuid import UUID
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.bmdb.recovery import overrides
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.health import WHOLE_PROVIDER
 from shepherd_core.domain.machine import Machine, ProviderId
 from shepherd_core.domain.remediation import provider_steps
 from shepherd_core.loops import runner
@@ -377,32 +375,3 @@ class ProviderOutage(Recoveries):
         return [
             each for each in super().missing(environment) if not any(str(machine) in each for machine in quarantined)
         ]
-
-
-class Overridden(Recoveries):
-    """Four unhealthy machines, none that reports, and an override for two of them."""
-
-    name = "recoverer, override"
-
-    def arrange(self) -> Environment:
-        """See ``Scenario``."""
-        environment = Environment(self._fleet, SystemClock())
-        self._back = None
-        self._unhealthy = [self._fleet.unhealthy_machine() for _ in range(4)]
-        environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in self._unhealthy}
-        made = overrides.override(
-            self._fleet.connection,
-            provider="equinix",
-            location=WHOLE_PROVIDER,
-            machines=2,
-            owner="somebody",
-            reason="no power",
-            seconds=7 * 24 * HOUR,
-        )
-        assert made is not None
-        return environment
-
-    def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
-        attempted = [machine for machine in self._unhealthy if "Attempted" in self._fleet.events(machine)]
-        return [] if len(attempted) == 2 else [f"{len(attempted)} of 2 machines have an attempt"]

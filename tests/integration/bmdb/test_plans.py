@@ -83,11 +83,6 @@ UPDATE machine_rebooted SET rebooted_at = now() - interval '10 minutes'
 INSERT INTO recovery_suspensions SELECT 'static', 'fra', now(), NULL, '?';
 INSERT INTO recovery_suspensions SELECT 'static', '', now() - interval '1 day', now() - interval '23 hours', '?';
 INSERT INTO recovery_snapshots SELECT 'static', now();
-INSERT INTO recovery_overrides (provider, location, machines, owner, reason, expires_at)
-    SELECT 'static', place, 20, 'me', '?', now() + interval '1 hour' FROM unnest(ARRAY['', 'fra']) AS place;
-INSERT INTO recovery_override_machines (override_id, machine_id)
-    SELECT o.override_id, d.machine_id
-    FROM recovery_overrides o, (SELECT machine_id FROM machine_need WHERE process = 'ShepherdRecovery' LIMIT 10) AS d;
 INSERT INTO recovery_gaps (provider, began_at, ended_at)
     SELECT 'static', now() - n * interval '1 hour', now() - n * interval '1 hour' + interval '30 minutes'
     FROM generate_series(1, 24) n;
@@ -131,8 +126,6 @@ SMALL = {
     "provider_listings",
     "provisioner_lock",
     "recovery_gaps",
-    "recovery_override_machines",
-    "recovery_overrides",
     "recovery_policy",
     "recovery_suspensions",
     "recovery_snapshots",
@@ -151,7 +144,6 @@ LIMITS = {
     "claim": 250,
     "close_session": 1_500,
     "take_health_snapshot": 35_000,
-    "apply_overrides": 35_000,
     "recent_recovery_history": 2_100,
     "finish_agent_start": 250,  # also two due rows of each machine, locked and written
     "finish_recovery": 250,
@@ -395,8 +387,6 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "quarantine": {"process": "ShepherdRecovery"},
     "record_attempts": {"process": "ShepherdRecovery"},
     "search_machines": {"machine_ids": None, "locations": None, "cause": None},
-    "override_recovery": {"location": "fra"},
-    "withdraw_override": {"location": "fra"},
     "start_work": {"process": "ShepherdAccess"},
     "newest_machines": {"after": None},
 }

@@ -17,7 +17,7 @@ from tests.chaos.crash_points import Points
 from tests.chaos.sample import SEED, WHOLE, chance
 from tests.chaos.scenarios.batches import Batches
 from tests.chaos.scenarios.fleet_operation import FleetOperation, OperatorsAndAgents
-from tests.chaos.scenarios.loops import OneCapacity, Overridden, Provisioning, Recoveries
+from tests.chaos.scenarios.loops import OneCapacity, Provisioning, Recoveries
 from tests.chaos.scenarios.records import Reports, Updates
 from tests.chaos.scenarios.two_stacks import TwoStacks
 from tests.chaos.schedules import Chance, Concurrent, Interrupting, Play, play, play_all, play_seed, play_seeds
@@ -44,7 +44,6 @@ EFFECTS = 48
         OperatorsAndAgents,
         lambda fleet: Concurrent(Provisioning(fleet), 3),
         lambda fleet: Concurrent(Recoveries(fleet)),
-        lambda fleet: Concurrent(Overridden(fleet)),
         lambda fleet: Concurrent(Updates(fleet)),
         lambda fleet: Concurrent(Reports(fleet)),
         Batches,
@@ -55,7 +54,6 @@ EFFECTS = 48
         "operators",
         "provisioner",
         "recoverer",
-        "overridden",
         "updater",
         "agent_api",
         "batch",

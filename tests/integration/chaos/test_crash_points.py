@@ -37,7 +37,6 @@ from tests.chaos.scenarios.decommissioning import Decommissioning
 from tests.chaos.scenarios.looks import Looks
 from tests.chaos.scenarios.loops import (
     AgentStarts,
-    Overridden,
     ProviderOutage,
     Provisioning,
     Quarantining,
@@ -75,7 +74,6 @@ def _explore(scenario: Scenario, gap: float) -> None:
         pytest.param(Recoveries, OUTAGE_SECONDS, id="recoverer"),
         pytest.param(ProviderOutage, OUTAGE_SECONDS, id="recoverer, provider outage"),
         pytest.param(Quarantining, OUTAGE_SECONDS, id="recoverer, quarantine"),
-        pytest.param(Overridden, SOON_SECONDS, id="recoverer, override"),
         pytest.param(Looks, OUTAGE_SECONDS, id="recoverer, look"),
         pytest.param(SshOutage, SOON_SECONDS, id="recoverer, SSH outage"),
         pytest.param(Updates, SOON_SECONDS, id="updater"),
@@ -213,11 +211,6 @@ def recovered(postgres: Postgres) -> Iterator[Environment]:
          "no_healthy_machine_is_rebooted"),
         ("INSERT INTO recovery_suspensions SELECT provider, '', 'epoch', NULL, '?' FROM machine_provided LIMIT 1",
          "recovery_is_suspended_as_recorded"),
-        (("INSERT INTO recovery_overrides (provider, location, machines, owner, reason, expires_at) "
-         "VALUES ('equinix', '', 1, 'me', '?', now()); "
-         "INSERT INTO recovery_override_machines (override_id, machine_id) "
-         "SELECT override_id, machine_id FROM recovery_overrides, (SELECT machine_id FROM machines LIMIT 2) AS m; "
-         "UPDATE recovery_overrides SET used = 2"), "recovery_is_suspended_as_recorded"),
         (("INSERT INTO sessions (session_id, component_name, runtime_info, interval_seconds, deadline) "
          "SELECT session_id, 'a', '', 60, now() FROM ticks"), "every_tick_is_recorded_when_its_session_ends"),
         ("DELETE FROM ticks", "every_tick_is_recorded_when_its_session_ends"),

@@ -126,7 +126,7 @@ def test_a_dry_run_of_recovery_names_the_machines_and_touches_none(fleet: Fleet)
 
 
 def test_a_dry_run_of_recovery_shows_suspended_machines_and_their_steps(fleet: Fleet) -> None:
-    """An operator looks here before overriding it; that nothing is due would be the wrong answer."""
+    """An operator looks here before rebooting machines; that nothing is due would be the wrong answer."""
     machines = [fleet.unhealthy_machine() for _ in range(12)]
     fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
     fleet.sql("UPDATE machine_due SET provider = 'equinix'")

@@ -10,12 +10,11 @@ import pytest
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.bmdb.recovery import overrides, remediation, suspension
+from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Claim, Failure
-from shepherd_core.domain.health import WHOLE_PROVIDER
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 
@@ -326,7 +325,7 @@ def test_machines_that_did_not_come_back_are_claimed_longest_due_first(fleet: Fl
     assert taken == [[machine_id] for machine_id in reversed(machines)]
 
 
-# Suspensions, and their overrides.
+# Suspensions.
 
 
 @pytest.mark.parametrize(
@@ -348,38 +347,3 @@ def test_locations_are_locked_in_their_order(
         done.result(timeout=20)
     assert free == []
     assert fleet.sql(f"SELECT location, reason FROM {table} WHERE ended_at IS NULL") == [["b", "!"]]
-
-
-def let_through(fleet: Fleet, session: Session) -> None:
-    """Suspend recovery everywhere, and let an override admit one machine."""
-    suspension.set_suspensions(session, PROVIDER, {WHOLE_PROVIDER: "many are unhealthy"})
-    overrides.override(
-        fleet.connection,
-        provider=PROVIDER,
-        location=WHOLE_PROVIDER,
-        machines=1,
-        owner="ana",
-        reason="no power",
-        seconds=10 * HOUR,
-    )
-    assert [applied.new for applied in overrides.apply(session, PROVIDER)] == [1]
-
-
-@each_kind
-def test_an_override_admits_no_machine_but_its_own(fleet: Fleet, session: Session, kind: Callable[..., UUID]) -> None:
-    """The others stay suspended, even if they are due for longer."""
-    machines = {kind(fleet) for _ in range(3)}
-    let_through(fleet, session)
-    (machine_id,) = ids(work.claim(session, RECOVER, PROVIDER, 10).work)
-    assert machine_id in machines
-    assert work.claim(session, RECOVER, PROVIDER, 10) == Claim((), 0)
-
-
-def test_the_history_names_an_override_only_during_a_suspension(fleet: Fleet, session: Session) -> None:
-    """Later claims of the machine are ordinary, although the override is still in force."""
-    machine_id = fleet.unhealthy_machine()
-    let_through(fleet, session)
-    suspension.set_suspensions(session, PROVIDER, {})
-    fleet.pass_time(HOUR)
-    assert ids(claimed(fleet.open_session(), RECOVER)) == [machine_id]
-    assert fleet.sql("SELECT event, failed_cause FROM work_history") == [["Started", None]]

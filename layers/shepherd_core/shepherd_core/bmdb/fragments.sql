@@ -104,10 +104,6 @@ waiting > 0 AND waiting_seen_at > statement_timestamp() - interval '1 day'
 -- The time below which the process has no due row at the provider (due_floors).
 coalesce((SELECT floor FROM due_floors WHERE process = :process AND provider = :provider), '-infinity')
 
--- fragment: recovery_floor
--- The same for recovery.
-coalesce((SELECT floor FROM due_floors WHERE process = 'ShepherdRecovery' AND provider = :provider), '-infinity')
-
 -- fragment: outside_skipped_locations
 -- The machine of the due row d is at none of the skipped_locations, a CTE; '' stands for the whole provider. A machine
 -- without a location is at none. Where no location is skipped, nothing is looked up.

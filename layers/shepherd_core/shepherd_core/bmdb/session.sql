@@ -6,8 +6,8 @@
 --
 -- A statement that writes for a session locks the session's row until it commits, and requires :fence to equal the
 -- row's fence. When the answer to a statement was lost, fence_session waits for that lock and raises the fence. After
--- that, the lost statement has either committed or can never commit. Seven statements do without the fence, because
--- they may run twice and commit late (such as take_health_snapshot, apply_overrides and close_session);
+-- that, the lost statement has either committed or can never commit. Six statements do without the fence, because
+-- they may run twice and commit late (such as take_health_snapshot and close_session);
 -- tests/unit/test_statements.py has the reason for each.
 
 -- name: open_session

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.recovery import overrides, suspension
+from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.domain.health import WHOLE_PROVIDER, Unhealthy, where
 from shepherd_core.loops.base import Admission
 from shepherd_core.rules.circuit_breaker import BreakerLimits, over_number, over_share, ssh_outages, total
@@ -54,24 +54,7 @@ class CircuitBreaker:
             f"{where(location)}: {reason}" for location, reason in sorted([*suspended.items(), *outages.items()])
         )
         limit = 0 if WHOLE_PROVIDER in suspended else snapshot.claimable
-        if (suspended or outages) and not snapshot.idle:
-            limit += self._overridden(session)
         return Admission(limit, reasons, counts, idle=snapshot.idle)
-
-    def _overridden(self, session: Session) -> int:
-        """Return how many machines an operator's overrides admit although recovery is suspended there."""
-        taken = overrides.apply(session, self._provider)
-        for each in taken:
-            telemetry.warning(
-                "recovery override in use",
-                where=where(each.location),
-                owner=each.owner,
-                reason=each.reason,
-                machines=each.due,
-                new=each.new,
-                left=each.left,
-            )
-        return sum(each.due for each in taken)
 
     def _ssh_outages(self, session: Session, snapshot: suspension.HealthSnapshot) -> dict[str, str]:
         """Record where SSH has an outage; machines there that did not come back get no further step."""

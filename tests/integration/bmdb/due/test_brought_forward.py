@@ -1,4 +1,4 @@
-"""Due rows are brought forward when what they were computed from changes: the policy, an override, a location."""
+"""Due rows are brought forward when what they were computed from changes: the policy, a location."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings import provider_facts
-from shepherd_core.bmdb.recovery import overrides, suspension
+from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors import Fault
@@ -106,45 +106,6 @@ def test_a_timeout_that_becomes_shorter_again_reaches_every_machine(fleet: Fleet
         other.transact(shorten).result(WAIT_SECONDS)
     suspension.take_health_snapshot(fleet.open_session(), PROVIDER)
     assert due_in(fleet, first) <= defaults.HEALTH.heartbeat_timeout_seconds
-
-
-def test_an_override_during_a_backoff_is_not_lost(fleet: Fleet) -> None:
-    """In an SSH outage the row of a machine has no date; the override gave it one, and a claim took it away again."""
-    machine = unreached(fleet)
-    session = fleet.open_session(DAY)
-    fleet.sql(
-        "INSERT INTO work_backoff VALUES (:id, :process, clock_timestamp() + interval '20 minutes', '?', 1200)",
-        id=machine,
-        process=RECOVER,
-    )
-    assert claimed(session, RECOVER) == []
-    assert due_in(fleet, machine) == float("inf")
-    overrides.override(
-        fleet.connection, provider=PROVIDER, location=HERE, machines=1, owner="ana", reason="?", seconds=HOUR
-    )
-    overrides.apply(session, PROVIDER)
-    assert claimed(session, RECOVER) == []
-    assert 15 * 60 < due_in(fleet, machine) < HOUR
-    fleet.pass_time(20 * 60)
-    assert [each.due for each in overrides.apply(session, PROVIDER)] == [1]
-    assert ids(claimed(session, RECOVER)) == [machine]
-
-
-def test_an_override_in_a_suspension_that_began_again_finds_every_machine(fleet: Fleet) -> None:
-    """When the first one ended, its machines got their whole timeout; that does not hold in the second one."""
-    machine = fleet.unhealthy_machine()
-    session = fleet.open_session(DAY)
-    for places in ({"": "?"}, {}):
-        suspension.set_suspensions(session, PROVIDER, places)
-    assert claimed(session, RECOVER) == []
-    assert due_in(fleet, machine) > 0
-    suspension.set_suspensions(session, PROVIDER, {"": "?"})
-    overrides.override(
-        fleet.connection, provider=PROVIDER, location="", machines=1, owner="ana", reason="?", seconds=HOUR
-    )
-    suspension.take_health_snapshot(session, PROVIDER)
-    assert [each.due for each in overrides.apply(session, PROVIDER)] == [1]
-    assert ids(claimed(session, RECOVER)) == [machine]
 
 
 @pytest.mark.parametrize("moved", [True, False])

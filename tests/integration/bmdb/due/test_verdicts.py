@@ -82,15 +82,6 @@ def _outage(location: str, end: str = "NULL") -> str:
     return f"INSERT INTO ssh_outages SELECT '{PROVIDER}', '{location}', {_NOW} - interval '3 hours', {end}, '?'"
 
 
-def _override(minutes: int) -> tuple[str, str]:
-    columns = "provider, location, machines, used, owner, reason, expires_at"
-    values = f"'{PROVIDER}', '', 1, 1, 'me', '?', {_NOW} + interval '{minutes} minutes'"
-    return (
-        f"INSERT INTO recovery_overrides ({columns}) SELECT {values}",
-        "INSERT INTO recovery_override_machines SELECT override_id, :id FROM recovery_overrides",
-    )
-
-
 HOLDS: dict[str, tuple[str, ...]] = {
     "nothing": (),
     "its pause": (_pause(True, None, None, 5),),
@@ -106,14 +97,11 @@ HOLDS: dict[str, tuple[str, ...]] = {
     "a suspension elsewhere": (_suspension("fra"),),
     "a suspension that has ended": (_suspension("", f"{_NOW} - interval '2 hours'"),),
     "a suspension that has just ended": (_suspension("", _NOW),),
-    "a suspension with an override": (_suspension(""), *_override(5)),
-    "a suspension with an override that is over": (_suspension(HERE), *_override(-5)),
     "an outage": (_outage(""),),
     "an outage here": (_outage(HERE),),
     "an outage elsewhere": (_outage("fra"),),
     "an outage that had ended": (_outage("", f"{_NOW} - interval '2 hours'"),),
-    "an outage with an override": (_outage(""), *_override(5)),
-    "an outage and a suspension, with an override": (_outage(HERE), _suspension(""), *_override(5)),
+    "an outage and a suspension": (_outage(HERE), _suspension("")),
     "a gap between snapshots": (f"INSERT INTO recovery_snapshots SELECT '{PROVIDER}', {_NOW} - interval '9 hours'",),
 }
 

@@ -11,6 +11,7 @@ from shepherd_core.domain.states import State
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.command_line import CommandLine
 
+DOWN = "static, location ams; if the machines are down: shepherdctl machine reboot --provider static --location ams"
 REASON = "8 of 10 machines stopped reporting, the limit is 20 %"
 
 
@@ -164,7 +165,10 @@ def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) ->
                 f"INSERT INTO {table} VALUES ('static', 'ams', now(), NULL, ''), ('a', '', now(), now(), '')"
                 for table in ("recovery_suspensions", "ssh_outages")
             ],
-            ["recovery is suspended: static, location ams", "an SSH outage delays recovery: static, location ams"],
+            [
+                f"recovery is suspended: {DOWN} --state unhealthy --reason 'they are down'",
+                f"an SSH outage delays recovery: {DOWN} --state needs_agent --cause Ssh --reason 'they are down'",
+            ],
         ),
         (
             ["INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '' FROM machines"],

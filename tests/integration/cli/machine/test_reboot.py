@@ -1,6 +1,7 @@
 """The commands by which an operator reboots machines."""
 
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from uuid import UUID
@@ -62,3 +63,27 @@ def test_machines_that_match_are_rebooted_and_the_others_are_named(
     assert rows.keys() == set(machines.values())
     assert (rows[first]["result"], "work of another process" in rows[first]["text"]) == ("refused", True)
     assert {rows[other]["result"] for other in others} == {"done"}
+
+
+@pytest.mark.parametrize("held", ["recovery_suspensions", "ssh_outages"])
+def test_machines_are_rebooted_while_recovery_is_suspended(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], held: str
+) -> None:
+    """By the command that status prints: what holds the Recoverer back does not hold an operator back."""
+    elsewhere, *down = machines.values()
+    fleet.watch("ec2")
+    fleet.sql("DELETE FROM work_backoff")
+    for machine_id in machines.values():
+        fleet.locate(machine_id, "fra" if machine_id == elsewhere else "rack 3")
+        if held == "ssh_outages":
+            fleet.make_overdue(machine_id)
+        else:
+            key = "decode(repeat('5e', 32), 'hex')"
+            started = f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', {key})"
+            fleet.change(machine_id, started)
+    fleet.sql(f"INSERT INTO {held} VALUES ('ec2', 'rack 3', now(), NULL, '?')")
+    (told,) = [each for each in shepherdctl.load("status", status=3)["attention"] if "if the machines are down" in each]
+    _, _, command = told.partition("if the machines are down: shepherdctl ")
+    done = json.loads(shepherdctl.read(*shlex.split(command), "--yes", "-o", "json"))["machines"]
+    assert {UUID(each["machine_id"]): each["result"] for each in done} == dict.fromkeys(down, "done")
+    assert all(fleet.events(machine_id) == ["Started", "Attempted", "Finished"] for machine_id in down)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.bmdb.recovery import explain, overrides, remediation, suspension
+from shepherd_core.bmdb.recovery import explain, remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
@@ -844,41 +844,6 @@ def test_an_ssh_outage_has_its_own_beginning_each_time(env: RemediationSetup) ->
     assert began("ams")["ams"] > first["ams"]
 
 
-def test_an_override_lets_machines_through_an_ssh_outage(env: RemediationSetup) -> None:
-    """An operator who has seen that they are dead must be able to end their wait."""
-    env.limits = replace(defaults.LIMITS, unhealthy=Limit(20, 1))  # else most of so small a fleet would be suspended
-    pauses.pause(env.fleet.connection, owner="me", reason="another story", machine_id=env.machine)
-    many = waiting(env, 6)
-    unreachable(env, 60)
-    assert env.provider.asked == []
-    made = overrides.override(
-        env.fleet.connection, provider=PROVIDER, location="ams", machines=3, owner="me", reason="dead", seconds=86400
-    )
-    assert made is not None
-    counts = env.run()
-    assert counts[Metric.RECOVERY_SUSPENDED] == 1
-    assert counts[Metric.FINISHED] == len(env.provider.asked) == 3
-    unreachable(env, 3 * 60 + 16)
-    quarantined = {row[0] for row in env.fleet.sql("SELECT machine_id FROM machine_quarantine")}
-    assert len(quarantined) == 3, "the override holds for all their steps"
-    assert quarantined < set(many)
-    started = "SELECT DISTINCT failed_cause FROM work_history WHERE event = 'Started' AND failed_cause IS NOT NULL"
-    assert env.fleet.sql(started) == [["although recovery is suspended, by me: dead"]]
-
-
-def test_a_machine_that_no_ssh_outage_holds_uses_no_override(env: RemediationSetup) -> None:
-    """A machine that stopped reporting is recovered anyway."""
-    waiting(env, 3)
-    env.fleet.locate(env.machine, "ams")
-    overrides.override(
-        env.fleet.connection, provider=PROVIDER, location="", machines=3, owner="me", reason="dead", seconds=86400
-    )
-    env.run()
-    env.watch(1)
-    assert len(env.provider.asked) == 4
-    assert overrides.overrides(env.fleet.connection)[0]["used"] == 3
-
-
 def test_an_ssh_outage_ends_when_its_evidence_is_six_hours_old(env: RemediationSetup) -> None:
     """Three machines that are really dead would otherwise hold up their own recovery without end."""
     env.limits = replace(defaults.LIMITS, unhealthy=Limit(20, 1))  # else most of so small a fleet would be suspended
@@ -896,7 +861,7 @@ def test_an_ssh_outage_ends_when_its_evidence_is_six_hours_old(env: RemediationS
 
 
 def test_a_dry_run_lists_the_machines_that_an_ssh_outage_holds(env: RemediationSetup) -> None:
-    """The operator decides about an override by this list."""
+    """By this list an operator decides which of them to reboot."""
     pauses.pause(env.fleet.connection, owner="me", reason="another story", machine_id=env.machine)
     many = waiting(env, 3)
     unreachable(env, 12)

@@ -235,7 +235,7 @@ def test_a_dry_run_shows_a_suspension_and_leaves_no_trace(env: RecoveryEnvironme
 
 
 def test_a_dry_run_separates_suspended_machines_from_others(env: RecoveryEnvironment) -> None:
-    """It also shows all suspended machines, because an operator decides by that about an override."""
+    """It also shows all suspended machines, because an operator decides by that which to reboot."""
     env.add_reporting(60, "ams")
     env.add_reporting(10, "fra")
     dark = env.add_unhealthy(12, "fra")

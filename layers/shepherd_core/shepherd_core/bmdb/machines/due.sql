@@ -47,8 +47,7 @@
 -- left alone.
 --
 -- (5) While recovery is suspended, no machine there is claimed. When the suspension ends, the timeouts start at its
--- end, which is later than any due row says. When it begins again, they no longer do, and a row may be too late; that
--- matters only to an override, which has all machines checked (recheck_all_machines).
+-- end, which is later than any due row says.
 --
 -- (6) The most frequent write. It makes the due row too early, never too late, because the
 -- machine becomes unhealthy later than expected; the claim compares. reports.sql says why no heartbeat is lost beside a
@@ -151,7 +150,7 @@ evaluated AS (
                 WHEN n.overdue THEN greatest(
                     statement_timestamp() + w.grace,
                     n.due_at,
-                    CASE WHEN n.suspended THEN 'infinity'::timestamptz END,
+                    CASE WHEN n.in_outage THEN 'infinity'::timestamptz END,
                     n.backoff_until,
                     n.locked_until,
                     (SELECT max(ended_at) FROM recovery_gaps WHERE provider = :provider) + interval '1 day'

@@ -41,8 +41,8 @@ def fleet_notices(connection: Connection) -> list[dict[str, Any]]:
     """
     Return what holds machines back, at most 200 records. The one of the ``kind`` now has in ``since`` the present time.
 
-    The other kinds are suspension, ssh_outage, override (``machines`` is how many
-    more it lets through), limit (``reason`` is the limit), pause and quarantine.
+    The other kinds are suspension, ssh_outage, limit (``reason`` is the limit),
+    pause and quarantine.
     """
     return connection.records("fleet_notices", limit=_NOTICES)
 

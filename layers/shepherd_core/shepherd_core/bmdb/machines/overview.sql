@@ -93,7 +93,7 @@ HAVING sum(m.machines) > 0
 ORDER BY 1, 2, 3, 4;
 
 -- name: fleet_notices
--- What holds machines back, and since when: suspensions, SSH outages, overrides, places that wait for the limit, pauses
+-- What holds machines back, and since when: suspensions, SSH outages, places that wait for the limit, pauses
 -- (those of single machines by owner and reason) and quarantined machines by kind of cause. machines is null where it is
 -- not known. The row now has the time of the statement. Pauses of single machines come last, because there may be more
 -- than :limit of them.
@@ -105,10 +105,6 @@ FROM (
     SELECT 'suspension', provider, location, NULL, NULL, NULL, reason, suspended_at, NULL FROM suspensions_in_force
     UNION ALL
     SELECT 'ssh_outage', provider, location, NULL, NULL, NULL, reason, began_at, NULL FROM outages_in_force
-    UNION ALL
-    SELECT 'override', provider, location, NULL, machines - used, owner, reason, created_at, expires_at
-    FROM recovery_overrides
-    WHERE expires_at > statement_timestamp()
     UNION ALL
     SELECT 'limit', provider, NULL, NULL, waiting, NULL, max_machines::text, waiting_seen_at, NULL
     FROM provisioner_lock

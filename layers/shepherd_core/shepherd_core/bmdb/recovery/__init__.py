@@ -1,1 +1,1 @@
-"""Recovery: remediation attempts, suspensions, operators' overrides, and why a machine is worked on or is not."""
+"""Recovery: remediation attempts, suspensions, and why a machine is worked on or is not."""

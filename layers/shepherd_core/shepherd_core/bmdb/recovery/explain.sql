@@ -16,8 +16,8 @@ SELECT
     w.grace_until,
     n.process IS NOT NULL AS wanted,
     coalesce(n.overdue, false) AS overdue,
-    CASE WHEN NOT n.suspended THEN nullif(n.since, 'infinity') END AS since,
-    CASE WHEN NOT n.suspended THEN nullif(n.due_at, 'infinity') END AS due_at,
+    CASE WHEN NOT n.in_outage THEN nullif(n.since, 'infinity') END AS since,
+    CASE WHEN NOT n.in_outage THEN nullif(n.due_at, 'infinity') END AS due_at,
     n.in_doubt,
     (
         SELECT extract(epoch FROM max(g.ended_at - g.began_at))::float8

@@ -151,7 +151,7 @@ claimed_machines AS (
         n.unhealthy_at,
         n.due_at,
         n.paused_until,
-        n.suspended OR h.machine_id IS NOT NULL AS suspended
+        n.in_outage OR h.machine_id IS NOT NULL AS suspended
     FROM work w
     JOIN session s ON s.session_id = w.session_id
     LEFT JOIN LATERAL (

@@ -154,7 +154,8 @@ candidates AS (
     FROM machine_due d
     WHERE d.process = 'ShepherdRecovery'
         AND d.provider = :provider
-        AND d.not_before >= {recovery_floor}
+        AND d.not_before
+            >= coalesce((SELECT floor FROM due_floors WHERE process = 'ShepherdRecovery' AND provider = :provider), '-infinity')
         AND d.not_before <= statement_timestamp()
         AND EXISTS (SELECT 1 FROM session)
         AND {outside_skipped_locations}
@@ -182,11 +183,11 @@ evaluated AS (
         n.since,
         n.due_at,
         n.in_doubt,
-        n.suspended,
+        n.in_outage,
         n.recheck_at
     FROM candidates l
     CROSS JOIN LATERAL (
-        SELECT location, reported, failed, overdue, ready, since, due_at, in_doubt, suspended, recheck_at
+        SELECT location, reported, failed, overdue, ready, since, due_at, in_doubt, in_outage, recheck_at
         FROM machine_eligibility
         WHERE machine_id = l.machine_id AND process = 'ShepherdRecovery'
         LIMIT 1
@@ -230,12 +231,7 @@ not_due AS (
     JOIN evaluated e ON e.machine_id = d.machine_id AND e.revision = d.revision
     WHERE d.process = 'ShepherdRecovery'
         AND d.machine_id = ANY(ARRAY(SELECT machine_id FROM candidates))
-        AND (
-            e.due_at > statement_timestamp()
-            OR e.suspended AND NOT EXISTS (
-                SELECT 1 FROM recovery_overrides WHERE provider = :provider AND expires_at > statement_timestamp()
-            )
-        )
+        AND (e.due_at > statement_timestamp() OR e.in_outage)
     ORDER BY e.machine_id
     FOR UPDATE OF d SKIP LOCKED
 ),
@@ -415,8 +411,8 @@ SELECT count(*) FROM locked_session;
 -- name: ignore_suspensions
 -- For a dry run, which is rolled back: let a claim take what it would take if recovery were not suspended. Deletes the
 -- suspensions in force, and all SSH outages (one that is over still holds machines whose agent start failed during it).
--- Machines that did not come back are due now, as after recheck_unreached_machines. Locked rows are left alone: the
--- transaction has locked other due rows already, so it must not wait for one.
+-- Machines that did not come back are due now. Locked rows are left alone: the transaction has locked other due rows
+-- already, so it must not wait for one.
 WITH outages_deleted AS (
     DELETE FROM ssh_outages WHERE provider = :provider
 ),

@@ -9,8 +9,7 @@
 -- Claim up to :limit due machines, the longest due first. Locks as many due rows as are wanted (10 if :limit is 0) and
 -- evaluates their machines by the facts (machine_eligibility). Those that are ready are claimed; their rows move to the
 -- session's deadline, so that the machines become due if the session expires. The other rows move to the time from
--- which they may be ready. Where recovery is suspended, machines are skipped and stay due, except those that an
--- operator's override lets through; the history says so.
+-- which they may be ready. Where recovery is suspended, machines are skipped and stay due.
 --
 -- Suspects are machines whose work for this process expired last time: one of them may have killed its function. They
 -- are claimed only by a claim that asks for :suspects, and that takes no other machines; until their backoff is over, any
@@ -41,14 +40,6 @@ WITH session AS (
 skipped_locations AS (
     SELECT location FROM suspensions_in_force WHERE :process = 'ShepherdRecovery' AND provider = :provider
 ),
-exempt AS (
-    SELECT machine_id, max('although recovery is suspended, by ' || owner || ': ' || reason) AS remark
-    FROM recovery_exempt_machines
-    WHERE :process = 'ShepherdRecovery'
-        AND provider = :provider
-        AND (EXISTS (SELECT 1 FROM skipped_locations) OR EXISTS (SELECT 1 FROM outages_in_force WHERE provider = :provider))
-    GROUP BY machine_id
-),
 candidates AS (
     SELECT machine_id, not_before, unchanged
     FROM (
@@ -62,8 +53,7 @@ candidates AS (
             AND d.not_before <= statement_timestamp()
             AND EXISTS (SELECT 1 FROM session)
             AND NOT EXISTS ({wide_pauses})
-            AND ('' <> ALL (ARRAY(SELECT location FROM skipped_locations)) OR EXISTS (SELECT 1 FROM exempt))
-            AND (d.machine_id = ANY (ARRAY(SELECT machine_id FROM exempt)) OR {outside_skipped_locations})
+            AND {outside_skipped_locations}
             AND d.machine_id IN ({suspects}) = :suspects
         ORDER BY d.not_before, d.machine_id
         LIMIT 100
@@ -112,10 +102,8 @@ rescheduled AS (
     RETURNING d.process
 ),
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
-    SELECT w.machine_id, :process, 'Started', x.remark, w.session_id
-    FROM work_rows w
-    LEFT JOIN exempt x ON x.machine_id = w.machine_id
+    INSERT INTO work_history (machine_id, process, event, session_id)
+    SELECT machine_id, :process, 'Started', session_id FROM work_rows
 )
 SELECT
     (SELECT count(*) FROM session) AS sessions,

@@ -337,9 +337,9 @@ CREATE TABLE machine_quarantine (
 );
 
 -- When an agent of the provider's machines counts as unhealthy: this long after its last heartbeat, or after its start
--- if it never reported. grace_seconds: how long a machine has to come back. forward_from: a timeout became shorter or an
--- override began, and the due rows of machines with higher ids have not been brought forward yet. Written by the
--- Recoverer when it opens its session, from its settings; stays.
+-- if it never reported. grace_seconds: how long a machine has to come back. forward_from: a timeout became shorter,
+-- and the due rows of machines with higher ids have not been brought forward yet. Written by the Recoverer when it opens
+-- its session, from its settings; stays.
 CREATE TABLE recovery_policy (
     provider text PRIMARY KEY,
     heartbeat_timeout_seconds double precision NOT NULL
@@ -390,31 +390,6 @@ CREATE TABLE recovery_gaps (
 );
 
 CREATE INDEX recovery_gaps_by_end ON recovery_gaps (provider, ended_at);
-
--- An operator lets the Recoverer recover this many machines at a location ('': of the whole provider) although recovery
--- is suspended there, until expires_at; used: how many it has let through. Written by an operator; stays until the next
--- override there replaces it.
-CREATE TABLE recovery_overrides (
-    provider text NOT NULL,
-    location text NOT NULL,
-    override_id uuid NOT NULL DEFAULT gen_random_uuid(),
-    machines bigint NOT NULL CONSTRAINT recovery_overrides_machines CHECK (machines BETWEEN 1 AND 1000),
-    used bigint NOT NULL DEFAULT 0,
-    owner text NOT NULL,
-    reason text NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    expires_at timestamptz NOT NULL,
-    PRIMARY KEY (provider, location)
-);
-
--- An override let the machine through. Written by the Recoverer; goes when the override is replaced, and not before,
--- so that the machine is not counted again if the function that recovers it is killed.
-CREATE TABLE recovery_override_machines (
-    override_id uuid NOT NULL,
-    machine_id uuid NOT NULL,
-    admitted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (override_id, machine_id)
-);
 
 -- Providers ----------------------------------------------------------------------------------------------------------
 
@@ -582,20 +557,11 @@ CROSS JOIN LATERAL (
     ) AS state
 ) AS s;
 
--- The machines to which suspensions of recovery and SSH outages do not apply now, because an operator's override let
--- them through.
-CREATE VIEW recovery_exempt_machines AS
-SELECT m.machine_id, o.provider, o.owner, o.reason
-FROM recovery_overrides o
-JOIN recovery_override_machines m ON m.override_id = o.override_id
-WHERE o.expires_at > clock_timestamp();
-
 -- The suspensions of recovery that keep the Recoverer away from each machine now.
 CREATE VIEW machine_suspensions AS
 SELECT p.machine_id, x.location, x.reason
 FROM machine_provided p
-JOIN suspensions_in_force x ON x.provider = p.provider AND x.location IN ('', p.provider_location)
-WHERE NOT EXISTS (SELECT 1 FROM recovery_exempt_machines e WHERE e.machine_id = p.machine_id);
+JOIN suspensions_in_force x ON x.provider = p.provider AND x.location IN ('', p.provider_location);
 
 -- The processes that each machine needs: that of machine_need and, with overdue, also its recovery if it did not come
 -- back. It did not come back if an agent start has failed since, with fault `machine` or `unreached`. If recovery was
@@ -712,15 +678,13 @@ LEFT JOIN LATERAL (
 ) AS d ON true;
 
 -- The same, with everything that may block it. Whether and when a claim takes a machine is decided here, for claims,
--- snapshots and operators alike. ready: now; ready_at: not before then; null: the process is not needed. suspended: an
--- SSH outage suspends its recovery, and no override lifts that. otherwise_ready: ready, or it would be but for that.
--- recheck_at: when to evaluate the machine again if it is not ready: at ready_at, or earlier where that may become
--- earlier without a change of the due row: the first heartbeat of an agent ends the startup timeout, a heartbeat may
--- bring a shorter interval, a policy may be recorded, and an operator's override may let a machine through despite an
--- SSH outage. locked_until is set while any Shepherd process has work on the machine, even if its session has expired
--- and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat, and not by a fault of
--- ours; a backoff without an interval does not come from a failure. The lookups are aggregates in joins, so that each is
--- planned and done once for a machine, and left out where its column is not read.
+-- snapshots and operators alike. ready: now; ready_at: not before then; null: the process is not needed. recheck_at: when
+-- to evaluate the machine again if it is not ready: at ready_at, or earlier where that may become earlier without a
+-- change of the due row: the first heartbeat of an agent ends the startup timeout, a heartbeat may bring a shorter
+-- interval, and a policy may be recorded. locked_until is set while any Shepherd process has work on the machine, even if
+-- its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat,
+-- and not by a fault of ours; a backoff without an interval does not come from a failure. The lookups are aggregates in
+-- joins, so that each is planned and done once for a machine, and left out where its column is not read.
 CREATE VIEW machine_eligibility AS
 SELECT
     n.machine_id,
@@ -740,7 +704,6 @@ SELECT
     ) AS failed,
     n.overdue,
     n.in_outage,
-    n.in_outage AND e.exemptions = 0 AS suspended,
     n.quarantined,
     n.state,
     n.timeout_at,
@@ -751,7 +714,6 @@ SELECT
     n.failed_attempts,
     r.ready_at,
     coalesce(r.ready_at <= statement_timestamp(), false) AS ready,
-    coalesce(a.unsuspended_at <= statement_timestamp(), false) AS otherwise_ready,
     least(
         r.ready_at,
         CASE
@@ -759,17 +721,6 @@ SELECT
                 AND NOT n.overdue
                 AND (NOT n.reported OR n.timeout_at IS NULL OR n.timeout > n.heartbeat_timeout)
                 THEN statement_timestamp() + coalesce(n.heartbeat_timeout, interval '1 minute')
-        END,
-        CASE
-            WHEN n.in_outage AND e.exemptions = 0 AND EXISTS (
-                SELECT 1
-                FROM recovery_overrides o
-                WHERE o.provider = n.provider
-                    AND o.location IN ('', n.location)
-                    AND o.used < o.machines
-                    AND o.expires_at > statement_timestamp()
-            )
-                THEN greatest(b.until, statement_timestamp() + interval '1 minute')
         END
     ) AS recheck_at
 FROM machine_due_at n
@@ -782,24 +733,15 @@ LEFT JOIN LATERAL (
     FROM pause_scopes x
     WHERE x.machine_id = n.machine_id AND x.process IN ('', n.process) AND x.provider IN ('', n.provider)
 ) AS u ON true
-LEFT JOIN LATERAL (
-    SELECT count(*) AS exemptions FROM recovery_exempt_machines x WHERE n.in_outage AND x.machine_id = n.machine_id
-) AS e ON true
 CROSS JOIN LATERAL (
     SELECT
         CASE
             WHEN n.due_at IS NULL THEN NULL
             WHEN l.locked_until IS NOT NULL THEN greatest(l.locked_until, statement_timestamp() + interval '5 seconds')
+            WHEN n.in_outage THEN 'infinity'
             WHEN u.paused_until IS NOT NULL
                 THEN greatest(n.due_at, b.until, least(u.paused_until, statement_timestamp() + interval '10 minutes'))
             ELSE greatest(n.due_at, b.until)
-        END AS unsuspended_at
-) AS a
-CROSS JOIN LATERAL (
-    SELECT
-        CASE
-            WHEN n.in_outage AND e.exemptions = 0 AND l.locked_until IS NULL THEN 'infinity'
-            ELSE a.unsuspended_at
         END AS ready_at
 ) AS r;
 
