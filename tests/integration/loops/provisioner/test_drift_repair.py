@@ -17,7 +17,7 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import Clock, Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
-from shepherd_core.domain.errors.provider import ListingInvalid
+from shepherd_core.domain.errors.provider import ListingInvalid, NotSupported
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
@@ -430,6 +430,7 @@ def test_the_listing_that_decides_is_read_under_the_lock(fleet: Fleet, lister: O
 
     assert results(lister.forget(machine_id, meanwhile=confirmed)) == [ActionResult.DONE]
     assert locks == [None]
+    assert listed.asked == 2  # for the operator to see, and to decide
 
 
 def test_a_permanently_failed_machine_can_be_removed(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
@@ -564,6 +565,21 @@ def test_a_release_that_the_provider_refuses_leaves_the_machine_as_it_was(
     assert (verdict.result, verdict.text) == (ActionResult.REFUSED, "ProviderRefused: 403")
     assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [machine_id]
+
+
+def test_a_release_that_the_provider_cannot_carry_out_is_withdrawn(
+    fleet: Fleet, lister: Operator, listed: Listed
+) -> None:
+    """Of this one machine, although it can of others."""
+    machine_id = old(fleet, fleet.provided_machine(), "static")
+    listed.put(known_as(fleet, machine_id))
+
+    def release(provider_id: ProviderId, deadline: Deadline) -> None:
+        raise NotSupported(f"{provider_id}, in {deadline.remaining()} s")
+
+    listed.release = release  # type: ignore[method-assign]  # as above
+    assert results(lister.release(machine_id)) == [ActionResult.REFUSED]
+    assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
 
 
 def test_a_release_of_unknown_outcome_is_kept_until_an_operator_decides(
