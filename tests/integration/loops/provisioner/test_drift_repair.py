@@ -402,7 +402,12 @@ def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operat
     begun = fleet.bare_machine()
     fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
     other = fleet.provided_machine("static")
-    assert results(operator.forget(there, young, begun, other)) == [ActionResult.REFUSED] * 4
+    refused = operator.forget(there, young, begun, other)
+    assert results(refused) == [ActionResult.REFUSED] * 4
+    assert [each.text for each in refused[2:]] == [
+        "its creation is in progress; the Provisioner completes it",
+        "it is not a machine of this provider",
+    ]
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
     (verdict,) = operator.forget(there, meanwhile=lambda: api.forget(made.id))
     assert (verdict.result, len(provided(fleet))) == (ActionResult.REFUSED, 3)
