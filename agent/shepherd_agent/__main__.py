@@ -14,7 +14,6 @@ from .takeover import take_over
 
 _USAGE = """\
 usage: agent [--dry-run | --once MACHINE_ID ENDPOINT [CA_FILE] | --help | --version]
-       agent --relay ADDRESS:PORT ENDPOINT NETWORK[,NETWORK...] [CA_FILE]
 
 Takes over this machine: reads a TakeoverInit message from standard input,
 writes a TakeoverResponse to standard output, and continues in the background.
@@ -27,11 +26,6 @@ diagnostics, without takeover; a running agent is left alone:
   --once      send one heartbeat and print the answer. It is signed with a new
               key, which the endpoint does not know: the answer 401 means that
               the endpoint was reached and its certificate is valid
-
-relay, without takeover; runs in the foreground and needs no key:
-  --relay     listen at ADDRESS:PORT, collect the heartbeats of the machines in
-              these networks (10.0.0.0/24) for some seconds, pass them on to the
-              endpoint in one request, and bring each machine its answer
 
 environment:
   SHEPHERD_AGENT_HEARTBEAT_SECONDS   seconds between two heartbeats, until the
@@ -46,8 +40,7 @@ was started; agent.endpoint holds the endpoint that the agent was moved to;
 agent.interval holds the seconds between two heartbeats that the endpoint set
 
 exit status: 0 taken over, 1 refused (the TakeoverResponse has the reason),
-2 usage; with --once: 0 accepted, 1 not accepted; with --relay: 1 an argument is
-not valid or the address is not free
+2 usage; with --once: 0 accepted, 1 not accepted
 """
 
 
@@ -62,8 +55,6 @@ def main() -> int:
         print(describe())
     elif arguments[:1] == ["--once"] and len(arguments) in (3, 4):
         return _beat_once(*arguments[1:])
-    elif arguments[:1] == ["--relay"] and len(arguments) in (4, 5):
-        return _relay(*arguments[1:])
     elif arguments:
         print(_USAGE, end="", file=sys.stderr)
         return 2
@@ -79,16 +70,6 @@ def _beat_once(machine_id: str, address: str, ca_file: str | None = None) -> int
         print(f"shepherd-agent: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _relay(place: str, address: str, served: str, ca_file: str | None = None) -> int:
-    from .relay.server import run_relay  # noqa: PLC0415 - asyncio, which an agent does not need
-
-    try:
-        run_relay(place, address, served, ca_file)
-    except AgentRefusal as error:
-        print(f"shepherd-agent: {error}", file=sys.stderr)
-    return 1
 
 
 def _take_over() -> int:

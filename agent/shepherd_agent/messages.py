@@ -18,11 +18,8 @@ _TEXT = {1: "machine_id", 2: "bmaas_endpoint"}
 _CA_CERTIFICATE = 3
 _INSTALLATION_KEY, _TIME = 1000, 1001
 _SIGNED, _SIGNATURE = 1000, 1001
-_RESPONSE_KEY = 1000
 _FAILED_ATTEMPTS, _INTERVAL_IN_USE = 1000, 1001
-_INTERVAL, _ENDPOINT, _RELAY = 1000, 1001, 1002
-
-RESPONSE_KEY_LENGTH = 32
+_INTERVAL, _ENDPOINT = 1000, 1001
 
 
 @dataclass(frozen=True)
@@ -72,10 +69,9 @@ def _last(message: bytes, number: int, default: V) -> V:
     return found[-1] if found else default
 
 
-def takeover_success(init: TakeoverInit, key: bytes, response_key: bytes, warnings: Sequence[str]) -> bytes:
+def takeover_success(init: TakeoverInit, key: bytes, warnings: Sequence[str]) -> bytes:
     """Return the TakeoverResponse that reports success; *key* is the public key."""
-    success = field(1, init.received) + field(2, key) + b"".join(field(3, warning.encode()) for warning in warnings)
-    return field(1, success + (field(_RESPONSE_KEY, response_key) if response_key else b""))
+    return field(1, field(1, init.received) + field(2, key) + b"".join(field(3, each.encode()) for each in warnings))
 
 
 def takeover_error(message: str) -> bytes:
@@ -172,16 +168,6 @@ def named_endpoint(response: bytes) -> str:
         ValueError: *response* is not a HeartbeatResponse.
     """
     return _last(response, _ENDPOINT, b"").decode()
-
-
-def named_relay(response: bytes) -> str:
-    """
-    Return the relay that the HeartbeatResponse *response* names; empty: none.
-
-    Raises:
-        ValueError: *response* is not a HeartbeatResponse.
-    """
-    return _last(response, _RELAY, b"").decode()
 
 
 def installation_report(generation: int, error: str | None) -> bytes:

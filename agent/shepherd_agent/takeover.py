@@ -13,10 +13,9 @@ from .ed25519 import SEED_LENGTH, PrivateKey
 from .hardware.inventory import Inventory
 from .installation.installer import Installer, time_limit
 from .installation.permit import Permit
-from .messages import RESPONSE_KEY_LENGTH, TakeoverInit, takeover_success
+from .messages import TakeoverInit, takeover_success
 from .process import PidFile, detach, has_open, keep_memory_private, older_agents
 from .refusal import AgentRefusal
-from .relay.client import RelayClient
 from .reports.endpoint import Endpoint
 from .reports.heartbeat import Heartbeats, send_heartbeats
 from .reports.interval import Interval
@@ -68,12 +67,10 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
             os.kill(older, signal.SIGKILL)
     keep_memory_private()
     key = PrivateKey(os.urandom(SEED_LENGTH))  # never leaves the memory of this process
-    response_key = os.urandom(RESPONSE_KEY_LENGTH)
-    answer.write(takeover_success(init, key.public, response_key, warnings))
+    answer.write(takeover_success(init, key.public, warnings))
     answer.flush()
     detach(pid_file)
-    relay = RelayClient(response_key, lambda: interval.seconds)
-    reporter = SwitchingReporter(endpoint, key, init.machine_id, init.ca_certificate, f"{path}.endpoint", relay=relay)
+    reporter = SwitchingReporter(endpoint, key, init.machine_id, init.ca_certificate, f"{path}.endpoint")
     send_heartbeats(Heartbeats(reporter, Inventory(), installer, interval))
 
 

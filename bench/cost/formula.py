@@ -43,7 +43,7 @@ def month(machines: int, inputs: Inputs) -> dict[str, float]:
         * inputs.health_check_seconds_per_thousand
         * inputs.memory_gb
     )
-    requests = heartbeats(machines, inputs) / inputs.batch
+    requests = heartbeats(machines, inputs)
     return dollars(
         Amounts(
             months=1,

@@ -2,7 +2,6 @@
 
 import json
 import math
-import runpy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,8 +15,6 @@ _CORE_GB = 1.769
 """The memory with which a function gets a whole core."""
 _ROOT = Path(__file__).parents[2]
 _INTERVAL = AgentApiSettings.model_fields["heartbeat_interval_seconds"]
-_COLLECT_SECONDS = runpy.run_path(str(_ROOT / "agent/shepherd_agent/relay/times.py"))["collect_seconds"]
-"""From the agent's source."""
 
 
 @cache
@@ -91,22 +88,12 @@ class Inputs:
     """Of the heartbeats, how many find their connection kept: none if the interval is longer than servers wait."""
     resumed_share: float = 1.0
     """Of the others, how many resume a TLS session."""
-    relay_machines: float = 1.0
-    """Machines that report through the same relay; 1: no relay."""
-    relay_seconds: float = 0.0
-    """For which a relay collects heartbeats; 0: for as long as agents let it, with this interval."""
 
     # A heartbeat, as measured.
-    heartbeat_cpu_ms: float = _figure("batch_1_cpu_ms")
+    heartbeat_cpu_ms: float = _figure("cpu_ms")
     """On a whole core."""
     heartbeat_wait_ms: float = 2.0
     """For your database: a round trip in the region and a commit. Assumed: the bench measured with a local database."""
-    relayed_cpu_ms: float = _figure("batch_500_cpu_ms")
-    """Of each heartbeat in a large batch."""
-    relayed_wait_ms: float = 0.1
-    """Of each further heartbeat in a batch; likewise."""
-    relayed_answer_bytes: float = _figure("batch_500_answer_bytes") + 37
-    """With the mac and the interval, which the agents of the bench did not get."""
     new_bytes: float = _figure("new_function_url_received_bytes")
     """Sent to a machine for a heartbeat over a new connection, TCP and TLS included."""
     resumed_bytes: float = _figure("resumed_function_url_received_bytes")
@@ -127,22 +114,13 @@ class Inputs:
     """The share of a core's time that the plan uses."""
 
     @property
-    def batch(self) -> float:
-        """Return the heartbeats in a request: the one that a relay begins with, and those that come while it waits."""
-        seconds = self.relay_seconds or float(_COLLECT_SECONDS(self.interval_seconds))
-        return 1 + (self.relay_machines - 1) * min(1.0, seconds / self.interval_seconds)
-
-    @property
     def request_ms(self) -> float:
         """Return the billed time of a request, in whole milliseconds."""
         speed = min(1.0, self.api_memory_gb / _CORE_GB)
-        rest = self.batch - 1
-        cpu = self.heartbeat_cpu_ms + rest * self.relayed_cpu_ms
-        return float(math.ceil(cpu / speed + self.heartbeat_wait_ms + rest * self.relayed_wait_ms))
+        return float(math.ceil(self.heartbeat_cpu_ms / speed + self.heartbeat_wait_ms))
 
     @property
     def request_bytes(self) -> float:
-        """Return the bytes sent for a request. A relay keeps its connection, because it sends often."""
-        kept = 1.0 if self.relay_machines > 1 else self.kept_share
+        """Return the bytes sent for a request."""
         anew = self.resumed_share * self.resumed_bytes + (1 - self.resumed_share) * self.new_bytes
-        return kept * self.kept_bytes + (1 - kept) * anew + (self.batch - 1) * self.relayed_answer_bytes
+        return self.kept_share * self.kept_bytes + (1 - self.kept_share) * anew

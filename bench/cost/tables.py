@@ -29,15 +29,9 @@ def levers(inputs: Inputs) -> dict[str, Inputs]:
         "HTTP API": replace(inputs, http_api=1),
         "no session resumed": replace(inputs, resumed_share=0),
         "connection kept": replace(inputs, kept_share=1),
-        "relays for 20": replace(inputs, relay_machines=20),
-        "relays for 40": replace(inputs, relay_machines=40),
-        "relays for 500": replace(inputs, relay_machines=500),
-        "for 40, each minute": replace(inputs, relay_machines=40, interval_seconds=60),
-        "for 40, and HTTP API": replace(inputs, relay_machines=40, http_api=1),
         "API with 256 MB": replace(inputs, api_memory_gb=0.25),
         "with dashboard": replace(inputs, dashboard=3.0),
         "Provisioner each 10'": replace(inputs, provisioner_minutes=10),
-        "the same, and for 40": replace(inputs, provisioner_minutes=10, relay_machines=40),
         "before: all of these": replace(
             inputs, interval_seconds=60, http_api=1, resumed_share=0, dashboard=3.0, metrics=37, alarms=55
         ),

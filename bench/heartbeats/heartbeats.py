@@ -14,7 +14,7 @@ import os
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
 
@@ -33,7 +33,6 @@ from tests.support.bmdb.fleet import administrator
 
 GOAL = 0.5
 KEPT_BYTES, RESUMED_BYTES, WAL_BYTES = 700, 1_500, 120
-BATCHES = (1, 40, 500)
 INTERVAL = 300
 """The interval in the requests; it has as many bytes as any other."""
 
@@ -146,9 +145,7 @@ def measure(*, quick: bool) -> Result:
         driver = administrator(settings)
         plant = f"INSERT INTO machines SELECT FROM generate_series(1, {machines}) RETURNING machine_id"
         fleet = [SigningAgent(str(row[0])) for row in driver.run(plant)]
-        start = driver.prepare(
-            "INSERT INTO machine_agent_started VALUES (:machine_id, clock_timestamp(), :public_key, :public_key)"
-        )
+        start = driver.prepare("INSERT INTO machine_agent_started VALUES (:machine_id, clock_timestamp(), :public_key)")
         for machine in fleet:
             start.run(machine_id=machine.machine_id, public_key=machine.public_key)
         driver.run("ANALYZE")
@@ -158,9 +155,7 @@ def measure(*, quick: bool) -> Result:
             way()  # creates the rows and warms up
         figures = in_turn(repeats, ways)
         agent_endpoint.build().connection.close()
-        by_size, answers = {}, {}
-        for size in BATCHES:
-            by_size[size], answers[size] = costs.measure(driver, fleet, min(size, machines))
+        cost, answer = costs.measure(driver, fleet)
         driver.close()
     # The median of the ratios of neighbours, because the speed of a computer changes over minutes.
     ratios = {
@@ -175,23 +170,19 @@ def measure(*, quick: bool) -> Result:
             [[name, median(rates), ratios[name]] for name, rates in figures.items()],
         )
     )
-    _add_costs(result, by_size)
-    body = bytes.fromhex(answers[1]["body"])
-    _add_bytes(result, wire.measure(body, answers[1]["headers"], INTERVAL, 2 if quick else 10))
+    _add_costs(result, cost)
+    body = bytes.fromhex(answer["body"])
+    _add_bytes(result, wire.measure(body, answer["headers"], INTERVAL, 2 if quick else 10))
     result.at_least("remembered: times the bare upsert", GOAL, ratios["remembered"])
     return result
 
 
-def _add_costs(result: Result, by_size: Mapping[int, costs.Costs]) -> None:
-    """Add the costs by size of the batch."""
-    names = [field.name for field in fields(costs.Costs)]
-    rows = [[name.replace("_", " "), *(getattr(each, name) for each in by_size.values())] for name in names]
-    result.tables.append(
-        Table("Costs of one heartbeat", ["what", *("alone" if n == 1 else f"in batches of {n}" for n in by_size)], rows)
-    )
-    for size, each in by_size.items():
-        result.figures.update({f"batch_{size}_{name}": getattr(each, name) for name in names})
-    result.at_most("bytes of WAL of a heartbeat", WAL_BYTES, by_size[1].wal_bytes)
+def _add_costs(result: Result, cost: costs.Costs) -> None:
+    figures = asdict(cost)
+    rows = [[name.replace("_", " "), figure] for name, figure in figures.items()]
+    result.tables.append(Table("Costs of one heartbeat", ["what", "figure"], rows))
+    result.figures.update(figures)
+    result.at_most("bytes of WAL of a heartbeat", WAL_BYTES, cost.wal_bytes)
 
 
 def _add_bytes(result: Result, found: Mapping[str, Mapping[str, tuple[float, float]]]) -> None:

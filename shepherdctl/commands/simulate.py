@@ -16,22 +16,15 @@ from shepherdctl.options import SeedOption, SimulatedProviderOption, SpeedOption
 from shepherdctl.output.live_view import finish, live_view, watch
 from shepherdctl.output.printing import Form, Output, counted
 from shepherdctl.output.verdict import conclude, print_summary
-from simulator.providers import machine_source
 
 if TYPE_CHECKING:
     from simulator.environment.environment import Environment
-
-_RELAYED_SECONDS = 240
-"""Fleet time between two heartbeats of a fleet with relays: the default of a deployment."""
 
 
 def simulate(
     machines: Annotated[int, typer.Option(min=1, max=100_000, help="Machines at the provider.")] = 20,
     provider: SimulatedProviderOption = "redfish",
     minutes: Annotated[float, typer.Option(min=1, help="Minutes of fleet time to simulate.")] = 60,
-    relays: Annotated[
-        int, typer.Option(min=0, max=26, help="Number of relays; each serves all machines of one location.")
-    ] = 0,
     interval: Annotated[
         float | None,
         typer.Option(min=60, max=3600, help="Seconds of fleet time between heartbeats in the second half of the run."),
@@ -65,24 +58,12 @@ def simulate(
     if beyond := [fault.machine for fault in script.machines if fault.machine >= machines]:
         message = f"{faults} names machine {beyond[0]}, but there are only {machines}, counted from 0"
         raise typer.BadParameter(message)
-    if relays > 1 and not machine_source(provider).has_locations:
-        message = f"{provider}'s simulated machines are at one location, and a location has one relay: use --relays 1"
-        raise typer.BadParameter(message)
     if hold and output is Form.JSON:
         message = "--hold and -o json exclude each other."
         raise typer.BadParameter(message)
     console = Console(stderr=output is Form.JSON)
     view = live_view(console)
-    settings = EnvironmentSettings(
-        machines=machines,
-        provider=provider,
-        speed=speed,
-        # A relay collects for two real seconds, so heartbeats must not be due every real second.
-        heartbeat_seconds=_RELAYED_SECONDS if relays else 60,
-        relays=relays,
-        seed=seed,
-        faults=script,
-    )
+    settings = EnvironmentSettings(machines=machines, provider=provider, speed=speed, seed=seed, faults=script)
     with Environment(settings, view.on_invocation, view.on_power_change) as environment:
         if hold:
             _print_settings(console, environment)

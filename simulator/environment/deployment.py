@@ -109,10 +109,6 @@ def functions(environment: Environment, aws: Mapping[str, str], agent_sha256: st
             {
                 **common,
                 HEARTBEAT_INTERVAL: str(environment.interval_seconds),
-                "SHEPHERD_RELAYS": ",".join(
-                    f"{environment.settings.provider}{location and '/'}{location}={relay.address}"
-                    for location, relay in environment.relays.items()
-                ),
             },
             timeout_seconds=10,
             concurrency=8,

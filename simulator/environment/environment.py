@@ -30,7 +30,6 @@ from simulator.environment.aws import Aws
 from simulator.environment.faults import Faults
 from simulator.environment.machine_source import SourceSpec
 from simulator.environment.postgres import Postgres
-from simulator.environment.relay import Relay
 from simulator.environment.scheduler import Schedules
 from simulator.environment.tcp_proxy import TcpProxy
 from simulator.lambda_.service import Invocation, LambdaService, Service
@@ -53,10 +52,6 @@ class EnvironmentSettings:
     provider: SimulatedProvider = "redfish"
     speed: float = 60
     """How many times faster than real time fleet time runs."""
-    heartbeat_seconds: float = 60
-    """The fleet time between two heartbeats that agents are told."""
-    relays: int = 0
-    """How many relays machines report through, each at a location of its own; 0: machines report directly."""
     faults: Faults = field(default_factory=Faults)
     twice: float = 0.05
     """Probability that a schedule's event is delivered twice."""
@@ -90,9 +85,7 @@ class Environment(Assembled):
         self._address = settings.remote or "127.0.0.1"
         self._lock = threading.Lock()
         self._machine_faults = list(settings.faults.machines)
-        self._fleet_heartbeat_seconds = settings.heartbeat_seconds
-        self.relays: dict[str, Relay] = {}
-        """By the location of their machines; empty text: any."""
+        self._fleet_heartbeat_seconds = 60.0
         self.faulted: dict[str, str] = {}
         """The last fault of each machine that had one, by provider id."""
 
@@ -207,15 +200,12 @@ class Environment(Assembled):
                     minute=self.scaled(60),
                     address=self._address,
                     faults=self.settings.faults.api,
-                    locations=max(1, self.settings.relays),
                     seed=self.settings.seed,
                 )
             )
         )
         if remote:
             self.proxy = enter(lambda: TcpProxy(self.postgres.socket, self._address, tls))
-        for location in self.machine_source.locations[: self.settings.relays] or ("",) * bool(self.settings.relays):
-            self.relays[location] = enter(lambda: Relay(self._address, self.endpoint.url, ca, self.folder))
         aws = enter(lambda: Aws(self._address))
         bmdb_password = self.postgres.password and self.postgres.password()
         agent_sha256 = deployment.store(aws, self.machine_source.secrets, bmdb_password, ca, self.folder / "agent")

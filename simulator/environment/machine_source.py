@@ -32,8 +32,6 @@ class SourceSpec:
     faults: Sequence[Rule]
     seed: int
     """The seed of its random numbers."""
-    locations: int = 1
-    """The number of locations over which its machines are spread evenly; only if ``MachineSource.has_locations``."""
     secret: str = field(default_factory=token_hex)
     """The secret that clients of its API must have."""
 
@@ -47,8 +45,6 @@ class MachineSource(Closeable):
     """A human-readable remark on the creation of a machine."""
     power_note: ClassVar[str] = ""
     """A human-readable remark on a change of power, if it is more than a reboot."""
-    has_locations: ClassVar[bool] = False
-    """Whether its machines can be at more than one location."""
     every: ClassVar[Mapping[str, int]] = {}
     """The minutes between two invocations of a function; default 1."""
     environment: Mapping[str, str]
@@ -78,11 +74,6 @@ class MachineSource(Closeable):
     def calls(self) -> int:
         """Return the number of requests."""
         return int(self._server.calls.total())
-
-    @property
-    def locations(self) -> Sequence[str]:
-        """Return the locations of its machines, if there are several."""
-        return ()
 
     @abstractmethod
     def names(self) -> Collection[str]:

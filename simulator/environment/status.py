@@ -110,7 +110,7 @@ def report(environment: Environment) -> dict[str, Any]:
         "faulted": len(environment.faulted),
         "recoveries": recovered,
         "failures": dict(causes.most_common()),
-        "heartbeats": dict(sorted(environment.endpoint.accepted.items())),
+        "heartbeats": environment.endpoint.accepted,
         "functions": functions,
         "events_delivered_twice": environment.schedules.duplicates,
         "provider_calls": environment.machine_source.calls,

@@ -39,7 +39,6 @@ from tests.chaos.crash_points import Killed
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs, undisturbed
 from tests.chaos.faults import long
 from tests.chaos.planted import ROOT
-from tests.chaos.scenarios.batches import Batches
 from tests.chaos.scenarios.creation import MAKERS, Creating
 from tests.chaos.scenarios.decommissioning import Decommissioning
 from tests.chaos.scenarios.fleet_operation import FleetOperation, OperatorsAndAgents
@@ -108,7 +107,6 @@ class Chaos:
             Concurrent(Recoveries(fleet)),
             Concurrent(Updates(fleet)),
             Concurrent(Reports(fleet)),
-            Batches(fleet),
             OperatorsAndAgents(fleet),
             Concurrent(Decommissioning(fleet)),
             Concurrent(Reboots(fleet)),
@@ -134,7 +132,6 @@ class Chaos:
                 SshOutage,
                 Updates,
                 Reports,
-                Batches,
                 Installing,
                 Decommissioning,
                 Reboots,
@@ -217,15 +214,10 @@ class Chaos:
         for scenario in (Provisioning(self.fleet), Recoveries(self.fleet), Updates(self.fleet)):
             began = time.monotonic()
             self._killed(scenario, explore_processes(scenario, functions, sample), began)
-        for reports in (Reports(self.fleet), Batches(self.fleet)):
-            began = time.monotonic()
-            explored = explore_processes(
-                reports,
-                functions,
-                range(1, 1_000),
-                lambda reports=reports: event_of(reports.request()),  # type: ignore[misc]  # these reports
-            )
-            self._killed(reports, explored, began)
+        began = time.monotonic()
+        reports = Reports(self.fleet)
+        explored = explore_processes(reports, functions, range(1, 1_000), lambda: event_of(reports.request()))
+        self._killed(reports, explored, began)
         with self._agent_starts() as starts:
             began = time.monotonic()
             # A process uses its own dialer, so that steps over SSH are no crash points here.

@@ -455,7 +455,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a heartbeat is recorded for an agent that is just being deleted",
-        (Edit("bmdb/agents/reports.sql", "    FOR SHARE OF a\n", "", "accept_heartbeats"),),
+        (Edit("bmdb/agents/reports.sql", "    FOR SHARE OF a\n", "", "accept_heartbeat"),),
         f"{COMMANDS}[forget+heartbeat]",
         "related_rows_come_and_go_together",
     ),

@@ -69,21 +69,13 @@ OURS = {
     "cloud.bmaas.server.api.OSInstallationRequest": (
         "1 int64 generation, 2 type: MetropolisInstallation metropolis, 1000 bytes signed, 1001 bytes signature"
     ),
-    "cloud.agent.api.TakeoverSuccess": (
-        "1 TakeoverInit init_message, 2 bytes key, 3 repeated string warning, 1000 bytes response_key"
-    ),
     "cloud.bmaas.server.api.HeartbeatRequest": (
         "1 string machine_id, 2 AgentHardwareReport hardware_report, 3 OSInstallationReport installation_report, "
         "1000 uint32 failed_attempts, 1001 uint32 report_interval_seconds"
     ),
     "cloud.bmaas.server.api.HeartbeatResponse": (
-        "1 OSInstallationRequest installation_request, "
-        "1000 uint32 report_interval_seconds, 1001 string endpoint, 1002 string relay"
+        "1 OSInstallationRequest installation_request, 1000 uint32 report_interval_seconds, 1001 string endpoint"
     ),
-    "cloud.bmaas.server.api.HeartbeatBatch": "1 repeated SignedHeartbeat heartbeat",
-    "cloud.bmaas.server.api.SignedHeartbeat": "1 string machine_id, 2 int64 time, 3 bytes signature, 4 bytes body",
-    "cloud.bmaas.server.api.HeartbeatBatchResponse": "1 repeated HeartbeatAnswer answer",
-    "cloud.bmaas.server.api.HeartbeatAnswer": "1 uint32 status, 2 int64 time, 3 bytes body, 4 bytes mac",
     "cloud.bmaas.server.api.SignedInstallation": "1 string machine_id, 2 int64 expires_at, 3 bytes request",
     "cloud.bmaas.server.api.MetropolisInstallation": (
         "2 optional bytes node_parameters, 3 string root_device, 4 OSImageRef os_image, "

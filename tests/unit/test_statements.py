@@ -62,7 +62,7 @@ def migrated() -> list[tuple[str, str]]:
 
 
 # The two changes are of different rows: those that the snapshot has, and those that it has not.
-TWO_PARTS = {"accept_heartbeats": ["machine_agent_heartbeat is changed 2 times"]}
+TWO_PARTS = {"accept_heartbeat": ["machine_agent_heartbeat is changed 2 times"]}
 
 
 @pytest.mark.parametrize("name", statements())

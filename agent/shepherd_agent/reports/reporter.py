@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..messages import named_relay
 from .endpoint import NotDelivered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..ed25519 import PrivateKey
-    from ..relay.client import RelayClient
     from .endpoint import Answer, Endpoint
 
 MACHINE_HEADER, TIME_HEADER, SIGNATURE_HEADER = "Shepherd-Machine", "Shepherd-Time", "Shepherd-Signature"
@@ -74,19 +71,13 @@ class Reporter:
         key: PrivateKey,
         machine_id: str,
         now: Callable[[], int] = milliseconds,
-        relay: RelayClient | None = None,
     ) -> None:
-        """
-        Send to *endpoint*, signed with *key*; *now* returns the time in milliseconds.
-
-        With *relay*, what ``send`` sends goes through the relay that the endpoint names, while that works.
-        """
+        """Send to *endpoint*, signed with *key*; *now* returns the time in milliseconds."""
         self.machine_id = machine_id
         self.endpoint = endpoint
         """The endpoint in use."""
         self._key = key
         self._clock = EndpointClock(now)
-        self._relay = relay
 
     def send(self, method: str, message: bytes) -> bytes:
         """
@@ -99,12 +90,8 @@ class Reporter:
                 was lost.
             NotDelivered: the endpoint was not reached, or answered another error.
         """
-        relayed = self._relayed(method, message)
-        if relayed is not None:
-            return relayed
         answer = self._post(self.endpoint, method, message)
         if answer.status == _ACCEPTED:
-            self._learn_relay(answer.body)
             return answer.body
         if answer.status == _UNAUTHORIZED:
             server = answer.headers.get(TIME_HEADER, "")
@@ -129,20 +116,6 @@ class Reporter:
         if answer.status != _ACCEPTED:
             raise NotDelivered(answer.reason, answered=True)
         return answer.body
-
-    def _relayed(self, method: str, message: bytes) -> bytes | None:
-        """Return the endpoint's answer to *message* through the relay; None: there is none."""
-        if self._relay is None:
-            return None
-        answer = self._relay.send(message, lambda: self._headers(self.endpoint.path(method), message))
-        if answer is not None:
-            self._learn_relay(answer)
-        return answer
-
-    def _learn_relay(self, answer: bytes) -> None:
-        if self._relay is not None:
-            with suppress(ValueError):  # the caller finds out
-                self._relay.told(named_relay(answer))
 
     def _post(self, endpoint: Endpoint, method: str, message: bytes) -> Answer:
         return endpoint.post(method, message, lambda: self._headers(endpoint.path(method), message))

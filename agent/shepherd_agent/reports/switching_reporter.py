@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..ed25519 import PrivateKey
-    from ..relay.client import RelayClient
 
 _TRIAL_SECONDS = 10.0
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 600.0, 86_400.0
@@ -46,14 +45,13 @@ class SwitchingReporter(Reporter):
         ca_certificate: bytes,
         record: str,
         elapsed: Callable[[], float] = time.monotonic,
-        relay: RelayClient | None = None,
     ) -> None:
         """
         Begin with *endpoint*, that of the takeover, and its *ca_certificate*.
 
         *record* is the file of the endpoint in use, for the next agent of this machine; *elapsed* returns seconds.
         """
-        super().__init__(endpoint, key, machine_id, relay=relay)
+        super().__init__(endpoint, key, machine_id)
         self._first = endpoint
         self._ca_certificate = ca_certificate
         self._record = record

@@ -1,14 +1,12 @@
 """The machine source that simulates Equinix Metal."""
 
-from collections.abc import Collection, Sequence
-from string import ascii_lowercase
-from typing import ClassVar
+from collections.abc import Collection
 
 from shepherd_core.providers.equinix.objects import TOKEN_TAG
 
 from simulator.environment.machine_source import MachineSource, SourceSpec, ssh_key
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.equinix.records import ReservationRecord, metro_of
+from simulator.providers.equinix.records import ReservationRecord
 from simulator.providers.kit.machines import Options
 
 
@@ -17,18 +15,14 @@ class Source(MachineSource):
 
     kind = "reservations at a simulated provider"
     creation_note = "(not contacted for five minutes, the usual boot time)"
-    has_locations: ClassVar[bool] = True
 
     def __init__(self, spec: SourceSpec) -> None:
         project, parameter = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10", "/shepherd/equinix-credential"
-        facilities = [f"d{letter}11" for letter in ascii_lowercase[: spec.locations]]
-        self._locations = [metro_of(facility) for facility in facilities]
-        places = (facilities[number % len(facilities)] for number in range(spec.machines))
         self._server: EquinixApi = EquinixApi(
             spec.pool,
             project_id=project,
             api_key=spec.secret,
-            reservations=[ReservationRecord(facility=place) for place in places],
+            reservations=[ReservationRecord() for _ in range(spec.machines)],
             options=Options(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4, seed=spec.seed),
             faults=spec.faults,
             address=spec.address,
@@ -42,11 +36,6 @@ class Source(MachineSource):
             "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
         }
         self.secrets = {parameter: spec.secret, **ssh_key()[0]}
-
-    @property
-    def locations(self) -> Sequence[str]:
-        """See ``MachineSource``."""
-        return self._locations
 
     def names(self) -> Collection[str]:
         """See ``MachineSource``."""

@@ -13,7 +13,7 @@ from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatR
 
 from tests.chaos.crash_points import Points
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
-from tests.support.agents.signed_agent import SignedAgent, endpoint, passed_on
+from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.returnable import ORDER
 
@@ -21,12 +21,12 @@ _WANTED = MetropolisInstallation(image_url="https://images.example.com/metropoli
 _HARDWARE = HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(manufacturer="ours")))
 
 
-COMMANDS = ("batch", "forget", "heartbeat", "install", "report", "resume", "retry", "unquarantine")
+COMMANDS = ("forget", "heartbeat", "install", "report", "resume", "retry", "unquarantine")
 """The names of what ``Operators.commands`` returns."""
 
 
 class Operators:
-    """Operators of a quarantined machine, paused and in backoff, and of one that vanished; a third one reports."""
+    """Operators of a quarantined machine, paused and in backoff, and of one that vanished."""
 
     def __init__(self, fleet: Fleet) -> None:
         """Work in *fleet*."""
@@ -34,7 +34,6 @@ class Operators:
         self._quarantined: UUID
         self._pause: UUID
         self._vanished: SignedAgent
-        self._reporting: SignedAgent
 
     def arrange(self, environment: Environment) -> None:
         """Create the machines. The agent of the vanished one never reported, and may do so at any moment."""
@@ -50,11 +49,6 @@ class Operators:
         self._pause = pauses.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=machine_id)
         self._vanished = SignedAgent(fleet)
         environment.api.forget(environment.machine_at_provider(self._vanished.machine_id))
-
-        self._reporting = SignedAgent(fleet)
-        environment.machine_at_provider(self._reporting.machine_id)
-        environment.healthy.append(self._reporting.machine_id)
-        fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, now(), 0)", id=self._reporting.machine_id)
 
     def left(self) -> list[str]:
         """Return what the loops must still do for the quarantined machine, unless it is paused."""
@@ -77,7 +71,6 @@ class Operators:
             "forget": lambda: self._forget(environment, points),
             "report": lambda: self._report(environment, points, _HARDWARE),
             "heartbeat": lambda: self._report(environment, points, HeartbeatRequest()),
-            "batch": lambda: self._batch(environment, points),
         }
 
     def _install(self, environment: Environment) -> object:
@@ -97,11 +90,4 @@ class Operators:
 
     def _report(self, environment: Environment, points: Points, message: HeartbeatRequest) -> object:
         request = points.aside(lambda: self._vanished.request(message))
-        return endpoint(environment.connect()).handle(request)
-
-    def _batch(self, environment: Environment, points: Points) -> object:
-        """Pass on heartbeats of the vanished machine and of the third one, as a relay does; one has a report."""
-        request = points.aside(
-            lambda: passed_on(self._vanished.request(), self._reporting.request(), self._vanished.request(_HARDWARE))
-        )
         return endpoint(environment.connect()).handle(request)

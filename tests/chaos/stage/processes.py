@@ -28,7 +28,7 @@ from tests.chaos.invariants import violations
 from tests.chaos.scenarios.loops import Scenario
 from tests.chaos.stage.child import ROOT
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
-from tests.support.agents.signed_agent import SignedAgent, passed_on
+from tests.support.agents.signed_agent import SignedAgent
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
 from tests.support.bmdb.fleet import Fleet
 
@@ -255,7 +255,7 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
             function = chance.choice((*LOOPS, "agent_api"))
             at = chance.randint(1, 50) if chance.random() < 1 / 3 else 0
             with lock:
-                event = event_of(_heartbeats(agents, chance)) if function == "agent_api" else None
+                event = event_of(chance.choice(agents).request()) if function == "agent_api" else None
             ended = functions.invoke(
                 environment, function, event=event, at=at, after=chance.random() < 1 / 2, by=by, pace=pace
             )
@@ -279,13 +279,6 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
     finally:
         environment.close()
     return loaded
-
-
-def _heartbeats(agents: list[SignedAgent], chance: Random) -> AgentRequest:
-    """Return the heartbeat of one of *agents*, or a batch of all of them in any order."""
-    if chance.random() < 1 / 2:
-        return chance.choice(agents).request()
-    return passed_on(*(agent.request() for agent in chance.sample(agents, len(agents))))
 
 
 def _arrange_load(fleet: Fleet) -> tuple[Environment, list[UUID], list[SignedAgent]]:

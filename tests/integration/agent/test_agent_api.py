@@ -13,6 +13,7 @@ import pytest
 from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, Node
@@ -132,6 +133,12 @@ def test_the_signature_is_over_everything(
     assert api.handle(tamper(request)).status == UNAUTHORIZED
     assert recorded(fleet) == before
     assert api.handle(request).status == OK
+
+
+def test_the_id_of_the_machine_may_be_written_in_any_way(api: AgentApi, agent: SignedAgent) -> None:
+    """The same machine is the same machine."""
+    shouted = with_headers(agent.request(), machine=str(agent.machine_id).upper())
+    assert api.handle(shouted).status == OK
 
 
 def test_a_path_that_is_no_text_is_not_the_one_without_it(api: AgentApi, agent: SignedAgent) -> None:
@@ -290,7 +297,7 @@ def test_an_agent_that_was_replaced_is_not_believed_any_more(fleet: Fleet, api: 
 class Interrupted(Connection):
     """A connection of the product, with a moment between two of its round trips."""
 
-    after = "reporting_agents"
+    after = "reporting_agent"
     meanwhile: Callable[[], object]
 
     def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
@@ -448,13 +455,13 @@ def test_the_body_of_a_stranger_is_not_decoded(
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "the machine_id of the body is not that of the header Shepherd-Machine or the batch"),
+        (b"", "the machine_id of the body is not that of the header Shepherd-Machine"),
         (b"\xff", "the body is not a HeartbeatRequest"),
         (b"<html>", "the body is not a HeartbeatRequest"),
         (b"\x0a\x02\xff\xfe", "the body is not a HeartbeatRequest"),
         (
             HeartbeatRequest(machine_id=str(UUID(int=7))).SerializeToString(),
-            "the machine_id of the body is not that of the header Shepherd-Machine or the batch",
+            "the machine_id of the body is not that of the header Shepherd-Machine",
         ),
     ],
     ids=["empty", "no message", "a page", "no text", "another machine"],
@@ -689,6 +696,19 @@ def test_a_body_may_be_as_long_as_the_limit(api: AgentApi, agent: SignedAgent) -
 
 
 # --- when the BMDB is not well ---
+
+
+def test_an_agent_whose_row_stays_locked_is_asked_to_retry(
+    fleet: Fleet, agent: SignedAgent, api: AgentApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It must wait neither for the holder nor for another machine's heartbeat."""
+    assert api.handle(agent.request()).status == OK
+    impatient = endpoint(fleet.connect(limits=TimeLimits(statement=0.2)))
+    fleet.connection.script("BEGIN; SELECT 1 FROM machine_agent_heartbeat FOR UPDATE")
+    assert impatient.handle(agent.request()).status == HTTPStatus.SERVICE_UNAVAILABLE
+    fleet.connection.roll_back()
+    assert log_lines(capsys)[0]["cause"].startswith("StatementFailed: ")
+    assert impatient.handle(agent.request()).status == OK
 
 
 def test_during_a_bmdb_outage_agents_are_asked_to_retry(

@@ -82,7 +82,7 @@ def _hardware() -> node.HardwareReport:
 
 def _agents_answer() -> bytes:
     init = messages.TakeoverInit.decode(_recorded(f"{AGENT}.TakeoverInit"))
-    return messages.takeover_success(init, bytes(range(32)), b"", ["a warning", "w\u00e4rning"])
+    return messages.takeover_success(init, bytes(range(32)), ["a warning", "w\u00e4rning"])
 
 
 def _agents_heartbeat() -> bytes:

@@ -168,7 +168,7 @@ def test_a_heartbeat_says_how_many_attempts_failed_before_it(server: AgentServer
 
 
 def test_a_heartbeat_that_had_arrived_already_is_no_loss(server: AgentServer, agent: Agent) -> None:
-    """A relay delivered it and hung up, and the agent API refused it the second time. A 429 of AWS has no such time."""
+    """Its answer was lost, and the agent API refused it the second time. A 429 of AWS has no such time."""
     agent.heartbeats.send()
     for answer in (Answer(503), Answer(429, time="1"), Answer(429, time="1"), Answer(429), Answer(200)):
         server.answer = lambda _, answer=answer: answer  # type: ignore[misc]  # a lambda with a default

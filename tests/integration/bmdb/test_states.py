@@ -192,10 +192,9 @@ def report(
     outcome = reports.ReportedInstallation(raw=b"", generation=2, result="Success") if installed else None
     now = int(server.now(recorder.connection).timestamp() * 1000)
     reporting = recorder.machines if works is None else [each.machine_id for each in works]
-    heartbeats = [
-        reports.Heartbeat(machine_id=each, public_key=KEY, signed_at=now, installation=outcome) for each in reporting
-    ]
-    reports.accept_heartbeats(recorder.connection, heartbeats, HOUR)
+    for each in reporting:
+        heartbeat = reports.Heartbeat(machine_id=each, public_key=KEY, signed_at=now, installation=outcome)
+        reports.accept_heartbeat(recorder.connection, heartbeat, HOUR)
     recorder.look()
 
 

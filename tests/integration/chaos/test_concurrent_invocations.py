@@ -15,7 +15,6 @@ from shepherd_core.domain.clock import SystemClock
 from tests.chaos.concurrent_runs import Action, Scheduler, Stop, normal
 from tests.chaos.crash_points import Points
 from tests.chaos.sample import SEED, WHOLE, chance
-from tests.chaos.scenarios.batches import Batches
 from tests.chaos.scenarios.fleet_operation import FleetOperation, OperatorsAndAgents
 from tests.chaos.scenarios.loops import OneCapacity, Provisioning, Recoveries
 from tests.chaos.scenarios.records import Reports, Updates
@@ -46,7 +45,6 @@ EFFECTS = 48
         lambda fleet: Concurrent(Recoveries(fleet)),
         lambda fleet: Concurrent(Updates(fleet)),
         lambda fleet: Concurrent(Reports(fleet)),
-        Batches,
         TwoStacks,
     ],
     ids=[
@@ -56,7 +54,6 @@ EFFECTS = 48
         "recoverer",
         "updater",
         "agent_api",
-        "batch",
         "two_stacks",
     ],
 )

@@ -31,7 +31,6 @@ from tests.chaos.explore import (
 )
 from tests.chaos.invariants import INVARIANTS, violations
 from tests.chaos.sample import SEED, WHOLE, chance
-from tests.chaos.scenarios.batches import Batches
 from tests.chaos.scenarios.creation import MAKERS, Creating
 from tests.chaos.scenarios.decommissioning import Decommissioning
 from tests.chaos.scenarios.looks import Looks
@@ -78,7 +77,6 @@ def _explore(scenario: Scenario, gap: float) -> None:
         pytest.param(SshOutage, SOON_SECONDS, id="recoverer, SSH outage"),
         pytest.param(Updates, SOON_SECONDS, id="updater"),
         pytest.param(Reports, SOON_SECONDS, id="agent_api"),
-        pytest.param(Batches, SOON_SECONDS, id="agent_api, batch"),
         pytest.param(Installing, SOON_SECONDS, id="install"),
         pytest.param(Decommissioning, OUTAGE_SECONDS, id="operator"),
         pytest.param(Reboots, SOON_SECONDS, id="operator, reboot"),

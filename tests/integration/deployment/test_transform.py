@@ -187,8 +187,7 @@ def test_who_needs_the_database_alone_knows_no_other_secret(
 URL_ENDPOINT = f"<AgentUrl.FunctionUrl>{STACK_UUID}"
 API_ENDPOINT = f"https://<AgentApi>.execute-api.eu-central-1.amazonaws.com/{STACK_UUID}"
 URL_RESOURCES = {"AgentUrl", "AgentUrlPermission", "AgentUrlInvokePermission"}
-API_RESOURCES = {"AgentApi", "AgentApiStage", "AgentApiRoute", "AgentApiBatchRoute", "AgentApiIntegration"}
-API_RESOURCES |= {"AgentApiPermission"}
+API_RESOURCES = {"AgentApi", "AgentApiStage", "AgentApiRoute", "AgentApiIntegration", "AgentApiPermission"}
 
 
 @pytest.mark.parametrize(

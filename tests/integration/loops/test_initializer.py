@@ -236,9 +236,6 @@ def test_an_agent_is_started_and_its_key_recorded(env: InitializerSetup) -> None
     shown = env.show(machine_id)
     success = TakeoverResponse.FromString(answer).success
     assert shown["agent_public_key"] == success.key.hex()
-    assert len(success.response_key) == 32
-    assert env.fleet.sql("SELECT agent_response_key FROM machine_agent_started") == [[success.response_key]]
-    assert success.response_key.hex() not in str(shown)
     assert shown["agent_started_at"] is not None
     assert env.fleet.events(machine_id) == ["Started", "Finished"]
     assert len(env.pool.agents(name)) == 1

@@ -1,29 +1,19 @@
 """An agent in a test's hand: it signs what the test says, with code that is neither the agent's nor the endpoint's."""
 
-import hmac
-import os
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.agent.judgement import Limits
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.domain.pb.callback_pb2 import (
-    HeartbeatAnswer,
-    HeartbeatBatch,
-    HeartbeatRequest,
-    OSInstallationReport,
-    SignedHeartbeat,
-)
-from shepherd_core.settings.relays import parse_relays
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, OSInstallationReport
 
 from tests.support.bmdb.fleet import Fleet
 
 RECEIVED_AT = 12_345
 """What the requests say about their arrival; no database's time is like it."""
-MAX_BODY_BYTES = 4096
-MAX_BATCH_BYTES = 1_000_000
+MAX_BODY_BYTES = 65_536
 ADDRESS = "192.0.2.13"
 
 
@@ -34,26 +24,9 @@ def endpoint(
     hardware_seconds: float = 0,
     interval: int = 0,
     new_endpoint: str | None = None,
-    relays: str = "",
 ) -> AgentApi:
     """Return an endpoint as a process of its own would have it; without limits to how often agents report."""
-    limits = Limits(report_seconds, hardware_seconds, MAX_BATCH_BYTES, interval)
-    return AgentApi(connection, limits, parse_relays(relays), new_endpoint)
-
-
-def passed_on(*requests: AgentRequest, path: str = "/heartbeats") -> AgentRequest:
-    """Return the request that passes *requests* on in one batch, as a relay does."""
-    entries = [
-        SignedHeartbeat(
-            machine_id=request.headers.get("shepherd-machine", ""),
-            time=int(request.headers.get("shepherd-time", "0")),
-            signature=b64decode(request.headers.get("shepherd-signature", "")),
-            body=request.body,
-        )
-        for request in requests
-    ]
-    message = HeartbeatBatch(heartbeat=entries).SerializeToString()
-    return AgentRequest("POST", path, {}, message, max(each.received_at for each in requests), ADDRESS)
+    return AgentApi(connection, Limits(report_seconds, hardware_seconds, interval), new_endpoint)
 
 
 def database_time(fleet: Fleet) -> int:
@@ -70,14 +43,12 @@ class SignedAgent:
         self._fleet = fleet
         self._key = Ed25519PrivateKey.generate()
         self._signed_at = 0
-        self.response_key = os.urandom(32)
         self.machine_id = machine_id or fleet.started_machine()
         fleet.change(
             self.machine_id,
             f"INSERT INTO machine_agent_started VALUES ('{self.machine_id}', clock_timestamp(), "
-            f"'\\x{self.key.hex()}', '\\x{self.response_key.hex()}') ON CONFLICT (machine_id) DO UPDATE "
-            "SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key, "
-            "agent_response_key = excluded.agent_response_key",
+            f"'\\x{self.key.hex()}') ON CONFLICT (machine_id) DO UPDATE "
+            "SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key",
             f"DELETE FROM machine_agent_heartbeat WHERE machine_id = '{self.machine_id}'",
         )
 
@@ -118,12 +89,6 @@ class SignedAgent:
             "shepherd-signature": b64encode(self._key.sign(signed)).decode(),
         }
         return AgentRequest("POST", path, headers, message, received_at, ADDRESS)
-
-    def believes(self, request: AgentRequest, answer: HeartbeatAnswer) -> bool:
-        """Return whether the answer that a relay brings is one of Shepherd's, to this request."""
-        signature = b64decode(request.headers["shepherd-signature"]).hex()
-        head = f"shepherd-answer-v1\n{signature}\n{answer.status}\n{answer.time}\n".encode()
-        return hmac.new(self.response_key, head + answer.body, "sha256").digest() == answer.mac
 
     def outcome(self, generation: int, error: str | None = None) -> AgentRequest:
         """Return a request that reports how an installation went."""

@@ -37,7 +37,7 @@ def test_the_initializer_reads_what_the_agent_answers(machine_id: str, key: byte
     """The answer holds the very message that was received."""
     sent = TakeoverInit(machine_id=machine_id, bmaas_endpoint="e")
     init = messages.TakeoverInit.decode(sent.SerializeToString())
-    answer = TakeoverResponse.FromString(messages.takeover_success(init, key, b"response key", warnings))
+    answer = TakeoverResponse.FromString(messages.takeover_success(init, key, warnings))
     assert answer.WhichOneof("result") == "success"
     assert answer.success.init_message == sent
     assert (answer.success.key, list(answer.success.warning)) == (key, warnings)
@@ -63,7 +63,7 @@ def test_fields_of_a_later_version_are_passed_over_and_sent_back() -> None:
     )
     init = messages.TakeoverInit.decode(unknown + known + unknown)
     assert (init.machine_id, init.bmaas_endpoint) == ("m", "e")
-    answer = TakeoverResponse.FromString(messages.takeover_success(init, b"k", b"r", ()))
+    answer = TakeoverResponse.FromString(messages.takeover_success(init, b"k", ()))
     assert answer.success.init_message.SerializeToString(deterministic=True) == TakeoverInit.FromString(
         unknown + known + unknown
     ).SerializeToString(deterministic=True)

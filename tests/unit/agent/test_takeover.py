@@ -92,11 +92,9 @@ class Machine:
             self.clock.now += self.seconds_per_step
 
 
-def success(
-    init: TakeoverInit = INIT, key: bytes = KEY, warnings: tuple[str, ...] = (), response_key: bytes = b""
-) -> bytes:
+def success(init: TakeoverInit = INIT, key: bytes = KEY, warnings: tuple[str, ...] = ()) -> bytes:
     """Return the answer of an agent that is content."""
-    message = TakeoverSuccess(init_message=init, key=key, warning=warnings, response_key=response_key)
+    message = TakeoverSuccess(init_message=init, key=key, warning=warnings)
     return TakeoverResponse(success=message).SerializeToString()
 
 
@@ -114,22 +112,9 @@ def take(machine: Machine, deadline: Deadline) -> Takeover:
 def test_agent_is_uploaded_run_and_recorded(deadline: Deadline) -> None:
     """Every machine gets its agent this way."""
     machine = Machine(success(warnings=("no EFI",)), stderr=b"hello\n")
-    assert take(machine, deadline) == Takeover(KEY, None, ("no EFI",), "hello\n")
+    assert take(machine, deadline) == Takeover(KEY, ("no EFI",), "hello\n")
     assert machine.steps == ["has", "upload", "run"]
     assert TakeoverInit.FromString(machine.stdin) == INIT
-
-
-def test_response_key_is_recorded(deadline: Deadline) -> None:
-    """By it the agent recognizes answers that come through a relay. An agent of another make has none."""
-    machine = Machine(success(response_key=bytes(range(32))))
-    assert take(machine, deadline).response_key == bytes(range(32))
-
-
-@pytest.mark.parametrize("length", [1, 31, 33, 64])
-def test_response_key_of_another_length_is_refused(deadline: Deadline, length: int) -> None:
-    """The BMDB would refuse it later, when the agent runs."""
-    with pytest.raises(WrongKeyLength, match=f"the agent's response_key is {length} bytes long instead of 32"):
-        take(Machine(success(response_key=bytes(length))), deadline)
 
 
 def test_nothing_is_run_after_the_time_limit(clock: ManualClock) -> None:

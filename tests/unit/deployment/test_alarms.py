@@ -14,7 +14,6 @@ from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 from typer.core import TyperGroup
 
-from agent.shepherd_agent.relay.times import ANSWER_SECONDS, collect_seconds
 from bench.cost.formula import month
 from bench.cost.inputs import Inputs
 from bench.cost.tables import MACHINES, comparison, table
@@ -335,8 +334,7 @@ def test_a_fleet_is_not_missed_between_two_reports_of_its_only_machine(minutes: 
     """Its alarm says from which interval on it may be, and how often the Provisioner must run then."""
     alarm = alarms(deployed(LoopMinutes=f"{minutes},1,1,1"))["agent-api-silent"]
     (period,) = {part["MetricStat"]["Period"] for part in alarm["Metrics"][1:]}
-    relay, request = collect_seconds(interval) + ANSWER_SECONDS, 20
-    assert 1.1 * interval + relay + request <= alarm["EvaluationPeriods"] * period
+    assert 1.1 * interval + 20 <= alarm["EvaluationPeriods"] * period
     assert {"1,500", "30"} <= set(alarm["AlarmDescription"].split())
 
 
@@ -423,19 +421,6 @@ def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
         assert f"{sum(sums):,.0f}{unit}" in " ".join(page.split())
 
 
-def test_the_page_on_relays_has_the_costs_that_are_computed() -> None:
-    """Readers decide by them whether to set up a host."""
-    page = (ROOT / "docs" / "relays.md").read_text(encoding="utf-8")
-
-    def dollars(fleet: int, machines: int) -> str:
-        return f"{sum(month(fleet, Inputs(relay_machines=machines)).values()):.2f}"
-
-    for fleet in (1_000, 10_000, 100_000):
-        cells = [f"{fleet:,}", *(dollars(fleet, machines) for machines in (1, 20, 40, 500))]
-        assert f"| {' | '.join(cells)} |\n" in page
-    assert f"200 cost {dollars(200, 1)} dollars" in page
-
-
 _GOALS = {1_000: 6, 10_000: 25, 100_000: 150}
 
 
@@ -443,10 +428,7 @@ _GOALS = {1_000: 6, 10_000: 25, 100_000: 150}
     ("way", "inputs"),
     [
         ("the defaults", {}),
-        ("relays for 20 machines each", {"relay_machines": 20}),
-        ("relays for 40 machines each", {"relay_machines": 40}),
-        ("an interval of 10 minutes, no relays", {"interval_seconds": 600}),
-        ("an HTTP API with relays for 40", {"http_api": 1, "relay_machines": 40}),
+        ("an interval of 10 minutes", {"interval_seconds": 600}),
     ],
 )
 def test_the_page_on_deployment_says_what_brings_the_sum_below_which_figure(way: str, inputs: dict[str, float]) -> None:
@@ -467,21 +449,6 @@ def test_the_costs_of_a_heartbeat_are_those_that_were_measured() -> None:
     published = max(ROOT.glob("docs/performance/*/heartbeats.json"))
     figures = json.loads(published.read_text(encoding="utf-8"))["figures"]
     inputs = Inputs()
-    assert inputs.heartbeat_cpu_ms == round(figures["batch_1_cpu_ms"], 3)
-    assert inputs.relayed_cpu_ms == round(figures["batch_500_cpu_ms"], 3)
+    assert inputs.heartbeat_cpu_ms == round(figures["cpu_ms"], 3)
     assert inputs.resumed_bytes == figures["resumed_function_url_received_bytes"]
     assert inputs.kept_bytes == figures["kept_function_url_received_bytes"]
-
-
-def test_the_costs_of_relays_are_those_of_their_batches() -> None:
-    """A relay that collects for a second saves nothing on a rack whose machines report every five minutes."""
-    alone = Inputs()
-    assert alone.batch == 1
-    for interval in (60, 240, 3600):
-        usual = Inputs(relay_machines=41, interval_seconds=interval)
-        assert usual.batch == pytest.approx(1 + 40 * collect_seconds(interval) / interval)
-    rack = Inputs(relay_machines=41, relay_seconds=1, interval_seconds=400)
-    assert rack.batch == pytest.approx(1.1)
-    crowd = Inputs(relay_machines=501, relay_seconds=10, interval_seconds=100)
-    assert crowd.batch == pytest.approx(51)
-    assert crowd.request_bytes == pytest.approx(alone.kept_bytes + 50 * alone.relayed_answer_bytes)

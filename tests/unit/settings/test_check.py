@@ -47,8 +47,8 @@ case(
     LIMIT,
 )
 INTERVAL, STARTUP = "agent_api.heartbeat_interval_seconds", "recoverer.startup_timeout_seconds"
-case({"HEARTBEAT_TIMEOUT_SECONDS": 259.9}, {"HEARTBEAT_TIMEOUT_SECONDS": 260}, STARTUP, TIMEOUT)
-case({"STARTUP_TIMEOUT_SECONDS": 259.9}, {"STARTUP_TIMEOUT_SECONDS": 260}, STARTUP, TIMEOUT)
+case({"HEARTBEAT_TIMEOUT_SECONDS": 229.9}, {"HEARTBEAT_TIMEOUT_SECONDS": 230}, STARTUP, TIMEOUT)
+case({"STARTUP_TIMEOUT_SECONDS": 229.9}, {"STARTUP_TIMEOUT_SECONDS": 230}, STARTUP, TIMEOUT)
 case({"HEARTBEAT_INTERVAL_SECONDS": 9}, {"HEARTBEAT_INTERVAL_SECONDS": 10}, INTERVAL, INTERVAL)
 CONNECTIONS = "bmdb.bmdb_max_connections"
 case({"BMDB_MAX_CONNECTIONS": 16}, {"BMDB_MAX_CONNECTIONS": 17}, "SHEPHERD_LOOP_MINUTES", CONNECTIONS)
@@ -246,7 +246,7 @@ def test_a_fault_tells_values_and_remedy(monkeypatch: pytest.MonkeyPatch) -> Non
     (fault,) = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 200})
     assert fault == (
         "recoverer.heartbeat_timeout_seconds is 200 and recoverer.startup_timeout_seconds is 1800: healthy machines "
-        "that lose three requests in a row would be recovered: set each to 260 or more"
+        "that lose three requests in a row would be recovered: set each to 230 or more"
     )
 
 

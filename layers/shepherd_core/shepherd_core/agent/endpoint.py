@@ -1,5 +1,5 @@
 """
-The agent API: takes heartbeats, alone or in batches, and answers them.
+The agent API: takes heartbeats, and answers them.
 
 An agent signs each request with the key that it returned at takeover, and names
 its machine in a header. ``judgement`` says who is believed.
@@ -9,26 +9,26 @@ from __future__ import annotations
 
 from base64 import b64decode
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from shepherd_core.agent import batch
+from shepherd_core import telemetry
 from shepherd_core.agent.heartbeats import HeartbeatRefused, SignedBody
 from shepherd_core.agent.judgement import Judgement
 from shepherd_core.agent.new_endpoint import NewEndpoint
-from shepherd_core.agent.received_request import TIME_HEADER, AgentResponse, ReceivedRequest
+from shepherd_core.domain.errors.bmdb import BmdbError
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shepherd_core.agent.judgement import Limits
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.settings.relays import Relays
 
-MACHINE_HEADER, SIGNATURE_HEADER = "shepherd-machine", "shepherd-signature"
+MACHINE_HEADER, TIME_HEADER, SIGNATURE_HEADER = "shepherd-machine", "shepherd-time", "shepherd-signature"
 
-_HEARTBEAT, _BATCH = "/heartbeat", "/heartbeats"
+_RETRY_SECONDS = "10"
+_LONGEST_ADDRESS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,37 @@ class AgentRequest:
     """The address that it came from, for the log."""
 
 
+@dataclass(frozen=True, slots=True)
+class AgentResponse:
+    """The response to a request. The body is a HeartbeatResponse if the status is 200, else a line of text."""
+
+    status: HTTPStatus
+    time: int
+    """Milliseconds since the Unix epoch, by the database's clock if it was asked. A header unless the status is 200."""
+    body: bytes
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers by lower-case name."""
+        if self.status is HTTPStatus.OK:
+            return {"content-type": "application/x-protobuf"}  # its bytes are paid for with every heartbeat
+        return {
+            "content-type": "text/plain; charset=utf-8",
+            TIME_HEADER: str(self.time),
+            **({"allow": "POST"} if self.status is HTTPStatus.METHOD_NOT_ALLOWED else {}),
+            **({"retry-after": _RETRY_SECONDS} if self.status is HTTPStatus.SERVICE_UNAVAILABLE else {}),
+        }
+
+
 class AgentApi:
     """The agent API. Belongs to the thread that owns *connection*: one request at a time."""
 
-    def __init__(self, connection: Connection, limits: Limits, relays: Relays, new_endpoint: str | None = None) -> None:
+    def __init__(self, connection: Connection, limits: Limits, new_endpoint: str | None = None) -> None:
         """Make the API; with *new_endpoint*, agents that report at another one are told of it."""
         self.connection = connection
         self._limits = limits
         self._new_endpoint = NewEndpoint(new_endpoint)
-        self._judgement = Judgement(connection, limits, relays)
+        self._judgement = Judgement(connection, limits)
 
     def close(self) -> None:
         """Close the connection to the BMDB."""
@@ -65,49 +87,53 @@ class AgentApi:
         """
         Record the reports in *request* and return the response, also if the BMDB is down.
 
-        A plain heartbeat, or a batch of them, costs one round trip, two if a key is not
-        cached, and writes no log. May run twice: the second is a replay, and refused.
+        A plain heartbeat costs one round trip, two if its key is not cached, and writes
+        no log. May run twice: the second is a replay, and refused.
 
         Raises:
             SecretError, SourceError: a secret or document for the connection to the BMDB cannot be read.
         """
-        relayed = request.path.endswith(_BATCH)
-        told = partial(self._new_endpoint.told, request=request, relayed=relayed)
-        received = ReceivedRequest(request.received_at, request.address, told, relayed=relayed)
+        machine_id = None
         try:
             self._check(request)
-            if relayed:
-                return self._answer_batch(request, received)
-            return self._judgement.judge([_signed(request)], received)[0]
+            signed = _signed(request)
+            machine_id = signed.machine_id()
+            outcome = self._judgement.judge(machine_id, signed, request.received_at)
         except HeartbeatRefused as refusal:
-            return received.refuse(refusal)
-        finally:
-            received.close()
-
-    def _answer_batch(self, request: AgentRequest, received: ReceivedRequest) -> AgentResponse:
-        path = request.path.removesuffix(_BATCH) + _HEARTBEAT
-        entries = batch.decode(request.body, path, self._limits.body_bytes)
-        judged = iter(self._judgement.judge([each for each in entries if isinstance(each, SignedBody)], received))
-        answers = [
-            (each.signature, next(judged)) if isinstance(each, SignedBody) else (b"", received.refuse(each))
-            for each in entries
-        ]
-        # If nothing of a batch was accepted, AWS must count a refusal or a failure, as for a single heartbeat.
-        status = HTTPStatus(min(answer.status for _, answer in answers))
-        return AgentResponse(status, request.received_at, batch.encode(answers), relayed=True)
+            telemetry.warning(
+                "request refused",
+                status=refusal.status,
+                machine_id=machine_id,
+                why=refusal.why,
+                address=request.address[:_LONGEST_ADDRESS],
+            )
+            time = refusal.time or request.received_at
+            return AgentResponse(refusal.status, time, f"{refusal.text}\n".encode())
+        except BmdbError as error:
+            telemetry.error("request failed: the BMDB cannot be used", machine_id=machine_id, cause=error)
+            return AgentResponse(HTTPStatus.SERVICE_UNAVAILABLE, request.received_at, b"try again later\n")
+        response = HeartbeatResponse(
+            endpoint=self._new_endpoint.told(machine_id, request),
+            report_interval_seconds=self._limits.interval_seconds,
+        )
+        if outcome.request is not None:
+            generation, raw = outcome.request
+            response.installation_request.MergeFromString(raw)
+            response.installation_request.generation = generation
+        return AgentResponse(HTTPStatus.OK, outcome.time, response.SerializeToString())
 
     def _check(self, request: AgentRequest) -> None:
         """Refuse requests that are wrong, no matter who sent them."""
-        prefix = request.path.rpartition("/")[0]
-        if not request.path.endswith((_HEARTBEAT, _BATCH)) or self._limits.path_prefix not in {None, prefix}:
+        prefix = request.path.removesuffix("/heartbeat")
+        if prefix == request.path or self._limits.path_prefix not in {None, prefix}:
             raise HeartbeatRefused(HTTPStatus.NOT_FOUND, "not found")
         if request.method != "POST":
             raise HeartbeatRefused(HTTPStatus.METHOD_NOT_ALLOWED, "only POST is allowed")
         if request.headers.get("content-encoding", "identity") != "identity":
             raise HeartbeatRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must not be compressed")
-        longest = self._limits.batch_bytes if request.path.endswith(_BATCH) else self._limits.body_bytes
-        if len(request.body) > longest:
-            raise HeartbeatRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is longer than {longest} bytes")
+        if len(request.body) > self._limits.body_bytes:
+            text = f"the body is longer than {self._limits.body_bytes} bytes"
+            raise HeartbeatRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
 
 
 def _signed(request: AgentRequest) -> SignedBody:

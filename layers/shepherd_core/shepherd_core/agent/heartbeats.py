@@ -71,7 +71,7 @@ class SignedBody:
         except ValueError as error:
             raise HeartbeatRefused(
                 HTTPStatus.BAD_REQUEST,
-                "the id of the machine, in the header Shepherd-Machine or the batch, is not a UUID",
+                "the id of the machine, in the header Shepherd-Machine, is not a UUID",
             ) from error
 
     def is_by(self, public_key: bytes) -> bool:
@@ -101,7 +101,7 @@ class SignedBody:
         if message.machine_id != str(machine_id):
             raise HeartbeatRefused(
                 HTTPStatus.BAD_REQUEST,
-                "the machine_id of the body is not that of the header Shepherd-Machine or the batch",
+                "the machine_id of the body is not that of the header Shepherd-Machine",
             )
         readable = self.time.isascii() and self.time.isdigit() and len(self.time) <= _TIME_DIGITS
         interval = message.report_interval_seconds

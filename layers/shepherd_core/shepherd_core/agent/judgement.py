@@ -1,48 +1,38 @@
 """
-The judgement of heartbeats: who is believed, what is recorded, and what each is answered.
+The judgement of heartbeats: who is believed, and what is recorded.
 
-A heartbeat gets the same judgement alone and in a batch. A wrong machine, key,
-signature or time gets the same answer after the same work, so that the answer
-does not reveal which machines exist; the log has the reason.
+A wrong machine, key, signature or time gets the same answer after the same work,
+so that the answer does not reveal which machines exist; the log has the reason.
 
 ``SignedBody.is_by`` verifies the signature, which covers domain, method, path,
-time and body. The statement ``accept_heartbeats`` refuses a heartbeat that is
+time and body. The statement ``accept_heartbeat`` refuses a heartbeat that is
 stale, not later than the last one, or signed by another key.
 
-Keys are cached, so that heartbeats usually cost one round trip, however many
-there are. A cached key is not trusted: the statement that records a heartbeat
-compares it with the key on record. If the statement refuses it, or the cached
-key does not fit the signature, the BMDB is asked, as for an unknown machine.
+Keys are cached, so that a heartbeat usually costs one round trip. A cached key is
+not trusted: the statement that records a heartbeat compares it with the key on
+record. If the statement refuses it, or the cached key does not fit the signature,
+the BMDB is asked, as for an unknown machine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from nacl.signing import SigningKey
 
-from shepherd_core import telemetry
 from shepherd_core.agent.heartbeats import HeartbeatRefused
-from shepherd_core.agent.received_request import AgentResponse
 from shepherd_core.bmdb.agents import reports
-from shepherd_core.domain.errors.bmdb import BmdbError
-from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.agent.heartbeats import SignedBody
-    from shepherd_core.agent.received_request import ReceivedRequest
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.settings.relays import Relays
 
 _CACHED_KEYS = 100_000
 """Machines whose key is cached; about 30 MB."""
-MOST_OF_A_MACHINE = 3
-"""How many heartbeats of one machine are judged in one request; more are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +43,6 @@ class Limits:
     """The least time between two reports of an agent, as far as this instance of the function knows; 0: none."""
     hardware_seconds: float
     """The same between two hardware reports."""
-    batch_bytes: int
-    """The size of a batch."""
     interval_seconds: int
     """The seconds between two heartbeats, as agents are told; 0: they are told nothing."""
     path_prefix: str | None = None
@@ -70,151 +58,66 @@ class _Known:
     """The cached facts about the agent of a machine. Times are in milliseconds since the Unix epoch."""
 
     key: bytes
-    response_key: bytes | None
-    relay: str
-    """The relay that it should report through, as HOST:PORT; empty: none."""
     reported_at: int = 0
     hardware_at: int = 0
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A heartbeat that is being judged."""
-
-    signed: SignedBody
-    heartbeat: reports.Heartbeat | None = None
-    answer: AgentResponse | None = None
-    response_key: bytes | None = None
 
 
 class Judgement:
     """Judges heartbeats. Belongs to the thread that owns *connection*: one call at a time."""
 
-    def __init__(self, connection: Connection, limits: Limits, relays: Relays) -> None:
+    def __init__(self, connection: Connection, limits: Limits) -> None:
         self._connection = connection
         self._limits = limits
-        self._relays = relays
         self._known: dict[UUID, _Known] = {}
         # Used if a machine has no key, so that the work is the same. Its private half is discarded.
         self._dummy_key = SigningKey.generate().verify_key.encode()
 
-    def judge(self, bodies: Sequence[SignedBody], received: ReceivedRequest) -> list[AgentResponse]:
+    def judge(self, machine_id: UUID, signed: SignedBody, now: int) -> reports.HeartbeatOutcome:
         """
-        Record the heartbeats in *bodies* and return the answer to each, also if the BMDB is down.
+        Record the heartbeat in *signed*, which arrived at *now*, and return what to answer.
 
-        Plain ones cost one round trip together if their keys are cached, and write no
-        log. Those of one machine are judged one after the other. May run twice: the
-        second time they are replays, and refused.
+        One round trip if the key is cached. May run twice: the second time it is a replay, and refused.
 
         Raises:
+            HeartbeatRefused: it is not by the agent of the machine, not valid, or came too early.
+            BmdbError: it cannot be recorded now.
             SecretError, SourceError: a secret or document for the connection to the BMDB cannot be read.
         """
-        entries = [_Entry(body) for body in bodies]
-        rounds: list[dict[UUID, _Entry]] = [{} for _ in range(MOST_OF_A_MACHINE)]
-        for entry in entries:
-            machine_id = None
-            try:
-                machine_id = entry.signed.machine_id()
-                _next_round(rounds, machine_id)[machine_id] = entry
-            except HeartbeatRefused as refusal:
-                entry.answer = received.refuse(refusal, machine_id)
-        try:
-            for each in filter(None, rounds):
-                self._judge_once(each, received)
-        except BmdbError as error:
-            open_entries = [each for judged in rounds for each, entry in judged.items() if entry.answer is None]
-            telemetry.error(
-                "request failed: the BMDB cannot be used",
-                machine_id=next(iter(open_entries), None),
-                machines=len(open_entries),
-                cause=error,
-            )
-        locked = [
-            entry.signed.machine
-            for entry in entries
-            if entry.answer and entry.answer.status == HTTPStatus.SERVICE_UNAVAILABLE
-        ]
-        if locked:
-            telemetry.warning("heartbeats not recorded: rows are locked", machines=len(locked), machine_id=locked[0])
-        return [replace(entry.answer or received.unavailable(), response_key=entry.response_key) for entry in entries]
+        known = self._known.get(machine_id)
+        heartbeat = None
+        if signed.is_by(known.key if known else self._dummy_key) and known:
+            heartbeat = signed.heartbeat(machine_id, known.key, self._limits.interval_seconds)
+            outcome = self._accept(known, heartbeat, now)
+            if outcome is not None:
+                return outcome
+        agent = reports.reporting_agent(self._connection, machine_id)
+        key = agent.public_key
+        if not signed.is_by(key or self._dummy_key) or not key:
+            raise _unauthorized("the signature is not by its agent" if key else "it has no agent", agent)
+        if heartbeat is None or heartbeat.public_key != key:
+            # The cached key, which was tried above, would fail again.
+            known = _Known(key)
+            heartbeat = signed.heartbeat(machine_id, key, self._limits.interval_seconds)
+            outcome = self._accept(known, heartbeat, now)
+            if outcome is not None:
+                return outcome
+        raise _unauthorized(self._why_not_accepted(heartbeat, agent), agent)
 
-    def _judge_once(self, entries: Mapping[UUID, _Entry], received: ReceivedRequest) -> None:
-        """Judge one heartbeat of each machine."""
-        tried = self._with_cached_keys(entries)
-        self._accept(entries, tried, received)
-        left = {machine_id: entry for machine_id, entry in entries.items() if entry.answer is None}
-        if not left:
-            return
-        agents = reports.reporting_agents(self._connection, left)
-        new = {}
-        for machine_id, entry in left.items():
-            key = agents[machine_id].public_key
-            entry.response_key = None
-            if entry.signed.is_by(key or self._dummy_key) and key:
-                entry.response_key = agents[machine_id].response_key
-                # The cached key was tried above; it would fail again.
-                if machine_id not in tried or tried[machine_id].key != key:
-                    new[machine_id] = _Known(key, entry.response_key, self._relay(agents[machine_id]))
-            else:
-                why = "the signature is not by its agent" if key else "it has no agent"
-                entry.answer = received.refuse(_unauthorized(why, agents[machine_id]), machine_id)
-        self._accept(left, new, received)
-        for machine_id, entry in left.items():
-            if entry.answer is None and entry.heartbeat is not None:
-                why = self._why_not_accepted(entry.heartbeat, agents[machine_id])
-                entry.answer = received.refuse(_unauthorized(why, agents[machine_id]), machine_id)
-            elif machine_id in new and new[machine_id].reported_at:
-                if len(self._known) >= _CACHED_KEYS:
-                    self._known.clear()
-                self._known[machine_id] = new[machine_id]
-
-    def _with_cached_keys(self, entries: Mapping[UUID, _Entry]) -> dict[UUID, _Known]:
-        """Return the agents whose cached keys fit."""
-        fitting = {}
-        for machine_id, entry in entries.items():
-            known = self._known.get(machine_id)
-            if entry.signed.is_by(known.key if known else self._dummy_key) and known:
-                fitting[machine_id] = known
-                entry.response_key = known.response_key
-        return fitting
-
-    def _accept(self, entries: Mapping[UUID, _Entry], agents: Mapping[UUID, _Known], received: ReceivedRequest) -> None:
-        """Record the heartbeats of *agents*, whose keys fit; answer those that are recorded or are not valid."""
-        now, interval = received.received_at, self._limits.interval_seconds
-        heartbeats = []
-        for machine_id, agent in agents.items():
-            entry = entries[machine_id]
-            try:
-                entry.heartbeat = heartbeat = entry.signed.heartbeat(machine_id, agent.key, interval)
-                self._check_pace(agent, heartbeat, now)
-                heartbeats.append(heartbeat)
-            except HeartbeatRefused as refusal:
-                entry.answer = received.refuse(refusal, machine_id)
-        if not heartbeats:
-            return
-        outcomes = reports.accept_heartbeats(self._connection, heartbeats, self._limits.stale_seconds)
-        for heartbeat in heartbeats:
-            outcome = outcomes.get(heartbeat.machine_id)
-            if outcome is None:
-                continue
-            agent, entry = agents[heartbeat.machine_id], entries[heartbeat.machine_id]
-            if outcome.locked:
-                entry.answer = received.unavailable()
-                continue
-            agent.reported_at = now
-            agent.hardware_at = now if heartbeat.hardware is not None else agent.hardware_at
-            if outcome.refused:
-                text = "the generation of the installation report goes backwards, or was never asked for"
-                backwards = HeartbeatRefused(HTTPStatus.BAD_REQUEST, text, time=outcome.time)
-                entry.answer = received.refuse(backwards, heartbeat.machine_id)
-            else:
-                endpoint = received.told(heartbeat.machine_id)
-                response = _response(outcome, endpoint, interval, agent.relay, relayed=received.relayed)
-                entry.answer = AgentResponse(HTTPStatus.OK, outcome.time, response)
-
-    def _relay(self, agent: reports.Agent) -> str:
-        """Return the relay that an agent should report through; empty: none, or it would not recognize our answers."""
-        return self._relays.of(agent.provider, agent.location) if agent.response_key else ""
+    def _accept(self, known: _Known, heartbeat: reports.Heartbeat, now: int) -> reports.HeartbeatOutcome | None:
+        """Record a heartbeat whose signature fits, and cache the key; None: it was not accepted."""
+        self._check_pace(known, heartbeat, now)
+        outcome = reports.accept_heartbeat(self._connection, heartbeat, self._limits.stale_seconds)
+        if outcome is None:
+            return None
+        known.reported_at = now
+        known.hardware_at = now if heartbeat.hardware is not None else known.hardware_at
+        if heartbeat.machine_id not in self._known and len(self._known) >= _CACHED_KEYS:
+            self._known.clear()
+        self._known[heartbeat.machine_id] = known
+        if outcome.refused:
+            text = "the generation of the installation report goes backwards, or was never asked for"
+            raise HeartbeatRefused(HTTPStatus.BAD_REQUEST, text, time=outcome.time)
+        return outcome
 
     def _check_pace(self, known: _Known, heartbeat: reports.Heartbeat, now: int) -> None:
         """Refuse an agent that reports too often: a machine in wrong hands could fill the database."""
@@ -237,27 +140,5 @@ class Judgement:
         return "its agent was replaced"
 
 
-def _next_round(rounds: Sequence[dict[UUID, _Entry]], machine_id: UUID) -> dict[UUID, _Entry]:
-    """Return the first of *rounds* that has no heartbeat of the machine."""
-    for each in rounds:
-        if machine_id not in each:
-            return each
-    text = f"there are more than {len(rounds)} heartbeats of one machine in the batch"
-    raise HeartbeatRefused(HTTPStatus.TOO_MANY_REQUESTS, text)
-
-
 def _unauthorized(why: str, agent: reports.Agent) -> HeartbeatRefused:
     return HeartbeatRefused(HTTPStatus.UNAUTHORIZED, "not authorized", why, agent.time)
-
-
-def _response(outcome: reports.HeartbeatOutcome, endpoint: str, interval: int, relay: str, *, relayed: bool) -> bytes:
-    """Return the HeartbeatResponse."""
-    response = HeartbeatResponse(endpoint=endpoint, report_interval_seconds=interval)
-    if outcome.request is None:
-        response.relay = relay
-    elif not relayed:
-        # May contain secrets, which no relay brings. The response names no relay, so the next heartbeat comes directly.
-        generation, raw = outcome.request
-        response.installation_request.MergeFromString(raw)
-        response.installation_request.generation = generation
-    return response.SerializeToString()

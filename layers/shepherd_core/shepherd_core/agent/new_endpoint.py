@@ -18,12 +18,7 @@ _REMEMBERED = 100_000
 
 
 class NewEndpoint:
-    """
-    The endpoint that agents are moved to.
-
-    An agent that already reports there is told nothing. A request of a relay does not show where its agents report to,
-    so they are told each time, and are not logged; an agent ignores the endpoint that it already has.
-    """
+    """The endpoint that agents are moved to. An agent that already reports there is told nothing."""
 
     def __init__(self, url: str | None) -> None:
         """Make it from its URL; None: agents stay where they are."""
@@ -31,10 +26,10 @@ class NewEndpoint:
         self._place = None if url is None else _place(url)
         self._logged: dict[UUID, int] = {}
 
-    def told(self, machine_id: UUID, request: AgentRequest, *, relayed: bool) -> str:
+    def told(self, machine_id: UUID, request: AgentRequest) -> str:
         """Return the endpoint for the response to *request*, whose sender has been verified; empty: none."""
-        if self._url is None or relayed:
-            return self._url or ""
+        if self._url is None:
+            return ""
         path = request.path.rpartition("/")[0]  # without /heartbeat
         if _place(f"https://{request.headers.get('host', '')}{path}") == self._place:
             return ""

@@ -150,8 +150,6 @@ class Takeover:
 
     public_key: bytes
     """The agent's Ed25519 public key, 32 bytes."""
-    response_key: bytes | None
-    """By which the agent recognizes the answers that a relay brings, 32 bytes; None: it believes no relay."""
     warnings: tuple[str, ...]
     stderr: str
     """The last 4 kB of its standard error, for the log."""
@@ -174,7 +172,7 @@ def take_over(connection: MachineConnection, program: AgentProgram, init: Takeov
         MalformedAnswer: its output is not a TakeoverResponse.
         AgentRefused: it reported an error.
         WrongInitMessage: it answered for another machine, endpoint or certificate.
-        WrongKeyLength: its key is not 32 bytes long, or its response_key is neither that nor empty.
+        WrongKeyLength: its key is not 32 bytes long.
         SshError: the connection failed; its type and text say how.
         TimeLimitExceeded, SessionExpired: it was too late; nothing was run.
     """
@@ -190,7 +188,7 @@ def take_over(connection: MachineConnection, program: AgentProgram, init: Takeov
             error.add_note(f"standard error of the agent: {printable(stderr, STDERR_BYTES)}")
         raise
     warnings = tuple(printable(warning, _DETAIL) for warning in success.warning[:_WARNINGS])
-    return Takeover(success.key, success.response_key or None, warnings, stderr)
+    return Takeover(success.key, warnings, stderr)
 
 
 def printable(text: str, limit: int) -> str:
@@ -219,9 +217,6 @@ def _success(result: RunResult, stderr: str, init: TakeoverInit) -> TakeoverSucc
         raise WrongInitMessage(f"the agent answered for {_differences(success.init_message, init)}")
     if len(success.key) != KEY_BYTES:
         raise WrongKeyLength(f"the agent's key is {len(success.key)} bytes long instead of {KEY_BYTES}")
-    if len(success.response_key) not in (0, KEY_BYTES):
-        what = f"{len(success.response_key)} bytes long instead of {KEY_BYTES}"
-        raise WrongKeyLength(f"the agent's response_key is {what}")
     return success
 
 

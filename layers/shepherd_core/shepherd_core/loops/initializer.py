@@ -116,7 +116,7 @@ class Initializer(Loop[AgentStarted]):
                 agent_stderr=takeover.stderr,
             )
         origin = HostKeyOrigin.FIRST_CONTACT if machine.host_key is None else HostKeyOrigin.PROVIDER
-        return AgentStarted(takeover.public_key, connection.host_key, origin, takeover.response_key)
+        return AgentStarted(takeover.public_key, connection.host_key, origin)
 
     def finish(self, session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
         """Record the facts: the agents are started, with these keys."""

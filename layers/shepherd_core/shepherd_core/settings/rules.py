@@ -22,9 +22,9 @@ Broken: TypeAlias = Callable[..., str | None]
 
 INTERVALS = 2.5
 """A machine counts as healthy for at least this many intervals after a heartbeat (the view machine_need)."""
-LOST_REQUESTS_SECONDS = 260
+LOST_REQUESTS_SECONDS = 230
 """
-The longest time without a heartbeat of a healthy machine that loses three requests in a row, for intervals below 103
+The longest time without a heartbeat of a healthy machine that loses three requests in a row, for intervals below 92
 seconds. (For longer ones it is less than two and a half intervals.) It is the sum of an interval with its jitter, four
 requests of 20 seconds each (the last one arrives), and the pauses between them of at most 10, 15 and 22.5 seconds.
 """

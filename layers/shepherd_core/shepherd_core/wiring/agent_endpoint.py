@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.settings.functions.services import AgentApiSettings
-from shepherd_core.settings.relays import parse_relays
 from shepherd_core.wiring import adapters, pace, settings
 
 if TYPE_CHECKING:
     from shepherd_core.agent.endpoint import AgentApi
 
-LIMITS = TimeLimits(statement=5, lock=1)
-"""Half of the function's timeout. A row that stays locked does not take the time of the other heartbeats of a batch."""
+LIMITS = TimeLimits(statement=5)
+"""Half of the function's timeout."""
 
 
 @settings.per_document
@@ -33,8 +32,7 @@ def build() -> AgentApi:
     limits = Limits(
         report_seconds=min(pace.current.report_seconds, ours.heartbeat_interval_seconds / 2),
         hardware_seconds=pace.current.hardware_report_seconds,
-        batch_bytes=ours.max_batch_bytes,
         interval_seconds=ours.heartbeat_interval_seconds,
         path_prefix=ours.path_prefix,
     )
-    return AgentApi(connection, limits, parse_relays(ours.relays), ours.new_agent_endpoint)
+    return AgentApi(connection, limits, ours.new_agent_endpoint)

@@ -45,12 +45,12 @@ def heard(
     installation: reports.ReportedInstallation | None = None,
 ) -> HeartbeatOutcome | None:
     """Let the agent of a started machine send a heartbeat, and return what it is told."""
-    agent = reports.reporting_agents(fleet.connection, [machine_id])[machine_id]
+    agent = reports.reporting_agent(fleet.connection, machine_id)
     signed_at = max(agent.time, (agent.signed_at or 0) + 1)
     heartbeat = reports.Heartbeat(
         machine_id=machine_id, public_key=KEY, signed_at=signed_at, hardware=hardware, installation=installation
     )
-    return reports.accept_heartbeats(fleet.connection, [heartbeat], 300).get(machine_id)
+    return reports.accept_heartbeat(fleet.connection, heartbeat, 300)
 
 
 def reported(fleet: Fleet, machine_id: UUID, generation: int, error: str | None = None) -> None:

@@ -2,31 +2,29 @@
 Reports of agents: heartbeats, and with them hardware and the outcome of installations.
 
 They need no session. A session keeps others away from a machine during work, and
-keeps work that began too long ago from being committed. Heartbeats are recorded by
-one statement, which itself checks that each comes from the agent on record and is
+keeps work that began too long ago from being committed. A heartbeat is recorded by
+one statement, which itself checks that it comes from the agent on record and is
 newer than the last one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
 from shepherd_core.domain.errors.bmdb import CommitUnknown, StatementFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
 
 T = TypeVar("T")
 
-_SUMS = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")
 _NO_SUCH_TABLE_OR_COLUMN = ("42P01", "42703")
-_LOCKED = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +35,6 @@ class Agent:
     """The database's time, in milliseconds since the Unix epoch."""
     public_key: bytes | None
     """None: the machine has no started agent, or there is no such machine."""
-    response_key: bytes | None
-    """By which it recognizes the answers that a relay brings; None: it believes no relay."""
-    provider: str | None
-    location: str | None
     signed_at: int | None
     """The time in the last heartbeat that was accepted from it, in milliseconds; None: there was none yet."""
 
@@ -94,168 +88,119 @@ class HeartbeatOutcome:
     """Generation and serialized OSInstallationRequest of a requested installation that has not been reported."""
     refused: bool = False
     """Nothing was recorded: the generation of the installation report is too low, or was never requested."""
-    locked: bool = False
-    """Nothing was recorded: another transaction holds a row of the machine for longer than the connection waits."""
 
 
-class _GenerationsRefused(Exception):
+class _GenerationRefused(Exception):
     """Rolls the transaction back; never leaves this module."""
 
-    def __init__(self, outcomes: dict[UUID, HeartbeatOutcome]) -> None:
-        self.outcomes = outcomes
+    def __init__(self, time: int) -> None:
+        self.time = time
 
 
-def reporting_agents(connection: Connection, machine_ids: Iterable[UUID]) -> dict[UUID, Agent]:
+def reporting_agent(connection: Connection, machine_id: UUID) -> Agent:
     """
-    Return the agents that should be reporting for these machines, also for unknown ids. One round trip.
+    Return the agent that should be reporting for a machine, also for an unknown id. One round trip.
 
     Raises:
         SchemaMismatch: the BMDB is older or newer than this code.
     """
-    wanted = list(machine_ids)
 
     def ask() -> list[list[Any]]:
-        return connection.run("reporting_agents", machine_ids=wanted, schema_version=migrations()[-1].version)
+        return connection.run("reporting_agent", machine_id=machine_id, schema_version=migrations()[-1].version)
 
-    def unit() -> dict[UUID, Agent]:
+    def unit() -> Agent:
         try:
             rows = ask()
         except CommitUnknown:
             # Usual for the first use of a connection that broke while the function was frozen. It only reads.
             rows = ask()
-        if not all(fits for _, fits, *_ in rows):
+        fits, *agent = rows[0]
+        if not fits:
             raise mismatch(connection)
-        return {machine_id: Agent(*agent) for machine_id, _, *agent in rows}
+        return Agent(*agent)
 
     return _in_this_schema(connection, unit)
 
 
-def accept_heartbeats(
-    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float
-) -> dict[UUID, HeartbeatOutcome]:
+def accept_heartbeat(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) -> HeartbeatOutcome | None:
     """
-    Record each of *heartbeats* and its reports, or nothing of it; return the answers for the agents.
+    Record *heartbeat* and its reports, or nothing of it; return the answer for the agent.
 
-    Each is of another machine. Those without reports take one round trip together,
-    those with reports one transaction. A machine without an answer is refused,
-    because the heartbeat's public key is not (or no longer) on record for it;
+    Without reports it takes one round trip, with reports a transaction. None: it is
+    refused, because its public key is not (or no longer) on record for the machine;
     because it was signed more than *stale_seconds* from the database's time; or
-    because it is no newer than the last one. ``reporting_agents`` shows which. If
-    the connection breaks, the heartbeats are sent again; for those that are refused
-    then, the BMDB is asked whether they are on record.
+    because it is no newer than the last one. ``reporting_agent`` shows which. If the
+    connection breaks, it is sent again; if it is refused then, the BMDB is asked
+    whether it is on record.
 
     Raises:
-        CommitUnknown: the connection broke twice. The heartbeats may be on record.
+        CommitUnknown: the connection broke twice. The heartbeat may be on record.
     """
 
-    def unit() -> dict[UUID, HeartbeatOutcome]:
+    def unit() -> HeartbeatOutcome | None:
         try:
-            return _accept_all(connection, heartbeats, stale_seconds)
+            return _accept(connection, heartbeat, stale_seconds)
         except CommitUnknown:
             # Waits for the lost statement to end. What it committed is refused now, and found on record.
-            outcomes = _accept_all(connection, heartbeats, stale_seconds)
-            refused = {each.machine_id: each for each in heartbeats if each.machine_id not in outcomes}
-            for machine_id, agent in (reporting_agents(connection, refused) if refused else {}).items():
-                heartbeat = refused[machine_id]
+            outcome = _accept(connection, heartbeat, stale_seconds)
+            if outcome is None:
+                agent = reporting_agent(connection, heartbeat.machine_id)
                 if (agent.public_key, agent.signed_at) == (heartbeat.public_key, heartbeat.signed_at):
-                    outcomes[machine_id] = HeartbeatOutcome(agent.time)  # the next one gets the installation request
-            return outcomes
+                    return HeartbeatOutcome(agent.time)  # the next one gets the installation request
+            return outcome
 
     return _in_this_schema(connection, unit)
 
 
-def _accept_all(
-    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float
-) -> dict[UUID, HeartbeatOutcome]:
-    plain = [each for each in heartbeats if each.hardware is None and each.installation is None]
-    reporting = [each for each in heartbeats if each.hardware is not None or each.installation is not None]
-    outcomes = _past_locks(partial(_accept, connection, plain, stale_seconds)) if plain else {}
-    while reporting:
-        record = partial(_accept_reports, connection, reporting, stale_seconds)
+def _accept(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) -> HeartbeatOutcome | None:
+    def unit() -> HeartbeatOutcome | None:
+        return _record(connection, heartbeat, stale_seconds)
+
+    if heartbeat.installation is not None:
         try:
-            return outcomes | _past_locks(partial(_transacted, connection, record))
-        except _GenerationsRefused as refusal:
-            # Again without those that are refused: the transaction that had them all was rolled back.
-            outcomes |= refusal.outcomes
-            reporting = [each for each in reporting if each.machine_id not in refusal.outcomes]
-    return outcomes
+            return connection.transact(lambda: due.change(connection, heartbeat.machine_id, unit))
+        except _GenerationRefused as refusal:
+            return HeartbeatOutcome(refusal.time, refused=True)
+    return unit() if heartbeat.hardware is None else connection.transact(unit)
 
 
-def _transacted(connection: Connection, record: Callable[..., T], *, skip_locked: bool) -> T:
-    return connection.transact(partial(record, skip_locked=skip_locked))
-
-
-def _past_locks(record: Callable[..., T]) -> T:
-    """Return the result of *record*; if it waited for locked rows in vain, that of a second call that skips them."""
-    try:
-        return record(skip_locked=False)
-    except StatementFailed as error:
-        if error.sqlstate != _LOCKED:
-            raise
-        return record(skip_locked=True)
-
-
-def _accept(
-    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float, *, skip_locked: bool
-) -> dict[UUID, HeartbeatOutcome]:
+def _record(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) -> HeartbeatOutcome | None:
+    machine_id, hardware, installation = heartbeat.machine_id, heartbeat.hardware, heartbeat.installation
     rows = connection.run(
-        "accept_heartbeats",
-        machine_ids=[each.machine_id for each in heartbeats],
-        public_keys=[each.public_key.hex() for each in heartbeats],
-        signed_at=[each.signed_at for each in heartbeats],
-        report_intervals=[each.report_interval_seconds for each in heartbeats],
-        failed_attempts=[each.failed_attempts for each in heartbeats],
+        "accept_heartbeat",
+        machine_id=machine_id,
+        public_key=heartbeat.public_key.hex(),
+        signed_at=heartbeat.signed_at,
+        report_interval=heartbeat.report_interval_seconds,
+        failed_attempts=heartbeat.failed_attempts,
         stale_seconds=stale_seconds,
-        skip_locked=skip_locked,
         schema_version=migrations()[-1].version,
     )
-    return {
-        machine_id: HeartbeatOutcome(
-            time or 0, None if generation is None else (generation, request), locked=time is None
-        )
-        for machine_id, time, generation, request in rows
-    }
-
-
-def _accept_reports(
-    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float, *, skip_locked: bool
-) -> dict[UUID, HeartbeatOutcome]:
-    installing = [each.machine_id for each in heartbeats if each.installation is not None]
-    outcomes: dict[UUID, HeartbeatOutcome] = {}
-    if installing and skip_locked:
-        rows = connection.run("machines_with_locked_due_rows", machine_ids=installing)
-        outcomes = {machine_id: HeartbeatOutcome(0, locked=True) for (machine_id,) in rows}
-        heartbeats = [each for each in heartbeats if each.machine_id not in outcomes]
-    elif installing:
-        connection.run("lock_due_rows", machine_ids=installing)
-    outcomes |= _accept(connection, heartbeats, stale_seconds, skip_locked=skip_locked)
-    accepted = [each for each in heartbeats if each.machine_id in outcomes and not outcomes[each.machine_id].locked]
-    hardware = {each.machine_id: each.hardware for each in accepted if each.hardware}
-    if hardware:
+    if not rows:
+        return None
+    time, generation, request = rows[0]
+    if hardware is not None:
         connection.run(
-            "write_hardware_reports",
-            machine_ids=list(hardware),
-            raws=[report.raw.hex() for report in hardware.values()],
-            **{name: [getattr(report, name) for report in hardware.values()] for name in _SUMS},
+            "write_hardware_report",
+            machine_id=machine_id,
+            raw=hardware.raw.hex(),
+            hardware_threads=hardware.hardware_threads,
+            memory_bytes=hardware.memory_bytes,
+            disks=hardware.disks,
+            disk_bytes=hardware.disk_bytes,
         )
-    installed = {each.machine_id: each.installation for each in accepted if each.installation}
-    if installed:
-        rows = connection.run(
-            "write_installation_reports",
-            machine_ids=list(installed),
-            generations=[report.generation for report in installed.values()],
-            results=[report.result for report in installed.values()],
-            raws=[report.raw.hex() for report in installed.values()],
-        )
-        refused = installed.keys() - {machine_id for (machine_id,) in rows}
-        if refused:
-            raise _GenerationsRefused({each: HeartbeatOutcome(outcomes[each].time, refused=True) for each in refused})
-        connection.run("reschedule", machine_ids=list(installed))
-    for machine_id, report in installed.items():
-        outcome = outcomes[machine_id]
-        if outcome.request is not None and outcome.request[0] == report.generation:
-            outcomes[machine_id] = HeartbeatOutcome(outcome.time)
-    return outcomes
+    if installation is not None:
+        if not connection.run(
+            "write_installation_report",
+            machine_id=machine_id,
+            generation=installation.generation,
+            result=installation.result,
+            raw=installation.raw.hex(),
+        ):
+            raise _GenerationRefused(time)
+        if installation.generation == generation:
+            return HeartbeatOutcome(time)
+    return HeartbeatOutcome(time, None if generation is None else (generation, request))
 
 
 def _in_this_schema(connection: Connection, unit: Callable[[], T]) -> T:

@@ -19,7 +19,7 @@
 --   quarantine, agent, grace, backoff                         unquarantine                           due.change
 --   backoff                                                   retry                                  due.change
 --   installation request                                      request_installation                   due.change
---   installation report                                       write_installation_reports             due.change
+--   installation report                                       write_installation_report              due.change
 --   pause that ends                                           resume, take_back, cancel_release      due.change
 --   pause that begins                                         pause, set_aside, request_release      none (3)
 --   everything that goes with a machine                       decommission                           due.change
@@ -30,7 +30,7 @@
 --   work of expired sessions, backoff                         open_session                           none (3)
 --   suspensions of recovery                                   set_suspensions                        none (5)
 --   backoff of a step that was begun                          record_attempts                        none (3)
---   heartbeat                                                 accept_heartbeats                      none (6)
+--   heartbeat                                                 accept_heartbeat                       none (6)
 --   due row that contradicts the facts                        due.repair                             lock_due_rows, evaluated again
 --   floor of the due rows                                     close_session, cancel                  none (7)
 --

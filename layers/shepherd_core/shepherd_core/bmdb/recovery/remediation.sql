@@ -320,7 +320,7 @@ WITH quarantine_deleted AS (
 agent_deleted AS (
     DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)
 ),
--- No heartbeat of the deleted agent is later than this (accept_heartbeats).
+-- No heartbeat of the deleted agent is later than this (accept_heartbeat).
 heartbeat_closed AS (
     UPDATE machine_agent_heartbeat
     SET agent_signed_at = 9223372036854775807

@@ -41,8 +41,6 @@ class TimeLimits:
     """For the connection: in a region, a database that has not answered by then is not there."""
     statement: float = 30
     """For one statement; a claim in a fleet of 100,000 machines takes less than one."""
-    lock: float = 0
-    """For a row that others hold; then the statement fails. 0: as long as the statement may take."""
 
 
 def connect(
@@ -76,7 +74,6 @@ def connect(
                 "search_path": "public",
                 "DateStyle": "ISO",  # the only style that ``_moment`` can read
                 "statement_timeout": _milliseconds(limits.statement),
-                "lock_timeout": _milliseconds(limits.lock),
                 # If a client is cut off inside a transaction, the server would keep its locks for hours. After this
                 # time the client has stopped waiting, too.
                 "idle_in_transaction_session_timeout": _milliseconds(longest),

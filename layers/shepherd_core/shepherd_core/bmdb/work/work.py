@@ -150,8 +150,6 @@ class AgentStarted:
     """The SSH host key of the machine that was contacted, to be pinned if none is. None: not compared."""
     host_key_origin: HostKeyOrigin = HostKeyOrigin.FIRST_CONTACT
     """Where the host key is from, if it is pinned now."""
-    response_key: bytes | None = None
-    """By which the agent recognizes the answers that a relay brings, 32 bytes; None: it believes no relay."""
 
 
 def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
@@ -167,7 +165,6 @@ def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> s
         WorkEvent.FINISHED,
         list(done),
         public_keys=[facts.public_key.hex() for facts in done.values()],
-        response_keys=[facts.response_key and facts.response_key.hex() for facts in done.values()],
         host_keys=[facts.host_key for facts in done.values()],
         origins=[facts.host_key_origin for facts in done.values()],
     )

@@ -224,37 +224,24 @@ WHERE h.machine_id = ANY(:machine_ids::uuid[])
 -- compares the keys, and this machine is missing in the result. The snapshot shows what was pinned before this statement
 -- began; a key that was pinned since then makes the insertion do nothing.
 WITH input_rows AS (
-    SELECT
-        g.machine_id,
-        decode(g.public_key, 'hex') AS public_key,
-        decode(g.response_key, 'hex') AS response_key,
-        g.host_key,
-        g.origin
-    FROM unnest(
-        :machine_ids::uuid[],
-        :public_keys::text[],
-        :response_keys::text[],
-        :host_keys::text[],
-        :origins::text[]
-    ) AS g (machine_id, public_key, response_key, host_key, origin)
+    SELECT g.machine_id, decode(g.public_key, 'hex') AS public_key, g.host_key, g.origin
+    FROM unnest(:machine_ids::uuid[], :public_keys::text[], :host_keys::text[], :origins::text[])
+        AS g (machine_id, public_key, host_key, origin)
 ),
 {ended_work_on_due_machines},
 {host_key_pinned},
 started AS (
-    SELECT g.machine_id, g.public_key, g.response_key
+    SELECT g.machine_id, g.public_key
     FROM input_rows g
     JOIN work_deleted e ON e.machine_id = g.machine_id
     LEFT JOIN machine_host_key k ON k.machine_id = g.machine_id
     WHERE g.host_key IS NULL OR g.host_key = k.host_key OR g.machine_id IN (SELECT machine_id FROM host_key_pinned)
 ),
 agent_rows AS (
-    INSERT INTO machine_agent_started (machine_id, agent_started_at, agent_public_key, agent_response_key)
-    SELECT machine_id, clock_timestamp(), public_key, response_key FROM started
+    INSERT INTO machine_agent_started (machine_id, agent_started_at, agent_public_key)
+    SELECT machine_id, clock_timestamp(), public_key FROM started
     ON CONFLICT (machine_id) DO UPDATE
-    SET
-        agent_started_at = excluded.agent_started_at,
-        agent_public_key = excluded.agent_public_key,
-        agent_response_key = excluded.agent_response_key
+    SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key
 ),
 -- The heartbeat of an earlier agent does not count for this one, whose clock may be behind.
 heartbeat_deleted AS (

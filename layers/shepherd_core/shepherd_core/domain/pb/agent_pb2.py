@@ -24,33 +24,33 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#shepherd_core/domain/pb/agent.proto\x12\x0f\x63loud.agent.api\"|\n\x0cTakeoverInit\x12\x12\n\nmachine_id\x18\x01 \x01(\t\x12\x16\n\x0e\x62maas_endpoint\x18\x02 \x01(\t\x12\x16\n\x0e\x63\x61_certificate\x18\x03 \x01(\x0c\x12\x19\n\x10installation_key\x18\xe8\x07 \x03(\x0c\x12\r\n\x04time\x18\xe9\x07 \x01(\x03\"{\n\x0fTakeoverSuccess\x12\x33\n\x0cinit_message\x18\x01 \x01(\x0b\x32\x1d.cloud.agent.api.TakeoverInit\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x0f\n\x07warning\x18\x03 \x03(\t\x12\x15\n\x0cresponse_key\x18\xe8\x07 \x01(\x0c\" \n\rTakeoverError\x12\x0f\n\x07message\x18\x01 \x01(\t\"\x82\x01\n\x10TakeoverResponse\x12\x33\n\x07success\x18\x01 \x01(\x0b\x32 .cloud.agent.api.TakeoverSuccessH\x00\x12/\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1e.cloud.agent.api.TakeoverErrorH\x00\x42\x08\n\x06result\"\xc8\x02\n\x04Node\x12\x14\n\x0cmanufacturer\x18\x01 \x01(\t\x12\x0f\n\x07product\x18\x02 \x01(\t\x12\x15\n\rserial_number\x18\x03 \x01(\t\x12\x1e\n\x16memory_installed_bytes\x18\x08 \x01(\x03\x12\x1b\n\x13memory_usable_ratio\x18\t \x01(\x02\x12!\n\x03\x63pu\x18\n \x03(\x0b\x32\x14.cloud.agent.api.CPU\x12\x32\n\x0c\x62lock_device\x18\x0b \x03(\x0b\x32\x1c.cloud.agent.api.BlockDevice\x12<\n\x11network_interface\x18\x0c \x03(\x0b\x32!.cloud.agent.api.NetworkInterface\x12\x30\n\x0b\x65\x66i_support\x18\r \x01(\x0e\x32\x1b.cloud.agent.api.EFISupport\"\xc7\x01\n\x03\x43PU\x12-\n\x06x86_64\x18\x01 \x01(\x0b\x32\x1b.cloud.agent.api.CPU.X86_64H\x00\x12\r\n\x05\x63ores\x18\x08 \x01(\x05\x12\x18\n\x10hardware_threads\x18\t \x01(\x05\x12\x0e\n\x06vendor\x18\n \x01(\t\x12\r\n\x05model\x18\x0b \x01(\t\x1a\x39\n\x06X86_64\x12\x0e\n\x06\x66\x61mily\x18\x01 \x01(\x05\x12\r\n\x05model\x18\x02 \x01(\x05\x12\x10\n\x08stepping\x18\x03 \x01(\x05\x42\x0e\n\x0c\x61rchitecture\"\x9b\x04\n\x0b\x42lockDevice\x12\x0e\n\x06vendor\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_model\x18\x02 \x01(\t\x12\x15\n\rserial_number\x18\x03 \x01(\t\x12\x0b\n\x03wwn\x18\x04 \x01(\x0c\x12\x12\n\nrotational\x18\x05 \x01(\x08\x12\x16\n\x0e\x63\x61pacity_bytes\x18\x06 \x01(\x03\x12 \n\x18logical_block_size_bytes\x18\x07 \x01(\x05\x12!\n\x19physical_block_size_bytes\x18\x08 \x01(\x05\x12\x37\n\x08protocol\x18\t \x01(\x0e\x32%.cloud.agent.api.BlockDevice.Protocol\x12\x18\n\x10\x63ritical_warning\x18\n \x01(\x08\x12\x19\n\x0cmedia_errors\x18\x0b \x01(\x03H\x00\x88\x01\x01\x12\"\n\x15\x61vailable_spare_ratio\x18\x0c \x01(\x02H\x01\x88\x01\x01\x12\x18\n\x0busage_ratio\x18\r \x01(\x02H\x02\x88\x01\x01\"j\n\x08Protocol\x12\x14\n\x10PROTOCOL_UNKNOWN\x10\x00\x12\x11\n\rPROTOCOL_SCSI\x10\x01\x12\x10\n\x0cPROTOCOL_ATA\x10\x02\x12\x11\n\rPROTOCOL_NVME\x10\x03\x12\x10\n\x0cPROTOCOL_MMC\x10\x04\x42\x0f\n\r_media_errorsB\x18\n\x16_available_spare_ratioB\x0e\n\x0c_usage_ratio\"|\n\x10NetworkInterface\x12\x0b\n\x03mac\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64river\x18\x02 \x01(\t\x12\x1d\n\x15supported_speed_bytes\x18\x03 \x03(\x03\x12\x0f\n\x07link_up\x18\x04 \x01(\x08\x12\x1b\n\x13\x63urrent_speed_bytes\x18\x05 \x01(\x03*g\n\nEFISupport\x12\x0f\n\x0b\x45\x46I_INVALID\x10\x00\x12\x0f\n\x0b\x45\x46I_UNKNOWN\x10\x01\x12\x13\n\x0f\x45\x46I_UNSUPPORTED\x10\x02\x12\x11\n\rEFI_SUPPORTED\x10\x03\x12\x0f\n\x0b\x45\x46I_ENABLED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#shepherd_core/domain/pb/agent.proto\x12\x0f\x63loud.agent.api\"|\n\x0cTakeoverInit\x12\x12\n\nmachine_id\x18\x01 \x01(\t\x12\x16\n\x0e\x62maas_endpoint\x18\x02 \x01(\t\x12\x16\n\x0e\x63\x61_certificate\x18\x03 \x01(\x0c\x12\x19\n\x10installation_key\x18\xe8\x07 \x03(\x0c\x12\r\n\x04time\x18\xe9\x07 \x01(\x03\"l\n\x0fTakeoverSuccess\x12\x33\n\x0cinit_message\x18\x01 \x01(\x0b\x32\x1d.cloud.agent.api.TakeoverInit\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x0f\n\x07warning\x18\x03 \x03(\tJ\x06\x08\xe8\x07\x10\xe9\x07\" \n\rTakeoverError\x12\x0f\n\x07message\x18\x01 \x01(\t\"\x82\x01\n\x10TakeoverResponse\x12\x33\n\x07success\x18\x01 \x01(\x0b\x32 .cloud.agent.api.TakeoverSuccessH\x00\x12/\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1e.cloud.agent.api.TakeoverErrorH\x00\x42\x08\n\x06result\"\xc8\x02\n\x04Node\x12\x14\n\x0cmanufacturer\x18\x01 \x01(\t\x12\x0f\n\x07product\x18\x02 \x01(\t\x12\x15\n\rserial_number\x18\x03 \x01(\t\x12\x1e\n\x16memory_installed_bytes\x18\x08 \x01(\x03\x12\x1b\n\x13memory_usable_ratio\x18\t \x01(\x02\x12!\n\x03\x63pu\x18\n \x03(\x0b\x32\x14.cloud.agent.api.CPU\x12\x32\n\x0c\x62lock_device\x18\x0b \x03(\x0b\x32\x1c.cloud.agent.api.BlockDevice\x12<\n\x11network_interface\x18\x0c \x03(\x0b\x32!.cloud.agent.api.NetworkInterface\x12\x30\n\x0b\x65\x66i_support\x18\r \x01(\x0e\x32\x1b.cloud.agent.api.EFISupport\"\xc7\x01\n\x03\x43PU\x12-\n\x06x86_64\x18\x01 \x01(\x0b\x32\x1b.cloud.agent.api.CPU.X86_64H\x00\x12\r\n\x05\x63ores\x18\x08 \x01(\x05\x12\x18\n\x10hardware_threads\x18\t \x01(\x05\x12\x0e\n\x06vendor\x18\n \x01(\t\x12\r\n\x05model\x18\x0b \x01(\t\x1a\x39\n\x06X86_64\x12\x0e\n\x06\x66\x61mily\x18\x01 \x01(\x05\x12\r\n\x05model\x18\x02 \x01(\x05\x12\x10\n\x08stepping\x18\x03 \x01(\x05\x42\x0e\n\x0c\x61rchitecture\"\x9b\x04\n\x0b\x42lockDevice\x12\x0e\n\x06vendor\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_model\x18\x02 \x01(\t\x12\x15\n\rserial_number\x18\x03 \x01(\t\x12\x0b\n\x03wwn\x18\x04 \x01(\x0c\x12\x12\n\nrotational\x18\x05 \x01(\x08\x12\x16\n\x0e\x63\x61pacity_bytes\x18\x06 \x01(\x03\x12 \n\x18logical_block_size_bytes\x18\x07 \x01(\x05\x12!\n\x19physical_block_size_bytes\x18\x08 \x01(\x05\x12\x37\n\x08protocol\x18\t \x01(\x0e\x32%.cloud.agent.api.BlockDevice.Protocol\x12\x18\n\x10\x63ritical_warning\x18\n \x01(\x08\x12\x19\n\x0cmedia_errors\x18\x0b \x01(\x03H\x00\x88\x01\x01\x12\"\n\x15\x61vailable_spare_ratio\x18\x0c \x01(\x02H\x01\x88\x01\x01\x12\x18\n\x0busage_ratio\x18\r \x01(\x02H\x02\x88\x01\x01\"j\n\x08Protocol\x12\x14\n\x10PROTOCOL_UNKNOWN\x10\x00\x12\x11\n\rPROTOCOL_SCSI\x10\x01\x12\x10\n\x0cPROTOCOL_ATA\x10\x02\x12\x11\n\rPROTOCOL_NVME\x10\x03\x12\x10\n\x0cPROTOCOL_MMC\x10\x04\x42\x0f\n\r_media_errorsB\x18\n\x16_available_spare_ratioB\x0e\n\x0c_usage_ratio\"|\n\x10NetworkInterface\x12\x0b\n\x03mac\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64river\x18\x02 \x01(\t\x12\x1d\n\x15supported_speed_bytes\x18\x03 \x03(\x03\x12\x0f\n\x07link_up\x18\x04 \x01(\x08\x12\x1b\n\x13\x63urrent_speed_bytes\x18\x05 \x01(\x03*g\n\nEFISupport\x12\x0f\n\x0b\x45\x46I_INVALID\x10\x00\x12\x0f\n\x0b\x45\x46I_UNKNOWN\x10\x01\x12\x13\n\x0f\x45\x46I_UNSUPPORTED\x10\x02\x12\x11\n\rEFI_SUPPORTED\x10\x03\x12\x0f\n\x0b\x45\x46I_ENABLED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shepherd_core.domain.pb.agent_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EFISUPPORT']._serialized_start=1675
-  _globals['_EFISUPPORT']._serialized_end=1778
+  _globals['_EFISUPPORT']._serialized_start=1660
+  _globals['_EFISUPPORT']._serialized_end=1763
   _globals['_TAKEOVERINIT']._serialized_start=56
   _globals['_TAKEOVERINIT']._serialized_end=180
   _globals['_TAKEOVERSUCCESS']._serialized_start=182
-  _globals['_TAKEOVERSUCCESS']._serialized_end=305
-  _globals['_TAKEOVERERROR']._serialized_start=307
-  _globals['_TAKEOVERERROR']._serialized_end=339
-  _globals['_TAKEOVERRESPONSE']._serialized_start=342
-  _globals['_TAKEOVERRESPONSE']._serialized_end=472
-  _globals['_NODE']._serialized_start=475
-  _globals['_NODE']._serialized_end=803
-  _globals['_CPU']._serialized_start=806
-  _globals['_CPU']._serialized_end=1005
-  _globals['_CPU_X86_64']._serialized_start=932
-  _globals['_CPU_X86_64']._serialized_end=989
-  _globals['_BLOCKDEVICE']._serialized_start=1008
-  _globals['_BLOCKDEVICE']._serialized_end=1547
-  _globals['_BLOCKDEVICE_PROTOCOL']._serialized_start=1382
-  _globals['_BLOCKDEVICE_PROTOCOL']._serialized_end=1488
-  _globals['_NETWORKINTERFACE']._serialized_start=1549
-  _globals['_NETWORKINTERFACE']._serialized_end=1673
+  _globals['_TAKEOVERSUCCESS']._serialized_end=290
+  _globals['_TAKEOVERERROR']._serialized_start=292
+  _globals['_TAKEOVERERROR']._serialized_end=324
+  _globals['_TAKEOVERRESPONSE']._serialized_start=327
+  _globals['_TAKEOVERRESPONSE']._serialized_end=457
+  _globals['_NODE']._serialized_start=460
+  _globals['_NODE']._serialized_end=788
+  _globals['_CPU']._serialized_start=791
+  _globals['_CPU']._serialized_end=990
+  _globals['_CPU_X86_64']._serialized_start=917
+  _globals['_CPU_X86_64']._serialized_end=974
+  _globals['_BLOCKDEVICE']._serialized_start=993
+  _globals['_BLOCKDEVICE']._serialized_end=1532
+  _globals['_BLOCKDEVICE_PROTOCOL']._serialized_start=1367
+  _globals['_BLOCKDEVICE_PROTOCOL']._serialized_end=1473
+  _globals['_NETWORKINTERFACE']._serialized_start=1534
+  _globals['_NETWORKINTERFACE']._serialized_end=1658
 # @@protoc_insertion_point(module_scope)

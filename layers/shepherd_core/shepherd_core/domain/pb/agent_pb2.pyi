@@ -35,16 +35,14 @@ class TakeoverInit(_message.Message):
     def __init__(self, machine_id: _Optional[str] = ..., bmaas_endpoint: _Optional[str] = ..., ca_certificate: _Optional[bytes] = ..., installation_key: _Optional[_Iterable[bytes]] = ..., time: _Optional[int] = ...) -> None: ...
 
 class TakeoverSuccess(_message.Message):
-    __slots__ = ("init_message", "key", "warning", "response_key")
+    __slots__ = ("init_message", "key", "warning")
     INIT_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_KEY_FIELD_NUMBER: _ClassVar[int]
     init_message: TakeoverInit
     key: bytes
     warning: _containers.RepeatedScalarFieldContainer[str]
-    response_key: bytes
-    def __init__(self, init_message: _Optional[_Union[TakeoverInit, _Mapping]] = ..., key: _Optional[bytes] = ..., warning: _Optional[_Iterable[str]] = ..., response_key: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, init_message: _Optional[_Union[TakeoverInit, _Mapping]] = ..., key: _Optional[bytes] = ..., warning: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TakeoverError(_message.Message):
     __slots__ = ("message",)

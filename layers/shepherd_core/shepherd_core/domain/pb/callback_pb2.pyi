@@ -22,52 +22,14 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, machine_id: _Optional[str] = ..., hardware_report: _Optional[_Union[AgentHardwareReport, _Mapping]] = ..., installation_report: _Optional[_Union[OSInstallationReport, _Mapping]] = ..., failed_attempts: _Optional[int] = ..., report_interval_seconds: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("installation_request", "report_interval_seconds", "endpoint", "relay")
+    __slots__ = ("installation_request", "report_interval_seconds", "endpoint")
     INSTALLATION_REQUEST_FIELD_NUMBER: _ClassVar[int]
     REPORT_INTERVAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
-    RELAY_FIELD_NUMBER: _ClassVar[int]
     installation_request: OSInstallationRequest
     report_interval_seconds: int
     endpoint: str
-    relay: str
-    def __init__(self, installation_request: _Optional[_Union[OSInstallationRequest, _Mapping]] = ..., report_interval_seconds: _Optional[int] = ..., endpoint: _Optional[str] = ..., relay: _Optional[str] = ...) -> None: ...
-
-class HeartbeatBatch(_message.Message):
-    __slots__ = ("heartbeat",)
-    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
-    heartbeat: _containers.RepeatedCompositeFieldContainer[SignedHeartbeat]
-    def __init__(self, heartbeat: _Optional[_Iterable[_Union[SignedHeartbeat, _Mapping]]] = ...) -> None: ...
-
-class SignedHeartbeat(_message.Message):
-    __slots__ = ("machine_id", "time", "signature", "body")
-    MACHINE_ID_FIELD_NUMBER: _ClassVar[int]
-    TIME_FIELD_NUMBER: _ClassVar[int]
-    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    BODY_FIELD_NUMBER: _ClassVar[int]
-    machine_id: str
-    time: int
-    signature: bytes
-    body: bytes
-    def __init__(self, machine_id: _Optional[str] = ..., time: _Optional[int] = ..., signature: _Optional[bytes] = ..., body: _Optional[bytes] = ...) -> None: ...
-
-class HeartbeatBatchResponse(_message.Message):
-    __slots__ = ("answer",)
-    ANSWER_FIELD_NUMBER: _ClassVar[int]
-    answer: _containers.RepeatedCompositeFieldContainer[HeartbeatAnswer]
-    def __init__(self, answer: _Optional[_Iterable[_Union[HeartbeatAnswer, _Mapping]]] = ...) -> None: ...
-
-class HeartbeatAnswer(_message.Message):
-    __slots__ = ("status", "time", "body", "mac")
-    STATUS_FIELD_NUMBER: _ClassVar[int]
-    TIME_FIELD_NUMBER: _ClassVar[int]
-    BODY_FIELD_NUMBER: _ClassVar[int]
-    MAC_FIELD_NUMBER: _ClassVar[int]
-    status: int
-    time: int
-    body: bytes
-    mac: bytes
-    def __init__(self, status: _Optional[int] = ..., time: _Optional[int] = ..., body: _Optional[bytes] = ..., mac: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, installation_request: _Optional[_Union[OSInstallationRequest, _Mapping]] = ..., report_interval_seconds: _Optional[int] = ..., endpoint: _Optional[str] = ...) -> None: ...
 
 class AgentHardwareReport(_message.Message):
     __slots__ = ("report", "warning")

@@ -89,15 +89,13 @@ CREATE INDEX machine_tombstone_by_provider ON machine_tombstone (provider);
 
 -- Agents -------------------------------------------------------------------------------------------------------------
 
--- An agent was started on the machine, with this Ed25519 key. With agent_response_key it verifies the answers that come
--- through a relay; null: it uses no relay. Written by the Initializer; goes when the Recoverer takes a step, when a
--- quarantine ends, and when the machine is decommissioned. For the index of the primary key, see machine_provided.
+-- An agent was started on the machine, with this Ed25519 key. Written by the Initializer; goes when the Recoverer takes a
+-- step, when a quarantine ends, and when the machine is decommissioned. For the index of the primary key, see
+-- machine_provided.
 CREATE TABLE machine_agent_started (
     machine_id uuid CONSTRAINT machine_agent_started_machine REFERENCES machines,
     agent_started_at timestamptz NOT NULL,
     agent_public_key bytea NOT NULL CONSTRAINT machine_agent_started_key CHECK (octet_length(agent_public_key) = 32),
-    agent_response_key bytea
-        CONSTRAINT machine_agent_started_response_key CHECK (octet_length(agent_response_key) = 32),
     PRIMARY KEY (machine_id) INCLUDE (agent_started_at)
 );
 

@@ -43,7 +43,7 @@ GRANT INSERT ON work_history TO {provisioner};
 
 GRANT SELECT, INSERT, UPDATE (floor, revision) ON due_floors TO {initializer};
 GRANT SELECT, DELETE ON machine_agent_heartbeat TO {initializer};
-GRANT SELECT, INSERT, UPDATE (agent_public_key, agent_response_key, agent_started_at) ON machine_agent_started TO {initializer};
+GRANT SELECT, INSERT, UPDATE (agent_public_key, agent_started_at) ON machine_agent_started TO {initializer};
 GRANT SELECT, UPDATE (not_before, revision) ON machine_due TO {initializer};
 GRANT SELECT ON machine_eligibility TO {initializer};
 GRANT SELECT, DELETE ON machine_grace TO {initializer};

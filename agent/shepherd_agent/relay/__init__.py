@@ -1,1 +1,0 @@
-"""Heartbeats through a neighbour: the relay, and its clients."""

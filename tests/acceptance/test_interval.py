@@ -1,0 +1,33 @@
+"""A whole environment whose interval between heartbeats changes while it runs."""
+
+from contextlib import closing
+
+import pg8000.native
+
+from simulator.environment.environment import Environment, EnvironmentSettings
+from simulator.environment.status import machine_statuses, violated_invariants
+from tests.support.waiting import eventually
+
+MACHINES = 4
+LONG_SECONDS = 200
+"""Until all machines exist and report, on a slow computer."""
+
+
+def test_agents_follow_an_interval_that_changes() -> None:
+    """They are told with the answers to their heartbeats; a longer one makes no machine look unhealthy."""
+    settings = EnvironmentSettings(machines=MACHINES)
+    with Environment(settings) as environment, closing(_database(environment)) as database:
+        intervals = "SELECT report_interval_seconds FROM machine_agent_heartbeat"
+        for fleet_seconds, seconds in ((60, 1), (480, 8)):
+            environment.set_heartbeat_seconds(fleet_seconds)
+            told = [[seconds]] * MACHINES
+            eventually(lambda told=told: database.run(intervals) == told, "not all were told", LONG_SECONDS)  # type: ignore[misc]
+        eventually(lambda: all(each.running for each in machine_statuses(environment)), "not all run", LONG_SECONDS)
+        environment.schedules.close()
+        assert violated_invariants(environment) == []
+
+
+def _database(environment: Environment) -> pg8000.native.Connection:
+    settings = environment.bmdb_settings
+    socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
+    return pg8000.native.Connection(settings.bmdb_user, database=settings.bmdb_name, unix_sock=socket)
