@@ -50,6 +50,7 @@ def _listed(fleet: Fleet, machines: dict[UUID, str], *arguments: str) -> list[st
         ("", {"failed", "quarantined", "running", "unhealthy"}),
         ("--state quarantined --state unhealthy", {"quarantined", "unhealthy"}),
         ("--state unhealthy --location fra", set()),
+        ("--state installed", set()),
         ("--location fra --location ams --not-paused", {"quarantined", "unhealthy"}),
         ("--paused", {"running"}),
         ("--provider equinix", {"failed"}),
@@ -110,6 +111,7 @@ def test_pages_follow_each_other(fleet: Fleet, machines: dict[UUID, str], order:
     ("arguments", "message"),
     [
         ("--state tired", "'tired' is not one of quarantined, "),
+        ("--state released", "'released' is not one of quarantined, "),
         ("--cause", "requires an argument"),
         ("--heartbeat-older soon", "'soon' is not a duration"),
         ("--location " + 129 * "x", "must have 1 to 128 characters"),

@@ -58,13 +58,15 @@ class CountingConnection(Connection):
 
 
 def test_the_fleet_page_takes_four_statements(fleet: Fleet, mixed: dict[State, UUID]) -> None:
-    """Every open page asks every few seconds."""
+    """Every open page asks every few seconds; what it counts adds up."""
     connection = CountingConnection(fleet.settings, None, SystemClock())
     connection.ran = []
     shown = fleet_page.fleet(connection)
     connection.close()
     assert len(connection.ran) == 4
-    assert shown["machines"] == len(mixed)
+    assert shown["machines"] == len(mixed) == sum(place["machines"] for place in shown["places"])
+    assert {state for state, number in shown["by_state"].items() if number} == set(mixed)
+    assert sum(part.width for part in shown["bar"]) == pytest.approx(1000, abs=0.1)
 
 
 @pytest.mark.usefixtures("mixed")
@@ -99,14 +101,6 @@ def test_the_fleet_is_counted_as_status_does(fleet: Fleet, exceptions: int) -> N
     assert found == counted
     assert [(one["state"], one["machines"]) for one in counts if one["location"]] == [("needs_agent", 1)]
     assert {one["age_class"]: one["machines"] for one in counts if one["state"] is None} == {0: 1, 1: 5}
-
-
-def test_the_bar_of_states_adds_up(fleet: Fleet, mixed: dict[State, UUID]) -> None:
-    """It shows all machines."""
-    shown = fleet_page.fleet(fleet.connection)
-    assert sum(part.width for part in shown["bar"]) == pytest.approx(1000, abs=0.1)
-    assert {state for state, number in shown["by_state"].items() if number} == set(mixed)
-    assert sum(place["machines"] for place in shown["places"]) == len(mixed)
 
 
 def test_heartbeats_are_counted_by_age(fleet: Fleet) -> None:

@@ -248,14 +248,6 @@ def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet) -> 
     assert (ends(told["processes"][0], "until", now), ends(told["processes"][0], "next_at", now)) == (60, 120)
 
 
-def test_unhealthy_follows_the_settings_of_the_recoverer(fleet: Fleet) -> None:
-    """Otherwise the answer and the loop would speak of different machines."""
-    machine_id = fleet.reporting_machine(120)
-    fleet.sql("UPDATE recovery_policy SET heartbeat_timeout_seconds = 60")
-    shepherdctl = CommandLine(fleet.settings)
-    assert shepherdctl.load("machine", "why", str(machine_id))["processes"][1]["eligible"]
-
-
 def test_retry_ends_the_backoffs_and_leaves_a_line_in_the_history(fleet: Fleet) -> None:
     """What was mended is not to wait for hours; who said so can be asked."""
     machine_id = failed(fleet)
