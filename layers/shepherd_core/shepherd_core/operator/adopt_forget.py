@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.domain.machine import ProviderId
@@ -65,12 +65,14 @@ class ActionOutcome:
         }
 
 
-class OperatorAction(Protocol):
+class OperatorAction(ABC):
     """One action of an operator on some machines."""
 
+    @abstractmethod
     def evaluate(self, comparison: Comparison) -> list[ActionOutcome]:
         """Return for each machine, in the order of the command, whether the action is allowed."""
 
+    @abstractmethod
     def apply(
         self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison, deadline: Deadline
     ) -> ActionOutcome:
@@ -85,11 +87,13 @@ class OperatorAction(Protocol):
     def finish(
         self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison
     ) -> ActionOutcome:
-        """Complete a started action if a later *comparison* shows its effect."""
+        """Complete a started action if a later *comparison* shows its effect; most are complete after ``apply``."""
+        del session, provider, comparison
+        return outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Removal(ABC):
+class Removal(OperatorAction):
     """An action on machines of the BMDB that removes them, or cancels that."""
 
     machine_ids: tuple[UUID, ...]
@@ -104,19 +108,8 @@ class Removal(ABC):
         """Return whether the action on this machine is allowed."""
 
 
-class OnePhase:
-    """An action that is complete after ``apply``."""
-
-    def finish(
-        self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison
-    ) -> ActionOutcome:
-        """See ``OperatorAction``."""
-        del session, provider, comparison
-        return outcome
-
-
 @dataclass(frozen=True, slots=True)
-class Adopt(OnePhase):
+class Adopt(OperatorAction):
     """Take machines of one class, in use at the provider, into the BMDB."""
 
     provider_ids: tuple[ProviderId, ...]
@@ -166,7 +159,7 @@ class Adopt(OnePhase):
 
 
 @dataclass(frozen=True, slots=True)
-class Forget(Removal, OnePhase):
+class Forget(Removal):
     """Remove machines from the BMDB that the provider does not have any more."""
 
     def _evaluate(self, machine_id: UUID, comparison: Comparison) -> ActionOutcome:

@@ -18,7 +18,6 @@ from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import (
     ActionOutcome,
     ActionResult,
-    OnePhase,
     Removal,
     machine_id_of,
     not_managed,
@@ -89,7 +88,7 @@ class Release(Removal):
 
 
 @dataclass(frozen=True, slots=True)
-class CancelRelease(Removal, OnePhase):
+class CancelRelease(Removal):
     """Cancel the release of machines whose release was requested and did not happen."""
 
     def _evaluate(self, machine_id: UUID, comparison: Comparison) -> ActionOutcome:
