@@ -58,6 +58,10 @@ class EndpointConnection:
         timeout = self.sock.gettimeout()
         self.sock.settimeout(0)
         try:
+            with suppress(BlockingIOError):
+                # To TLS, an end without notice may be an attack: if it saw one, it would not resume the session.
+                if not socket.socket.recv(self.sock, 1, socket.MSG_PEEK):
+                    return False
             self.sock.recv(1)  # the end, or an answer that nothing asked for
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
