@@ -58,6 +58,7 @@ class MachinePool(Closeable):
             OSError: another pool uses the port.
         """
         self._folder = folder.resolve()
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)  # agents run nothing below what others can write
         self._boot_seconds = boot_seconds
         self._user = user
         self._environment = dict(agent_environment or {})

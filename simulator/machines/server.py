@@ -169,7 +169,7 @@ class MachineServer:
 
     def _install(self) -> None:
         for folder in ("/", HOME, "/tmp"):  # noqa: S108 - a folder on the machine's own disk
-            locate(self.disk, folder).mkdir(parents=True, exist_ok=True)
+            locate(self.disk, folder).mkdir(mode=0o755, exist_ok=True)
             if self.user is not None:
                 os.chown(locate(self.disk, folder), self.user, self.user)
         self.new_host_key()

@@ -427,7 +427,7 @@ def test_a_command_that_others_can_change_is_not_run(
 ) -> None:
     """It runs as root: anyone who can write it or put another file in its place would be root."""
     folder = tmp_path / "below"
-    folder.mkdir()
+    folder.mkdir(mode=0o755)
     ran = tmp_path / "ran"
     agent = Agent(server.url, folder / "agent.install")
     agent.configure(f"touch {ran}")
