@@ -65,7 +65,7 @@ def test_a_connection_that_was_closed_meanwhile_costs_nothing(server: HttpsServe
     assert kept is not None
     server.treatments = [None, Reply(status=200)]
     kept.sock.sendall(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
-    assert socket.socket.recv(kept.sock, 1, socket.MSG_PEEK) == b""  # the server has ended it; seen as the agent sees it
+    assert socket.socket.recv(kept.sock, 1, socket.MSG_PEEK) == b""  # the server has ended it
     reporter.send("heartbeat", b"")
     assert len(server.requests) == 3
     assert server.handshakes == [False, True]
