@@ -52,6 +52,16 @@ settings.register_profile(
 settings.load_profile("ci" if "CI" in os.environ else "default")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Leave out the contract's tests of what a provider lacks."""
+
+    def needs(item: pytest.Function) -> set[str]:
+        action = item.callspec.params.get("action") if hasattr(item, "callspec") else None
+        return {action, *(name for mark in item.iter_markers("needs") for name in mark.args)}
+
+    items[:] = [item for item in items if not getattr(item.cls, "lacks", frozenset()) & needs(item)]
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what was imported: it would examine all of it again during every test."""
     gc.collect()

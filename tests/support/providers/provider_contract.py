@@ -14,7 +14,7 @@ To hold an adapter to it, write a test module with a class that inherits
 
 Every test asks for a fresh setup, with some machines and some unused
 capacity in it. It is the edge that is faked (an API server, a file), never the
-adapter. What a setup cannot do is left out, and the tests that need it are skipped.
+adapter. What a class names in ``lacks`` has no tests in it.
 """
 
 import traceback
@@ -149,10 +149,23 @@ def context(clock: ManualClock, credential: str) -> ProviderContext:
 class ProviderContract:
     """The rules of ``shepherd_core.domain.provider``, each one a test."""
 
+    lacks: frozenset[str] = frozenset()
+    """Which of ``ACTIONS`` the provider, and which others of the tests' marks ``needs`` its edge has not."""
+
     @pytest.fixture
     def setup(self) -> Setup:
         """Return a fresh setup; every subclass has its own."""
         raise NotImplementedError
+
+    def test_only_what_a_provider_lacks_has_no_tests(self, setup: Setup) -> None:
+        """A rule that is left out by mistake is not kept."""
+        edge = {
+            "tokens": setup.stores_tokens,
+            "states": setup.confuse,
+            "silence": setup.stall,
+            "places": setup.places or not setup.faults,
+        }
+        assert self.lacks == {*ACTIONS} - setup.provider.capabilities | {name for name, has in edge.items() if not has}
 
     # The listing
 
@@ -237,10 +250,9 @@ class ProviderContract:
         assert first.provider_id == at_once.provider_id == later.provider_id
         assert len(setup.provider.list_machines(deadline)) == len(setup.capacity_ids)
 
+    @pytest.mark.needs("tokens")
     def test_token_is_found_again(self, setup: Setup, deadline: Deadline) -> None:
         """The token is how a machine is recognised whose creator died before recording it."""
-        if not setup.stores_tokens:
-            pytest.skip("this provider cannot store tokens")
         created = _create(setup, deadline)
         setup.settle()
         with_token = [machine for machine in setup.provider.list_machines(deadline) if machine.token == TOKEN]
@@ -248,10 +260,9 @@ class ProviderContract:
         assert with_token[0].availability is Availability.KNOWN_USED
         assert setup.provider.get_machine(created.provider_id, deadline).token == TOKEN
 
+    @pytest.mark.needs("tokens")
     def test_capacity_used_by_others_is_not_taken(self, setup: Setup, deadline: Deadline) -> None:
         """Two machines on one piece of capacity would be one machine with two owners."""
-        if not setup.stores_tokens:
-            pytest.skip("this provider cannot tell who uses its capacity")
         capacity = _unused(setup, deadline)[0]
         setup.provider.create_machine(capacity, TOKEN, deadline)
         setup.settle()
@@ -301,10 +312,10 @@ class ProviderContract:
 
     # States
 
+    @pytest.mark.needs("states")
     def test_an_undocumented_state_is_unknown(self, setup: Setup, deadline: Deadline) -> None:
         """Providers invent new ones; taken for off, gone or failed, a machine that is well would be given up."""
-        if setup.confuse is None:
-            pytest.skip("this setup has no states")
+        assert setup.confuse is not None
         created = _create(setup, deadline)
         setup.settle()
         setup.confuse(created.provider_id)
@@ -340,6 +351,7 @@ class ProviderContract:
         if setup.reboots is not None:
             assert setup.reboots(created.provider_id) == 1
 
+    @pytest.mark.needs("reinstall")
     def test_reinstall_keeps_the_identity(self, setup: Setup, deadline: Deadline) -> None:
         """A machine with a fresh operating system is still the machine that the BMDB knows."""
         reinstall = _action(setup, Capability.REINSTALL)
@@ -386,8 +398,7 @@ class ProviderContract:
         self, setup: Setup, deadline: Deadline, action: Capability
     ) -> None:
         """Otherwise the machine may come back in the time between. A declined request was not carried out."""
-        if setup.make_refusing is None:
-            pytest.skip("this setup refuses nothing")
+        assert setup.make_refusing is not None
         interrupt = _action(setup, action)
         created = _create(setup, deadline)
         setup.settle()
@@ -406,13 +417,13 @@ class ProviderContract:
         if setup.reboots is not None:
             assert setup.reboots(created.provider_id) == 0
 
+    @pytest.mark.needs("silence")
     @pytest.mark.parametrize("action", [Capability.REBOOT, Capability.POWER_CYCLE])
     def test_an_interruption_without_an_answer_may_have_happened(
         self, setup: Setup, deadline: Deadline, clock: ManualClock, action: Capability
     ) -> None:
         """Taken for not done, it would be done again to a machine that is booting, and never counted."""
-        if setup.stall is None:
-            pytest.skip("this setup always answers")
+        assert setup.stall is not None
         interrupt = _action(setup, action)
         created = _create(setup, deadline)
         setup.settle()
@@ -436,6 +447,7 @@ class ProviderContract:
         assert len(asked) == 1
         assert limit.interrupted
 
+    @pytest.mark.needs("release")
     def test_a_released_machine_is_in_use_no_more(self, setup: Setup, deadline: Deadline) -> None:
         """A released machine must not be listed as ours, and a release may be repeated."""
         release = _action(setup, Capability.RELEASE)
@@ -449,13 +461,13 @@ class ProviderContract:
 
     # Time
 
+    @pytest.mark.needs("silence")
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_an_edge_that_never_answers_is_given_up_in_time(
         self, setup: Setup, deadline: Deadline, action: str
     ) -> None:
         """One provider that hangs must not hold an invocation until Lambda kills it."""
-        if setup.stall is None:
-            pytest.skip("this setup always answers")
+        assert setup.stall is not None
         call = _call(setup, action, deadline)
         setup.stall()
         with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
@@ -485,8 +497,7 @@ class ProviderContract:
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_passing_failure_may_be_tried_again(self, setup: Setup, deadline: Deadline, action: str) -> None:
         """The loops retry retryable failures and report the others to an operator."""
-        if setup.make_unavailable is None:
-            pytest.skip("this setup cannot fail for a while")
+        assert setup.make_unavailable is not None
         call = _call(setup, action, deadline)
         setup.make_unavailable()
         with pytest.raises(ProviderUnavailable) as raised:
@@ -497,8 +508,7 @@ class ProviderContract:
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_lasting_failure_is_not_tried_again(self, setup: Setup, deadline: Deadline, action: str) -> None:
         """Repeating a refused request would hide that an operator must act."""
-        if setup.make_refusing is None:
-            pytest.skip("this setup cannot refuse")
+        assert setup.make_refusing is not None
         call = _call(setup, action, deadline)
         setup.make_refusing()
         with pytest.raises(ProviderRefused) as raised:
@@ -508,8 +518,7 @@ class ProviderContract:
 
     def test_listing_that_cannot_be_trusted_is_no_listing(self, setup: Setup, deadline: Deadline) -> None:
         """Half a listing would make the other half look like machines that are gone."""
-        if setup.spoil_listing is None:
-            pytest.skip("this setup cannot spoil its listing")
+        assert setup.spoil_listing is not None
         setup.spoil_listing()
         with pytest.raises(ListingInvalid) as raised:
             setup.provider.list_machines(deadline)
@@ -545,9 +554,7 @@ def _actions(setup: Setup) -> list[Capability]:
 
 
 def _action(setup: Setup, action: str) -> Callable[[ProviderId, Deadline], None]:
-    """Return the provider's method for *action*, a ``Capability``; skip the test if it has none."""
-    if action not in setup.provider.capabilities:
-        pytest.skip(f"this provider cannot {action} machines")
+    """Return the provider's method for *action*, a ``Capability``."""
     return _method(setup.provider, action)
 
 

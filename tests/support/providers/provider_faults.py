@@ -35,6 +35,7 @@ from tests.conftest import ManualClock
 from tests.support.providers.provider_contract import (
     INTERRUPTIONS,
     TOKEN,
+    Places,
     Setup,
     _actions,
     _by_capacity,
@@ -136,10 +137,9 @@ class ProviderFaults:
                 if setup.reboots is not None and action == Capability.REBOOT:
                     assert setup.reboots(machine.provider_id) == already + 1
 
+    @pytest.mark.needs("tokens")
     def test_a_creation_that_takes_too_long_is_found_again(self, setup: Setup, deadline: Deadline) -> None:
         """A function that is killed meanwhile leaves the same behind."""
-        if not setup.stores_tokens:
-            pytest.skip("this provider creates nothing")
         capacity = _unused(setup, deadline)[0]
         _after(setup, Delay(times=0, seconds=60, when="after"))
         with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
@@ -176,6 +176,7 @@ class ProviderFaults:
                 _check(found if isinstance(found, list) else [found] if found else [])
                 _faults(setup).clear()
 
+    @pytest.mark.needs("places")
     def test_a_machine_without_a_usable_id_makes_the_listing_invalid(self, setup: Setup, deadline: Deadline) -> None:
         """An empty id would name all such machines at once; the BMDB cannot hold the others."""
         places = _places(setup)
@@ -185,6 +186,7 @@ class ProviderFaults:
             assert isinstance(error, ListingInvalid), value
             _faults(setup).clear()
 
+    @pytest.mark.needs("places")
     def test_an_address_that_no_machine_can_have_is_never_dialed(self, setup: Setup, deadline: Deadline) -> None:
         """0.0.0.0 is the function itself, and a name would be looked up."""
         _create(setup, deadline)
@@ -197,6 +199,7 @@ class ProviderFaults:
             assert str(value) not in {str(machine.address) for machine in found or []}, value
             _faults(setup).clear()
 
+    @pytest.mark.needs("places")
     def test_a_listing_that_shrinks_while_pages_turn_is_complete_or_invalid(
         self, setup: Setup, deadline: Deadline
     ) -> None:
@@ -211,9 +214,8 @@ def _faults(setup: Setup) -> FaultScript:
     return setup.faults
 
 
-def _places(setup: Setup) -> Any:
-    if setup.places is None:
-        pytest.skip("the listing is no answer of the edge")
+def _places(setup: Setup) -> Places:
+    assert setup.places is not None
     return setup.places
 
 

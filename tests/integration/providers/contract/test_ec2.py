@@ -19,6 +19,8 @@ PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5
 class TestEc2(ProviderContract, ProviderFaults):
     """Against moto, over real HTTP."""
 
+    lacks = frozenset({"places"})
+
     @pytest.fixture
     def setup(self, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
         """Return a fleet of two of at most five instances, and an instance of somebody else."""

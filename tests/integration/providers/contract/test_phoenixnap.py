@@ -25,6 +25,8 @@ OURS = UUID(int=5)
 class TestPhoenixnap(ProviderContract, ProviderFaults):
     """Against the simulated API, over real HTTP."""
 
+    lacks = frozenset({"power-cycle"})
+
     @pytest.fixture
     def api(self) -> Iterator[PhoenixnapApi]:
         """Return an account with a server of ours, one that somebody else made, and one of another fleet."""

@@ -45,6 +45,8 @@ def provider(api: ScalewayApi, clock: ManualClock, **settings: Any) -> ScalewayP
 class TestScaleway(ProviderContract, ProviderFaults):
     """Against the simulated API, over real HTTP."""
 
+    lacks = frozenset({"power-cycle"})
+
     @pytest.fixture
     def api(self) -> Iterator[ScalewayApi]:
         """Return a server of ours, and those of nobody, of another fleet and of another project."""
