@@ -403,7 +403,7 @@ def test_a_deployment_with_wrong_settings_fails_with_every_fault(
         "provider.redfish.list is unknown",
         "SHEPHERD_REDFISH_LIST is not set",
         "the recoverer (SHEPHERD_LOOP_MINUTES) is 31",
-        "agent_api.heartbeat_interval_seconds is 240 and recoverer.heartbeat_timeout_seconds is 200",
+        "recoverer.heartbeat_timeout_seconds is 200 and recoverer.startup_timeout_seconds is 1800",
     ):
         assert fault in answer["Reason"]
     assert schema_version(bmdb) == 0
