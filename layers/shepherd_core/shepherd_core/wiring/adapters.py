@@ -12,6 +12,8 @@ from functools import cache, partial
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING
 
+from shepherd_core import telemetry
+from shepherd_core.adapters import aws
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
 from shepherd_core.bmdb.wire.driver import TimeLimits
@@ -97,10 +99,15 @@ def installation_signer() -> Callable[[bytes], bytes]:
 
 
 def rolling_back(stack: str) -> bool:
-    """Return whether CloudFormation is rolling back a stack, as ``adapters.aws.stack.rolling_back``."""
-    from shepherd_core.adapters.aws import stack as stacks  # noqa: PLC0415 - see the module's docstring
+    """Return whether CloudFormation is rolling back the stack with this name or id; False if that is unknown."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - boto3 is about to be loaded
 
-    return stacks.rolling_back(stack)
+    try:
+        found = aws.client("cloudformation", attempts=2).describe_stacks(StackName=stack)["Stacks"]
+    except (BotoCoreError, ClientError) as error:
+        telemetry.warning("state of the stack unknown", cause=aws.classify(error)[1])
+        return False
+    return any("ROLLBACK" in each["StackStatus"] for each in found)
 
 
 def bmdb(
