@@ -8,7 +8,6 @@ import pytest
 from shepherd_core.adapters.ssh import client
 from shepherd_core.domain import errors
 from shepherd_core.domain.pace import Pace
-from shepherd_core.domain.states import TRANSITIONS
 from shepherd_core.settings import base, functions, providers
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings, OperatorSettings
 from shepherd_core.settings.functions.loops import RecovererSettings
@@ -161,14 +160,6 @@ def test_offered_ssh_algorithms_are_documented_in_order() -> None:
     """An operator who hardens sshd must know what Shepherd needs."""
     offered = re.findall(r"`((?:curve|aes|hmac)[a-z0-9@.-]+)`", OPERATIONS)
     assert offered == [*client.KEY_EXCHANGES, *client.CIPHERS, *client.MACS]
-
-
-def test_the_states_drawn_are_those_of_the_code() -> None:
-    """The picture in ARCHITECTURE.md is where a newcomer learns what can become of a machine."""
-    arrows = [
-        f"    {each.before or '[*]'} --> {each.after or '[*]'}: {each.by.replace(': ', ' - ')}" for each in TRANSITIONS
-    ]
-    assert block("states") == "\n".join(["```mermaid", "stateDiagram-v2", *arrows, "```"])
 
 
 def test_the_layers_drawn_are_those_that_are_enforced() -> None:

@@ -37,12 +37,13 @@ from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, Work
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
-from shepherd_core.domain.states import TRANSITIONS, State
+from shepherd_core.domain.states import State
 
 from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.reference.combinations import drawn
 from tests.support.bmdb.reference.model import (
     GRACE_SECONDS,
     HEARTBEAT_TIMEOUT_SECONDS,
@@ -65,7 +66,7 @@ TIMEOUTS = HealthTimeouts(
 )
 SESSION_SECONDS = 20 * UNIT
 SETTLE_SECONDS = 2 * UNIT
-DRAWN = {(each.before, each.after) for each in TRANSITIONS}
+DRAWN = drawn()
 HOURLY, OFTEN = 3600, 60
 """Intervals at which agents report: of the first, the timeout follows; of the second, it is that of the policy."""
 BACKOFF = Backoff(UNIT, 10 * UNIT, 2)

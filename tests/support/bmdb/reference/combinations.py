@@ -1,14 +1,16 @@
-"""Every combination of the facts that decide the state of a machine, with the state by the rule."""
+"""Every combination of the facts that decide the state of a machine, with the state; and the transitions drawn."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from itertools import product
+from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from shepherd_core.bmdb.wire import server
-from shepherd_core.domain.states import MachineFacts, State, state_of
+from shepherd_core.domain.states import State
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, Fleet
@@ -30,23 +32,22 @@ class Combination(NamedTuple):
     heard: int | None = None
     interval: int = 0
 
-    def state(self, now: datetime) -> State:
-        """Return the state by the rule."""
-        requested, reported, result = self.installation
-        return state_of(
-            MachineFacts(
-                provided=self.provided,
-                decommissioned=self.gone,
-                quarantined=self.quarantined,
-                requested_generation=requested,
-                installed_generation=reported if result == "Success" else None,
-                agent_started_at=_ago(now, self.started),
-                last_heartbeat_at=_ago(now, self.heard),
-                report_interval_seconds=self.interval,
-                timeouts=None if self.provider == UNWATCHED else defaults.HEALTH,
-            ),
-            now,
-        )
+    def state(self) -> State:
+        """Return the state that follows from the facts."""
+        requested, installed, result = self.installation
+        if not self.provided:
+            return self.gone or State.CREATING
+        if self.quarantined:
+            return State.QUARANTINED
+        if requested == installed and result == "Success":
+            return State.INSTALLED
+        if self.started is None:
+            return State.NEEDS_AGENT
+        silent, timeout, state = self.started, defaults.HEALTH.startup_timeout_seconds, State.STARTING
+        if self.heard is not None and self.heard <= self.started:
+            silent, state = self.heard, State.RUNNING
+            timeout = max(defaults.HEALTH.heartbeat_timeout_seconds, 2.5 * self.interval)
+        return State.UNHEALTHY if silent >= timeout and self.provider != UNWATCHED else state
 
     def rows(self, machine_id: UUID, now: datetime) -> dict[str, str | None]:
         """Return the values of its row in each table; None: it has no such row."""
@@ -83,6 +84,16 @@ COMBINATIONS = [
 ]
 
 
+def drawn() -> set[tuple[State | None, State | None]]:
+    """Return the transitions that ARCHITECTURE.md draws; None: the BMDB has no such machine."""
+    page = (Path(__file__).parents[4] / "ARCHITECTURE.md").read_text()
+    picture = page.partition("<!-- states: begin -->")[2].partition("<!-- states: end -->")[0]
+    arrows = re.findall(r"^ *(\S+) --> ([^\s:]+): \S", picture, re.MULTILINE)
+    assert len(arrows) == len(set(arrows)) == picture.count("-->")
+    none_or_state = {"[*]": None, **{str(state): state for state in State}}
+    return {(none_or_state[before], none_or_state[after]) for before, after in arrows}
+
+
 def plant(fleet: Fleet, combinations: Iterable[Combination]) -> dict[UUID, State]:
     """Plant a machine with each of these facts; return them with their states."""
     fleet.watch(PROVIDER)
@@ -96,7 +107,7 @@ def plant(fleet: Fleet, combinations: Iterable[Combination]) -> dict[UUID, State
         if values:
             fleet.sql(f"INSERT INTO {table} VALUES {', '.join(values)}")
     fleet.connection.transact(lambda: fleet.connection.run("reschedule", machine_ids=list(planted)))
-    return {machine_id: each.state(now) for machine_id, each in planted.items()}
+    return {machine_id: each.state() for machine_id, each in planted.items()}
 
 
 def _ago(now: datetime, seconds: int | None) -> datetime | None:

@@ -457,7 +457,7 @@ SELECT provider, location, began_at, reason FROM ssh_outages WHERE ended_at IS N
 -- agent. While recovery was suspended, a machine may have been unable to report: since is not before the end of the
 -- last suspension, and last_heartbeat_at is the true last heartbeat.
 --
--- state: its state, as in domain/states.py. timeout: of an agent that never reported, the startup timeout; of one that did,
+-- state: its state, a value of domain/states.py. timeout: of an agent that never reported, the startup timeout; of one that did,
 -- the heartbeat timeout of the policy, but at least two and a half of the intervals at which it reports. So at least one
 -- heartbeat is due in the first half of the timeout; a machine that has sent none by then is late, and the circuit
 -- breaker counts it. Without a policy, no agent is unhealthy.
