@@ -73,7 +73,7 @@ class _Subject:
     def ways(self) -> dict[str, Callable[[], float]]:
         connection = self._session.connection
         return {
-            "claim and finish of 10": self._work,
+            "claim and cancel of 10": self._work,
             "opening a session": self._open,
             "the last 2 rows of a machine's history": lambda: timed(
                 lambda: history.read_history(connection, self._machine_id, 2)
@@ -83,7 +83,7 @@ class _Subject:
     def _work(self) -> float:
         began = time.perf_counter()
         claim = work.claim(self._session, Process.AGENT_START, PROVIDER, BATCH)
-        ended = work.finish(self._session, claim.work)
+        ended = work.cancel(self._session, claim.work)
         seconds = time.perf_counter() - began
         if len(ended) != BATCH:
             raise RuntimeError(claim)

@@ -35,7 +35,6 @@ LONGEST_WAIT = "5 hours"
 HEARTBEAT_TIMEOUT = "600 seconds"
 """The heartbeat timeout in all scenarios."""
 
-_SHEPHERD = "('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')"
 _ENDS = "('Finished', 'Failed', 'Canceled', 'Expired', 'Recovered')"
 
 
@@ -72,10 +71,10 @@ INVARIANTS = (
     Invariant(
         "no_machine_has_two_live_works",
         "A machine has at most one live work, over all processes.",
-        f"""
+        """
         SELECT format('%s has %s live works at once', w.machine_id, count(*))
         FROM work w JOIN sessions s ON s.session_id = w.session_id
-        WHERE w.process IN {_SHEPHERD} AND s.deadline > clock_timestamp()
+        WHERE s.deadline > clock_timestamp()
         GROUP BY w.machine_id HAVING count(*) > 1
         """,
     ),

@@ -199,7 +199,6 @@ def test_every_exception_from_the_fence_exists() -> None:
 ENDS_WORK = {
     "finish_agent_start",
     "finish_recovery",
-    "finish",
     "fail",
     "cancel",
     "end_unneeded_recovery",
@@ -219,7 +218,7 @@ CLAIM_LINES, CLAIM_CTES = 110, 8
 """The most that a claim may have, without blank lines and comments, and with its fragments."""
 SHARED = {
     "end_locks": ENDS_WORK,
-    "ended_work": {"finish", "fail", "cancel", "end_unneeded_recovery"},
+    "ended_work": {"fail", "cancel", "end_unneeded_recovery"},
     "ended_work_on_due_machines": {"finish_agent_start", "finish_recovery", "quarantine"},
     "host_key_pinned": {"finish_agent_start", "fail", "end_unneeded_recovery"},
     "last_heartbeat": {"decommission", "request_release"},

@@ -394,16 +394,14 @@ class Bmdb(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, FUNCTIONS - 1), machine=st.integers(0, MACHINES - 1))
     def access(self, at: int, machine: int) -> None:
-        """Start work on one machine that no loop schedules."""
+        """Start work on one machine, as an operator does."""
         function, machine = self.functions[at], machine % len(self.machines)
         found: list[work.Work] = []
         try:
-            seen = _outcome(
-                lambda: found.append(work.start_work(function.session, Process.ACCESS, self.machines[machine]))
-            )
+            seen = _outcome(lambda: found.append(work.start_work(function.session, self.machines[machine], "?")))
         except CommitUnknown:
             return  # the connection was broken, and this statement is not repeated
-        wanted = _outcome(lambda: self.model.start(function.number, Process.ACCESS, machine))
+        wanted = _outcome(lambda: self.model.start(function.number, machine))
         assert seen == wanted, "no_machine_has_two_live_works"
         self.handed_out += [(function, held) for held in found]
 
@@ -411,7 +409,7 @@ class Bmdb(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 7),
         batch=st.booleans(),
-        how=st.sampled_from(["do it", "do it", "finish", "fail", "cancel", "spare", "give up"]),
+        how=st.sampled_from(["do it", "do it", "fail", "cancel", "spare", "give up"]),
         moment=moments,
         event=events,
     )
@@ -425,7 +423,7 @@ class Bmdb(RuleBasedStateMachine):
                 for holder, held in self.handed_out
                 if holder is function and held.process is first.process
             }
-        if how == "spare" and first.process is not Process.RECOVERY:
+        if how in ("spare", "give up") and first.process is not Process.RECOVERY:
             how = "cancel"
         wanted_event = _EVENTS.get(how, WorkEvent.FINISHED)
 
@@ -453,7 +451,7 @@ class Bmdb(RuleBasedStateMachine):
             promise = "every_started_work_ends_once" if alive else "an_expired_session_commits_nothing"
             raise AssertionError(f"{promise}: {seen}, not {wanted}")
 
-    def _end_in_model(self, function: Function, held: work.Work, how: str, machine: int) -> bool:  # noqa: PLR0911 - a table
+    def _end_in_model(self, function: Function, held: work.Work, how: str, machine: int) -> bool:
         session, process = function.number, held.process
         if how == "fail":
             return self.model.fail(session, process, machine, BACKOFF.next(held.last_interval_seconds))
@@ -463,11 +461,9 @@ class Bmdb(RuleBasedStateMachine):
             return self.model.end(session, process, machine, WorkEvent.RECOVERED)
         if how == "do it" and process is Process.AGENT_START:
             return self.model.agent_started(session, machine)
-        if how == "do it" and process is Process.RECOVERY:
+        if how == "do it":
             return self.model.recovered(session, machine, SETTLE_SECONDS)
-        if how == "give up" and process is Process.RECOVERY:
-            return self.model.quarantine(session, machine)
-        return self.model.end(session, process, machine, WorkEvent.FINISHED)
+        return self.model.quarantine(session, machine)
 
     @precondition(lambda self: any(held.process is Process.RECOVERY for _, held in self.handed_out))
     @rule(which=st.integers(0, 7), moment=moments, event=events)
@@ -763,7 +759,7 @@ def _outcome(call: Callable[[], Any]) -> Any:
         return type(error)
 
 
-def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:  # noqa: PLR0911 - a table
+def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
     process = works[0].process
     if how == "fail":
         return work.fail(
@@ -778,11 +774,9 @@ def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:  # no
         )
     if how == "do it" and process is Process.AGENT_START:
         return work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None) for held in works})
-    if how == "do it" and process is Process.RECOVERY:
+    if how == "do it":
         return work.finish_recovery(session, works, SETTLE_SECONDS, grace_seconds=GRACE_SECONDS)
-    if how == "give up" and process is Process.RECOVERY:
-        return remediation.quarantine(session, dict.fromkeys(works, "enough"))
-    return work.finish(session, works)
+    return remediation.quarantine(session, dict.fromkeys(works, "enough"))
 
 
 @pytest.fixture
@@ -944,7 +938,7 @@ class KnownHistory:
             self.claim(0, moment=moment)
         self.step("invoke", at=0, close=True)
         self.claim(0)
-        self.end("finish", moment="old transaction")
+        self.end("do it", moment="old transaction")
 
     def lost_twice(self) -> None:
         """Lose an answer that is not needed, and the session; a later step asks, and loses a request of its own."""

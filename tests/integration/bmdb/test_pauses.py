@@ -190,5 +190,5 @@ def test_work_in_progress_continues_during_a_pause(fleet: Fleet) -> None:
     session = fleet.open_session()
     held = claimed(session, START)
     pauses.pause(fleet.connection, owner="me", reason="?")
-    assert work.finish(session, held) == {machine_id}
+    assert work.fail(session, {each: work.Failure("?", 0) for each in held}) == {machine_id}
     assert claimed(session, START) == []

@@ -384,7 +384,6 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "quarantine": {"process": "ShepherdRecovery"},
     "record_attempts": {"process": "ShepherdRecovery"},
     "search_machines": {"machine_ids": None, "locations": None, "cause": None},
-    "start_work": {"process": "ShepherdAccess"},
     "newest_machines": {"after": None},
 }
 

@@ -46,7 +46,7 @@ def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet,
     }
     pause_id = pauses.pause(connection, owner="me", reason="?", machine_id=machines["paused"])
     pauses.pause(connection, owner="me", reason="?", machine_id=machines["unhealthy"], seconds=-1)
-    work.start_work(session, Process.ACCESS, machines["in work"])
+    work.start_work(session, machines["in work"], "?")
     rows = {machine["machine_id"]: machine for machine in matching(connection)}
     columns = ("provider", "needs", "backing_off", "being_worked_on", "pause_ids")
     assert {name: tuple(rows[machine_id][column] for column in columns) for name, machine_id in machines.items()} == {
@@ -134,7 +134,7 @@ def plant_history(fleet: Fleet, days: float, rows: int = 1) -> UUID:
     """Return a machine with nothing but history, this many days ago, one second per row."""
     machine_id = uuid4()
     fleet.sql(
-        "INSERT INTO work_history (machine_id, process, event, timestamp) SELECT :id, 'UnitTest1', 'Started', "
+        "INSERT INTO work_history (machine_id, process, event, timestamp) SELECT :id, 'ShepherdRecovery', 'Started', "
         f"now() - interval '{days} days' - n * interval '1 second' FROM generate_series(1, {rows}) n",
         id=machine_id,
     )

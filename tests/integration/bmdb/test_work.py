@@ -111,14 +111,6 @@ def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, sessi
     assert ids(claimed(session, START)) == [machine_id]
 
 
-def test_finished_work_that_changed_nothing_leaves_the_machine_due(fleet: Fleet, session: Session) -> None:
-    """Its facts decide whether it still needs the process."""
-    machine_id = fleet.provided_machine()
-    assert work.finish(session, claimed(session, START)) == {machine_id}
-    assert fleet.events(machine_id) == ["Started", "Finished"]
-    assert ids(claimed(session, START)) == [machine_id]
-
-
 @pytest.mark.parametrize("process", [START, RECOVER])
 def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: Process) -> None:
     """The next failure counts as the first again."""
@@ -156,14 +148,16 @@ def test_the_backoff_of_one_machine_is_not_that_of_another(fleet: Fleet, session
     fleet.provided_machine()
     (held,) = claimed(session, START)
     work.fail(session, {held: Failure("no luck", 3600)})
-    assert work.start_work(session, START, fleet.provided_machine()).last_interval_seconds is None
+    fleet.provided_machine()
+    (held,) = claimed(session, START)
+    assert held.last_interval_seconds is None
 
 
 def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Session) -> None:
-    """An operator's access does not wait for a schedule, and no loop interferes."""
+    """An operator's reboot does not wait for a schedule, and no loop interferes."""
     machine_id = fleet.provided_machine()
-    held = work.start_work(session, Process.ACCESS, machine_id)
-    assert held == replace(held, machine_id=machine_id, process=Process.ACCESS, provider_id=ProviderId("machine-1"))
+    held = work.start_work(session, machine_id, "?")
+    assert held == replace(held, machine_id=machine_id, process=RECOVER, provider_id=ProviderId("machine-1"))
     assert fleet.events(machine_id) == ["Started"]
     assert claimed(session, START) == []
     work.cancel(session, [held])
@@ -173,19 +167,19 @@ def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Sessio
 def test_a_bare_machine_can_be_worked_on_by_name(fleet: Fleet, session: Session) -> None:
     """It has no due row to lock; the work row is enough."""
     machine_id = fleet.bare_machine()
-    held = work.start_work(session, Process.UNIT_TEST_1, machine_id)
+    held = work.start_work(session, machine_id, "?")
     assert held.provider_id is None
     assert work.fail(session, {held: Failure("no luck", 60)}) == {machine_id}
-    assert work.start_work(session, Process.UNIT_TEST_1, machine_id).last_interval_seconds == 60
+    assert work.start_work(session, machine_id, "?").last_interval_seconds == 60
 
 
-def test_a_second_work_of_the_same_process_is_a_conflict(fleet: Fleet, session: Session) -> None:
-    """The unique key decides, also for the session that has the work already."""
+def test_a_machine_that_is_worked_on_is_not_taken_by_name(fleet: Fleet, session: Session) -> None:
+    """Not even by the session that has the work already."""
     machine_id = fleet.provided_machine()
     claimed(session, START)
     for other in (session, fleet.open_session()):
-        with pytest.raises(WorkConflict, match=f"{machine_id} already has work of ShepherdAgentStart"):
-            work.start_work(other, START, machine_id)
+        with pytest.raises(WorkConflict, match=f"{machine_id} is being worked on"):
+            work.start_work(other, machine_id, "?")
     assert fleet.events(machine_id) == ["Started"]
     assert fleet.holders(machine_id) == [session.session_id]
 
@@ -193,7 +187,7 @@ def test_a_second_work_of_the_same_process_is_a_conflict(fleet: Fleet, session: 
 def test_work_on_an_unknown_machine_is_refused(fleet: Fleet, session: Session) -> None:
     """A typing error must not look like a conflict."""
     with pytest.raises(MachineUnknown):
-        work.start_work(session, Process.ACCESS, uuid4())
+        work.start_work(session, uuid4(), "?")
 
 
 def test_the_cause_of_a_failure_may_be_any_text(fleet: Fleet, session: Session) -> None:

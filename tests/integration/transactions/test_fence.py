@@ -68,7 +68,7 @@ def test_work_of_another_session_cannot_be_ended(fleet: Fleet, session: Session,
     assert fleet.events(machine_id) == ["Started"]
 
 
-def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = ENDS["finish"]) -> tuple[Session, work.Work]:
+def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = ENDS["fail"]) -> tuple[Session, work.Work]:
     """Return a session whose deadline is near, with its own connection, and the machine that it has claimed."""
     machine_id = end.due_machine(fleet)
     session = fleet.open_session(connection=fleet.connect())
@@ -100,7 +100,7 @@ def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> Non
     begins: list[Callable[[], object]] = [
         session.renew,
         lambda: work.claim(session, START, PROVIDER, 1),
-        lambda: work.start_work(session, Process.ACCESS, held.machine_id),
+        lambda: work.start_work(session, held.machine_id, "?"),
     ]
 
     def unit() -> None:
@@ -146,7 +146,7 @@ def test_a_session_that_is_being_renewed_is_not_reaped(fleet: Fleet) -> None:
 
     session.connection.transact(unit)
     assert fleet.events(held.machine_id) == ["Started"]
-    assert work.finish(session, [held]) == {held.machine_id}
+    assert work.cancel(session, [held]) == {held.machine_id}
 
 
 @each_end
@@ -154,7 +154,7 @@ def test_a_session_that_is_committing_is_not_reaped(fleet: Fleet, end: End) -> N
     """Its commit came in time; reaping must neither wait for it nor end its other work."""
     session, held = held_for_a_moment(fleet, 2 * MOMENT, end)
     other = fleet.bare_machine()
-    work.start_work(session, Process.ACCESS, other)
+    work.start_work(session, other, "?")
 
     def unit() -> None:
         assert end.end(session, [held]) == {held.machine_id}

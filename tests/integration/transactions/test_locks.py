@@ -232,15 +232,14 @@ DEEDS: dict[str, Callable[[Case, Connection], object]] = {
     "finish_agent_start": lambda case, over: work.finish_agent_start(
         case.working(over), {case.held: work.AgentStarted(KEY, None)}
     ),
-    "finish": lambda case, over: work.finish(case.working(over), [case.held]),
     "fail": lambda case, over: work.fail(case.working(over), {case.held: work.Failure("?", 60)}),
     "cancel": lambda case, over: work.cancel(case.working(over), [case.held]),
     "quarantine": lambda case, over: remediation.quarantine(case.working(over), {case.held: "?"}),
     "close": lambda case, over: case.working(over).close(),
 }
 _OPERATORS = ("resume", "take_back", "retry", "install", "forget")
-_ENDS = {"finish", "fail", "cancel", "close", "finish_recovery", "finish_agent_start", "quarantine"}
-_COMMON = ("finish", "fail", "cancel", "close")
+_ENDS = {"fail", "cancel", "close", "finish_recovery", "finish_agent_start", "quarantine"}
+_COMMON = ("fail", "cancel", "close")
 WRITERS = {
     "given_up": (*_OPERATORS, "unquarantine", "report", "heartbeat"),
     "given_up_unheard": ("resume", "unquarantine", "report", "heartbeat", "forget"),

@@ -127,7 +127,6 @@ def test_the_backoff_of_a_recovery_moves_its_own_date(fleet: Fleet, session: Ses
 
 
 CONCLUSIONS: dict[str, Callable[[Session, Sequence[work.Work]], object]] = {
-    "finish": work.finish,
     "finish_recovery": lambda session, held: work.finish_recovery(
         session, held, 0, grace_seconds=0, cooldown_seconds=0
     ),
@@ -228,17 +227,16 @@ def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Sessio
     assert fleet.events(second.machine_id) == ["Started"]
 
 
-@pytest.mark.parametrize("end", ["finish", "cancel"])
-def test_an_end_of_work_without_a_change_restores_both_dates(fleet: Fleet, session: Session, end: str) -> None:
+def test_canceled_work_restores_both_dates(fleet: Fleet, session: Session) -> None:
     """The claim moved the recovery date to the end of the session; no claim would find it before."""
     machine_id = overdue_machine(fleet)
     held = work.claim(session, RECOVER, PROVIDER, 1).work
     assert ids(held) == [machine_id]
-    ENDS[end].end(session, held)
+    work.cancel(session, held)
     assert ids(work.claim(session, RECOVER, PROVIDER, 1).work) == [machine_id]
 
 
-@pytest.mark.parametrize("end", ["finish", "cancel", "fail"])
+@pytest.mark.parametrize("end", ["cancel", "fail"])
 def test_a_machine_that_is_not_expected_back_gets_no_recovery_date(fleet: Fleet, session: Session, end: str) -> None:
     """The Recoverer would examine it for nothing."""
     machine_id = fleet.provided_machine()

@@ -55,8 +55,8 @@ def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Proc
         worked = 0
         for round_ in range(ROUNDS):
             for held in work.claim(session, process, PROVIDER, 1 + number % 2).work:
-                end = work.finish if round_ % 2 else work.cancel
-                assert end(session, [held]) == {held.machine_id}
+                canceled = round_ % 2 and work.cancel(session, [held])
+                assert (canceled or work.fail(session, {held: work.Failure("?", 0)})) == {held.machine_id}
                 worked += 1
         session.close()
         return worked
@@ -72,7 +72,7 @@ def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Proc
         )
         for (start, starter), (end, ender) in zip(rows[::2], rows[1::2], strict=True):
             assert start == "Started"
-            assert end in ("Finished", "Canceled")
+            assert end in ("Failed", "Canceled")
             assert starter == ender
     assert len(fleet.sql("SELECT 1 FROM work_history")) == 2 * worked
 
@@ -115,7 +115,7 @@ def test_a_machine_that_another_process_locked_meanwhile_is_not_claimed(own_flee
     """The unique key would not notice: it includes the process."""
     machine_id = own_fleet.provided_machine()
     with gated_claim(own_fleet, START) as late:
-        work.start_work(own_fleet.open_session(), Process.ACCESS, machine_id)
+        work.start_work(own_fleet.open_session(), machine_id, "?")
     assert late.result(timeout=20).work == ()
     assert len(own_fleet.holders(machine_id)) == 1
 
@@ -146,35 +146,22 @@ def test_a_machine_that_was_canceled_meanwhile_is_not_postponed(own_fleet: Fleet
     assert ids(claimed(session, process)) == [machine_id]
 
 
-@pytest.mark.parametrize(("first", "second"), [(Process.ACCESS, START), (Process.ACCESS, RECOVER)])
-def test_two_processes_of_one_machine_exclude_each_other(fleet: Fleet, first: Process, second: Process) -> None:
+@pytest.mark.parametrize("process", [START, RECOVER])
+def test_an_operator_and_a_claim_exclude_each_other(fleet: Fleet, process: Process) -> None:
     """While the first is committing, the claim skips the machine; afterwards the machine is locked."""
-    machine_id = fleet.provided_machine() if second is START else fleet.unhealthy_machine()
+    machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
     other = fleet.open_session(connection=fleet.connect())
     session = fleet.open_session()
 
     def unit() -> work.Work:
-        held = work.start_work(session, first, machine_id)
-        assert work.claim(other, second, PROVIDER, 1) == work.Claim((), 0)
+        held = work.start_work(session, machine_id, "?")
+        assert work.claim(other, process, PROVIDER, 1) == work.Claim((), 0)
         return held
 
     held = fleet.connection.transact(unit)
-    assert claimed(other, second) == []
-    assert work.finish(session, [held]) == {machine_id}
-    assert ids(claimed(other, second)) == [machine_id]
-
-
-@pytest.mark.parametrize("second", [Process.ACCESS, START])
-def test_a_machine_in_work_is_not_taken_by_name_for_another_process(fleet: Fleet, second: Process) -> None:
-    """The unique key would not notice: it includes the process."""
-    machine_id = fleet.provided_machine()
-    session = fleet.open_session()
-    held = work.start_work(session, Process.ACCESS if second is START else START, machine_id)
-    with pytest.raises(WorkConflict, match=str(machine_id)):
-        work.start_work(fleet.open_session(), second, machine_id)
-    assert fleet.holders(machine_id) == [session.session_id]
-    assert work.finish(session, [held]) == {machine_id}
-    assert work.start_work(session, second, machine_id).machine_id == machine_id
+    assert claimed(other, process) == []
+    assert work.cancel(session, [held]) == {machine_id}
+    assert ids(claimed(other, process)) == [machine_id]
 
 
 def test_a_machine_that_is_just_being_claimed_is_not_taken_by_name(fleet: Fleet) -> None:
@@ -185,7 +172,7 @@ def test_a_machine_that_is_just_being_claimed_is_not_taken_by_name(fleet: Fleet)
 
         def unit() -> Future[work.Work]:
             assert ids(work.claim(session, START, PROVIDER, 1).work) == [machine_id]
-            late = pool.submit(work.start_work, other, Process.ACCESS, machine_id)
+            late = pool.submit(work.start_work, other, machine_id, "?")
             fleet.wait_until_blocked()
             return late
 
@@ -201,7 +188,7 @@ def test_a_conflict_of_two_workers_has_one_winner(fleet: Fleet) -> None:
     sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(2)]
 
     def start(number: int) -> Callable[[], work.Work]:
-        return lambda: work.start_work(sessions[number], Process.UNIT_TEST_1, machine_id)
+        return lambda: work.start_work(sessions[number], machine_id, "?")
 
     with ThreadPoolExecutor(1) as pool:
 

@@ -42,7 +42,7 @@ def test_a_session_past_its_deadline_is_over(fleet: Fleet, call: str) -> None:
     calls: dict[str, Callable[[], object]] = {
         "renew": session.renew,
         "claim": lambda: work.claim(session, START, PROVIDER, 1),
-        "start_work": lambda: work.start_work(session, Process.ACCESS, machine_id),
+        "start_work": lambda: work.start_work(session, machine_id, "?"),
     }
     for _ in range(2):
         with pytest.raises(SessionExpired):
@@ -69,7 +69,6 @@ def test_an_expired_session_can_end_no_work(fleet: Fleet, swept: bool) -> None:
     before, backoffs = fleet.events(held.machine_id), fleet.sql("SELECT * FROM work_backoff")
     for ended in (
         work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), "host key")}),
-        work.finish(session, [held]),
         work.fail(session, {held: Failure("no luck", 60)}),
         work.cancel(session, [held]),
     ):
@@ -116,8 +115,8 @@ def test_a_machine_of_an_expired_session_is_postponed_by_seconds(fleet: Fleet) -
 def test_reaping_is_bounded_and_continues(fleet: Fleet) -> None:
     """After an outage, opening a session must stay fast; and every expired session is reaped in the end."""
     machines = [fleet.provided_machine() for _ in range(25)]
-    for machine_id in machines:
-        work.start_work(fleet.open_session(), START, machine_id)
+    for _ in machines:
+        work.claim(fleet.open_session(), START, PROVIDER, 1)
     fleet.pass_time(3600)
     swept = []
     for _ in range(3):
@@ -185,7 +184,7 @@ def test_closing_one_session_leaves_the_work_of_others_alone(fleet: Fleet) -> No
     assert {held.machine_id, other.machine_id} == machines
     first.close()
     assert fleet.holders(other.machine_id) == [second.session_id]
-    assert work.finish(second, [other]) == {other.machine_id}
+    assert work.cancel(second, [other]) == {other.machine_id}
 
 
 def test_a_closing_session_returns_what_is_still_due_and_since_when(fleet: Fleet) -> None:

@@ -43,7 +43,6 @@ def _fail(session: Session, held: Sequence[work.Work]) -> set[UUID]:
 ENDS = {
     "finish_agent_start": End(Process.AGENT_START, "Finished", _finish_agent_start),
     "finish_recovery": End(Process.RECOVERY, "Finished", _finish_recovery),
-    "finish": End(Process.AGENT_START, "Finished", work.finish),
     "fail": End(Process.AGENT_START, "Failed", _fail),
     "cancel": End(Process.AGENT_START, "Canceled", work.cancel),
 }

@@ -42,11 +42,8 @@ class ProviderStatus(StrEnum):
 class Process(StrEnum):
     """The kinds of work on a machine; at most one work of each kind is in progress at a time."""
 
-    ACCESS = "ShepherdAccess"
     AGENT_START = "ShepherdAgentStart"
     RECOVERY = "ShepherdRecovery"
-    UNIT_TEST_1 = "UnitTest1"
-    UNIT_TEST_2 = "UnitTest2"
 
 
 class WorkEvent(StrEnum):

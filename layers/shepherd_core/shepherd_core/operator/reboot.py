@@ -21,7 +21,7 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import Fault, ShepherdError
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.errors.provider import NotSupported, ProviderUnavailable
-from shepherd_core.domain.machine import Process, WorkEvent
+from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.remediation import NextStep, provider_steps
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
 from shepherd_core.rules.attempts import all_attempts, standing, unanswered_since
@@ -104,7 +104,7 @@ class Reboot:
         if outcome.result is not ActionResult.READY:
             return outcome
         try:
-            work = start_work(session, Process.RECOVERY, machine["machine_id"], remark)
+            work = start_work(session, machine["machine_id"], remark)
         except WorkConflict as error:
             return outcome.with_result(ActionResult.REFUSED, f"{error}: see shepherdctl machine show")
         record = remediation.recovery_records(session, [work])[work]

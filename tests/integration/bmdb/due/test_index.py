@@ -94,10 +94,10 @@ class History:
         return suspension.take_health_snapshot(session, PROVIDER, skipped_locations=[each for each in held if each])
 
     def access(self, session: int, machine: int) -> None:
-        """Start work that no loop schedules."""
+        """Start work on one machine, as an operator does."""
 
         def step() -> None:
-            held = work.start_work(self.sessions[session], Process.ACCESS, self.machines[machine])
+            held = work.start_work(self.sessions[session], self.machines[machine], "?")
             self.held.append((self.sessions[session], held))
 
         self._in_session(session, step)
@@ -109,8 +109,6 @@ class History:
         session, held = self.held.pop(which % len(self.held))
         if how == "fail":
             work.fail(session, {held: work.Failure("no luck", BACKOFF.next(held.last_interval_seconds))})
-        elif how == "cancel":
-            work.cancel(session, [held])
         elif held.process is Process.AGENT_START and how == "do it":
             work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None)})
         elif held.process is Process.RECOVERY and how == "do it":
@@ -120,7 +118,7 @@ class History:
         elif held.process is Process.RECOVERY and how == "give up":
             remediation.quarantine(session, {held: "enough"})
         else:
-            work.finish(session, [held])
+            work.cancel(session, [held])
 
     def renew(self, session: int) -> None:
         """Renew a session."""
@@ -282,7 +280,7 @@ def step(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tup
 minutes = step("time", st.sampled_from([1, 2, 5, 10, 20, 30]))
 claims = step("claim", session, loop, st.integers(1, MACHINES))
 snapshots = step("snapshot", session, loop)
-ends = step("end", which, st.sampled_from(["do it", "do it", "finish", "fail", "fail", "cancel", "give up"]))
+ends = step("end", which, st.sampled_from(["do it", "do it", "fail", "fail", "cancel", "give up"]))
 steps = st.one_of(
     minutes,
     minutes,

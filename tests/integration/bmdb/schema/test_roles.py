@@ -35,7 +35,6 @@ OF_NO_FUNCTION = {
     "take_schema_lock",
     "granted_tables",
     "record_migration",
-    "finish",
 }
 
 GRANTED = """

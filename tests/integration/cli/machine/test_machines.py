@@ -217,12 +217,12 @@ def test_show_has_failures_work_and_pauses(fleet: Fleet) -> None:
     pauses.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=HOST_KEY)
     session = fleet.open_session()
-    work.start_work(session, Process.ACCESS, machine_id)
+    work.start_work(session, machine_id, "?")
     shown = CommandLine(fleet.settings).read("machine", "show", str(machine_id))
     for words in (
         "Initializer, ends in 10 min: AgentExited: status 1",
         f"AgentExited: {CURES['AgentExited']}",
-        "ShepherdAccess, by test (a test), whose session expires in 60 min",
+        "Recoverer, by test (a test), whose session expires in 60 min",
         "by alice: mainboard",
         f"ssh-ed25519 {FINGERPRINT}",
     ):

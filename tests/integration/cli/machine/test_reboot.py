@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
@@ -56,12 +55,12 @@ def test_machines_that_match_are_rebooted_and_the_others_are_named(
 ) -> None:
     """One that a loop works on is refused, and the command fails."""
     first, *others = sorted(machines.values())
-    work.start_work(fleet.open_session(), Process.ACCESS, first)
+    work.start_work(fleet.open_session(), first, "?")
     result = shepherdctl("machine", "power-cycle", "--state", "needs_agent", "--reason", "x", "--yes", "-o", "json")
     assert result.exit_code == 1
     rows = {UUID(each["machine_id"]): each for each in json.loads(result.stdout)["machines"]}
     assert rows.keys() == set(machines.values())
-    assert (rows[first]["result"], "work of another process" in rows[first]["text"]) == ("refused", True)
+    assert (rows[first]["result"], "is being worked on" in rows[first]["text"]) == ("refused", True)
     assert {rows[other]["result"] for other in others} == {"done"}
 
 

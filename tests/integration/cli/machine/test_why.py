@@ -52,7 +52,7 @@ def installed(fleet: Fleet) -> UUID:
 def locked(fleet: Fleet) -> UUID:
     """Plant a machine with work."""
     machine_id = fleet.provided_machine()
-    work.start_work(fleet.open_session(), Process.ACCESS, machine_id)
+    work.start_work(fleet.open_session(), machine_id, "?")
     return machine_id
 
 

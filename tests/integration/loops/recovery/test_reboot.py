@@ -177,7 +177,7 @@ def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
     second, claims = found
     assert isinstance(second, ActionOutcome)
     assert (second.result, claims) == (ActionResult.REFUSED, 0)
-    assert "already has work" in second.text
+    assert "is being worked on" in second.text
     late = desk.take(seen)
     assert (late.result, late.text) == (ActionResult.REFUSED, "it was unhealthy and is needs_agent now: check it again")
     later = desk.take({**desk.seen(desk.machine), "seen_at": seen["seen_at"]})

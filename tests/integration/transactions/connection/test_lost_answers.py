@@ -33,7 +33,7 @@ def test_a_claim_whose_answer_was_lost_returns_what_it_claimed(
     assert set(ids(claim.work)) <= machines
     assert {found.host_key for found in claim.work} == {"pinned"}
     assert all(found.provider_id and found.provider_id.startswith("machine-") for found in claim.work)
-    assert work.finish(session, claim.work) == set(ids(claim.work))
+    assert work.cancel(session, claim.work) == set(ids(claim.work))
 
 
 def test_a_claim_whose_request_was_lost_has_claimed_nothing(
@@ -128,7 +128,7 @@ def test_an_earlier_end_of_the_same_work_is_not_taken_for_this_one(
 ) -> None:
     """A session may end work on a machine twice; the history of the first time says nothing about the second."""
     machine_id = fleet.provided_machine()
-    assert work.finish(session, claimed(session, Process.AGENT_START)) == {machine_id}
+    assert work.cancel(session, claimed(session, Process.AGENT_START)) == {machine_id}
     (held,) = claimed(session, Process.AGENT_START)
 
     def die() -> None:
@@ -136,7 +136,7 @@ def test_an_earlier_end_of_the_same_work_is_not_taken_for_this_one(
         fleet.open_session()
 
     breaking.lose("request", meanwhile=die)
-    assert work.finish(session, [held]) == set()
+    assert work.cancel(session, [held]) == set()
 
 
 @either

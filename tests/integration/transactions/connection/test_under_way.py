@@ -104,7 +104,7 @@ def test_a_statement_that_does_not_end_blocks_its_session(
     breaking.lose("late", stubborn=True)
     begins: dict[str, Callable[[], object]] = {
         "claim": lambda: work.claim(hasty, START, PROVIDER, 2),
-        "by name": lambda: work.start_work(hasty, Process.ACCESS, machine_id),
+        "by name": lambda: work.start_work(hasty, machine_id, "?"),
     }
     with pytest.raises(CommitUnknown):
         begins[begin]()
@@ -262,7 +262,7 @@ def test_a_statement_that_waits_for_a_machine_is_fenced_off(
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
     breaking.leave(fleet.wait_until_blocked)
     with pytest.raises(CommitUnknown):
-        work.start_work(session, Process.ACCESS, machine_id)
+        work.start_work(session, machine_id, "?")
     session.renew()
     fleet.connection.script("COMMIT")
     fleet.wait_until_idle()
@@ -333,7 +333,7 @@ def _claim_recovery(fleet: Fleet, session: Session) -> Callable[[], object]:
 
 def _start_work(fleet: Fleet, session: Session) -> Callable[[], object]:
     machine_id = fleet.provided_machine()
-    return lambda: work.start_work(session, Process.ACCESS, machine_id)
+    return lambda: work.start_work(session, machine_id, "?")
 
 
 def _end(end: End) -> Callable[[Fleet, Session], Callable[[], object]]:

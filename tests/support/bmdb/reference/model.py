@@ -18,7 +18,6 @@ from shepherd_core.domain.machine import Process, WorkEvent
 from tests.support.bmdb.reference.gap_rule import Gap, extended_timeout
 
 LOOPS = (Process.AGENT_START, Process.RECOVERY)
-SHEPHERD = (*LOOPS, Process.ACCESS)
 
 UNIT = 600
 """Seconds. Everything lasts whole units, so that nothing is just about to happen while a step runs."""
@@ -155,7 +154,7 @@ class Model:
         )
         if machine.needs is not process and not not_back:
             return "a_due_row_names_the_needed_process"
-        if any((number, other) in self.work for other in SHEPHERD):
+        if any((number, other) in self.work for other in LOOPS):
             return "no_machine_has_two_live_works"
         if any(self._in_force(pause, number, process) for pause in self.pauses):
             return "a_paused_machine_is_not_touched"
@@ -171,12 +170,12 @@ class Model:
         for machine in machines:
             self._start(session, process, machine)
 
-    def start(self, session: int, process: Process, machine: int) -> None:
-        """Start work on one machine, due or not."""
+    def start(self, session: int, machine: int) -> None:
+        """Start an operator's work on one machine, due or not."""
         self._require(session)
-        if any((machine, other) in self.work for other in SHEPHERD):
+        if any((machine, other) in self.work for other in LOOPS):
             raise WorkConflict
-        self._start(session, process, machine)
+        self._start(session, Process.RECOVERY, machine)
 
     def end(self, session: int, process: Process, machine: int, event: WorkEvent) -> bool:
         """End work if it is still this session's, and return whether it was."""

@@ -32,7 +32,6 @@ WHERE p.provider = :provider
         SELECT 1
         FROM work w
         WHERE w.machine_id = p.machine_id
-            AND w.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
     )
     AND NOT EXISTS (
         SELECT 1

@@ -109,25 +109,23 @@ def claim(
     return session.repeat_if_unanswered(take, find)
 
 
-def start_work(session: Session, process: Process, machine_id: UUID, remark: str | None = None) -> Work:
+def start_work(session: Session, machine_id: UUID, remark: str) -> Work:
     """
-    Lock one machine for *process*, whether it is due or not; no loop claims it meanwhile.
+    Lock one machine for its recovery, whether it is due or not; no loop claims it meanwhile.
 
     *remark* is written to the history: who wants it, and why.
 
     Raises:
-        WorkConflict: another session works on it.
+        WorkConflict: a session works on it.
         SessionExpired: the deadline passed.
         MachineUnknown: the BMDB has no such machine.
     """
+    conflict = WorkConflict(f"machine {machine_id} is being worked on")
     try:
-        rows = session.run_once(
-            "start_work", process=process, machine_id=machine_id, remark=remark and sanitize_for_db(remark)
-        )
+        rows = session.run_once("start_work", machine_id=machine_id, remark=sanitize_for_db(remark))
     except StatementFailed as error:
         if error.sqlstate == _UNIQUE_VIOLATION:
-            message = f"machine {machine_id} already has work of {process}"
-            raise WorkConflict(message) from error
+            raise conflict from error
         if error.sqlstate == _FOREIGN_KEY_VIOLATION:
             message = f"the BMDB has no machine {machine_id}"
             raise MachineUnknown(message) from error
@@ -135,9 +133,8 @@ def start_work(session: Session, process: Process, machine_id: UUID, remark: str
     if not rows[0][0]:
         raise SessionExpired
     if rows[0][3] is None:
-        message = f"machine {machine_id} has work of another process"
-        raise WorkConflict(message)
-    return _work(rows[0], process)
+        raise conflict
+    return _work(rows[0], Process.RECOVERY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +203,6 @@ def finish_recovery(
         rebooted=kind.reboots,
         loses_agent=kind.loses_agent,
     )
-
-
-def finish(session: Session, done: Sequence[Work]) -> set[UUID]:
-    """End work that changed no fact, and return the machines whose work this ended. All of one process."""
-    return end(session, "finish", WorkEvent.FINISHED, done)
 
 
 @dataclass(frozen=True, slots=True)

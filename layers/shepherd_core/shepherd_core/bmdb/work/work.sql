@@ -123,11 +123,11 @@ LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
 ORDER BY e.not_before, w.machine_id;
 
 -- name: start_work
--- Lock one machine that was named, whether it is due or not; :remark goes to the history. Locks the due row, then the
--- session's row.
+-- Lock one machine that was named for recovery, whether it is due or not; :remark goes to the history. Locks the due row,
+-- then the session's row.
 --
--- No machine in the row: another process works on it, or claimed it after this statement began (the revision changed).
--- Fails with a unique violation if the machine already has work of this process.
+-- No machine in the row: it is being worked on, or was claimed after this statement began (the revision changed). Fails
+-- with a unique violation if another session took a machine without a due row meanwhile.
 WITH revisions_before AS (
     SELECT sum(revision) AS revisions FROM machine_due WHERE machine_id = :machine_id
 ),
@@ -145,7 +145,7 @@ allowed AS (
     SELECT session_id, deadline
     FROM session
     WHERE (SELECT sum(revision) FROM due_rows) IS NOT DISTINCT FROM (SELECT revisions FROM revisions_before)
-        AND NOT EXISTS (SELECT 1 FROM shepherd_work WHERE machine_id = :machine_id AND process <> :process)
+        AND NOT EXISTS (SELECT 1 FROM work WHERE machine_id = :machine_id)
 ),
 rescheduled AS (
     UPDATE machine_due
@@ -154,12 +154,12 @@ rescheduled AS (
 ),
 work_row AS (
     INSERT INTO work (machine_id, process, session_id)
-    SELECT :machine_id::uuid, :process, session_id FROM allowed
+    SELECT :machine_id::uuid, 'ShepherdRecovery', session_id FROM allowed
     RETURNING machine_id
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
-    SELECT l.machine_id, :process, 'Started', :remark, s.session_id FROM work_row l CROSS JOIN session s
+    SELECT l.machine_id, 'ShepherdRecovery', 'Started', :remark, s.session_id FROM work_row l CROSS JOIN session s
 )
 SELECT
     (SELECT count(*) FROM session) AS sessions,
@@ -175,7 +175,7 @@ FROM (SELECT 1) AS one_row
 LEFT JOIN work_row l ON true
 LEFT JOIN machine_provided p ON p.machine_id = l.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = l.machine_id
-LEFT JOIN work_backoff b ON b.machine_id = l.machine_id AND b.process = :process;
+LEFT JOIN work_backoff b ON b.machine_id = l.machine_id AND b.process = 'ShepherdRecovery';
 
 -- name: find_unacknowledged_claims
 -- Work of this session that its owner does not know of, because the connection broke before the answer of a claim
@@ -349,23 +349,6 @@ rescheduled AS (
         END * interval '1 second',
         revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM work_deleted)
-)
-SELECT machine_id FROM work_deleted;
-
--- name: finish
--- The work succeeded and changed no fact.
-WITH {ended_work},
-backoff_cleared AS (
-    DELETE FROM work_backoff WHERE process = :process AND machine_id IN (SELECT machine_id FROM work_deleted)
-),
-history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, :process, 'Finished', :session_id::uuid FROM work_deleted
-),
-rescheduled AS (
-    UPDATE machine_due
-    SET not_before = clock_timestamp(), revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM work_deleted) AND not_before IS NOT NULL
 )
 SELECT machine_id FROM work_deleted;
 

@@ -205,7 +205,7 @@ CREATE INDEX ticks_by_time ON ticks (began_at);
 CREATE TABLE work (
     machine_id uuid NOT NULL CONSTRAINT work_machine REFERENCES machines,
     process text NOT NULL CONSTRAINT work_process CHECK (process IN
-        ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery', 'UnitTest1', 'UnitTest2')),
+        ('ShepherdAgentStart', 'ShepherdRecovery')),
     session_id uuid NOT NULL CONSTRAINT work_session REFERENCES sessions,
     alone boolean NOT NULL DEFAULT false,
     PRIMARY KEY (machine_id, process)
@@ -437,12 +437,11 @@ SELECT
     owner, reason, created_at, expires_at
 FROM pauses_in_force;
 
--- The work of Shepherd's own processes, of which one at a time works on a machine, and the session that has it.
+-- The work in progress, at most one on each machine, and the session that has it.
 CREATE VIEW shepherd_work AS
 SELECT w.machine_id, w.process, s.deadline, s.component_name, s.runtime_info
 FROM work w
-JOIN sessions s ON s.session_id = w.session_id
-WHERE w.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery');
+JOIN sessions s ON s.session_id = w.session_id;
 
 -- The suspensions of recovery in force now.
 CREATE VIEW suspensions_in_force AS
@@ -679,7 +678,7 @@ LEFT JOIN LATERAL (
 -- snapshots and operators alike. ready: now; ready_at: not before then; null: the process is not needed. recheck_at: when
 -- to evaluate the machine again if it is not ready: at ready_at, or earlier where that may become earlier without a
 -- change of the due row: the first heartbeat of an agent ends the startup timeout, a heartbeat may bring a shorter
--- interval, and a policy may be recorded. locked_until is set while any Shepherd process has work on the machine, even if
+-- interval, and a policy may be recorded. locked_until is set while a process has work on the machine, even if
 -- its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat,
 -- and not by a fault of ours; a backoff without an interval does not come from a failure. The lookups are aggregates in
 -- joins, so that each is planned and done once for a machine, and left out where its column is not read.
