@@ -4,7 +4,7 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 FOLDERS = ("layers", "functions", "shepherdctl", "simulator", "agent", "bench")
 
 EXCEPTIONS = {
