@@ -36,8 +36,8 @@ environment:
 files beside this one: agent.pid holds the process id of the running agent;
 agent.install, if it exists and is executable, is run for each installation that
 an operator signed; agent.generation holds the generation of the last one that
-was started; agent.endpoint holds the endpoint that the agent was moved to;
-agent.interval holds the seconds between two heartbeats that the endpoint set
+was started; agent.interval holds the seconds between two heartbeats that the
+endpoint set
 
 exit status: 0 taken over, 1 refused (the TakeoverResponse has the reason),
 2 usage; with --once: 0 accepted, 1 not accepted

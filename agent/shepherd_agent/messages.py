@@ -19,7 +19,7 @@ _CA_CERTIFICATE = 3
 _INSTALLATION_KEY, _TIME = 1000, 1001
 _SIGNED, _SIGNATURE = 1000, 1001
 _FAILED_ATTEMPTS, _INTERVAL_IN_USE = 1000, 1001
-_INTERVAL, _ENDPOINT = 1000, 1001
+_INTERVAL = 1000
 
 
 @dataclass(frozen=True)
@@ -158,16 +158,6 @@ class HeartbeatResponse:
         # By the protobuf specification, repeated occurrences of a message field are merged.
         parts = [value for number, value in fields(message) if number == 1 and isinstance(value, bytes)]
         return cls(InstallationRequest.decode(b"".join(parts)) if parts else None, _last(message, _INTERVAL, 0))
-
-
-def named_endpoint(response: bytes) -> str:
-    """
-    Return the endpoint that the HeartbeatResponse *response* names; empty: none.
-
-    Raises:
-        ValueError: *response* is not a HeartbeatResponse.
-    """
-    return _last(response, _ENDPOINT, b"").decode()
 
 
 def installation_report(generation: int, error: str | None) -> bytes:

@@ -19,7 +19,7 @@ from .refusal import AgentRefusal
 from .reports.endpoint import Endpoint
 from .reports.heartbeat import Heartbeats, send_heartbeats
 from .reports.interval import Interval
-from .reports.switching_reporter import SwitchingReporter
+from .reports.reporter import Reporter
 
 if TYPE_CHECKING:
     from typing import BinaryIO, NoReturn
@@ -35,8 +35,7 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     heartbeats until it is killed. *path* is that of the executable: the agents that
     run from it are killed before the answer, the one in *path*.pid first; *path*.install
     is the operator's command for installations; *path*.generation records the last
-    one that was started, *path*.endpoint the endpoint that the first one moved the
-    agent to, *path*.interval how often to report. An installation would end with the
+    one that was started, *path*.interval how often to report. An installation would end with the
     agent that runs it, so meanwhile that agent is left alone.
 
     Raises:
@@ -70,8 +69,7 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     answer.write(takeover_success(init, key.public, warnings))
     answer.flush()
     detach(pid_file)
-    reporter = SwitchingReporter(endpoint, key, init.machine_id, init.ca_certificate, f"{path}.endpoint")
-    send_heartbeats(Heartbeats(reporter, Inventory(), installer, interval))
+    send_heartbeats(Heartbeats(Reporter(endpoint, key, init.machine_id), Inventory(), installer, interval))
 
 
 def _installs(path: str, limit: float) -> bool:

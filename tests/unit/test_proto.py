@@ -74,7 +74,7 @@ OURS = {
         "1000 uint32 failed_attempts, 1001 uint32 report_interval_seconds"
     ),
     "cloud.bmaas.server.api.HeartbeatResponse": (
-        "1 OSInstallationRequest installation_request, 1000 uint32 report_interval_seconds, 1001 string endpoint"
+        "1 OSInstallationRequest installation_request, 1000 uint32 report_interval_seconds"
     ),
     "cloud.bmaas.server.api.SignedInstallation": "1 string machine_id, 2 int64 expires_at, 3 bytes request",
     "cloud.bmaas.server.api.MetropolisInstallation": (

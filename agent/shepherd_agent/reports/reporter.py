@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..ed25519 import PrivateKey
-    from .endpoint import Answer, Endpoint
+    from .endpoint import Endpoint
 
 MACHINE_HEADER, TIME_HEADER, SIGNATURE_HEADER = "Shepherd-Machine", "Shepherd-Time", "Shepherd-Signature"
 _DOMAIN = b"shepherd-agent-v1"
@@ -66,16 +66,11 @@ class Reporter:
     """Sends the messages of one machine to one endpoint, signed with one key."""
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        key: PrivateKey,
-        machine_id: str,
-        now: Callable[[], int] = milliseconds,
+        self, endpoint: Endpoint, key: PrivateKey, machine_id: str, now: Callable[[], int] = milliseconds
     ) -> None:
         """Send to *endpoint*, signed with *key*; *now* returns the time in milliseconds."""
         self.machine_id = machine_id
         self.endpoint = endpoint
-        """The endpoint in use."""
         self._key = key
         self._clock = EndpointClock(now)
 
@@ -90,7 +85,8 @@ class Reporter:
                 was lost.
             NotDelivered: the endpoint was not reached, or answered another error.
         """
-        answer = self._post(self.endpoint, method, message)
+        path = self.endpoint.path(method)
+        answer = self.endpoint.post(method, message, lambda: self._headers(path, message))
         if answer.status == _ACCEPTED:
             return answer.body
         if answer.status == _UNAUTHORIZED:
@@ -104,21 +100,6 @@ class Reporter:
         raise (MessageRefused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(
             answer.reason, answered=True
         )
-
-    def try_at(self, endpoint: Endpoint, method: str, message: bytes) -> bytes:
-        """
-        Send *message* to another *endpoint* once, signed, and return the answer. Nothing else is learnt from it.
-
-        Raises:
-            NotDelivered: the endpoint was not reached, or did not accept it.
-        """
-        answer = self._post(endpoint, method, message)
-        if answer.status != _ACCEPTED:
-            raise NotDelivered(answer.reason, answered=True)
-        return answer.body
-
-    def _post(self, endpoint: Endpoint, method: str, message: bytes) -> Answer:
-        return endpoint.post(method, message, lambda: self._headers(endpoint.path(method), message))
 
     def _headers(self, path: str, message: bytes) -> dict[str, str]:
         """Sign a new request."""

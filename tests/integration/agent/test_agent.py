@@ -330,20 +330,6 @@ def test_the_agent_proves_itself_reports_and_installs(client: Client, machine: s
     assert (client.pool.disk(machine) / "root/agent.generation").read_text().split() == ["id", "3"]
 
 
-def test_the_agent_moves_and_the_next_one_too(client: Client, machine: str) -> None:
-    """The endpoint of the takeover may be gone when the agent is started again."""
-    stay = ServerAnswer(200, HeartbeatResponse(report_interval_seconds=1))
-    with AgentServer(lambda _: stay) as second:
-        move = ServerAnswer(200, HeartbeatResponse(report_interval_seconds=1, endpoint=second.url))
-        with AgentServer(lambda _: move) as first:
-            _start(client, machine, first.url)
-            eventually(lambda: len(second.requests) >= 2)
-        key = _start(client, machine, first.url).success.key
-        before = len(second.requests)
-        eventually(lambda: len(second.requests) > before + 1)
-        second.requests[-1].verify(key)
-
-
 @pytest.mark.parametrize(
     ("init", "reason"),
     [

@@ -151,11 +151,10 @@ def test_the_provisioner_takes_machines_from_a_list(fleet: Fleet, environment: d
     assert sessions(fleet) == 0
 
 
-@pytest.mark.parametrize("setting", ["AGENT_ENDPOINT", "NEW_AGENT_ENDPOINT"])
 def test_the_initializer_starts_agents_with_the_key_in_ssm(
-    fleet: Fleet, environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+    fleet: Fleet, environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key is only there; it opens all machines. The agents report to the endpoint, above all to the new one."""
+    """The key is only there; it opens all machines. The agents report to the endpoint."""
     private_key = ssh_keys.generate()
     SsmSecretStore().put(SSH_KEY_PARAMETER, private_key)
     build(Path(environment["SHEPHERD_AGENT_SOURCE"]))
@@ -170,7 +169,7 @@ def test_the_initializer_starts_agents_with_the_key_in_ssm(
         eventually(lambda: {pool.state(name).value for name, _ in addresses} == {"Up"})
         list_machines(environment, *addresses)
         monkeypatch.setenv("SHEPHERD_SSH_PORT", str(pool.port))
-        monkeypatch.setenv(f"SHEPHERD_{setting}", endpoint.url)
+        monkeypatch.setenv("SHEPHERD_AGENT_ENDPOINT", endpoint.url)
         invoke("provisioner")
         answer = invoke("initializer")
         assert {name: answer[name] for name in ("claimed", "finished", "failed", "backlog")} == {

@@ -23,10 +23,9 @@ def endpoint(
     report_seconds: float = 0,
     hardware_seconds: float = 0,
     interval: int = 0,
-    new_endpoint: str | None = None,
 ) -> AgentApi:
     """Return an endpoint as a process of its own would have it; without limits to how often agents report."""
-    return AgentApi(connection, Limits(report_seconds, hardware_seconds, interval), new_endpoint)
+    return AgentApi(connection, Limits(report_seconds, hardware_seconds, interval))
 
 
 def database_time(fleet: Fleet) -> int:
@@ -66,7 +65,6 @@ class SignedAgent:
         domain: bytes = b"shepherd-agent-v1",
         machine_id: UUID | None = None,
         received_at: int = RECEIVED_AT,
-        host: str = "agents.example.com",
     ) -> AgentRequest:
         """
         Return a signed request; without *message* a plain heartbeat.
@@ -83,7 +81,6 @@ class SignedAgent:
             message = named.SerializeToString()
         signed = b"\n".join((domain, b"POST", path.encode(), str(at).encode(), message))
         headers = {
-            "host": host,
             "shepherd-machine": str(machine_id or self.machine_id),
             "shepherd-time": str(at),
             "shepherd-signature": b64encode(self._key.sign(signed)).decode(),

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from shepherd_core import telemetry
 from shepherd_core.agent.heartbeats import HeartbeatRefused, SignedBody
 from shepherd_core.agent.judgement import Judgement
-from shepherd_core.agent.new_endpoint import NewEndpoint
 from shepherd_core.domain.errors.bmdb import BmdbError
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
 
@@ -72,11 +71,9 @@ class AgentResponse:
 class AgentApi:
     """The agent API. Belongs to the thread that owns *connection*: one request at a time."""
 
-    def __init__(self, connection: Connection, limits: Limits, new_endpoint: str | None = None) -> None:
-        """Make the API; with *new_endpoint*, agents that report at another one are told of it."""
+    def __init__(self, connection: Connection, limits: Limits) -> None:
         self.connection = connection
         self._limits = limits
-        self._new_endpoint = NewEndpoint(new_endpoint)
         self._judgement = Judgement(connection, limits)
 
     def close(self) -> None:
@@ -112,10 +109,7 @@ class AgentApi:
         except BmdbError as error:
             telemetry.error("request failed: the BMDB cannot be used", machine_id=machine_id, cause=error)
             return AgentResponse(HTTPStatus.SERVICE_UNAVAILABLE, request.received_at, b"try again later\n")
-        response = HeartbeatResponse(
-            endpoint=self._new_endpoint.told(machine_id, request),
-            report_interval_seconds=self._limits.interval_seconds,
-        )
+        response = HeartbeatResponse(report_interval_seconds=self._limits.interval_seconds)
         if outcome.request is not None:
             generation, raw = outcome.request
             response.installation_request.MergeFromString(raw)

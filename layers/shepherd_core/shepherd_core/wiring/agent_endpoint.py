@@ -35,4 +35,4 @@ def build() -> AgentApi:
         interval_seconds=ours.heartbeat_interval_seconds,
         path_prefix=ours.path_prefix,
     )
-    return AgentApi(connection, limits, ours.new_agent_endpoint)
+    return AgentApi(connection, limits)

@@ -118,7 +118,7 @@ def _initializer() -> Function:
 
     options = StartOptions(
         path=settings.agent_path,
-        endpoint=settings.new_agent_endpoint or settings.agent_endpoint,
+        endpoint=settings.agent_endpoint,
         answer_seconds=pace.current.answer_seconds,
         backoff=pace.current.start_backoff,
         installation_keys=lambda: adapters.installation_keys(settings.installation_public_key_parameter),

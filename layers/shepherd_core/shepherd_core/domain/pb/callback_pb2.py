@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from shepherd_core.domain.pb import agent_pb2 as shepherd__core_dot_domain_dot_pb_dot_agent__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&shepherd_core/domain/pb/callback.proto\x12\x16\x63loud.bmaas.server.api\x1a#shepherd_core/domain/pb/agent.proto\"\xf3\x01\n\x10HeartbeatRequest\x12\x12\n\nmachine_id\x18\x01 \x01(\t\x12\x44\n\x0fhardware_report\x18\x02 \x01(\x0b\x32+.cloud.bmaas.server.api.AgentHardwareReport\x12I\n\x13installation_report\x18\x03 \x01(\x0b\x32,.cloud.bmaas.server.api.OSInstallationReport\x12\x18\n\x0f\x66\x61iled_attempts\x18\xe8\x07 \x01(\r\x12 \n\x17report_interval_seconds\x18\xe9\x07 \x01(\r\"\x9d\x01\n\x11HeartbeatResponse\x12K\n\x14installation_request\x18\x01 \x01(\x0b\x32-.cloud.bmaas.server.api.OSInstallationRequest\x12 \n\x17report_interval_seconds\x18\xe8\x07 \x01(\r\x12\x11\n\x08\x65ndpoint\x18\xe9\x07 \x01(\tJ\x06\x08\xea\x07\x10\xeb\x07\"M\n\x13\x41gentHardwareReport\x12%\n\x06report\x18\x01 \x01(\x0b\x32\x15.cloud.agent.api.Node\x12\x0f\n\x07warning\x18\x02 \x03(\t\"\xe5\x01\n\x14OSInstallationReport\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12G\n\x07success\x18\x02 \x01(\x0b\x32\x34.cloud.bmaas.server.api.OSInstallationReport.SuccessH\x00\x12\x43\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x32.cloud.bmaas.server.api.OSInstallationReport.ErrorH\x00\x1a\t\n\x07Success\x1a\x16\n\x05\x45rror\x12\r\n\x05\x65rror\x18\x01 \x01(\tB\x08\n\x06result\"\x9e\x01\n\x15OSInstallationRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x44\n\nmetropolis\x18\x02 \x01(\x0b\x32..cloud.bmaas.server.api.MetropolisInstallationH\x00\x12\x0f\n\x06signed\x18\xe8\x07 \x01(\x0c\x12\x12\n\tsignature\x18\xe9\x07 \x01(\x0c\x42\x06\n\x04type\"M\n\x12SignedInstallation\x12\x12\n\nmachine_id\x18\x01 \x01(\t\x12\x12\n\nexpires_at\x18\x02 \x01(\x03\x12\x0f\n\x07request\x18\x03 \x01(\x0c\"\xc6\x01\n\x16MetropolisInstallation\x12\x1c\n\x0fnode_parameters\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x13\n\x0broot_device\x18\x03 \x01(\t\x12\x34\n\x08os_image\x18\x04 \x01(\x0b\x32\".cloud.bmaas.server.api.OSImageRef\x12\x12\n\timage_url\x18\xe8\x07 \x01(\t\x12\x15\n\x0cimage_sha256\x18\xe9\x07 \x01(\x0c\x42\x12\n\x10_node_parametersJ\x04\x08\x01\x10\x02\"[\n\nOSImageRef\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x12\n\nrepository\x18\x03 \x01(\t\x12\x0b\n\x03tag\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&shepherd_core/domain/pb/callback.proto\x12\x16\x63loud.bmaas.server.api\x1a#shepherd_core/domain/pb/agent.proto\"\xf3\x01\n\x10HeartbeatRequest\x12\x12\n\nmachine_id\x18\x01 \x01(\t\x12\x44\n\x0fhardware_report\x18\x02 \x01(\x0b\x32+.cloud.bmaas.server.api.AgentHardwareReport\x12I\n\x13installation_report\x18\x03 \x01(\x0b\x32,.cloud.bmaas.server.api.OSInstallationReport\x12\x18\n\x0f\x66\x61iled_attempts\x18\xe8\x07 \x01(\r\x12 \n\x17report_interval_seconds\x18\xe9\x07 \x01(\r\"\x92\x01\n\x11HeartbeatResponse\x12K\n\x14installation_request\x18\x01 \x01(\x0b\x32-.cloud.bmaas.server.api.OSInstallationRequest\x12 \n\x17report_interval_seconds\x18\xe8\x07 \x01(\rJ\x06\x08\xe9\x07\x10\xea\x07J\x06\x08\xea\x07\x10\xeb\x07\"M\n\x13\x41gentHardwareReport\x12%\n\x06report\x18\x01 \x01(\x0b\x32\x15.cloud.agent.api.Node\x12\x0f\n\x07warning\x18\x02 \x03(\t\"\xe5\x01\n\x14OSInstallationReport\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12G\n\x07success\x18\x02 \x01(\x0b\x32\x34.cloud.bmaas.server.api.OSInstallationReport.SuccessH\x00\x12\x43\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x32.cloud.bmaas.server.api.OSInstallationReport.ErrorH\x00\x1a\t\n\x07Success\x1a\x16\n\x05\x45rror\x12\r\n\x05\x65rror\x18\x01 \x01(\tB\x08\n\x06result\"\x9e\x01\n\x15OSInstallationRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x44\n\nmetropolis\x18\x02 \x01(\x0b\x32..cloud.bmaas.server.api.MetropolisInstallationH\x00\x12\x0f\n\x06signed\x18\xe8\x07 \x01(\x0c\x12\x12\n\tsignature\x18\xe9\x07 \x01(\x0c\x42\x06\n\x04type\"M\n\x12SignedInstallation\x12\x12\n\nmachine_id\x18\x01 \x01(\t\x12\x12\n\nexpires_at\x18\x02 \x01(\x03\x12\x0f\n\x07request\x18\x03 \x01(\x0c\"\xc6\x01\n\x16MetropolisInstallation\x12\x1c\n\x0fnode_parameters\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x13\n\x0broot_device\x18\x03 \x01(\t\x12\x34\n\x08os_image\x18\x04 \x01(\x0b\x32\".cloud.bmaas.server.api.OSImageRef\x12\x12\n\timage_url\x18\xe8\x07 \x01(\t\x12\x15\n\x0cimage_sha256\x18\xe9\x07 \x01(\x0c\x42\x12\n\x10_node_parametersJ\x04\x08\x01\x10\x02\"[\n\nOSImageRef\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x12\n\nrepository\x18\x03 \x01(\t\x12\x0b\n\x03tag\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,21 +35,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEARTBEATREQUEST']._serialized_start=104
   _globals['_HEARTBEATREQUEST']._serialized_end=347
   _globals['_HEARTBEATRESPONSE']._serialized_start=350
-  _globals['_HEARTBEATRESPONSE']._serialized_end=507
-  _globals['_AGENTHARDWAREREPORT']._serialized_start=509
-  _globals['_AGENTHARDWAREREPORT']._serialized_end=586
-  _globals['_OSINSTALLATIONREPORT']._serialized_start=589
-  _globals['_OSINSTALLATIONREPORT']._serialized_end=818
-  _globals['_OSINSTALLATIONREPORT_SUCCESS']._serialized_start=775
-  _globals['_OSINSTALLATIONREPORT_SUCCESS']._serialized_end=784
-  _globals['_OSINSTALLATIONREPORT_ERROR']._serialized_start=786
-  _globals['_OSINSTALLATIONREPORT_ERROR']._serialized_end=808
-  _globals['_OSINSTALLATIONREQUEST']._serialized_start=821
-  _globals['_OSINSTALLATIONREQUEST']._serialized_end=979
-  _globals['_SIGNEDINSTALLATION']._serialized_start=981
-  _globals['_SIGNEDINSTALLATION']._serialized_end=1058
-  _globals['_METROPOLISINSTALLATION']._serialized_start=1061
-  _globals['_METROPOLISINSTALLATION']._serialized_end=1259
-  _globals['_OSIMAGEREF']._serialized_start=1261
-  _globals['_OSIMAGEREF']._serialized_end=1352
+  _globals['_HEARTBEATRESPONSE']._serialized_end=496
+  _globals['_AGENTHARDWAREREPORT']._serialized_start=498
+  _globals['_AGENTHARDWAREREPORT']._serialized_end=575
+  _globals['_OSINSTALLATIONREPORT']._serialized_start=578
+  _globals['_OSINSTALLATIONREPORT']._serialized_end=807
+  _globals['_OSINSTALLATIONREPORT_SUCCESS']._serialized_start=764
+  _globals['_OSINSTALLATIONREPORT_SUCCESS']._serialized_end=773
+  _globals['_OSINSTALLATIONREPORT_ERROR']._serialized_start=775
+  _globals['_OSINSTALLATIONREPORT_ERROR']._serialized_end=797
+  _globals['_OSINSTALLATIONREQUEST']._serialized_start=810
+  _globals['_OSINSTALLATIONREQUEST']._serialized_end=968
+  _globals['_SIGNEDINSTALLATION']._serialized_start=970
+  _globals['_SIGNEDINSTALLATION']._serialized_end=1047
+  _globals['_METROPOLISINSTALLATION']._serialized_start=1050
+  _globals['_METROPOLISINSTALLATION']._serialized_end=1248
+  _globals['_OSIMAGEREF']._serialized_start=1250
+  _globals['_OSIMAGEREF']._serialized_end=1341
 # @@protoc_insertion_point(module_scope)

@@ -22,14 +22,12 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, machine_id: _Optional[str] = ..., hardware_report: _Optional[_Union[AgentHardwareReport, _Mapping]] = ..., installation_report: _Optional[_Union[OSInstallationReport, _Mapping]] = ..., failed_attempts: _Optional[int] = ..., report_interval_seconds: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("installation_request", "report_interval_seconds", "endpoint")
+    __slots__ = ("installation_request", "report_interval_seconds")
     INSTALLATION_REQUEST_FIELD_NUMBER: _ClassVar[int]
     REPORT_INTERVAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     installation_request: OSInstallationRequest
     report_interval_seconds: int
-    endpoint: str
-    def __init__(self, installation_request: _Optional[_Union[OSInstallationRequest, _Mapping]] = ..., report_interval_seconds: _Optional[int] = ..., endpoint: _Optional[str] = ...) -> None: ...
+    def __init__(self, installation_request: _Optional[_Union[OSInstallationRequest, _Mapping]] = ..., report_interval_seconds: _Optional[int] = ...) -> None: ...
 
 class AgentHardwareReport(_message.Message):
     __slots__ = ("report", "warning")

@@ -11,7 +11,6 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.health import BreakerSettings, HealthSettings
 from shepherd_core.settings.functions.shared import (
     ConcurrencySettings,
-    EndpointSettings,
     EndpointUrl,
     ProviderChoice,
     SshKeySettings,
@@ -67,7 +66,7 @@ class UpdaterSettings(BmdbSettings, ProviderChoice, SshKeySettings):
     table = "updater"
 
 
-class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshSettings, EndpointSettings):
+class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshSettings):
     """The Initializer."""
 
     table = "initializer"
@@ -79,9 +78,7 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
         description="SHA-256 that the agent executable must have, as agent/build.py prints it; any: whatever file is "
         "there runs as root on the machines. A deployment must set this.",
     )
-    agent_endpoint: EndpointUrl = Field(
-        description="Endpoint that agents report to; given to them at takeover, unless new_agent_endpoint is set."
-    )
+    agent_endpoint: EndpointUrl = Field(description="Endpoint that agents report to; given to them at takeover.")
     agent_ca_source: str | None = Field(
         None,
         description="PEM certificate that agents trust for the endpoint: a path or s3://…; unset: the system's CAs.",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 
 from shepherd_core.settings.functions.bmdb import BmdbSettings
-from shepherd_core.settings.functions.shared import EndpointSettings
 
 
-class AgentApiSettings(BmdbSettings, EndpointSettings):
+class AgentApiSettings(BmdbSettings):
     """The agent API."""
 
     table = "agent_api"

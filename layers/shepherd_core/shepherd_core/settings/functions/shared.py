@@ -31,16 +31,6 @@ EndpointUrl = Annotated[str, AfterValidator(_encrypted)]
 """Of the agent API: https, or http on the machine itself."""
 
 
-class EndpointSettings(Settings):
-    """The endpoint that agents are moved to."""
-
-    new_agent_endpoint: EndpointUrl | None = Field(
-        None,
-        description="Endpoint that all agents should report to from now on: running agents are told, try it, and keep "
-        "it once it has answered them; new agents get it at takeover. Unset: running agents keep theirs.",
-    )
-
-
 class ProviderChoice(Settings):
     """The choice of the provider."""
 
