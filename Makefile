@@ -142,7 +142,7 @@ check-docs: .venv/.ready
 	@$(if $(wildcard tests/unit/test_docs*.py),$(BIN)/python -m pytest $(wildcard tests/unit/test_docs*.py))
 
 .PHONY: bench
-bench: .venv/.ready .venv-bench/.ready ## measure everything, side by side (BENCH="claims idle": parts of it)
+bench: .venv/.ready .venv-bench/.ready ## measure everything, side by side (BENCH="claims heartbeats": parts of it)
 	@$(BIN)/python -m bench $(BENCH)
 
 .PHONY: bench-coldstart

@@ -1,19 +1,18 @@
 """
-The bench: Shepherd's costs as ratios to its predecessor and to a lower bound, measured side by side in one run.
+The bench: Shepherd's costs as ratios to what takes the same place, measured side by side in one run.
 
     make bench                                       # everything, about half an hour
-    make bench BENCH="claims idle"                   # parts
+    make bench BENCH="claims heartbeats"             # parts
     python -m bench --quick claims                   # small sizes, only to check that it works
 
-Each part prints tables and goals, and writes build/bench/PART.json; with --publish it writes JSON and curves to
-docs/performance/DATE instead, to be committed. Everything runs against a private PostgreSQL server. Figures are
+Each part prints tables and goals, and writes build/bench/PART.json; with --publish it writes docs/performance/DATE
+instead, to be committed. Everything runs against a private PostgreSQL server. Figures are
 medians, and alternatives take turns. Absolute figures mean little: read the ratios.
 """
 
 import argparse
 import importlib
 import json
-import subprocess
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,23 +20,7 @@ from pathlib import Path
 from bench.results import machine, shown
 
 ROOT = Path(__file__).parents[1]
-PARTS = {
-    module.rpartition(".")[2]: module
-    for module in (
-        "database.claims",
-        "database.fleet_size",
-        "database.idle",
-        "database.history",
-        "reconcile",
-        "ssh.upload",
-        "ssh.initializer",
-        "environment",
-        "heartbeats.heartbeats",
-        "database.check_to_reboot",
-        "database.old_transaction",
-        "database.console",
-    )
-}
+PARTS = {module.rpartition(".")[2]: module for module in ("claims", "heartbeats.heartbeats", "ssh.initializer")}
 
 
 def main() -> None:
@@ -45,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="small sizes, few repeats; the figures are meaningless")
-    parser.add_argument("--publish", action="store_true", help="write JSON and curves for the repository")
+    parser.add_argument("--publish", action="store_true", help="write JSON for the repository")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench", help="folder to write to")
     options = parser.parse_args()
     if unknown := set(options.parts) - PARTS.keys():
@@ -62,9 +45,6 @@ def main() -> None:
         record = {"part": name, "at": datetime.now(UTC).isoformat(timespec="minutes"), "machine": before}
         file = output / f"{name}.json"
         file.write_text(json.dumps({**record, **asdict(result)}, indent=1) + "\n", encoding="utf-8")
-        plotter = ROOT / ".venv-bench" / "bin" / "python"
-        if result.curves and plotter.exists():
-            subprocess.run([plotter, Path(__file__).with_name("plots.py"), file], check=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
 """A large fleet in a database, created with SQL, part of which can be made due any number of times."""
 
-import time
-from typing import Any
-
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import SystemClock
@@ -48,27 +45,22 @@ UPDATE machine_due
 """
 SPARE = 16
 """Additional machines that can be made due, for the warm-up of workers."""
-_OTHERS = """
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-"""
 _CHANGING = ("machine_agent_started", "machine_agent_heartbeat", "machine_due", "work", "sessions")
 
 
 class BenchFleet:
     """A fleet in its own database."""
 
-    def __init__(self, postgres: Postgres, machines: int, due: int | None = None) -> None:
-        """*due*: how many machines can be made due; None: one in a hundred."""
-        self.machines = machines
-        self.due = max(1, machines // 100) if due is None else due
+    def __init__(self, postgres: Postgres, machines: int) -> None:
+        """One machine in a hundred can be made due."""
+        self.due = max(1, machines // 100)
         self.settings: BmdbSettings = postgres.new_database()
         self.admin = administrator(self.settings)
         self.admin.run(_PLANT.format(machines=machines, due=self.due + SPARE))
         self.admin.run("VACUUM")  # as a fleet that exists for more than some minutes
         self.admin.run("CHECKPOINT")
 
-    def make_due(self, spare: int = 0) -> None:
+    def make_due(self, spare: int) -> None:
         """Make the same machines due as always, and *spare* more, in freshly vacuumed tables."""
         if spare > SPARE:
             raise ValueError(spare)
@@ -84,55 +76,7 @@ class BenchFleet:
         )
         return int(rows[0][0])
 
-    def conflicts(self) -> int:
-        """Return the number of transactions that were rolled back so far; waits until all connections are closed."""
-        end = time.monotonic() + 10
-        while self.admin.run(_OTHERS)[0][0]:
-            if time.monotonic() > end:
-                raise RuntimeError("a client is still connected after 10 s")
-            time.sleep(0.01)
-        rows = self.admin.run("SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()")
-        return int(rows[0][0])
-
-    def connect(self) -> Connection:
-        """Return a connection like that of the functions."""
-        return Connection(self.settings, None, SystemClock())
-
-    def session(self, connection: Connection | None = None) -> Session:
-        """Open a session of an hour."""
-        return Session.open(
-            connection or self.connect(), SystemClock(), "bench", "bench", 3600, ("static", defaults.HEALTH)
-        )
-
-
-class RoundTripCounter:
-    """Replaces the stream of a connection, and counts round trips: requests that were sent and waited for."""
-
-    def __init__(self, connection: Connection) -> None:
-        """Count the round trips of *connection* from now on."""
-        found = connection._connected()  # noqa: SLF001 - the stream is private
-        stream = found._sock  # noqa: SLF001
-        self._stream: Any = stream._stream if isinstance(stream, RoundTripCounter) else stream  # noqa: SLF001
-        self._asked = False
-        self.count = 0
-        found._sock = self  # noqa: SLF001
-
-    def write(self, data: bytes) -> int:
-        """See the stream."""
-        self._asked = True
-        return int(self._stream.write(data))
-
-    def flush(self) -> None:
-        """See the stream."""
-        self._stream.flush()
-
-    def read(self, size: int) -> bytes:
-        """Read from the stream, and count the first read after a write."""
-        if self._asked:
-            self._asked = False
-            self.count += 1
-        return bytes(self._stream.read(size))
-
-    def close(self) -> None:
-        """See the stream."""
-        self._stream.close()
+    def session(self) -> Session:
+        """Open a session of an hour, over a connection like that of the functions."""
+        connection = Connection(self.settings, None, SystemClock())
+        return Session.open(connection, SystemClock(), "bench", "bench", 3600, (PROVIDER, defaults.HEALTH))

@@ -1,4 +1,4 @@
-"""The results of measurements: human-readable tables, and JSON and curves for the record."""
+"""The results of measurements: human-readable tables, and JSON for the record."""
 
 import os
 import platform
@@ -19,17 +19,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Figures over a size, on logarithmic axes; drawn by ``plots.py``."""
-
-    name: str
-    title: str
-    x: str
-    y: str
-    lines: Mapping[str, Sequence[tuple[float, float]]]
-
-
-@dataclass(frozen=True)
 class Goal:
     """A goal and the measured figure."""
 
@@ -44,7 +33,6 @@ class Result:
     """The results of one part of the bench."""
 
     tables: list[Table] = field(default_factory=list)
-    curves: list[Curve] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     """The figures that other programs read, such as ``bench.cost``."""

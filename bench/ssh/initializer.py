@@ -46,7 +46,7 @@ def measure(*, quick: bool) -> Result:
             machine_pool.addresses[alone + count :],
         )
         figures = {
-            "one at a time, as the predecessor": _ours(postgres, machine_pool, one, 1),
+            "one at a time": _ours(postgres, machine_pool, one, 1),
             f"one function, {CONCURRENCY} at a time": _ours(postgres, machine_pool, ours, CONCURRENCY),
             f"sftp and ssh, {CONCURRENCY} at a time": _theirs(machine_pool, theirs),
         }

@@ -50,10 +50,10 @@ class BenchPool:
             path.write_bytes(_AGENT.encode().ljust(size, b"#"))
         return path
 
-    def sftp(self, address: str, source: Path, *options: str) -> None:
+    def sftp(self, address: str, source: Path) -> None:
         """Upload with the stock client."""
         batch = f"put {source} /root/agent\nchmod 755 /root/agent\n"
-        self._client(["sftp", *self._options("-P"), *options, "-b", "-", f"root@{address}"], batch.encode())
+        self._client(["sftp", *self._options("-P"), "-b", "-", f"root@{address}"], batch.encode())
 
     def ssh(self, address: str, stdin: bytes) -> bytes:
         """Run the uploaded agent with the stock client."""

@@ -20,20 +20,6 @@ def processor_seconds() -> float:
     return used
 
 
-def memory() -> int:
-    """Return the bytes that this process and those of machines have for themselves."""
-    found = [psutil.Process(os.getpid())]
-    for fork_server in _fork_servers():
-        found += fork_server.children()
-    total = 0
-    for process in found:
-        try:
-            total += process.memory_full_info().uss
-        except psutil.NoSuchProcess:
-            continue
-    return total
-
-
 def _fork_servers() -> list[psutil.Process]:
     children = psutil.Process(os.getpid()).children()
     return [child for child in children if _FORK_SERVER in child.cmdline()]

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("part", ["idle", "reconcile"])
+@pytest.mark.parametrize("part", ["claims", "heartbeats"])
 def test_a_part_of_the_bench_runs_and_writes_what_it_measured(part: str, tmp_path: Path) -> None:
     """It runs rarely, so that a broken part would stay unnoticed."""
     command = [sys.executable, "-m", "bench", "--quick", "--output", str(tmp_path), part]
@@ -29,4 +29,4 @@ def test_the_bench_names_the_parts_that_it_has() -> None:
         [sys.executable, "-m", "bench", "clams"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert answer.returncode == 2
-    assert "unknown part clams; the parts are claims, fleet_size" in answer.stderr
+    assert "unknown part clams; the parts are claims, heartbeats, initializer" in answer.stderr

@@ -1,13 +1,11 @@
 """
-No-op tasks in queues for Python on the same server: procrastinate and pgqueuer. Runs in .venv-bench.
+No-op tasks in a queue for Python on the same server, pgqueuer. Runs in .venv-bench.
 
-    queues.py procrastinate HOST DATABASE TASKS WORKERS BATCH        # prints tasks per second
+    rival.py HOST DATABASE TASKS WORKERS BATCH        # prints tasks per second
 
 Each worker is a process with its own connection pool, and stops when there are no more tasks. They begin together, and
 the time ends with the last task.
 """
-
-# ruff: noqa: PLC0415 - only the queue that is measured is imported
 
 import asyncio
 import logging
@@ -16,40 +14,13 @@ import sys
 import time
 from typing import Any
 
+import asyncpg
+from pgqueuer import PgQueuer
+from pgqueuer.db import AsyncpgDriver
+from pgqueuer.queries import Queries
+from pgqueuer.types import QueueExecutionMode
+
 _CONTEXT = multiprocessing.get_context("fork")
-
-
-class Procrastinate:
-    """Fetches one task at a time; *batch* tasks run at the same time in each worker."""
-
-    def __init__(self, host: str, database: str, batch: int) -> None:
-        import procrastinate
-
-        self._batch = batch
-        self._app = procrastinate.App(
-            connector=procrastinate.PsycopgConnector(conninfo=f"host={host} dbname={database} user=postgres")
-        )
-        self.last = 0.0
-
-        @self._app.task(name="noop")
-        async def noop() -> None:
-            self.last = time.perf_counter()
-
-        self._noop = noop
-
-    async def install(self, tasks: int) -> None:
-        """Create the tables and the tasks."""
-        async with self._app.open_async():
-            await self._app.schema_manager.apply_schema_async()
-            await self._noop.batch_defer_async(*({} for _ in range(tasks)))
-
-    async def work(self, begin: Any) -> None:
-        """Work until there are no more tasks."""
-        async with self._app.open_async():
-            await asyncio.to_thread(begin)
-            await self._app.run_worker_async(
-                wait=False, concurrency=self._batch, install_signal_handlers=False, listen_notify=False
-            )
 
 
 class Pgqueuer:
@@ -62,10 +33,6 @@ class Pgqueuer:
 
     async def install(self, tasks: int) -> None:
         """Create the tables and the tasks."""
-        import asyncpg
-        from pgqueuer.db import AsyncpgDriver
-        from pgqueuer.queries import Queries
-
         connection = await asyncpg.connect(**self._where)
         queries = Queries(AsyncpgDriver(connection))
         await queries.install()
@@ -74,11 +41,6 @@ class Pgqueuer:
 
     async def work(self, begin: Any) -> None:
         """Work until there are no more tasks."""
-        import asyncpg
-        from pgqueuer import PgQueuer
-        from pgqueuer.db import AsyncpgDriver
-        from pgqueuer.types import QueueExecutionMode
-
         connection = await asyncpg.connect(**self._where)
         queuer = PgQueuer(AsyncpgDriver(connection))
 
@@ -91,17 +53,16 @@ class Pgqueuer:
         await connection.close()
 
 
-def main(name: str, host: str, database: str, *counts: int) -> None:
+def main(host: str, database: str, *counts: int) -> None:
     """Print the tasks per second."""
     tasks, workers, batch = counts
     logging.disable()
-    kind = {"procrastinate": Procrastinate, "pgqueuer": Pgqueuer}[name]
-    asyncio.run(kind(host, database, batch).install(tasks))
+    asyncio.run(Pgqueuer(host, database, batch).install(tasks))
     barrier = _CONTEXT.Barrier(workers)
     answers = _CONTEXT.SimpleQueue()
 
     def worker() -> None:
-        rival = kind(host, database, batch)
+        rival = Pgqueuer(host, database, batch)
         began = []
 
         def begin() -> None:
@@ -123,4 +84,4 @@ def main(name: str, host: str, database: str, *counts: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:7]))
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]))
