@@ -2,7 +2,6 @@
 The cost of a cold start of each function, as a ratio to the cost of its indispensable libraries alone.
 
     make bench-coldstart                             # a table
-    python bench/coldstart.py --json                 # the same as JSON
 
 Two stages: ``import`` is the import of the handler, as by Lambda; ``ready`` is the function built from settings with a
 machine list in a file (the Recoverer: with Equinix Metal, since a list cannot reboot), its first log line and metrics
@@ -18,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import sysconfig
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from shepherd_core.settings.base import PREFIX
@@ -27,7 +26,6 @@ from shepherd_core.settings.providers import SPECS
 ROOT = Path(__file__).parents[1]
 PATHS = [str(ROOT), str(ROOT / "layers" / "shepherd_core"), sysconfig.get_path("purelib")]
 FUNCTIONS = ("provisioner", "initializer", "recoverer", "updater", "agent_api", "migrator")
-GOAL = 1.15
 
 # Made up: none of it is used until the first invocation.
 SETTINGS = {
@@ -163,13 +161,8 @@ def main() -> None:
     """Print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15, metavar="COUNT", help="processes for each figure (15)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     figures = [figure(function, stage, options.repeats) for function in FUNCTIONS for stage in ("import", "ready")]
-    if options.json:
-        python = sys.version.split()[0]
-        print(json.dumps({"goal": GOAL, "python": python, "figures": [asdict(each) for each in figures]}, indent=2))
-        return
     print(f"{'function':<11} {'stage':<6} {'ms':>7} {'bare':>7} {'ratio':>6} {'MiB':>7} {'bare':>7} {'ratio':>6}")
     for each in figures:
         print(

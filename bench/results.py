@@ -34,8 +34,6 @@ class Result:
 
     tables: list[Table] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
-    figures: dict[str, float] = field(default_factory=dict)
-    """The figures that other programs read, such as ``bench.cost``."""
 
     def at_least(self, what: str, wanted: float, figure: float) -> None:
         """Add a goal that *figure* must reach."""

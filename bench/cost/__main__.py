@@ -6,7 +6,7 @@ Shepherd's cost a month on AWS: a formula with named prices and assumptions.
 
 The prices are inputs (list prices of us-east-1 without the free tier, as of the date below): check them before you
 rely on a figure. The sum does not include your database; set its price with ``--set database=…``. The cost of a
-heartbeat is read from the latest figures that ``make bench BENCH=heartbeats`` has published (docs/performance).
+heartbeat is what ``make bench BENCH=heartbeats`` measured (docs/performance.md).
 """
 
 import argparse

@@ -7,7 +7,7 @@ connection, one heartbeat at a time, against a private PostgreSQL server that wa
 requests of machines that are new to its process. *Bare* is the prepared ``INSERT … ON CONFLICT`` alone, for the same
 rows over the same connection. They take turns, and each figure is the median of its turns. If the ratio of remembered
 to bare is below the goal, Shepherd's own part of a heartbeat costs more than the database's. The rest is described in
-``costs.py`` and ``wire.py``. ``bench.cost`` reads the published figures.
+``costs.py`` and ``wire.py``.
 """
 
 import os
@@ -178,21 +178,18 @@ def measure(*, quick: bool) -> Result:
 
 
 def _add_costs(result: Result, cost: costs.Costs) -> None:
-    figures = asdict(cost)
-    rows = [[name.replace("_", " "), figure] for name, figure in figures.items()]
+    rows = [[name.replace("_", " "), figure] for name, figure in asdict(cost).items()]
     result.tables.append(Table("Costs of one heartbeat", ["what", "figure"], rows))
-    result.figures.update(figures)
     result.at_most("bytes of WAL of a heartbeat", WAL_BYTES, cost.wal_bytes)
 
 
 def _add_bytes(result: Result, found: Mapping[str, Mapping[str, tuple[float, float]]]) -> None:
     """Add the bytes on the wire by connection and added headers."""
-    rows = []
-    for connection, ways in found.items():
-        for way, (sent, received) in ways.items():
-            rows.append([connection, way, sent, received, sent + received])
-            name = f"{connection}_{way}".replace(" ", "_").lower()
-            result.figures.update({f"{name}_sent_bytes": sent, f"{name}_received_bytes": received})
+    rows = [
+        [connection, way, sent, received, sent + received]
+        for connection, ways in found.items()
+        for way, (sent, received) in ways.items()
+    ]
     columns = ["connection", "answer's headers", "bytes sent", "received", "both"]
     result.tables.append(Table("Bytes of a heartbeat on the wire", columns, rows))
     for way in wire.HEADERS:

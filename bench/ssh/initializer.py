@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.bmdb.connection import Connection
@@ -18,12 +19,12 @@ from shepherd_core.telemetry import Metric
 from bench.fleet import PROVIDER
 from bench.results import Result, Table
 from bench.ssh.pool import BenchPool, machines, provider
-from bench.ssh.processes import processor_seconds
 from simulator.environment.postgres import Postgres
 from tests.support.bmdb.fleet import administrator
 
 AGENT_BYTES = 5_000_000
 CONCURRENCY = 10
+_FORK_SERVER = "shepherd_core.adapters.ssh.fork_server"
 
 _PLANT = """
 WITH new AS (INSERT INTO machines SELECT FROM generate_series(1, {count}) RETURNING machine_id),
@@ -88,9 +89,9 @@ def _ours(
     )
     limits = runner.RunLimits(concurrency, machine_seconds=120, session_seconds=60)
     connection = Connection(settings, None, clock)
-    began, spent = time.perf_counter(), processor_seconds()
+    began, spent = time.perf_counter(), _processor_seconds()
     counts = runner.run(loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 1800), runtime_info="bench")
-    seconds, spent = time.perf_counter() - began, processor_seconds() - spent
+    seconds, spent = time.perf_counter() - began, _processor_seconds() - spent
     connection.close()
     if counts[Metric.FINISHED] != len(addresses):
         raise RuntimeError(counts)
@@ -117,3 +118,15 @@ def _theirs(machine_pool: BenchPool, addresses: Sequence[str]) -> tuple[int, flo
 def _children() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
+
+
+def _processor_seconds() -> float:
+    """Return the processor time so far, with that of the processes that talk to machines, once these have ended."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    used = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    for child in psutil.Process().children():
+        if _FORK_SERVER in child.cmdline():
+            while child.children():
+                time.sleep(0.001)
+            used += sum(child.cpu_times()[:4])
+    return used
