@@ -17,6 +17,7 @@ from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.machines.search import MOST_IDS, Search, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.machine import LONGEST_TEXT
 from shepherd_core.domain.states import State
 
 from shepherdctl.confirm import confirm, require_terminal
@@ -38,7 +39,6 @@ SEVERITY = (
 _MOST_CHANGED = 1_000
 """Machines that one command changes at most."""
 _MOST_SHOWN = 20
-_LONGEST = 128
 _PANEL = "Filters: which machines"
 
 
@@ -49,8 +49,8 @@ def _short(text: str) -> str:
     Raises:
         BadParameter: it is blank or too long.
     """
-    if not text.strip() or len(text) > _LONGEST:
-        message = f"{text[:_LONGEST]!r} is not a filter: it must have 1 to {_LONGEST} characters."
+    if not text.strip() or len(text) > LONGEST_TEXT:
+        message = f"{text[:LONGEST_TEXT]!r} is not a filter: it must have 1 to {LONGEST_TEXT} characters."
         raise typer.BadParameter(message)
     return text
 

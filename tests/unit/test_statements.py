@@ -9,7 +9,6 @@ import pytest
 import shepherd_core.bmdb
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.bmdb.statements import fragments, statements
-from shepherd_core.domain.clock import FLOOR_SECONDS
 from shepherd_core.settings.rules import INTERVALS
 
 PACKAGE = Path(shepherd_core.bmdb.__file__).parent
@@ -354,11 +353,6 @@ def test_no_sql_is_made_in_python(module: Path) -> None:
 def test_sql_in_python_is_found(source: str) -> None:
     """The check can fail."""
     assert sql_in(source)
-
-
-def test_the_floor_stays_as_far_behind_as_the_settings_are_checked_for() -> None:
-    """A transaction that lasts longer could make a machine due below the floor, where no claim finds it."""
-    assert f"interval '{FLOOR_SECONDS // 60} minutes'" in statements()["close_session"]
 
 
 def test_the_view_waits_for_as_many_intervals_as_the_settings_are_checked_for() -> None:

@@ -15,6 +15,7 @@ from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.machines.search import Search, search
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.machine import LONGEST_TEXT
 from shepherd_core.domain.states import State
 
 from shepherdctl.console.pages import commands
@@ -36,7 +37,6 @@ PAGE = 100
 _DOWNLOAD_PAGE = 1_000
 _SECONDS = 1.0
 """A search that has not filled its page by then shows what it found; the next page continues it."""
-_LONGEST = 128
 AGES = ("heartbeat_older", "heartbeat_younger", "state_older", "state_younger")
 FILTERS = ("state", "provider", "location", "paused", "text", "cause", *AGES)
 """As parameters of the address."""
@@ -225,7 +225,7 @@ def _seconds(given: Mapping[str, str], name: str) -> float | None:
 
 
 def _short(name: str, value: str) -> str:
-    if len(value) > _LONGEST:
-        message = f"{name} may have {_LONGEST} characters at most"
+    if len(value) > LONGEST_TEXT:
+        message = f"{name} may have {LONGEST_TEXT} characters at most"
         raise FilterInvalid(message)
     return value

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from shepherd_core.adapters import aws, locations
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
@@ -13,6 +11,7 @@ from shepherd_core.adapters.http import bounded_answer
 from shepherd_core.adapters.http.bounded_answer import AnswerTooLate, AnswerTooLong
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import SecretError, SourceError, SourceMissing, SourceUnavailable
+from shepherd_core.settings.functions.shared import is_loopback
 
 _DOCUMENT_BYTES = 10 * 1024 * 1024
 _CONNECT_SECONDS = 5
@@ -74,7 +73,7 @@ def _read_http(url: str, limit_bytes: int, seconds: float) -> bytes:
     from shepherd_core.adapters.http.timed_requests import TimedAdapter  # noqa: PLC0415 - the same
 
     plain = url.lower().startswith("http:")
-    if plain and not _is_loopback(url):
+    if plain and not is_loopback(url):
         raise SourceError(f"{url!r} is refused: use https://; http:// is allowed only for a loopback address")
     deadline = Deadline(SystemClock(), seconds)
     try:
@@ -103,11 +102,3 @@ def _read_http(url: str, limit_bytes: int, seconds: float) -> bytes:
 
 def _too_large(url: str, limit_bytes: int) -> SourceError:
     return SourceError(f"{url!r} is too large: it may have at most {limit_bytes} bytes")
-
-
-def _is_loopback(url: str) -> bool:
-    try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:  # a name, or no URL at all, which requests reports better
-        return False

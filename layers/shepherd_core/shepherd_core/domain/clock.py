@@ -31,9 +31,6 @@ CREATE_SECONDS = 60.0
 ANSWER_SECONDS = 30.0
 """For the Migrator's answer to CloudFormation."""
 
-FLOOR_SECONDS = 120
-"""How many seconds the floor of the due rows stays behind the present (session.sql). Every transaction is shorter."""
-
 RENEWALS = 3
 """How often a session is renewed in the time after which it would expire."""
 

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
     from uuid import UUID
 
+LONGEST_TEXT = 128
+"""Of an id, an address or a location; the columns of the BMDB hold as much."""
+
 ProviderId = NewType("ProviderId", str)
-"""Opaque text, unique and stable within one provider, at most 128 characters. Never parse it."""
+"""Opaque text, unique and stable within one provider, at most LONGEST_TEXT characters. Never parse it."""
 
 INVALID = ProviderId("invalid")
 """Stands for *no id yet*: capacity that the provider does not name."""

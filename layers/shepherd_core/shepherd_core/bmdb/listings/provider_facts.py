@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.listings.provisioning import paused
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.domain.machine import ProviderId, ProviderStatus
+from shepherd_core.domain.machine import LONGEST_TEXT, ProviderId, ProviderStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 """The most changes that one statement writes."""
-
-_LONGEST = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,4 +164,4 @@ def end(session: Session, provider: str) -> None:
 
 
 def _text(text: str | None) -> str | None:
-    return None if text is None else sanitize_for_db(text)[:_LONGEST]
+    return None if text is None else sanitize_for_db(text)[:LONGEST_TEXT]

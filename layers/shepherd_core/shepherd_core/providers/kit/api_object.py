@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import BaseModel, PlainValidator, ValidationError
 
 from shepherd_core.domain.errors.provider import ProviderError, ProviderUnavailable
+from shepherd_core.domain.machine import LONGEST_TEXT
 from shepherd_core.providers.kit import fields
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ def _checked(check: Callable[[object], object], valid: str) -> PlainValidator:
     return PlainValidator(validate)
 
 
-Id = Annotated[str, _checked(fields.identifier, f"a text of 1 to {fields.LONGEST_TEXT} printable characters")]
+Id = Annotated[str, _checked(fields.identifier, f"a text of 1 to {LONGEST_TEXT} printable characters")]
 """Names a machine or its capacity."""
-Text = Annotated[str, _checked(fields.text, f"a text of at most {fields.LONGEST_TEXT} printable characters")]
+Text = Annotated[str, _checked(fields.text, f"a text of at most {LONGEST_TEXT} printable characters")]
 MachineAddress = Annotated[IPv4Address | IPv6Address, _checked(fields.address, "the IP address of one machine")]
 
 

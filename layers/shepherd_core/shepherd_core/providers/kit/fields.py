@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from shepherd_core.adapters.http.bounded_answer import AnswerTooLong, check_values
-from shepherd_core.domain.machine import INVALID
+from shepherd_core.domain.machine import INVALID, LONGEST_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-LONGEST_TEXT = 128
 
 _LONGEST_KEY = 4096  # an RSA key of 16384 bits has 2,800
 _HOST_KEY_KINDS = {"ssh-ed25519", "ssh-rsa", *(f"ecdsa-sha2-nistp{bits}" for bits in (256, 384, 521))}

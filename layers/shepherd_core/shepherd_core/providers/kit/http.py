@@ -150,9 +150,9 @@ class HttpApi:
         """Send a PUT, once; see ``post``."""
         return self._change(_Request("PUT", path, body=body, effect=True, interrupts=interrupts), deadline, missing)
 
-    def patch(self, path: str, body: object, deadline: Deadline, missing: type[ProviderError] = ProviderRefused) -> Any:
+    def patch(self, path: str, body: object, deadline: Deadline) -> Any:
         """Send a PATCH, once; see ``post``."""
-        return self._change(_Request("PATCH", path, body=body, effect=True), deadline, missing)
+        return self._change(_Request("PATCH", path, body=body, effect=True), deadline, ProviderRefused)
 
     def delete(self, path: str, deadline: Deadline, missing: type[ProviderError] = ProviderRefused) -> Any:
         """Send a deletion, once; see ``post``."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors.provider import ListingInvalid, MachineNotFound, ProviderRefused, ProviderUnusable
-from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.domain.machine import INVALID, LONGEST_TEXT, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.providers.kit.context import readable
-from shepherd_core.providers.kit.fields import LONGEST_TEXT, address, from_json, host_key, identifier, text
+from shepherd_core.providers.kit.fields import address, from_json, host_key, identifier, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -12,16 +12,17 @@ from shepherd_core.settings.base import Count, Settings
 from shepherd_core.settings.providers import ProviderName  # noqa: TC001 - pydantic looks it up
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(url: str) -> bool:
+    """Return whether *url* is of this computer itself; false for what is no URL at all."""
     try:
+        host = urlsplit(url).hostname or ""
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
 
 
 def _encrypted(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
-    if parts.scheme == "http" and not _loopback(parts.hostname or ""):
+    if urlsplit(endpoint).scheme == "http" and not is_loopback(endpoint):
         message = "must be an https URL: http carries heartbeats and installation requests unencrypted"
         raise ValueError(message)
     return endpoint
