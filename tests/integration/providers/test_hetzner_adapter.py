@@ -1,17 +1,16 @@
-"""The adapter of Hetzner's dedicated servers against the simulated service: listing, resets, reinstalls, our key."""
+"""What is special to Hetzner's adapter: which requests each step sends, in which order, and what undoes what."""
 
-from collections.abc import Callable, Iterator
+import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import unquote_plus
 from uuid import UUID
 
 import pytest
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import TimeLimitExceeded
-from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import (
-    ListingInvalid,
     MachineNotFound,
-    NotSupported,
     ProviderError,
     ProviderRefused,
     ProviderUnavailable,
@@ -20,381 +19,209 @@ from shepherd_core.domain.machine import Availability, Machine, ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers.hetzner import HetznerSettings
 
-from simulator.environment.faults import Drop, FakeAnswer
-from simulator.providers.hetzner.objects import RobotServer
-from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
-from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
-from tests.support.providers.description import Description
-from tests.support.waiting import eventually
+from tests.support.providers.provider_contract import PUBLIC_KEY
+from tests.support.providers.scripted_http import Answer, Request, said, scripted_server
 
-USER = "#ws+made-up"
-PASSWORD = "a-password"
-BLOB = "AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"
-PUBLIC_KEY = f"ssh-ed25519 {BLOB} shepherd"
-OTHER_PUBLIC_KEY = f"ssh-ed25519 {BLOB[:-4]}AAAA somebody"
 TOKEN = UUID("6f9d9a52-4f5c-4d43-9f5e-3a6f0d0d1d11")
-
-A, B, FOREIGN = ProviderId("11"), ProviderId("12"), ProviderId("21")
-RESET = ("POST", "/reset/{number}")
-
-
-class HetznerSetup:
-    """An account at the simulated web service, and providers for it."""
-
-    def __init__(self, robot: HetznerRobot, hardware: NoHardware, clock: ManualClock) -> None:
-        self.robot = robot
-        self.hardware = hardware
-        self.clock = clock
-        self.provider = self.another()
-
-    def another(
-        self,
-        public_key: Callable[[], str] = lambda: PUBLIC_KEY,
-        credential: Callable[[], str] = lambda: f"{USER}:{PASSWORD}",
-        **settings: Any,
-    ) -> HetznerProvider:
-        """Return one more provider, which shares nothing with the first."""
-        fields = {
-            "credential_parameter": "/unused",
-            "hetzner_name_prefix": "fleet-",
-            "hetzner_key_name": "shepherd-key",
-            "hetzner_api_url": self.robot.url,
-            **settings,
-        }
-        return HetznerProvider(HetznerSettings(**fields), credential, public_key, self.clock)
-
-    def server(self, provider_id: ProviderId = A) -> RobotServer:
-        """Return a server after everything that was accepted has happened."""
-        eventually(self.robot.settled)
-        return self.robot.server(int(provider_id))
-
-    def set(self, **fields: Any) -> None:
-        """Change the first server."""
-        self.robot.change(int(A), **fields)
+A = ProviderId("11")
+OURS = "e8:58:d4:06:f9:8a:ad:ef:c5:84:d7:88:93:f4:cd:77"
 
 
-@pytest.fixture
-def setup(clock: ManualClock) -> Iterator[HetznerSetup]:
-    """Return an account with two servers of ours and one for something else; its hours are the test's."""
-    hardware = NoHardware()
-    names = {A: "fleet-a", B: "fleet-b", FOREIGN: "database"}
-    servers = [RobotServer(number=int(number), name=name) for number, name in names.items()]
-    options = RobotOptions(clock=clock.monotonic)
-    with HetznerRobot(hardware, user=USER, password=PASSWORD, servers=servers, options=options) as robot:
-        Description("hetzner").hold(robot)
-        yield HetznerSetup(robot, hardware, clock)
-        assert robot.errors == []
+def refused(status: int, code: str, **more: Any) -> Answer:
+    """Return an error as Robot gives it."""
+    return said(status, error={"status": status, "code": code, "message": "no", **more})
 
 
-# The listing, and single servers
+def server(**fields: Any) -> Answer:
+    """Return the answer about a server."""
+    return said(200, server={"server_number": 11, "server_name": "fleet-a", **fields})
 
 
-def test_servers_with_other_names_are_not_ours(setup: HetznerSetup, deadline: Deadline) -> None:
-    """An account holds more than one fleet; a wrong reset could hit a database."""
-    assert {machine.provider_id for machine in setup.provider.list_machines(deadline)} == {A, B}
-    act: Callable[[ProviderId, Deadline], object]
-    for act in (
-        setup.provider.get_machine,
-        setup.provider.reboot,
-        setup.provider.power_cycle,
-        setup.provider.reinstall,
-    ):
-        with pytest.raises(MachineNotFound, match="'database' does not begin with 'fleet-'"):
-            act(FOREIGN, deadline)
-    assert setup.robot.calls[RESET] == 0
+def resets(*types: str, status: str = "running") -> Answer:
+    """Return the answer about these resets."""
+    return said(200, reset={"type": types, "operating_status": status})
 
 
-def test_one_server_is_one_request(setup: HetznerSetup, deadline: Deadline) -> None:
-    """Listing and asking for one use up the same two hundred requests an hour."""
-    setup.provider.list_machines(deadline)
-    setup.provider.get_machine(A, deadline)
-    assert dict(setup.robot.calls) == {("GET", "/server"): 1, ("GET", "/server/{number}"): 1}
+def boot(kind: str = "", *fingerprints: str) -> Answer:
+    """Return the answer about boot configurations: of *kind* one is active, with these keys."""
+    options = {name: {"active": name == kind, "authorized_key": None} for name in ("rescue", "linux", "vnc")}
+    if fingerprints:
+        options[kind]["authorized_key"] = [{"key": {"fingerprint": each}} for each in fingerprints]
+    return said(200, boot={**options, "windows": None})
 
 
-@pytest.mark.parametrize("odd", ["011", "+11", "1_1", "\u0661\u0661", "11 ", "198.18.0.1", "11\n"])
-def test_a_provider_id_that_is_no_number_is_not_asked_for(odd: str, setup: HetznerSetup, deadline: Deadline) -> None:
-    """Robot also takes addresses, and might take other spellings: one server would have two provider ids."""
-    with pytest.raises(MachineNotFound):
-        setup.provider.reboot(ProviderId(odd), deadline)
-    assert setup.robot.calls.total() == 0
+BROKEN = Answer(500)
+ENABLED = refused(409, "BOOT_ALREADY_ENABLED")
+USUAL = {
+    "GET /server/11": server(),
+    "GET /reset/11": resets("sw", "hw", "man"),
+    "GET /boot/11": boot(),
+    "GET /key": Answer(
+        200, f'[{{"key": {{"name": "ours", "fingerprint": "{OURS}", "data": "{PUBLIC_KEY}"}}}}]'.encode()
+    ),
+}
+LOOK, KEY, BOOT = ("GET /server/11", "GET /reset/11"), "GET /key", "GET /boot/11"
+RESET, ARMS = "POST /reset/11", "POST /boot/11/linux"
+HARD, SOFT, POWER = (f"{RESET} type={each}" for each in ("hw", "sw", "power"))
+ARM = f"{ARMS} dist=Debian 12 base&lang=en&authorized_key={OURS}"
+ARM_RESCUE = f"POST /boot/11/rescue os=linux&authorized_key={OURS}"
+DISARM, DISARM_RESCUE = "DELETE /boot/11/linux", "DELETE /boot/11/rescue"
+UNAVAILABLE, REFUSED = "ProviderUnavailable: ", "ProviderRefused: "
+RESET_FAILS = (*LOOK, KEY, BOOT, ARM, HARD, DISARM)
+
+CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str]] = {
+    # What is reset, and how. No technician is called, and no running server is switched off.
+    "software": ("reboot", {"hetzner_reboot": "software"}, (*LOOK, BOOT, SOFT), ""),
+    "no software": ("reboot", {LOOK[1]: resets("power", "hw")}, (*LOOK, BOOT, HARD), ""),
+    "hardware": ("reboot", {"hetzner_reboot": "hardware"}, (*LOOK, BOOT, HARD), ""),
+    "power cycle": ("power_cycle", {}, (*LOOK, BOOT, HARD), ""),
+    "no reset": ("power_cycle", {LOOK[1]: resets("sw", "power", "man")}, LOOK, "NotSupported: .*none of .'hw'"),
+    "no resets": ("reboot", {LOOK[1]: refused(404, "RESET_NOT_AVAILABLE")}, LOOK, "NotSupported: .*RESET_NOT_AV"),
+    "off": ("power_cycle", {LOOK[1]: resets("hw", "power", status="shut off")}, (*LOOK, BOOT, POWER), ""),
+    "technician": ("power_cycle", {RESET: refused(409, "RESET_MANUAL_ACTIVE")}, (*LOOK, BOOT, HARD), UNAVAILABLE),
+    # The wrong server would be reset.
+    "foreign": ("reboot", {LOOK[0]: server(server_name="db")}, LOOK[:1], "MachineNotFound: .*'db' does not begin"),
+    "mixed up": ("reboot", {LOOK[0]: server(server_number=12)}, LOOK[:1], f"{UNAVAILABLE}.*12 instead of 11"),
+    # An invocation died between arming and resetting; days later a plain reboot would erase the machine.
+    "armed by us": ("power_cycle", {BOOT: boot("linux", OURS)}, (*LOOK, BOOT, DISARM, HARD), ""),
+    "armed to rescue": ("reboot", {BOOT: boot("rescue", "a", OURS)}, (*LOOK, BOOT, DISARM_RESCUE, SOFT), ""),
+    "armed by others": ("reboot", {BOOT: boot("vnc")}, (*LOOK, BOOT), f"{REFUSED}.*'vnc', not by Shepherd"),
+    "armed, other key": ("reinstall", {BOOT: boot("linux", "a")}, (*LOOK, KEY, BOOT), f"{REFUSED}.*not by Shepherd"),
+    "disks alone": ("reboot", {BOOT: refused(404, "BOOT_NOT_AVAILABLE")}, (*LOOK, BOOT, SOFT), ""),
+    # A reinstall arms, and resets. If anything goes wrong, a machine that reboots by itself must come back as it was.
+    "linux": ("reinstall", {}, (*LOOK, KEY, BOOT, ARM, HARD), ""),
+    "dist": ("reinstall", {"hetzner_dist": "X"}, (*LOOK, KEY, BOOT, ARM.replace("Debian 12 base", "X"), HARD), ""),
+    "rescue": ("reinstall", {"hetzner_reinstall": "rescue"}, (*LOOK, KEY, BOOT, ARM_RESCUE, HARD), ""),
+    "no reinstall": ("reinstall", {LOOK[1]: resets("sw")}, LOOK, "NotSupported: .*none of"),
+    "armed earlier": ("reinstall", {BOOT: boot("linux", OURS)}, (*LOOK, KEY, BOOT, DISARM, ARM, HARD), ""),
+    "armed meanwhile": (
+        "reinstall",
+        {BOOT: [boot(), boot("linux", OURS)], ARMS: [ENABLED, said(200)]},
+        (*LOOK, KEY, BOOT, ARM, BOOT, DISARM, ARM, HARD),
+        "",
+    ),
+    "lost race": ("reinstall", {ARMS: ENABLED}, (*LOOK, KEY, BOOT, ARM, BOOT, ARM), f"{UNAVAILABLE}.*another client"),
+    "lost arming": ("reinstall", {ARMS: BROKEN}, (*LOOK, KEY, BOOT, ARM, DISARM), f"{UNAVAILABLE}.*boot/11/linux: 500"),
+    "no arming": ("reinstall", {ARMS: refused(400, "INVALID")}, (*LOOK, KEY, BOOT, ARM), f"{REFUSED}.*INVALID"),
+    "lost reset": ("reinstall", {RESET: BROKEN, DISARM: BROKEN}, RESET_FAILS, f"{UNAVAILABLE}.*POST /reset/11: 500"),
+    "refused reset": ("reinstall", {RESET: refused(409, "CONFLICT")}, RESET_FAILS, f"{REFUSED}.*CONFLICT"),
+}
 
 
-def test_an_answer_about_another_server_is_not_believed(setup: HetznerSetup, deadline: Deadline) -> None:
-    """Whatever mixed them up, the wrong one would be reset."""
-    body = {"server": {"server_number": 12, "server_name": "fleet-b"}}
-    setup.robot.faults.add(FakeAnswer(path="/server/11", times=0, status=200, body=body))
-    with pytest.raises(ProviderUnavailable, match="server 12 instead of 11"):
-        setup.provider.reboot(A, deadline)
+class Robot:
+    """The web service, as a script: an answer for each request, or several in turn."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = {**USUAL, **answers}
+        self.asked: list[str] = []
+
+    def __call__(self, request: Request) -> Answer:
+        """Answer, and remember the request with its form."""
+        what = f"{request.method} {request.path}"
+        self.asked.append(" ".join(filter(None, (what, unquote_plus(request.body.decode())))))
+        found = self.answers.get(what, said(200))
+        answer: Answer = found if isinstance(found, Answer) else found.pop(0)
+        return answer
 
 
-def test_an_account_without_servers_is_empty(setup: HetznerSetup, deadline: Deadline) -> None:
-    """Robot has been seen to say it in two ways."""
-    fault = {"error": {"status": 404, "code": "SERVER_NOT_FOUND", "message": "No server found"}}
-    for status, body in ((404, fault), (200, [])):
-        setup.robot.faults.add(FakeAnswer(path="/server", status=status, body=body))
-        assert setup.provider.list_machines(deadline) == []
+def provider(url: str, clock: ManualClock, **settings: Any) -> HetznerProvider:
+    """Return a provider of the account."""
+    fields = {
+        "credential_parameter": "/unused",
+        "hetzner_name_prefix": "fleet-",
+        "hetzner_key_name": "ours",
+        "hetzner_api_url": url,
+        **settings,
+    }
+    return HetznerProvider(HetznerSettings(**fields), lambda: "user:password", lambda: PUBLIC_KEY, clock)
 
 
-def test_a_wrong_url_is_no_empty_account(setup: HetznerSetup, deadline: Deadline) -> None:
-    """A fleet that seems to be gone is another matter than a setting that is wrong."""
-    setup.robot.faults.add(FakeAnswer(times=0, status=404, body="<html>"))
-    with pytest.raises(ProviderRefused, match="404"):
-        setup.provider.list_machines(deadline)
-    with pytest.raises(ProviderRefused, match="404"):
-        setup.provider.get_machine(A, deadline)
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_sends_these_requests(case: str, clock: ManualClock, deadline: Deadline) -> None:
+    """An armed server that is reset is erased, so the order of requests decides."""
+    step, given, requests, error = CASES[case]
+    robot = Robot({name: list(each) if isinstance(each, list) else each for name, each in given.items()})
+    settings = {name: each for name, each in given.items() if name.startswith("hetzner_")}
+    outcome = ""
+    with scripted_server(robot) as script:
+        try:
+            getattr(provider(script.url, clock, **settings), step)(A, deadline)
+        except ProviderError as raised:
+            outcome = f"{type(raised).__name__}: {raised}"
+    assert re.match(error or "$", outcome), outcome
+    assert robot.asked == list(requests)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"server": []},
-        [{"server": {"server_name": "fleet-a"}}],
-        [{"server": None}],
-        ["fleet-a"],
-        [{"server": {"server_number": 21, "server_name": "database"}}] * 2,
-    ],
-)
-def test_a_listing_that_is_not_understood_is_none(body: object, setup: HetznerSetup, deadline: Deadline) -> None:
-    """Half a listing would make the other half look like machines that are gone."""
-    setup.robot.faults.add(FakeAnswer(path="/server", status=200, body=body))
-    with pytest.raises(ListingInvalid):
-        setup.provider.list_machines(deadline)
-
-
-# Taking a server
-
-
-def test_taking_a_server_changes_nothing(setup: HetznerSetup, deadline: Deadline) -> None:
-    """It may run something already that the operator wants to keep until the agent takes over."""
-    listed = next(machine for machine in setup.provider.list_machines(deadline) if machine.provider_id == A)
-    taken = setup.provider.create_machine(listed, TOKEN, deadline)
-    assert taken.availability is Availability.KNOWN_USED
-    assert {method for method, _ in setup.robot.calls} == {"GET"}
-
-
-@pytest.mark.parametrize(("provider_id", "fields"), [(A, {"cancelled": True}), (FOREIGN, {})])
-def test_a_server_that_goes_or_is_not_ours_is_not_taken(
-    provider_id: ProviderId, fields: dict[str, Any], setup: HetznerSetup, deadline: Deadline
-) -> None:
-    """It was listed a moment ago, and things changed."""
-    setup.set(**fields)
-    capacity = Machine(provider_id=provider_id, availability=Availability.POSSIBLY_USED)
-    with pytest.raises(ProviderRefused, match=str(TOKEN)):
-        setup.provider.create_machine(capacity, TOKEN, deadline)
-
-
-# Resets
-
-
-@pytest.mark.parametrize(
-    ("setting", "offered", "done"),
-    [
-        ("software", ("sw", "hw", "man"), ("sw", "hw")),
-        ("software", ("power", "power_long", "hw", "man"), ("hw", "hw")),
-        ("hardware", ("sw", "hw", "man"), ("hw", "hw")),
-        ("software", ("sw", "man"), ("sw", None)),
-        ("hardware", ("sw", "man"), (None, None)),
-        ("software", ("man",), (None, None)),
-        ("software", ("power", "power_long"), (None, None)),
-        ("software", (), (None, None)),
-    ],
-)
-def test_a_server_is_reset_as_the_settings_say_and_robot_can(
-    setting: str, offered: tuple[str, ...], done: tuple[str | None, str | None], setup: HetznerSetup, deadline: Deadline
-) -> None:
-    """No technician is called and no running server is switched off; the policy skips what a server cannot do."""
-    provider = setup.another(hetzner_reboot=setting)
-    setup.set(resets=offered)
-    for act, expected in zip((provider.reboot, provider.power_cycle), done, strict=True):
-        setup.set(resets_done=[])
-        if expected is None:
-            with pytest.raises(NotSupported):
-                act(A, deadline)
-        else:
-            act(A, deadline)
-        assert setup.server().resets_done == ([expected] if expected else [])
-
-
-@pytest.mark.parametrize("act", ["reboot", "power_cycle"])
-def test_a_server_that_is_off_is_switched_on(act: str, setup: HetznerSetup, deadline: Deadline) -> None:
-    """The reset button does nothing to it; the power button would switch a running one off."""
-    setup.set(resets=("power", "power_long", "hw", "man"), off=True)
-    getattr(setup.provider, act)(A, deadline)
-    assert setup.server().resets_done == ["power"]
-    assert not setup.server().off
-    assert setup.hardware.calls[-1] == ("power_on", A)
-
-
-def test_a_server_that_hangs_needs_more_than_a_reboot(setup: HetznerSetup, deadline: Deadline) -> None:
-    """This is why there is a power cycle."""
-    setup.set(hung=True)
-    setup.provider.reboot(A, deadline)
-    assert setup.server().hung
-    setup.provider.power_cycle(A, deadline)
-    assert not setup.server().hung
-    assert setup.hardware.calls.count(("reboot", A)) == 1
-
-
-def test_a_technician_at_work_is_waited_for(setup: HetznerSetup, deadline: Deadline) -> None:
-    """Somebody asked for a reset by hand; until it is done, Robot does none."""
-    setup.set(technician=True)
-    with pytest.raises(ProviderUnavailable, match="RESET_MANUAL_ACTIVE"):
-        setup.provider.power_cycle(A, deadline)
-
-
-# Reinstalls
-
-
-@pytest.mark.parametrize(
-    ("settings", "booted"),
-    [
-        ({}, "linux Debian 12 base"),
-        ({"hetzner_dist": "Ubuntu 24.04 LTS base"}, "linux Ubuntu 24.04 LTS base"),
-        ({"hetzner_reinstall": "rescue"}, "rescue linux"),
-    ],
-)
-def test_a_reinstall_boots_what_the_settings_say(
-    settings: dict[str, Any], booted: str, setup: HetznerSetup, deadline: Deadline
-) -> None:
-    """Once: the boot after it is an ordinary one."""
-    setup.another(**settings).reinstall(A, deadline)
-    assert setup.server().boots_done == [booted]
-    assert setup.server().resets_done == ["hw"]
-    assert setup.hardware.calls[-1] == ("reinstall", A)
-    setup.provider.reboot(A, deadline)
-    assert setup.server().boots_done == [booted, "disk"]
-
-
-def test_a_reinstalled_server_lets_our_key_in(setup: HetznerSetup, deadline: Deadline) -> None:
-    """Only our key is authorized, and no password; without it we could not log in."""
-    setup.robot.faults.add(FakeAnswer(method="POST", path="/reset/*", status=500))
-    setup.robot.faults.add(FakeAnswer(method="DELETE", times=0, status=500))
-    with pytest.raises(ProviderUnavailable):
-        setup.provider.reinstall(A, deadline)
-    armed = setup.server().armed
-    assert armed is not None
-    assert armed.keys == tuple(key.fingerprint for key in setup.robot.ssh_keys())
-    assert [(key.name, key.line) for key in setup.robot.ssh_keys()] == [("shepherd-key", f"ssh-ed25519 {BLOB}")]
-
-
-@pytest.mark.parametrize("act", ["reboot", "power_cycle"])
-@pytest.mark.parametrize(("kind", "choice"), [("linux", "Debian 12 base"), ("rescue", "linux")])
-def test_a_reboot_is_no_reinstall(kind: str, choice: str, act: str, setup: HetznerSetup, deadline: Deadline) -> None:
-    """An invocation died between arming and resetting; days later a plain reboot would erase the machine."""
-    key = setup.robot.add_key("shepherd-key", PUBLIC_KEY)
-    setup.robot.arm(11, kind, choice, (key.fingerprint,))
-    getattr(setup.provider, act)(A, deadline)
-    assert setup.server().boots_done == ["disk"]
-
-
-@pytest.mark.parametrize("armed", [("linux", "Debian 12 base", 0), ("rescue", "linux", 1), ("vnc", "", 0)])
-@pytest.mark.parametrize("act", ["reboot", "power_cycle", "reinstall"])
-def test_an_activation_by_others_is_left_alone(
-    act: str, armed: tuple[str, str, int], setup: HetznerSetup, deadline: Deadline
-) -> None:
-    """They are at work on the machine, or forgot it; a reset would erase it in their name."""
-    kind, choice, keys = armed
-    other = setup.robot.add_key("somebody", OTHER_PUBLIC_KEY)
-    setup.robot.arm(11, kind, choice, (other.fingerprint,) * keys)
-    with pytest.raises(ProviderRefused, match=f"{kind!r}, not by Shepherd"):
-        getattr(setup.provider, act)(A, deadline)
-    assert setup.server().armed is not None
-    assert setup.server().resets_done == []
-
-
-def test_a_session_that_ends_in_between_leaves_nothing_to_a_reboot(setup: HetznerSetup, deadline: Deadline) -> None:
-    """Deactivation is a change too, and must not happen after the deadline; the next reboot does it."""
-    setup.provider._key.ensure(deadline)
-    left = iter([1, 0, 0])
-    with pytest.raises(SessionExpired):
-        setup.provider.reinstall(A, Deadline(SystemClock(), 60, lambda: next(left)))
-    assert setup.server().armed is not None
-    assert setup.server().resets_done == []
-    setup.another().reboot(A, deadline)
-    assert setup.server().boots_done == ["disk"]
-
-
-@pytest.mark.parametrize("fault", [{"status": 500}, {"status": 409, "body": {"error": {"code": "CONFLICT"}}}])
-def test_a_reset_that_fails_disarms(fault: dict[str, Any], setup: HetznerSetup, deadline: Deadline) -> None:
-    """Until somebody tries again, a machine that reboots by itself must come back as it was."""
-    setup.robot.faults.add(FakeAnswer(method="POST", path="/reset/*", **fault))
-    with pytest.raises(ProviderError):
-        setup.provider.reinstall(A, deadline)
-    assert setup.server().armed is None
-    setup.provider.reinstall(A, deadline)
-    assert setup.server().boots_done == ["linux Debian 12 base"]
-
-
-def test_arming_with_an_unknown_outcome_is_undone(setup: HetznerSetup, deadline: Deadline) -> None:
-    """The answer was lost, not the request."""
-    setup.robot.faults.add(Drop(method="POST", path="/boot/**", when="after"))
-    with pytest.raises(ProviderUnavailable):
-        setup.provider.reinstall(A, deadline)
-    assert setup.server().armed is None
-    assert setup.server().resets_done == []
-
-
-def test_nothing_is_armed_without_time_to_reset(setup: HetznerSetup, clock: ManualClock) -> None:
+def test_nothing_is_armed_without_time_to_reset(clock: ManualClock) -> None:
     """It would be left behind."""
-    with pytest.raises(TimeLimitExceeded, match="was not armed"):
-        setup.provider.reinstall(A, Deadline(clock, 9))
-    assert setup.server().armed is None
+    robot = Robot({})
+    with scripted_server(robot) as script, pytest.raises(TimeLimitExceeded, match="was not armed"):
+        provider(script.url, clock).reinstall(A, Deadline(clock, 9))
+    assert ARM not in robot.asked
 
 
-def test_an_activation_of_an_earlier_call_is_replaced(setup: HetznerSetup, deadline: Deadline) -> None:
-    """With the distribution of today's settings."""
-    key = setup.robot.add_key("shepherd-key", PUBLIC_KEY)
-    setup.robot.arm(11, "rescue", "linux", (key.fingerprint,))
-    setup.provider.reinstall(A, deadline)
-    assert setup.server().boots_done == ["linux Debian 12 base"]
+@pytest.mark.parametrize("odd", ["011", "+11", "1_1", "\u0661\u0661", "11 ", "198.18.0.1", "11\n", "1" * 19])
+def test_a_provider_id_that_is_no_number_is_not_asked_for(odd: str, clock: ManualClock, deadline: Deadline) -> None:
+    """Robot also takes addresses, and might take other spellings: one server would have two provider ids."""
+    with pytest.raises(MachineNotFound, match="is not the number"):
+        provider("http://127.0.0.1:9", clock).reboot(ProviderId(odd), deadline)
 
 
-def test_an_activation_that_robot_did_not_show_is_replaced(setup: HetznerSetup, deadline: Deadline) -> None:
-    """Its listing was stale, or a concurrent invocation was faster."""
-    key = setup.robot.add_key("shepherd-key", PUBLIC_KEY)
-    setup.robot.arm(11, "linux", "Rocky Linux 9 base", (key.fingerprint,))
-    setup.robot.faults.add(FakeAnswer(method="GET", path="/boot/*", status=200, body={"boot": {"linux": None}}))
-    setup.provider.reinstall(A, deadline)
-    assert setup.server().boots_done == ["linux Debian 12 base"]
-
-
-def test_an_activation_that_always_loses_the_race_is_given_up(setup: HetznerSetup, deadline: Deadline) -> None:
-    """What the other one armed is theirs to start."""
-    body = {"error": {"status": 409, "code": "BOOT_ALREADY_ENABLED", "message": "again"}}
-    setup.robot.faults.add(FakeAnswer(method="POST", path="/boot/**", times=2, status=409, body=body))
-    with pytest.raises(ProviderUnavailable, match="is being armed by another client"):
-        setup.provider.reinstall(A, deadline)
-    assert setup.robot.calls["DELETE", "/boot/{number}/linux"] == 0
-    assert setup.server().resets_done == []
-
-
-def test_a_distribution_that_robot_does_not_have_is_refused_by_name(setup: HetznerSetup, deadline: Deadline) -> None:
-    """The operator must learn which setting is wrong; the machine stays as it is."""
-    with pytest.raises(ProviderRefused, match="INVALID_INPUT: invalid_input: invalid dist"):
-        setup.another(hetzner_dist="Slackware").reinstall(A, deadline)
-    assert setup.server().resets_done == []
-
-
-@pytest.mark.parametrize("boots", [(), ("rescue",)])
-def test_a_server_that_cannot_be_installed_is_skipped(
-    boots: tuple[str, ...], setup: HetznerSetup, deadline: Deadline
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(server(), ""), (server(cancelled=True), "is cancelled"), (server(server_name="db"), "does not begin")],
+)
+def test_only_a_server_of_ours_that_stays_is_taken(
+    answer: Answer, error: str, clock: ManualClock, deadline: Deadline
 ) -> None:
-    """It can be rebooted all the same."""
-    setup.set(boots=boots)
-    with pytest.raises(NotSupported, match="BOOT_NOT_AVAILABLE"):
-        setup.provider.reinstall(A, deadline)
-    assert setup.server().resets_done == []
-    setup.provider.reboot(A, deadline)
-    assert setup.server().boots_done == ["disk"]
+    """It was listed a moment ago, and things change; taking it changes nothing."""
+    capacity = Machine(provider_id=A, availability=Availability.POSSIBLY_USED)
+    robot = Robot({LOOK[0]: answer})
+    with scripted_server(robot) as script:
+        one = provider(script.url, clock)
+        if error:
+            with pytest.raises(ProviderRefused, match=f"{error}.* machine {TOKEN}"):
+                one.create_machine(capacity, TOKEN, deadline)
+        else:
+            taken = one.create_machine(capacity, TOKEN, deadline)
+            assert (taken.provider_id, taken.availability) == (A, Availability.KNOWN_USED)
+    assert robot.asked == [LOOK[0]]
 
 
-def test_a_server_that_cannot_be_reset_is_not_armed(setup: HetznerSetup, deadline: Deadline) -> None:
-    """The time of its next boot is unknown."""
-    setup.set(resets=("man",))
-    with pytest.raises(NotSupported):
-        setup.provider.reinstall(A, deadline)
-    assert setup.server().armed is None
+def test_an_empty_account_is_told_from_a_wrong_url(clock: ManualClock, deadline: Deadline) -> None:
+    """A fleet that seems to be gone is another matter than a setting that is wrong."""
+    answers = [refused(404, "SERVER_NOT_FOUND"), Answer(200, b"[]"), Answer(404, b"<html>")]
+    with scripted_server(Robot({"GET /server": answers})) as script:
+        one = provider(script.url, clock)
+        assert (one.list_machines(deadline), one.list_machines(deadline)) == ([], [])
+        with pytest.raises(ProviderRefused, match="404"):
+            one.list_machines(deadline)
 
 
-# Our SSH key
+@pytest.mark.parametrize(("interval", "seconds"), [(600, 600), (None, 3_600)])
+def test_a_limit_says_when_to_come_back(
+    interval: int | None, seconds: int, clock: ManualClock, deadline: Deadline
+) -> None:
+    """It comes with status 403, which elsewhere means never."""
+    limit = refused(403, "RATE_LIMIT_EXCEEDED", interval=interval)
+    with scripted_server(Robot({"GET /server": limit})) as script, pytest.raises(ProviderUnavailable) as caught:
+        provider(script.url, clock).list_machines(deadline)
+    assert caught.value.retry_after == seconds
+
+
+def test_a_refused_credential_is_sent_once_by_all_threads(clock: ManualClock, deadline: Deadline) -> None:
+    """The third failure locks out everybody behind our address for ten minutes."""
+    robot = Robot({LOOK[0]: refused(401, "UNAUTHORIZED")})
+    with scripted_server(robot) as script:
+        one = provider(script.url, clock)
+
+        def attempt(_: int) -> str:
+            with pytest.raises(ProviderRefused) as caught:
+                one.reboot(A, deadline)
+            return str(caught.value)
+
+        with ThreadPoolExecutor(10) as pool:
+            texts = list(pool.map(attempt, range(20)))
+    assert len(robot.asked) == 1
+    assert sum("not sent: the credential was refused; retry in 600 s" in text for text in texts) == 19

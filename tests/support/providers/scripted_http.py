@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(answer.pause_seconds)
         self.close_connection = self.close_connection or answer.missing > 0 or answer.head is not None
 
-    do_POST = do_PUT = do_GET  # noqa: N815 - the names that http.server looks for
+    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - the names that http.server looks for
 
     def _send_head(self, answer: Answer) -> None:
         self.send_response_only(answer.status)

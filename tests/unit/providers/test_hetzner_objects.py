@@ -6,61 +6,45 @@ from typing import Any
 import pytest
 from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, ProviderStatus
-from shepherd_core.providers.hetzner.objects import (
-    BootEntry,
-    HetznerServer,
-    fingerprint,
-    machine,
-    machines,
-    stored_keys,
-)
-from shepherd_core.providers.kit.api_object import parse
+from shepherd_core.providers.hetzner.objects import HetznerServer, fingerprint, machine, machines, stored_keys
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"
-
-
-def server(**fields: Any) -> HetznerServer:
-    """Return a server with nothing but a number, a name and *fields*."""
-    return HetznerServer(server_number=321, server_name="fleet-1", **fields)
+NETWORK = "2001:db8:1::"
 
 
 @pytest.mark.parametrize(
-    ("status", "meaning"),
+    ("fields", "expected"),
     [
-        ("ready", ProviderStatus.RUNNING),
-        ("in process", ProviderStatus.PROVISIONING),
-        ("on fire", ProviderStatus.UNKNOWN),
-        (None, ProviderStatus.UNKNOWN),
+        ({}, {"provider_id": "321", "capacity_id": "321", "availability": Availability.POSSIBLY_USED, "failed": False}),
+        ({"dc": "FSN1-DC1"}, {"location": "FSN1-DC1"}),
+        ({"cancelled": True}, {"failed": True}),
+        *(
+            ({"status": given}, {"status": status})
+            for given, status in (
+                ("ready", ProviderStatus.RUNNING),
+                ("in process", ProviderStatus.PROVISIONING),
+                ("on fire", ProviderStatus.UNKNOWN),
+                (None, ProviderStatus.UNKNOWN),
+            )
+        ),
+        # A server without IPv4 has a network, in which Hetzner's own images take the second address.
+        *(
+            (given, {"address": address and ip_address(address)})
+            for given, address in (
+                ({"server_ip": "192.0.2.1", "ip": ["192.0.2.2"], "server_ipv6_net": NETWORK}, "192.0.2.1"),
+                ({"server_ip": None, "ip": ["192.0.2.2"], "server_ipv6_net": NETWORK}, "192.0.2.2"),
+                ({"server_ip": "", "ip": None, "server_ipv6_net": NETWORK}, "2001:db8:1::2"),
+                ({"server_ip": "2001:db8:1::5", "ip": []}, "2001:db8:1::5"),
+                ({"server_ip": "soon", "server_ipv6_net": "192.0.2.0"}, None),
+                ({}, None),
+            )
+        ),
     ],
 )
-def test_a_status_that_is_not_known_is_unknown(status: str | None, meaning: ProviderStatus) -> None:
-    """A new word of the provider's must not stop an invocation, nor look like something else."""
-    assert machine(server(status=status)).status is meaning
-
-
-@pytest.mark.parametrize(
-    ("fields", "address"),
-    [
-        ({"server_ip": "192.0.2.1", "ip": ["192.0.2.2"], "server_ipv6_net": "2001:db8:1::"}, "192.0.2.1"),
-        ({"server_ip": None, "ip": ["192.0.2.2"], "server_ipv6_net": "2001:db8:1::"}, "192.0.2.2"),
-        ({"server_ip": "", "ip": None, "server_ipv6_net": "2001:db8:1::"}, "2001:db8:1::2"),
-        ({"server_ip": "2001:db8:1::5", "ip": []}, "2001:db8:1::5"),
-        ({"server_ip": "soon", "server_ipv6_net": ""}, None),
-        ({}, None),
-    ],
-)
-def test_the_address_is_where_hetzner_puts_the_server(fields: dict[str, Any], address: str | None) -> None:
-    """A server without IPv4 has a network, in which Hetzner's own images take the second address."""
-    assert machine(server(**fields)).address == (ip_address(address) if address else None)
-
-
-def test_a_server_is_possibly_used_and_a_cancelled_one_is_no_capacity() -> None:
-    """The BMDB knows which are in use; what ends with the month is no place for a machine."""
-    found = machine(server(dc="FSN1-DC1"))
-    assert (found.provider_id, found.capacity_id, found.location) == ("321", "321", "FSN1-DC1")
-    assert found.availability is Availability.POSSIBLY_USED
-    assert not found.failed
-    assert machine(server(cancelled=True)).failed
+def test_a_server_means_a_machine(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    """The BMDB knows which are in use; a new word of the provider's must not stop an invocation."""
+    found = machine(HetznerServer(server_number=321, server_name="fleet-1", **fields))
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 def test_the_prefix_selects_servers_and_excludes_nameless_ones() -> None:
@@ -69,26 +53,23 @@ def test_the_prefix_selects_servers_and_excludes_nameless_ones() -> None:
     assert [found.provider_id for found in machines("fleet-", listed)] == ["0"]
 
 
-@pytest.mark.parametrize("field", ["server_number", "server_name", "cancelled", "ip"])
-def test_a_field_of_another_type_spoils_the_listing_without_being_quoted(field: str) -> None:
-    """To leave out what is not understood would make a machine disappear."""
-    entry = {"server": {"server_number": 1, "server_name": "fleet-1", field: {"secret": 1}}}
-    with pytest.raises(ListingInvalid, match=f"entry 0 .*server.{field}") as caught:
-        machines("fleet-", [entry])
+@pytest.mark.parametrize(
+    ("listed", "fault"),
+    [
+        ({"server": []}, "is of type dict, not a list"),
+        (["fleet-a"], "entry 0"),
+        ([{"server": {"server_number": 21, "server_name": "database"}}] * 2, "server 21 is listed twice"),
+        *(
+            ([{"server": {"server_number": 1, "server_name": "fleet-1", field: {"secret": 1}}}], f"entry 0 .*{field}")
+            for field in ("server_number", "server_name", "cancelled", "ip")
+        ),
+    ],
+)
+def test_a_listing_that_is_not_understood_is_none(listed: object, fault: str) -> None:
+    """Half a listing would make the other half look like machines that are gone."""
+    with pytest.raises(ListingInvalid, match=fault) as caught:
+        machines("fleet-", listed)
     assert "secret" not in str(caught.value)
-
-
-def test_only_what_is_active_is_armed() -> None:
-    """Most of the answer is what could be chosen; parts that a server does not have are null."""
-    answer = {
-        "boot": {
-            "rescue": {"active": False, "os": ["linux"], "authorized_key": []},
-            "linux": {"active": True, "dist": "Debian", "authorized_key": [{"key": {"fingerprint": "aa:bb"}}]},
-            "vnc": {"active": False, "dist": ["centOS-5.0"]},
-            "windows": None,
-        }
-    }
-    assert list(parse(BootEntry, answer, "it").active()) == [("linux", {"aa:bb"})]
 
 
 def test_the_fingerprint_is_the_md5_of_the_key() -> None:
