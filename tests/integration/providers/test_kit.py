@@ -190,18 +190,20 @@ def test_a_listing_without_end_is_invalid(clock: ManualClock, deadline: Deadline
             listed(api, "/things", deadline, UNCOUNTED)
 
 
-def test_a_total_that_is_none_makes_the_listing_invalid(things: Things, api: HttpApi, deadline: Deadline) -> None:
-    """Without it, a listing may be incomplete."""
-    things.faults.add(SetValue(path="/things", times=0, at="total", value="5"))
-    with pytest.raises(ListingInvalid, match="the total total is '5'"):
-        listed(api, "/things", deadline, COUNTED)
-
-
-def test_a_link_that_is_none_makes_the_listing_invalid(things: Things, api: HttpApi, deadline: Deadline) -> None:
-    """A ValueError of the parser would end the loop with a traceback."""
-    things.faults.add(SetValue(path="/things", times=0, at="next", value="https://["))
-    with pytest.raises(ListingInvalid, match="the link to the next page is no URL"):
-        listed(api, "/things", deadline, LINKED)
+@pytest.mark.parametrize(
+    ("paging", "at", "value", "fault"),
+    [
+        (COUNTED, "total", "5", "the total total is '5'"),
+        (LINKED, "next", "https://[", "the link to the next page is no URL"),
+    ],
+)
+def test_a_total_or_link_that_is_none_makes_the_listing_invalid(
+    paging: Paging, at: str, value: str, fault: str, things: Things, api: HttpApi, deadline: Deadline
+) -> None:
+    """Without it, a listing may be incomplete; a ValueError would end the loop with a traceback."""
+    things.faults.add(SetValue(path="/things", times=0, at=at, value=value))
+    with pytest.raises(ListingInvalid, match=fault):
+        listed(api, "/things", deadline, paging)
 
 
 # Refusals
@@ -296,14 +298,9 @@ def test_a_machine_is_created_once(refuses_second: bool, finds: list[Any], creat
     assert (finds, created) == ([], []), "no request more than that"
 
 
-@pytest.mark.parametrize(("text", "path"), [("a b/c?d", "a%20b%2Fc%3Fd"), ("\N{SNOWMAN}", "%E2%98%83")])
-def test_an_id_is_one_segment_of_a_path(text: str, path: str) -> None:
+def test_an_id_is_one_segment_of_a_path() -> None:
     """Otherwise it would name another resource."""
-    assert segment(text) == path
-
-
-@pytest.mark.parametrize("text", ["", ".", ".."])
-def test_an_id_that_no_path_can_hold_is_not_asked_for(text: str) -> None:
-    """The answer would be about something else."""
-    with pytest.raises(MachineNotFound):
-        segment(text)
+    assert segment("a b/c?d\N{SNOWMAN}") == "a%20b%2Fc%3Fd%E2%98%83"
+    for text in ("", ".", ".."):
+        with pytest.raises(MachineNotFound):
+            segment(text)

@@ -59,6 +59,7 @@ def test_the_prefix_selects_servers_and_excludes_nameless_ones() -> None:
         ({"server": []}, "is of type dict, not a list"),
         (["fleet-a"], "entry 0"),
         ([{"server": {"server_number": 21, "server_name": "database"}}] * 2, "server 21 is listed twice"),
+        ([{"server": {"server_number": -1, "server_name": "fleet-1"}}], "entry 0 .*server_number"),
         *(
             ([{"server": {"server_number": 1, "server_name": "fleet-1", field: {"secret": 1}}}], f"entry 0 .*{field}")
             for field in ("server_number", "server_name", "cancelled", "ip")

@@ -64,27 +64,29 @@ def test_our_key_is_added_once(store: Store, deadline: Deadline) -> None:
     assert store.listings == 3  # before and after adding it, and by the other function
 
 
-@pytest.mark.parametrize("name", ["our-name", "chosen-by-hand", None])
-def test_our_key_is_known_by_more_than_name_and_comment(store: Store, deadline: Deadline, name: str | None) -> None:
-    """A provider may keep another comment than ours, and takes no key twice, whatever its name is."""
-    existing = store.put(name, f"ssh-ed25519 {BLOB}")
-    assert store.key().ensure(deadline) == existing
-    assert len(store.keys) == 1
-
-
-def test_another_key_under_our_name_is_not_touched(store: Store, deadline: Deadline) -> None:
-    """Either the name or the key is not ours; machines with the wrong key would be lost to us."""
-    store.put("our-name", OTHER)
-    with pytest.raises(ProviderRefused, match="'our-name'"):
-        store.key().ensure(deadline)
-    assert [key.line for key in store.keys] == [OTHER]
-
-
-def test_of_equal_keys_the_oldest_under_our_name_is_used(store: Store, deadline: Deadline) -> None:
-    """So that all functions use the same one, should the provider let both in."""
-    for name, line in (("our-name", OURS), ("our-name", OTHER), ("our-name", OURS), ("another", OURS)):
+@pytest.mark.parametrize(
+    ("stored", "found"),
+    [
+        # A provider may keep another comment than ours, and takes no key twice, whatever its name is.
+        *(([(name, f"ssh-ed25519 {BLOB}")], "key-0") for name in ("our-name", "chosen-by-hand", None)),
+        # All functions use the same one, should the provider let several in: the oldest under our name.
+        ([("our-name", OURS), ("our-name", OTHER), ("our-name", OURS), ("another", OURS)], "key-2"),
+        # Either the name or the key is not ours; machines with the wrong key would be lost to us.
+        ([("our-name", OTHER)], None),
+    ],
+)
+def test_a_stored_key_is_used_and_none_is_touched(
+    store: Store, deadline: Deadline, stored: list[tuple[str | None, str]], found: str | None
+) -> None:
+    """It is known by more than name and comment."""
+    for name, line in stored:
         store.put(name, line)
-    assert store.key().ensure(deadline) == "key-2"
+    if found is None:
+        with pytest.raises(ProviderRefused, match="'our-name'"):
+            store.key().ensure(deadline)
+    else:
+        assert store.key().ensure(deadline) == found
+    assert [(key.name, key.line) for key in store.keys] == stored
 
 
 def test_a_key_that_another_added_meanwhile_is_used(store: Store, deadline: Deadline) -> None:
