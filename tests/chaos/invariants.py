@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shepherd_core.providers.equinix.objects import TOKEN_TAG
 
-from tests.support.bmdb.capacity import PREFIX
+from tests.chaos.stage.project import PREFIX
 
 if TYPE_CHECKING:
     from tests.chaos.stage.environment import Environment

@@ -10,6 +10,7 @@ from shepherd_core.bmdb.agents import host_keys
 
 from tests.chaos.faults.stage import MachineFault, Stage
 from tests.chaos.scenarios import loops
+from tests.chaos.stage.project import PUBLIC_KEY
 from tests.chaos.stage.proxy import Proxy
 
 
@@ -75,9 +76,7 @@ def _breaks_in_upload(stage: Stage, name: str, _: UUID) -> None:
 
 def _other_host_key(stage: Stage, _: str, machine_id: UUID) -> None:
     """Pin a wrong host key; only an operator ends this fault."""
-    stage.environment.fleet.sql(
-        "INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=loops.PUBLIC_KEY
-    )
+    stage.environment.fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=PUBLIC_KEY)
     stage.undo.callback(host_keys.forget_host_key, stage.environment.fleet.connection, machine_id, "the test")
 
 

@@ -10,7 +10,7 @@ from shepherd_core.providers.equinix.objects import token_tag
 from simulator.environment import faults
 from tests.chaos.faults.stage import Fault, Stage, rows
 from tests.chaos.stage.environment import Environment
-from tests.support.bmdb.capacity import PREFIX
+from tests.chaos.stage.project import PREFIX
 
 _DEVICES = "/projects/{id}/devices"
 _RESERVATIONS = "/projects/{id}/hardware-reservations"

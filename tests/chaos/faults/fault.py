@@ -39,8 +39,8 @@ from shepherd_core.telemetry import Metric
 from simulator.machines.pool import MachinePool
 from tests.chaos.scenarios import loops
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
+from tests.chaos.stage.project import API_KEY, PUBLIC_KEY, equinix_settings
 from tests.support import defaults
-from tests.support.bmdb.capacity import API_KEY, equinix_settings
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 
 FAULTY_AGENT = (
@@ -135,7 +135,7 @@ class Access:
         settings = equinix_settings(environment.api)
         if self.api_url is not None:
             settings = settings.model_copy(update={"equinix_api_url": self.api_url})
-        return EquinixProvider(settings, self.api_key, lambda: loops.PUBLIC_KEY, clock)
+        return EquinixProvider(settings, self.api_key, lambda: PUBLIC_KEY, clock)
 
 
 class Provisions(loops.Provisioning):

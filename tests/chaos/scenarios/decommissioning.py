@@ -14,9 +14,9 @@ from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 
 from tests.chaos.crash_points import Points
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
-from tests.support.bmdb.capacity import PREFIX, provided
+from tests.chaos.stage.project import PREFIX, Deleting
+from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
-from tests.support.bmdb.returnable import Deleting
 
 SECONDS = 600
 ORDER = RemovalRequest("an operator", "chaos", FRESH_SECONDS)

@@ -31,12 +31,13 @@ from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.crash_points import Points
-from tests.chaos.scenarios.loops import INVOCATION_SECONDS, PUBLIC_KEY
+from tests.chaos.scenarios.loops import INVOCATION_SECONDS
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.chaos.stage.operators import COMMANDS, Operators
+from tests.chaos.stage.project import API_KEY, PREFIX, PUBLIC_KEY, equinix_settings
 from tests.support import defaults
 from tests.support.agents.signed_agent import SignedAgent, endpoint
-from tests.support.bmdb.capacity import API_KEY, PREFIX, equinix_settings, provided
+from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, Fleet
 
 _HEALTHY = 12

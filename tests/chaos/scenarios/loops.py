@@ -33,11 +33,11 @@ from simulator.environment.faults import FakeAnswer
 from simulator.machines.pool import MachinePool
 from tests.chaos.crash_points import Points
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
+from tests.chaos.stage.project import API_KEY, PREFIX, PUBLIC_KEY, equinix_settings
 from tests.support import defaults
-from tests.support.bmdb.capacity import API_KEY, PREFIX, equinix_settings, provided
+from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 
-PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 INVOCATION_SECONDS = 600
 
 AGENT = """\

@@ -13,10 +13,10 @@ from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.crash_points import Points
-from tests.chaos.scenarios.loops import INVOCATION_SECONDS, PUBLIC_KEY
+from tests.chaos.scenarios.loops import INVOCATION_SECONDS
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
+from tests.chaos.stage.project import API_KEY, PUBLIC_KEY, equinix_settings
 from tests.support.agents.signed_agent import SignedAgent, endpoint
-from tests.support.bmdb.capacity import API_KEY, equinix_settings
 from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.command_line import CommandLine
 

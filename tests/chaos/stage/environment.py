@@ -16,7 +16,7 @@ from simulator.machines.pool import MachinePool
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.invariants import SEEN
-from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT
+from tests.chaos.stage.project import API_KEY, PREFIX, PROJECT
 from tests.support.bmdb.fleet import Fleet
 
 SESSION_SECONDS = 60.0

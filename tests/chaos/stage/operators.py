@@ -5,17 +5,20 @@ from uuid import UUID
 
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.listings import decommissioning, provisioning
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.pb.agent_pb2 import Node
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, MetropolisInstallation
+from shepherd_core.rules.drift import FRESH_SECONDS
 
 from tests.chaos.crash_points import Points
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.fleet import Fleet
-from tests.support.bmdb.returnable import ORDER
+
+_ORDER = RemovalRequest("me", "it is slow", FRESH_SECONDS)
 
 _WANTED = MetropolisInstallation(image_url="https://images.example.com/metropolis.img", image_sha256=bytes(32))
 _HARDWARE = HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(manufacturer="ours")))
@@ -83,7 +86,7 @@ class Operators:
         session = Session.open(environment.connect(), points.clock, "forget", "chaos", SESSION_SECONDS)
         try:
             if provisioning.take_lock(session, "equinix") is not None:
-                decommissioning.forget(session, "equinix", self._vanished.machine_id, ORDER)
+                decommissioning.forget(session, "equinix", self._vanished.machine_id, _ORDER)
         finally:
             session.close()
         return None

@@ -28,8 +28,9 @@ from tests.chaos.invariants import violations
 from tests.chaos.scenarios.loops import Scenario
 from tests.chaos.stage.child import ROOT
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
+from tests.chaos.stage.project import API_KEY, PREFIX, PROJECT
 from tests.support.agents.signed_agent import SignedAgent
-from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
+from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
 
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")

@@ -46,8 +46,8 @@ from tests.chaos.scenarios.reboots import Reboots
 from tests.chaos.scenarios.records import Installing, Reports, Updates
 from tests.chaos.scenarios.ssh_outage import SshOutage
 from tests.chaos.stage.environment import Environment
+from tests.chaos.stage.project import PREFIX
 from tests.support.agents.machine_client import Client
-from tests.support.bmdb.capacity import PREFIX
 from tests.support.bmdb.fleet import Fleet
 
 PAIRS = 3

@@ -14,6 +14,7 @@ from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid
 from shepherd_core.domain.pace import Pace
+from shepherd_core.providers.latitude import name_of
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import pace
 from shepherd_core.wiring.loops import LOOPS
@@ -21,10 +22,10 @@ from shepherd_core.wiring.loops import LOOPS
 from agent.build import build
 from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
 from simulator.machines.pool import MachinePool
-from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.latitude.api import PROJECT, LatitudeApi
 from tests.conftest import log_lines
-from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
+from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
 from tests.support.deployment import function_process
 from tests.support.waiting import eventually
@@ -41,6 +42,7 @@ MACHINE_LOOP_COUNTS = {
 }
 UPDATER_COUNTS = {Metric.UPDATED, Metric.NOT_READY, Metric.MISSING, Metric.INCOMPLETE, Metric.REPAIRED}
 SSH_KEY_PARAMETER = "/shepherd/ssh-key"
+API_KEY = "an-api-key"
 PUBLIC_LINE = ssh_keys.public_line(ssh_keys.generate())
 
 
@@ -92,18 +94,20 @@ def environment(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def equinix(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[EquinixApi]:
-    """Return a project that the functions are configured for, with two free reservations."""
+def latitude(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[LatitudeApi]:
+    """Return an account that the functions are configured for, with room for two servers."""
     boto3.client("ssm").put_parameter(Name="/api-key", Value=API_KEY, Type="SecureString")
     SsmSecretStore().put(ssh_keys.public_parameter(SSH_KEY_PARAMETER), PUBLIC_LINE, secret=False)
-    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=2) as api:
+    with LatitudeApi(NoHardware(), secret=API_KEY) as api:
         for name, value in {
-            "SHEPHERD_PROVIDER": "equinix",
-            "SHEPHERD_EQUINIX_PROJECT_ID": PROJECT,
+            "SHEPHERD_PROVIDER": "latitude",
             "SHEPHERD_CREDENTIAL_PARAMETER": "/api-key",
-            "SHEPHERD_EQUINIX_API_URL": api.url,
-            "SHEPHERD_EQUINIX_DEVICE_PREFIX": PREFIX,
-            "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
+            "SHEPHERD_LATITUDE_API_URL": api.url,
+            "SHEPHERD_LATITUDE_KEY_NAME": "shepherd",
+            "SHEPHERD_LATITUDE_LIMIT": "2",
+            "SHEPHERD_LATITUDE_PLAN": "c3-small-x86",
+            "SHEPHERD_LATITUDE_PROJECT": PROJECT,
+            "SHEPHERD_LATITUDE_SITE": "ASH",
         }.items():
             monkeypatch.setenv(name, value)
         yield api
@@ -208,31 +212,31 @@ def test_the_updater_follows_the_list(
     assert fleet.sql("SELECT provider_ip_address FROM machine_provided") == [["192.0.2.7"]]
 
 
-def test_the_recoverer_reboots_unhealthy_machines(fleet: Fleet, equinix: EquinixApi) -> None:
+def test_the_recoverer_reboots_unhealthy_machines(fleet: Fleet, latitude: LatitudeApi) -> None:
     """With a provider that can."""
     machine = fleet.unhealthy_machine()
-    device = equinix.add_active_device(f"{PREFIX}x", racked=False)
-    fleet.change(machine, f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}'")
+    server = latitude.add_active(name_of(machine, "1"))
+    fleet.change(machine, f"UPDATE machine_provided SET provider = 'latitude', provider_id = '{server.id}'")
     assert invoke("recoverer")["finished"] == 1
-    assert equinix.devices()[0].actions_taken == ["reboot"]
+    assert latitude.calls["POST", "/servers/{id}/actions"] == 1
 
 
-def test_the_provisioner_of_an_api_puts_our_key_into_the_project(fleet: Fleet, equinix: EquinixApi) -> None:
+def test_the_provisioner_of_an_api_puts_our_key_into_the_project(fleet: Fleet, latitude: LatitudeApi) -> None:
     """Of the key that the Initializer logs in with, the public half alone is read."""
     assert invoke("provisioner")["created"] == 2
     assert len(provided(fleet)) == 2
-    (key,) = equinix.keys()
-    assert key.key == PUBLIC_LINE
+    (key,) = latitude.keys.values()
+    assert key["public_key"] == PUBLIC_LINE
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_an_invocation_answers_and_logs_the_same_counts(
-    equinix: EquinixApi, capsys: pytest.CaptureFixture[str], loop: str
+    latitude: LatitudeApi, capsys: pytest.CaptureFixture[str], loop: str
 ) -> None:
     """Those that an alarm evaluates are metrics besides, if there is something to tell."""
     answer = invoke(loop)
     (record,), _ = output(capsys)
-    assert (record["loop"], record["provider"]) == (loop, "equinix")
+    assert (record["loop"], record["provider"]) == (loop, "latitude")
     counts = {name: value for name, value in answer.items() if name not in {"loop", "provider", "dry_run"}}
     assert {name: record[name] for name in counts} == counts
     assert measured(record) == {name: count for name, count in counts.items() if count and Metric(name).dimensions}
@@ -279,21 +283,19 @@ def test_a_warm_invocation_uses_the_connection_that_is_open(fleet: Fleet, enviro
 
 @pytest.mark.parametrize("loop", ["provisioner", "recoverer"])
 def test_a_dry_run_answers_the_plan_and_changes_nothing(
-    fleet: Fleet, equinix: EquinixApi, capsys: pytest.CaptureFixture[str], loop: str
+    fleet: Fleet, latitude: LatitudeApi, capsys: pytest.CaptureFixture[str], loop: str
 ) -> None:
     """Nor does it count anything."""
     machine = fleet.unhealthy_machine()
-    device = equinix.add_active_device(f"{PREFIX}x", racked=False)
-    fleet.change(machine, f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}'")
+    server = latitude.add_active(name_of(machine, "1"))
+    fleet.change(machine, f"UPDATE machine_provided SET provider = 'latitude', provider_id = '{server.id}'")
     answer = invoke(loop, {"loop": loop, "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": True})
     assert answer["dry_run"] is True
     if loop == "provisioner":
-        free = {reservation.id for reservation in equinix.reservations()}
-        assert {creation["capacity"]["reservation_id"] for creation in answer["plan"]["create"]} == free
+        assert [creation["capacity"]["reservation_id"] for creation in answer["plan"]["create"]] == [f"{PROJECT}/2"]
     else:
         assert [work["machine_id"] for work in answer["plan"]] == [str(machine)]
-    assert len(equinix.devices()) == 1
-    assert equinix.devices()[0].actions_taken == []
+    assert {method for method, _ in latitude.calls} == ({"GET"} if loop == "provisioner" else set())
     assert fleet.events(machine) == []
     assert sessions(fleet) == 0
     assert output(capsys)[0] == []

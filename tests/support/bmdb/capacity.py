@@ -10,16 +10,9 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.machine import Machine, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.settings.providers.equinix import EquinixSettings
 
-from simulator.providers.equinix.api import EquinixApi
 from tests.support.bmdb.fleet import Fleet
 from tests.support.providers.fake_provider import Cloud
-
-PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
-API_KEY = "an-api-key"
-PREFIX = "shepherd-"
-PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 
 
 class Killed(BaseException):
@@ -64,17 +57,6 @@ class Edge(Provider):
         if method in self.after:
             self.after[method]()
         return result
-
-
-def equinix_settings(api: EquinixApi) -> EquinixSettings:
-    """Return the settings for a simulated project."""
-    return EquinixSettings(
-        equinix_project_id=PROJECT,
-        credential_parameter="/unused",
-        equinix_device_prefix=PREFIX,
-        equinix_key_label="shepherd",
-        equinix_api_url=api.url,
-    )
 
 
 def failing(error: BaseException, times: int = 1, effect: Callable[[], object] = lambda: None) -> Callable[[], None]:

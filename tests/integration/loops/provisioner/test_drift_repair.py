@@ -1,4 +1,4 @@
-"""The way out of a disagreement, between a simulated provider and the BMDB as it is, interrupted wherever it can be."""
+"""The way out of a disagreement, between a provider and the BMDB as it is, interrupted wherever it can be."""
 
 import threading
 from collections.abc import Callable
@@ -11,13 +11,14 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.listings import decommissioning, provisioning
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import Clock, Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
-from shepherd_core.domain.errors.provider import ListingInvalid, NotSupported
+from shepherd_core.domain.errors.provider import ListingInvalid, NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
@@ -25,32 +26,34 @@ from shepherd_core.loops.updater import Updater
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, Adopt, Forget, OperatorAction
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import CancelRelease, Release
-from shepherd_core.providers.equinix.objects import token_tag
-from shepherd_core.rules.drift import YOUNG_SECONDS, DriftKind
+from shepherd_core.rules.drift import FRESH_SECONDS, YOUNG_SECONDS, DriftKind
 from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.telemetry import Metric
 
-from simulator.environment.faults import Drop, EmptyPage, FakeAnswer
-from simulator.providers.equinix.api import EquinixApi
 from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.capacity import PREFIX, Edge, Killed, intents, provided
+from tests.support.bmdb.capacity import Edge, Killed, failing, intents, provided
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
-from tests.support.bmdb.returnable import ORDER, deleting
+from tests.support.providers.fake_provider import Cloud
 from tests.support.waiting import WAIT_SECONDS
+
+ORDER = RemovalRequest("me", "it is slow", FRESH_SECONDS)
 
 MOMENT = 0.4
 """Seconds: long enough to begin something within it, short enough to wait for its end."""
 
-DEVICE = "/devices/{id}"
-DEVICES = "/projects/{id}/devices"
+
+@pytest.fixture
+def cloud() -> Cloud:
+    """Return a provider with room for two machines."""
+    return Cloud(2)
 
 
 @pytest.fixture
-def edge(api: EquinixApi, clock: ManualClock) -> Edge:
-    """Return the provider of that project."""
-    return deleting(api, clock)
+def edge(cloud: Cloud) -> Edge:
+    """Return that provider with hooks."""
+    return Edge(cloud)
 
 
 class Operator:
@@ -104,7 +107,7 @@ class Operator:
 
 @pytest.fixture
 def operator(fleet: Fleet, edge: Edge, clock: ManualClock) -> Operator:
-    """Return the operator of that project."""
+    """Return the operator of the fleet there."""
     return Operator(fleet, edge, clock)
 
 
@@ -134,7 +137,7 @@ def known_as(fleet: Fleet, machine_id: UUID) -> str:
     return found
 
 
-def old(fleet: Fleet, machine_id: UUID, provider: str = "equinix") -> UUID:
+def old(fleet: Fleet, machine_id: UUID, provider: str = "cloud") -> UUID:
     """Let a planted machine be a provider's, and created long ago."""
     fleet.watch(provider)
     fleet.change(machine_id, f"UPDATE machine_provided SET provider = '{provider}' WHERE machine_id = '{machine_id}'")
@@ -142,10 +145,10 @@ def old(fleet: Fleet, machine_id: UUID, provider: str = "equinix") -> UUID:
     return machine_id
 
 
-def device(fleet: Fleet, api: EquinixApi, machine_id: UUID) -> UUID:
-    """Let a planted machine be a device of the project."""
-    made = api.add_active_device(f"{PREFIX}{machine_id}", [token_tag(machine_id)])
-    fleet.sql("UPDATE machine_provided SET provider_id = :name WHERE machine_id = :id", name=made.id, id=machine_id)
+def at_provider(fleet: Fleet, cloud: Cloud, machine_id: UUID) -> UUID:
+    """Let the provider have a planted machine."""
+    made = cloud.add(machine_id)
+    fleet.sql("UPDATE machine_provided SET provider_id = :name WHERE machine_id = :id", name=made, id=machine_id)
     return old(fleet, machine_id)
 
 
@@ -173,14 +176,14 @@ def test_a_comparison_changes_nothing(fleet: Fleet, operator: Operator, clock: M
     assert fleet.sql("SELECT * FROM sessions") == []
 
 
-def test_an_incomplete_listing_ends_it(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_an_incomplete_listing_ends_it(fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud) -> None:
     """Also after the confirmation: nothing is concluded from a part."""
     gone = old(fleet, fleet.provided_machine())
 
     def spoil() -> None:
-        api.faults.add(EmptyPage(path=DEVICES, times=0))
+        edge.before["list_machines"] = failing(ListingInvalid("half of it"))
 
-    api.add_active_device(f"{PREFIX}x")
+    cloud.add()
     with pytest.raises(ListingInvalid):
         operator.forget(gone, meanwhile=spoil)
     assert tombstones(fleet) == []
@@ -189,39 +192,39 @@ def test_an_incomplete_listing_ends_it(fleet: Fleet, operator: Operator, api: Eq
 # --- adopt ---
 
 
-def test_an_adopted_machine_is_one_of_ours(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_an_adopted_machine_is_one_of_ours(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """It is due for its agent, and no difference any more; to adopt it again changes nothing."""
-    made = api.add_active_device(f"{PREFIX}by-hand")
-    (verdict,) = operator.adopt(made.id)
-    assert (verdict.result, verdict.machine_id) == (ActionResult.DONE, provided(fleet)[made.id])
-    assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [verdict.machine_id]
-    assert operator.adopt(made.id)[0] == replace(verdict, text="is in the BMDB")
+    made = cloud.add()
+    (verdict,) = operator.adopt(made)
+    assert (verdict.result, verdict.machine_id) == (ActionResult.DONE, provided(fleet)[made])
+    assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")) == [verdict.machine_id]
+    assert operator.adopt(made)[0] == replace(verdict, text="is in the BMDB")
     assert intents(fleet) == []
     assert operator.provision(drift_limit=0, max_machines=1)[Metric.DRIFTED] == 0
 
 
-def test_a_machine_that_was_begun_keeps_its_id(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_a_machine_that_was_begun_keeps_its_id(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """Its token is that id; a second one would leave the creation open, and have it repeated."""
     begun = fleet.bare_machine()
-    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
-    made = api.add_active_device(f"{PREFIX}x", [token_tag(begun)])
-    assert operator.adopt(made.id, most=1)[0].machine_id == begun  # it counts already
-    assert provided(fleet) == {made.id: begun}
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'cloud')", id=begun)
+    made = cloud.add(begun)
+    assert operator.adopt(made, most=1)[0].machine_id == begun  # it counts already
+    assert provided(fleet) == {made: begun}
     assert intents(fleet) == []
 
 
-def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """It is the limit of machines to manage, wherever they come from."""
-    made = [api.add_active_device(f"{PREFIX}{number}").id for number in range(3)]
+    made = [cloud.add() for number in range(3)]
     verdicts = operator.adopt(*made, most=2)
     assert results(verdicts) == [ActionResult.DONE, ActionResult.DONE, ActionResult.REFUSED]
     assert verdicts[2].text == "the limit of 2 machines is reached"
     assert set(provided(fleet)) == set(made[:2])
 
 
-def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """A machine of another deployment is adopted only if its class is named."""
-    strange = api.add_active_device(f"{PREFIX}x", [token_tag(fleet.bare_machine())]).id
+    strange = cloud.add(fleet.bare_machine())
     (refused,) = operator.adopt(strange)
     assert refused.result is ActionResult.REFUSED
     assert refused.text.startswith("it is foreign, and adoptable machines were to be adopted")
@@ -229,29 +232,29 @@ def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operat
 
 
 def test_drift_that_is_over_when_the_operator_confirms_is_left_alone(
-    fleet: Fleet, operator: Operator, api: EquinixApi
+    fleet: Fleet, operator: Operator, cloud: Cloud
 ) -> None:
     """A machine may be gone by then."""
-    made = api.add_active_device(f"{PREFIX}x")
-    (verdict,) = operator.adopt(made.id, meanwhile=lambda: api.forget(made.id))
+    made = cloud.add()
+    (verdict,) = operator.adopt(made, meanwhile=lambda: cloud.machines.pop(made))
     assert (verdict.result, verdict.text) == (ActionResult.REFUSED, "it has not drifted")
     assert results(operator.adopt("nonsense")) == [ActionResult.REFUSED]
     assert provided(fleet) == {}
 
 
-def test_machines_are_adopted_while_creations_are_on_hold(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_machines_are_adopted_while_creations_are_on_hold(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """An operator who repairs drift has often paused the Provisioner."""
     pauses.pause(fleet.connection, owner="me", reason="what a mess")
-    made = api.add_active_device(f"{PREFIX}x")
-    assert results(operator.adopt(made.id)) == [ActionResult.DONE]
-    assert set(provided(fleet)) == {made.id}
+    made = cloud.add()
+    assert results(operator.adopt(made)) == [ActionResult.DONE]
+    assert set(provided(fleet)) == {made}
 
 
-def test_of_two_machines_with_one_token_a_person_decides(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_of_two_machines_with_one_token_a_person_decides(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """The first is what was begun, the second one of its own; then one of them can be given back."""
     begun = fleet.bare_machine()
-    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
-    one, copy = (api.add_active_device(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xy")
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'cloud')", id=begun)
+    one, copy = (cloud.add(begun) for name in "xy")
     assert results(operator.adopt(one)) == [ActionResult.REFUSED]
     assert operator.adopt(one, kind=DriftKind.DUPLICATED)[0].machine_id == begun
     (second,) = operator.adopt(copy, kind=DriftKind.DUPLICATED)
@@ -261,12 +264,12 @@ def test_of_two_machines_with_one_token_a_person_decides(fleet: Fleet, operator:
 
 
 def test_copies_that_are_adopted_together_are_machines_of_their_own(
-    fleet: Fleet, operator: Operator, api: EquinixApi
+    fleet: Fleet, operator: Operator, cloud: Cloud
 ) -> None:
     """One id for both would be refused by the database, in the middle of it; only one of them counts already."""
     begun = fleet.bare_machine()
-    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
-    names = [api.add_active_device(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xyz"]
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'cloud')", id=begun)
+    names = [cloud.add(begun) for name in "xyz"]
     verdicts = operator.adopt(*names, kind=DriftKind.DUPLICATED, most=2)
     assert results(verdicts) == [ActionResult.DONE, ActionResult.DONE, ActionResult.REFUSED]
     assert verdicts[0].machine_id == begun
@@ -278,10 +281,10 @@ def test_copies_that_are_adopted_together_are_machines_of_their_own(
 
 
 def test_a_machine_that_was_refused_when_the_operator_confirmed_is_left_alone(
-    fleet: Fleet, operator: Operator, api: EquinixApi
+    fleet: Fleet, operator: Operator, cloud: Cloud
 ) -> None:
     """The operator confirmed the release of one machine; the other was not among them, and is ready by now."""
-    dead, alive = (device(fleet, api, fleet.provided_machine()) for _ in range(2))
+    dead, alive = (at_provider(fleet, cloud, fleet.provided_machine()) for _ in range(2))
     fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=alive)
 
     def pass_time() -> None:
@@ -299,7 +302,7 @@ def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: 
     machine_id = old(fleet, fleet.unhealthy_machine())
     name = known_as(fleet, machine_id)
     session = fleet.open_session()
-    claimed(session, Process.RECOVERY, provider="equinix")
+    claimed(session, Process.RECOVERY, provider="cloud")
     session.close()
     fleet.request_installation(machine_id, 1)
     pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
@@ -318,16 +321,16 @@ def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: 
     assert operator.forget(machine_id)[0] == replace(verdict, text="forgotten")
 
 
-def test_a_forgotten_machine_that_is_back_can_be_adopted(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_a_forgotten_machine_that_is_back_can_be_adopted(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """A machine that comes back from repair, for instance; it starts a life of its own."""
-    machine_id = device(fleet, api, fleet.provided_machine())
-    (made,) = api.devices()
-    api.forget(made.id)
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
+    (made,) = cloud.machines
+    cloud.machines.pop(made)
     assert results(operator.forget(machine_id)) == [ActionResult.DONE]
-    back = api.add_active_device(f"{PREFIX}back", [token_tag(machine_id)])
-    (verdict,) = operator.adopt(back.id)
+    back = cloud.add(machine_id)
+    (verdict,) = operator.adopt(back)
     assert verdict.result is ActionResult.DONE
-    assert provided(fleet) == {back.id: verdict.machine_id}
+    assert provided(fleet) == {back: verdict.machine_id}
     assert verdict.machine_id != machine_id
 
 
@@ -383,7 +386,7 @@ def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> 
     """A live session with work on the machine uses its record."""
     machine_id = old(fleet, fleet.unhealthy_machine())
     session = fleet.open_session()
-    (held,) = claimed(session, Process.RECOVERY, provider="equinix")
+    (held,) = claimed(session, Process.RECOVERY, provider="cloud")
     (verdict,) = operator.forget(machine_id)
     assert (verdict.result, held.machine_id) == (ActionResult.REFUSED, machine_id)
     assert verdict.text.startswith(f"WorkConflict: machine {machine_id} is being worked on")
@@ -392,15 +395,15 @@ def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> 
     assert fleet.events(machine_id) == ["Started", "Expired"]
 
 
-def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """A forgotten machine that still exists would be paid for unnoticed."""
     gone = old(fleet, fleet.provided_machine())
     assert results(operator.forget(gone)) == [ActionResult.DONE]  # and its tombstone is not another's
-    there = device(fleet, api, fleet.provided_machine())
-    (made,) = api.devices()
-    young = fleet.provided_machine("equinix")
+    there = at_provider(fleet, cloud, fleet.provided_machine())
+    (made,) = cloud.machines
+    young = fleet.provided_machine("cloud")
     begun = fleet.bare_machine()
-    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'cloud')", id=begun)
     other = fleet.provided_machine("static")
     refused = operator.forget(there, young, begun, other)
     assert results(refused) == [ActionResult.REFUSED] * 4
@@ -409,7 +412,7 @@ def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operat
         "it is not a machine of this provider",
     ]
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
-    (verdict,) = operator.forget(there, meanwhile=lambda: api.forget(made.id))
+    (verdict,) = operator.forget(there, meanwhile=lambda: cloud.machines.pop(made))
     assert (verdict.result, len(provided(fleet))) == (ActionResult.REFUSED, 3)
     assert verdict.text == "when you confirmed, it was refused: the provider has it in use; release gives it back"
 
@@ -438,11 +441,11 @@ def test_the_listing_that_decides_is_read_under_the_lock(fleet: Fleet, lister: O
     assert listed.asked == 2  # for the operator to see, and to decide
 
 
-def test_a_permanently_failed_machine_can_be_removed(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_a_permanently_failed_machine_can_be_removed(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """Forgotten if it is gone, else released."""
-    machine_id = device(fleet, api, fleet.provided_machine())
-    (made,) = api.devices()
-    api.fail(made.id)
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
+    (made,) = cloud.machines
+    cloud.fail(made)
     assert operator.forget(machine_id)[0].text == "the provider has it in use; release gives it back"
     assert results(operator.release(machine_id)) == [ActionResult.DONE]
     gone = old(fleet, fleet.provided_machine())
@@ -454,22 +457,22 @@ def test_a_permanently_failed_machine_can_be_removed(fleet: Fleet, operator: Ope
 
 
 def test_a_release_is_on_record_before_the_provider_hears_of_it(
-    fleet: Fleet, operator: Operator, edge: Edge, api: EquinixApi
+    fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud
 ) -> None:
     """The history names owner and reason of the release; meanwhile no loop starts work on the machine."""
-    machine_id = device(fleet, api, fleet.provided_machine())
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
 
     def check() -> None:
         found.append(asked(fleet))
         concurrent = fleet.open_session(connection=fleet.connect())
-        found.append(claimed(concurrent, Process.AGENT_START, provider="equinix"))
+        found.append(claimed(concurrent, Process.AGENT_START, provider="cloud"))
 
     found: list[Any] = []
     edge.before["release"] = check
     (verdict,) = operator.release(machine_id)
     assert found == [[[machine_id, False]], []]
     assert verdict.result is ActionResult.DONE
-    assert (api.devices(), provided(fleet), asked(fleet)) == ([], {}, [])
+    assert (list(cloud.machines), provided(fleet), asked(fleet)) == ([], {}, [])
     assert tombstones(fleet) == [[machine_id, "Released", "me", "it is slow"]]
     assert pauses.pauses_in_force(fleet.connection) == []
     assert operator.release(machine_id)[0].text == "released"
@@ -477,19 +480,16 @@ def test_a_release_is_on_record_before_the_provider_hears_of_it(
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_release_that_was_cut_off_is_asked_for_again(
-    fleet: Fleet, operator: Operator, edge: Edge, api: EquinixApi, moment: str
+    fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud, moment: str
 ) -> None:
     """Between record and effect, or between effect and answer; it is stranded until then, and counts."""
-    machine_id = device(fleet, api, fleet.provided_machine())
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
 
-    def kill() -> None:
-        raise Killed
-
-    getattr(edge, moment)["release"] = kill
+    getattr(edge, moment)["release"] = failing(Killed())
     with pytest.raises(Killed):
         operator.release(machine_id)
     assert asked(fleet) == [[machine_id, False]]
-    assert len(api.devices()) == (moment == "before")
+    assert len(cloud.machines) == (moment == "before")
     del getattr(edge, moment)["release"]
     comparison = operator.repair.compare(Deadline(operator.clock, 60))
     assert [each.kind for each in comparison.drift.values()] == [
@@ -497,7 +497,7 @@ def test_a_release_that_was_cut_off_is_asked_for_again(
     ]
     assert operator.provision(max_machines=1)[Metric.CREATED] == 0
     assert results(operator.release(machine_id)) == [ActionResult.DONE]
-    assert (api.devices(), tombstones(fleet)) == ([], [[machine_id, "Released", "me", "it is slow"]])
+    assert (list(cloud.machines), tombstones(fleet)) == ([], [[machine_id, "Released", "me", "it is slow"]])
 
 
 def test_a_released_machine_counts_until_the_provider_has_it_no_more(
@@ -561,15 +561,15 @@ def test_the_updater_takes_no_offence_at_machines_that_leave(
 
 
 def test_a_release_that_the_provider_refuses_leaves_the_machine_as_it_was(
-    fleet: Fleet, operator: Operator, api: EquinixApi
+    fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud
 ) -> None:
     """It would stay paused without end."""
-    machine_id = device(fleet, api, fleet.provided_machine())
-    api.faults.add(FakeAnswer(method="DELETE", path=DEVICE, status=403))
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
+    edge.before["release"] = failing(ProviderRefused("403"))
     (verdict,) = operator.release(machine_id)
     assert (verdict.result, verdict.text) == (ActionResult.REFUSED, "ProviderRefused: 403")
     assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
-    assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [machine_id]
+    assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")) == [machine_id]
 
 
 def test_a_release_that_the_provider_cannot_carry_out_is_withdrawn(
@@ -588,13 +588,13 @@ def test_a_release_that_the_provider_cannot_carry_out_is_withdrawn(
 
 
 def test_a_release_of_unknown_outcome_is_kept_until_an_operator_decides(
-    fleet: Fleet, operator: Operator, api: EquinixApi
+    fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud
 ) -> None:
     """The first request may have its effect yet, so the second one's refusal says nothing about it."""
-    machine_id = device(fleet, api, fleet.provided_machine())
-    api.faults.add(Drop(method="DELETE", path=DEVICE))
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
+    edge.before["release"] = failing(ProviderUnavailable("no answer"))
     assert results(operator.release(machine_id)) == [ActionResult.REFUSED]
-    api.faults.add(FakeAnswer(method="DELETE", path=DEVICE, status=403))
+    edge.before["release"] = failing(ProviderRefused("403"))
     assert results(operator.release(machine_id)) == [ActionResult.REFUSED]
     assert asked(fleet) == [[machine_id, False]]
     assert results(operator.keep(machine_id)) == [ActionResult.REFUSED]  # too early
@@ -616,30 +616,32 @@ def test_an_accepted_release_cannot_be_canceled(fleet: Fleet, lister: Operator, 
     assert results(lister.keep(machine_id)) == [ActionResult.REFUSED]
 
 
-def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """The usual slip of the hand is the wrong one of two ids."""
-    machine_id = device(fleet, api, fleet.reporting_machine(60))
+    machine_id = at_provider(fleet, cloud, fleet.reporting_machine(60))
     (verdict,) = operator.release(machine_id)
     assert verdict.result is ActionResult.REFUSED
-    assert len(api.devices()) == 1
+    assert len(cloud.machines) == 1
     assert results(operator.release(machine_id, despite_heartbeat=True)) == [ActionResult.DONE]
 
 
-def test_a_machine_in_work_is_not_released(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_a_machine_in_work_is_not_released(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """Not even on purpose: it is a matter of minutes."""
-    machine_id = device(fleet, api, fleet.provided_machine())
-    claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
+    claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")
     (verdict,) = operator.release(machine_id, despite_heartbeat=True)
     assert verdict.text.startswith(f"WorkConflict: machine {machine_id} is being worked on")
-    assert (len(api.devices()), asked(fleet)) == (1, [])
+    assert (len(cloud.machines), asked(fleet)) == (1, [])
 
 
-def test_a_machine_that_the_provider_lacks_is_not_released(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_a_machine_that_the_provider_lacks_is_not_released(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """There is nothing to give back, and a mistake about the id would not be noticed."""
-    machine_id = device(fleet, api, fleet.provided_machine())
-    (made,) = api.devices()
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
+    (made,) = cloud.machines
     gone = "the provider does not have it in use; forget removes it"
-    assert [verdict.text for verdict in operator.release(machine_id, meanwhile=lambda: api.forget(made.id))] == [gone]
+    assert [verdict.text for verdict in operator.release(machine_id, meanwhile=lambda: cloud.machines.pop(made))] == [
+        gone
+    ]
     assert [verdict.text for verdict in operator.release(machine_id)] == [gone]
     assert asked(fleet) == []
 
@@ -650,10 +652,10 @@ def test_a_machine_that_the_provider_lacks_is_not_released(fleet: Fleet, operato
 def writes(session: Session, machine_id: UUID) -> dict[str, Callable[[], object]]:
     """Return everything that needs the lock."""
     return {
-        "forget": lambda: decommissioning.forget(session, "equinix", machine_id, ORDER),
-        "remove": lambda: decommissioning.remove_released(session, "equinix", machine_id),
-        "ask": lambda: decommissioning.request_release(session, "equinix", machine_id, ORDER),
-        "withdraw": lambda: decommissioning.cancel_release(session, "equinix", machine_id),
+        "forget": lambda: decommissioning.forget(session, "cloud", machine_id, ORDER),
+        "remove": lambda: decommissioning.remove_released(session, "cloud", machine_id),
+        "ask": lambda: decommissioning.request_release(session, "cloud", machine_id, ORDER),
+        "withdraw": lambda: decommissioning.cancel_release(session, "cloud", machine_id),
     }
 
 
@@ -663,7 +665,7 @@ def test_a_session_without_the_lock_writes_nothing(fleet: Fleet, write: str, los
     """Another session decides by now, from a newer state."""
     machine_id = old(fleet, fleet.provided_machine())
     session = fleet.open_session()
-    assert provisioning.take_lock(session, "equinix") is not None
+    assert provisioning.take_lock(session, "cloud") is not None
     fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, '', '')", id=machine_id)
     if loss == "dead":
         fleet.expire(session)
@@ -693,7 +695,7 @@ def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet
     """Who holds it, and until when, is what the rows say when the write has them, not when it began."""
     machine_id = old(fleet, fleet.provided_machine())
     session, successor = fleet.open_session(connection=fleet.connect()), fleet.open_session()
-    assert provisioning.take_lock(session, "equinix") is not None
+    assert provisioning.take_lock(session, "cloud") is not None
     fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, '', '')", id=machine_id)
     fleet.sql(
         "UPDATE sessions SET deadline = clock_timestamp() + :seconds * interval '1 second' WHERE session_id = :id",
@@ -723,7 +725,7 @@ def test_a_running_provisioner_is_waited_for_with_a_limit(fleet: Fleet, operator
     """Both would act on what the other is changing."""
     gone = old(fleet, fleet.provided_machine())
     provisioner = fleet.open_session()
-    assert provisioning.take_lock(provisioner, "equinix") is not None
+    assert provisioning.take_lock(provisioner, "cloud") is not None
     with pytest.raises(WorkConflict, match="still running: nothing was done"):
         operator.forget(gone)
     assert tombstones(fleet) == []
@@ -750,30 +752,30 @@ class _Passing(SystemClock):
             self.after.pop(int(self.now), lambda: None)()
 
 
-def test_a_waiting_operator_renews_the_session(fleet: Fleet, api: EquinixApi) -> None:
+def test_a_waiting_operator_renews_the_session(fleet: Fleet, cloud: Cloud) -> None:
     """Longer than a session lives without a sign of life; it would have the lock then, and could write nothing."""
     gone = old(fleet, fleet.provided_machine())
     clock = _Passing(fleet)
-    operator = Operator(fleet, deleting(api, clock), clock)
+    operator = Operator(fleet, Edge(cloud), clock)
     provisioner = fleet.open_session(connection=fleet.connect())
-    assert provisioning.take_lock(provisioner, "equinix") is not None
+    assert provisioning.take_lock(provisioner, "cloud") is not None
     clock.after[70] = provisioner.close
     assert results(operator.forget(gone)) == [ActionResult.DONE]
     assert clock.now == 70
 
 
 @pytest.mark.parametrize("remedy", ["forget", "release", "adopt"])
-def test_concurrent_commands_act_once_and_both_succeed(fleet: Fleet, api: EquinixApi, remedy: str) -> None:
+def test_concurrent_commands_act_once_and_both_succeed(fleet: Fleet, cloud: Cloud, edge: Edge, remedy: str) -> None:
     """Two operators with the same alarm."""
-    machine_id = device(fleet, api, fleet.provided_machine())
-    (made,) = api.devices()
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
+    (made,) = cloud.machines
     if remedy == "forget":
-        api.forget(made.id)
-    strange = api.add_active_device(f"{PREFIX}strange").id
+        cloud.machines.pop(made)
+    strange = cloud.add()
     together = threading.Barrier(2)
 
     def run_once() -> list[ActionOutcome]:
-        operator = Operator(fleet, deleting(api, SystemClock()), SystemClock())
+        operator = Operator(fleet, edge, SystemClock())
         operator.repair = replace(operator.repair, connection=fleet.connect())
         named = strange if remedy == "adopt" else machine_id
         return getattr(operator, remedy)(named, meanwhile=lambda: together.wait(WAIT_SECONDS))  # type: ignore[no-any-return]
@@ -784,4 +786,4 @@ def test_concurrent_commands_act_once_and_both_succeed(fleet: Fleet, api: Equini
     assert verdicts[0].machine_id == verdicts[1].machine_id
     assert len(tombstones(fleet)) == (remedy != "adopt")
     assert (strange in provided(fleet)) is (remedy == "adopt")
-    assert api.calls["DELETE", DEVICE] == (remedy == "release")
+    assert edge.calls["release"] == (remedy == "release")

@@ -1,19 +1,31 @@
-"""A provider that releases machines: the simulated project, whose devices can be deleted."""
+"""The project at the simulated Equinix Metal in which scenarios play, and its adapter."""
 
 import requests
-from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.domain.clock import Clock, Deadline
 from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.equinix.adapter import EquinixProvider
-from shepherd_core.rules.drift import FRESH_SECONDS
+from shepherd_core.settings.providers.equinix import EquinixSettings
 
 from simulator.providers.equinix.api import EquinixApi
-from tests.support.bmdb.capacity import API_KEY, PUBLIC_KEY, Edge, equinix_settings
 from tests.support.waiting import eventually
 
-ORDER = RemovalRequest("me", "it is slow", FRESH_SECONDS)
+PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
+API_KEY = "an-api-key"
+PREFIX = "shepherd-"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
+
+
+def equinix_settings(api: EquinixApi) -> EquinixSettings:
+    """Return the settings for a simulated project."""
+    return EquinixSettings(
+        equinix_project_id=PROJECT,
+        credential_parameter="/unused",
+        equinix_device_prefix=PREFIX,
+        equinix_key_label="shepherd",
+        equinix_api_url=api.url,
+    )
 
 
 class Deleting(EquinixProvider):
@@ -38,8 +50,3 @@ class Deleting(EquinixProvider):
         if answer.status_code not in (204, 404) and not going:
             raise ProviderRefused(str(answer.status_code))
         eventually(lambda: provider_id not in {device.id for device in self._api_server.devices()})
-
-
-def deleting(api: EquinixApi, clock: Clock) -> Edge:
-    """Return it with hooks."""
-    return Edge(Deleting(api, clock))
