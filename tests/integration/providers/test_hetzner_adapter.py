@@ -45,7 +45,9 @@ def resets(*types: str, status: str = "running") -> Answer:
 
 def boot(kind: str = "", *fingerprints: str) -> Answer:
     """Return the answer about boot configurations: of *kind* one is active, with these keys."""
-    options = {name: {"active": name == kind, "authorized_key": None} for name in ("rescue", "linux", "vnc")}
+    options: dict[str, dict[str, Any]] = {
+        name: {"active": name == kind, "authorized_key": None} for name in ("rescue", "linux", "vnc")
+    }
     if fingerprints:
         options[kind]["authorized_key"] = [{"key": {"fingerprint": each}} for each in fingerprints]
     return said(200, boot={**options, "windows": None})

@@ -145,9 +145,10 @@ def test_a_long_wait_is_left_to_the_caller(
 
 def test_nothing_is_sent_after_the_end(script: Script, api: HttpApi, clock: ManualClock) -> None:
     """The answer would come too late; after the session's, another may be at work. Reading does no harm then."""
-    for call in (lambda: api.get("/things", Deadline(clock, 0)), lambda: api.post("/things", {}, Deadline(clock, 0))):
-        with pytest.raises(TimeLimitExceeded):
-            call()
+    with pytest.raises(TimeLimitExceeded):
+        api.get("/things", Deadline(clock, 0))
+    with pytest.raises(TimeLimitExceeded):
+        api.post("/things", {}, Deadline(clock, 0))
     with pytest.raises(SessionExpired):
         api.post("/things", {}, Deadline(clock, 5, lambda: 0))
     assert script.requests == []
@@ -272,10 +273,11 @@ def test_a_credential_that_cannot_be_sent_is_not_quoted(broken: str, script: Scr
 def test_the_credential_is_in_no_error(fault: Answer, script: Script, api: HttpApi, deadline: Deadline) -> None:
     """Errors are logged and kept in the history; the libraries' errors hold the request with all its headers."""
     script.answer = in_turn(fault)
-    for call in (lambda: api.get("/things", deadline), lambda: api.post("/things", {}, deadline)):
-        with pytest.raises(ProviderError) as caught:
-            call()
-        assert KEY not in whole_text(caught.value)
+    with pytest.raises(ProviderError) as reading:
+        api.get("/things", deadline)
+    with pytest.raises(ProviderError) as changing:
+        api.post("/things", {}, deadline)
+    assert KEY not in whole_text(reading.value) + whole_text(changing.value)
 
 
 def test_a_refused_connection_is_retryable(clock: ManualClock, deadline: Deadline) -> None:
