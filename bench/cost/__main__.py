@@ -5,7 +5,7 @@ Shepherd's cost a month on AWS: a formula with named prices and assumptions.
     python -m bench.cost --machines 500 --set interval_seconds=60 --set failures_per_machine=2
 
 The prices are inputs (list prices of us-east-1 without the free tier, as of the date below): check them before you
-rely on a figure. The sum does not include your database; set its price with ``--set database=…``. The cost of a
+rely on a figure. Below the sum stand the database and the network, whose prices you may set, too. The cost of a
 heartbeat is what ``make bench BENCH=heartbeats`` measured (docs/performance.md).
 """
 
@@ -13,7 +13,7 @@ import argparse
 from dataclasses import fields, replace
 
 from bench.cost.inputs import Inputs
-from bench.cost.tables import MACHINES, comparison, table
+from bench.cost.tables import MACHINES, comparison, intervals, table
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
         except ValueError:
             parser.error(f"--set {item}: {value!r} is not a number")
     inputs = replace(Inputs(), **changes)  # type: ignore[arg-type]  # counts may be fractions here
-    print(table(arguments.machines, inputs), comparison(arguments.machines, inputs), sep="\n\n")
+    print(*(each(arguments.machines, inputs) for each in (table, intervals, comparison)), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The amounts that AWS charges for in a month, and their cost by purpose."""
+"""The cost of a month by purpose, and how soon a dead machine is found."""
 
 import math
-from dataclasses import dataclass
+
+from shepherd_core.settings.rules import INTERVALS
 
 from bench.cost.inputs import Inputs
 
@@ -10,52 +11,37 @@ _MINUTES = _HOURS * 60
 _FIRST_MILLIONS = 300.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Amounts:
-    """The amounts that AWS charges for, in a month or another time."""
-
-    months: float
-    ticks: float
-    starts: float
-    """Agent starts and recoveries."""
-    gb_seconds: float
-    """Of the loops."""
-    requests: float
-    """Of the agent API."""
-    request_gb_seconds: float
-    request_gb: float
-    """Sent in answer."""
-
-
 def month(machines: int, inputs: Inputs) -> dict[str, float]:
-    """Return the dollars of a month by purpose."""
+    """Return the dollars of a month by purpose, without database and network."""
     ticks = inputs.loops * inputs.ticks_per_minute * _MINUTES
-    listings = inputs.ticks_per_minute * _MINUTES / inputs.provisioner_minutes + _MINUTES / inputs.update_minutes
     starts = machines * inputs.failures_per_machine
     per_thousand = machines / 1000
+    listing = per_thousand * inputs.listing_seconds_per_thousand
+    # Of the Provisioner's listings, one lasts into the next minutes if it is long: a second one does not begin.
+    listed = min(inputs.ticks_per_minute * _MINUTES / inputs.provisioner_minutes * listing, _MINUTES * 60)
+    checked = _MINUTES / inputs.heartbeat_timeout_minutes * per_thousand * inputs.health_check_seconds_per_thousand
     gb_seconds = (
-        ticks * inputs.idle_seconds * inputs.memory_gb
-        + starts * inputs.agent_start_seconds * inputs.initializer_memory_gb
-        + listings * per_thousand * inputs.listing_seconds_per_thousand * inputs.memory_gb
-        + _MINUTES
-        / inputs.heartbeat_timeout_minutes
-        * per_thousand
-        * inputs.health_check_seconds_per_thousand
-        * inputs.memory_gb
+        ticks * inputs.idle_seconds * (inputs.memory_gb + inputs.ssh_memory_gb) / 2
+        + (listed + _MINUTES / inputs.update_minutes * listing) * inputs.memory_gb
+        + (starts * inputs.agent_start_seconds + checked) * inputs.ssh_memory_gb
     )
     requests = heartbeats(machines, inputs)
-    return dollars(
-        Amounts(
-            months=1,
-            ticks=ticks,
-            starts=starts,
-            gb_seconds=gb_seconds,
-            requests=requests,
-            request_gb_seconds=requests * inputs.request_ms / 1000 * inputs.api_memory_gb,
-            request_gb=requests * inputs.request_bytes / 1e9,
-        ),
-        inputs,
-    )
+    decryptions = inputs.secrets * _MINUTES / inputs.secret_minutes
+    return {
+        "heartbeats: API": inputs.http_api * _api(requests / 1e6, inputs),
+        "heartbeats: requests": requests / 1e6 * inputs.lambda_million_requests,
+        "heartbeats: time": requests * inputs.request_ms / 1000 * inputs.api_memory_gb * inputs.lambda_gb_second,
+        "heartbeats: traffic": requests * inputs.request_bytes / 1e9 * inputs.traffic_gb,
+        "loops: time": gb_seconds * inputs.lambda_gb_second,
+        "loops: requests": ticks / 1e6 * inputs.lambda_million_requests,
+        "schedules": ticks / 1e6 * inputs.scheduler_million_events,
+        "settings: S3": (ticks + _MINUTES) / 1e6 * inputs.s3_million_requests,
+        "secrets: KMS": decryptions / 1e6 * inputs.kms_million_requests,
+        "logs": (ticks * inputs.tick_log_kb + starts * 2) / 1e6 * inputs.logs_gb,
+        "metrics": inputs.metrics * inputs.custom_metric,
+        "alarms": (inputs.alarms + inputs.http_api * inputs.http_api_alarms) * inputs.alarm,
+        "dashboard": inputs.dashboard,
+    }
 
 
 def heartbeats(machines: int, inputs: Inputs) -> float:
@@ -63,22 +49,10 @@ def heartbeats(machines: int, inputs: Inputs) -> float:
     return machines * _MINUTES * 60 / inputs.interval_seconds
 
 
-def dollars(amounts: Amounts, inputs: Inputs) -> dict[str, float]:
-    """Return the cost of *amounts* by purpose; uses only the prices of *inputs* and the size of a log line."""
-    return {
-        "heartbeats: API": inputs.http_api * _api(amounts.requests / 1e6, inputs),
-        "heartbeats: requests": amounts.requests / 1e6 * inputs.lambda_million_requests,
-        "heartbeats: time": amounts.request_gb_seconds * inputs.lambda_gb_second,
-        "heartbeats: traffic": amounts.request_gb * inputs.traffic_gb,
-        "loops: time": amounts.gb_seconds * inputs.lambda_gb_second,
-        "loops: requests": amounts.ticks / 1e6 * inputs.lambda_million_requests,
-        "schedules": amounts.ticks / 1e6 * inputs.scheduler_million_events,
-        "logs": (amounts.ticks * inputs.tick_log_kb + amounts.starts * 2) / 1e6 * inputs.logs_gb,
-        "metrics": amounts.months * inputs.metrics * inputs.custom_metric,
-        "alarms": amounts.months * (inputs.alarms + inputs.http_api * inputs.http_api_alarms) * inputs.alarm,
-        "dashboard": amounts.months * inputs.dashboard,
-        "database": amounts.months * inputs.database,
-    }
+def found_after(inputs: Inputs) -> float:
+    """Return the minutes after the last heartbeat of a dead machine within which the Recoverer works on it."""
+    timeout = max(inputs.heartbeat_timeout_minutes, INTERVALS * inputs.interval_seconds / 60)
+    return timeout + 1 / inputs.ticks_per_minute
 
 
 def _api(millions: float, inputs: Inputs) -> float:

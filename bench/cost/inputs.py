@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from shepherd_core.settings.functions.services import AgentApiSettings
 
 PRICES_OF = "2025-01"
-"""From the pricing pages of Lambda, API Gateway, EC2 (traffic, addresses), EventBridge, CloudWatch, Fargate and Elastic
-Load Balancing on aws.amazon.com."""
+"""From the pricing pages of Lambda, API Gateway, EC2 (traffic, addresses), EventBridge, S3, KMS, RDS, CloudWatch,
+Fargate and Elastic Load Balancing on aws.amazon.com."""
 _CORE_GB = 1.769
 """The memory with which a function gets a whole core."""
 _INTERVAL = AgentApiSettings.model_fields["heartbeat_interval_seconds"]
@@ -32,13 +32,20 @@ class Inputs:
     alarm: float = 0.10
     dashboard: float = 0.0
     """3 with templates/dashboard.yaml, which is not part of a deployment; an account has three dashboards free."""
-    database: float = 0.0
+    s3_million_requests: float = 0.40
+    kms_million_requests: float = 3.00
+    database: float = 13.98
+    """The smallest of RDS, db.t4g.micro with 20 GB; a large fleet needs more."""
+    network: float = 36.50
+    """A NAT gateway and its address, for functions in a VPC; 0 without."""
 
     # The deployment, as in template.yaml.
     loops: int = 4
     ticks_per_minute: float = 1.0
     memory_gb: float = 0.5
-    initializer_memory_gb: float = 1.0
+    """Of Provisioner and Updater."""
+    ssh_memory_gb: float = 1.0
+    """Of Initializer and Recoverer."""
     api_memory_gb: float = 0.5
     alarms: int = 28
     """The metrics of alarms: AWS charges for each."""
@@ -63,6 +70,10 @@ class Inputs:
     """Between two listings of the Provisioner."""
     update_minutes: float = 60.0
     """Between two listings of the Updater, while all machines are steady."""
+    secrets: int = 8
+    """That the loops read: the database's password and the credential of the provider, in each."""
+    secret_minutes: float = 5.0
+    """For which a loop keeps a secret."""
     tick_log_kb: float = 1.2
     interval_seconds: float = float(_INTERVAL.default)
     """Between two heartbeats of a machine."""
@@ -81,6 +92,8 @@ class Inputs:
     new_bytes: float = 1988.0
     """Sent to a machine for a heartbeat over a new connection, TCP and TLS included."""
     resumed_bytes: float = 1201.0
+    certificate_bytes: float = 4_000.0
+    """What Amazon's chain of certificates is longer than that of the bench; assumed."""
     kept_bytes: float = 385.0
 
     # A container that is always on, for comparison.
@@ -106,5 +119,7 @@ class Inputs:
     @property
     def request_bytes(self) -> float:
         """Return the bytes sent for a request."""
-        anew = self.resumed_share * self.resumed_bytes + (1 - self.resumed_share) * self.new_bytes
+        anew = self.resumed_share * self.resumed_bytes + (1 - self.resumed_share) * (
+            self.new_bytes + self.certificate_bytes
+        )
         return self.kept_share * self.kept_bytes + (1 - self.kept_share) * anew

@@ -14,9 +14,9 @@ from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 from typer.core import TyperGroup
 
-from bench.cost.formula import month
+from bench.cost.formula import found_after, month
 from bench.cost.inputs import Inputs
-from bench.cost.tables import MACHINES, comparison, table
+from bench.cost.tables import INTERVALS, MACHINES, comparison, intervals, table
 from shepherdctl.main import app
 from tests.support.deployment.cloudformation import PSEUDO, Stack, read_file
 from tests.support.deployment.deployments import (
@@ -415,33 +415,21 @@ def test_what_is_watched_costs_at_most_four_dollars_a_month() -> None:
 def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
     """Readers decide by them."""
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-    assert f"```\n{table(MACHINES, Inputs())}\n\n{comparison(MACHINES, Inputs())}\n```" in page
-    for seconds, unit in ((600, " dollars at 100,000 machines"), (60, ".")):
-        sums = month(100_000, Inputs(interval_seconds=seconds)).values()
-        assert f"{sum(sums):,.0f}{unit}" in " ".join(page.split())
+    printed = "\n\n".join(each(MACHINES, Inputs()) for each in (table, intervals, comparison))
+    assert f"```\n{printed}\n```" in page
 
 
-_GOALS = {1_000: 6, 10_000: 25, 100_000: 150}
+def test_a_fleet_that_reports_rarely_costs_what_the_page_says_at_most() -> None:
+    """A change of the deployment that makes it dearer must be noticed."""
+    rarely = Inputs(interval_seconds=max(INTERVALS))
+    for machines, dollars in ((1_000, 6), (10_000, 25), (100_000, 150)):
+        assert sum(month(machines, rarely).values()) <= dollars
 
 
-@pytest.mark.parametrize(
-    ("way", "inputs"),
-    [
-        ("the defaults", {}),
-        ("an interval of 10 minutes", {"interval_seconds": 600}),
-    ],
-)
-def test_the_page_on_deployment_says_what_brings_the_sum_below_which_figure(way: str, inputs: dict[str, float]) -> None:
-    """With the Provisioner every ten minutes, if that is what it takes."""
-
-    def below(fleet: int, **more: float) -> bool:
-        given = Inputs(**inputs, **more)  # type: ignore[arg-type]  # counts may be fractions here
-        return sum(month(fleet, given).values()) <= _GOALS[fleet]
-
-    rarely = "only with the Provisioner every 10 minutes"
-    cells = ["yes" if below(fleet) else rarely if below(fleet, provisioner_minutes=10) else "no" for fleet in _GOALS]
-    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-    assert f"| {way} | {' | '.join(cells)} |\n" in page
+@pytest.mark.parametrize(("seconds", "minutes"), [(60, 11), (240, 11), (252, 11.5), (600, 26), (900, 38.5)])
+def test_a_dead_machine_is_found_after_two_and_a_half_intervals_or_the_timeout(seconds: int, minutes: float) -> None:
+    """And the Recoverer's minute. It is the price of a longer interval."""
+    assert found_after(Inputs(interval_seconds=seconds)) == pytest.approx(minutes)
 
 
 def test_the_costs_of_a_heartbeat_are_those_that_were_measured() -> None:
