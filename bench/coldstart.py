@@ -20,7 +20,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from shepherd_core.settings.base import PREFIX
+from shepherd_core.settings.base import variable
 from shepherd_core.settings.providers import SPECS
 
 ROOT = Path(__file__).parents[1]
@@ -34,13 +34,13 @@ SETTINGS = {
     "SHEPHERD_AGENT_SOURCE": "/nowhere/agent",
     "SHEPHERD_AGENT_ENDPOINT": "agents.example.com:443",
     **{
-        PREFIX + name.upper(): "1"
+        variable(spec.settings, name): "1"
         for spec in SPECS
         for name, setting in spec.settings.model_fields.items()
         if setting.is_required()
     },
-    "SHEPHERD_EC2_IMAGE": "ami-1",
-    "SHEPHERD_EC2_INSTANCE_TYPE": "m7i.metal-24xl",
+    "SHEPHERD_PROVIDER_IMAGE": "ami-1",
+    "SHEPHERD_PROVIDER_MACHINE_TYPE": "m7i.metal-24xl",
 }
 
 _ALWAYS = "import pydantic_settings, pg8000.native"

@@ -6,58 +6,58 @@ marks in FILE (``make settings``).
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pydantic.fields import FieldInfo
-from shepherd_core.settings.base import PREFIX
+from shepherd_core.settings.base import PREFIX, ProviderSettings, variable
 from shepherd_core.settings.deployment import DeploymentSettings, OperatorSettings
 from shepherd_core.settings.functions import FUNCTIONS
-from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.shared import ProviderChoice
-from shepherd_core.settings.keys import BMDB, TOP, bounds, path, readers, tables
+from shepherd_core.settings.keys import bounds, path, readers, tables
+from shepherd_core.settings.providers import SPECS
 
-from shepherdctl.descriptions.blank_document import as_toml, at_top, function_name
+from shepherdctl.descriptions.blank_document import as_toml, function_name
 
 BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
 
 def markdown() -> str:
-    """Return the table of all settings: key, variable, who reads it, default, range, meaning."""
+    """Return the table of all settings, one for each variable: variable, key, who reads it, default, range, meaning."""
     lines = [
-        "| key | variable | read by | default | range | meaning |",
+        "| variable | key | read by | default | range | meaning |",
         "|---|---|---|---|---|---|",
     ]
-    for reader, key, name, field in _rows():
-        lines.append(
-            f"| {f'`{key}`' if key else 'none'} | `{PREFIX}{name.upper()}` | {reader} | {_default(field)} | "
-            f"{bounds(field) or ''} | {field.description} |"
-        )
+    for name, field in ProviderChoice.model_fields.items():
+        lines.append(_line(PREFIX + name.upper(), "", "loops", [("", field)]))
+    for table, keys in tables().items():
+        for name, field in keys.items():
+            if not table.startswith("provider."):
+                reader = _readers(readers(name)) or "check"
+                lines.append(_line(PREFIX + name.upper(), path(table, name), reader, [("", field)]))
+    for name in dict.fromkeys(name for spec in SPECS for name in spec.settings.model_fields):
+        found = [(each.name, field) for each in SPECS if (field := each.settings.model_fields.get(name))]
+        own = variable(ProviderSettings, name)
+        lines.append(_line(own, path("provider.NAME", name), ", ".join(each for each, _ in found), found))
+    for reader, settings_type in (("deployment", DeploymentSettings), ("operators", OperatorSettings)):
+        for name, field in settings_type.model_fields.items():
+            lines.append(_line(PREFIX + name.upper(), "", reader, [("", field)]))
     return "\n".join(lines) + "\n"
 
 
-def _rows() -> Iterator[tuple[str, str, str, FieldInfo]]:
-    """Yield reader, key, name and field of each setting once, or once for each default."""
-    for name, field in ProviderChoice.model_fields.items():
-        yield "loops", "", name, field
-    for table, keys in tables().items():
-        for name, field in keys.items():
-            if table == TOP and at_top(name):
-                yield _readers(readers(name)), name, name, field
-            elif table not in {TOP, *FUNCTIONS} or (table in FUNCTIONS and not at_top(name)):
-                yield _reader_of(table, name), path(table, name), name, field
-    for name, field in DeploymentSettings.model_fields.items():
-        yield "deployment", "", name, field
-    for name, field in OperatorSettings.model_fields.items():
-        yield "operators", "", name, field
+def _line(own: str, key: str, reader: str, fields: Sequence[tuple[str, FieldInfo]]) -> str:
+    """Return the row of a setting, which providers may have each with its own default, range and meaning."""
+    shown = f"`{key}`" if key else "none"
+    told = (_joined(fields, each) for each in (_default, bounds, lambda field: str(field.description)))
+    return f"| `{own}` | {shown} | {reader} | {' | '.join(told)} |"
 
 
-def _reader_of(table: str, name: str) -> str:
-    if table in FUNCTIONS:
-        return function_name(table)
-    if table == BMDB:
-        return _readers(readers(name)) if name in BmdbSettings.model_fields else "check"
-    return table.removeprefix("provider.")
+def _joined(fields: Sequence[tuple[str, FieldInfo]], tell: Callable[[FieldInfo], str]) -> str:
+    """Return what *tell* says of a field; if it differs between providers, of each by its name."""
+    told = {name: tell(field) for name, field in fields}
+    if len(set(told.values())) == 1:
+        return next(iter(told.values()))
+    return "; ".join(f"{name}: {text.removesuffix('.')}" for name, text in told.items() if text)
 
 
 def _readers(functions: Iterable[str]) -> str:

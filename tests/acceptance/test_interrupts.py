@@ -194,7 +194,7 @@ def test_a_loop_that_is_run_by_hand_is_interrupted_in_one_line(start: Callable[.
             SHEPHERD_BMDB_HOST="127.0.0.1",
             SHEPHERD_BMDB_PORT=str(silent.getsockname()[1]),
             SHEPHERD_PROVIDER="static",
-            SHEPHERD_STATIC_LIST=str(folder / "list.json"),
+            SHEPHERD_PROVIDER_MACHINES=str(folder / "list.json"),
         )
         with closing(silent.accept()[0]):
             started.interrupt(signal.SIGTERM)

@@ -46,7 +46,7 @@ def test_the_page_on_settings_has_every_rule() -> None:
     """An operator who is refused looks there for the reason."""
     page = (ROOT / "docs" / "settings.md").read_text()
     table = page.partition("## Rules between settings")[2].partition("## All settings")[0]
-    names = {key.partition(".")[2] for rule in RULES for key in rule.keys}
+    names = {key.rpartition(".")[2].removeprefix(base.PREFIX).lower() for rule in RULES for key in rule.keys}
     indirect = {"loop_minutes", "loop_concurrency", "agent_api_concurrency", "remediation_policy"}  # in words
     assert [name for name in sorted(names - indirect) if f"`{name}`" not in table] == []
 
@@ -56,7 +56,7 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
     documented = set(re.findall(rf"{base.PREFIX}[A-Z0-9_]*[A-Z0-9]", "\n".join(page.read_text() for page in PAGES)))
     types: list[type[base.Settings]] = [*functions.FUNCTIONS.values(), *providers.PROVIDERS.values()]
     types += [CapacitySettings, DeploymentSettings, OperatorSettings]
-    fields = {f"{base.PREFIX}{name.upper()}" for each in types for name in each.model_fields}
+    fields = {base.variable(each, name) for each in types for name in each.model_fields}
     agents = {interval.INTERVAL_VARIABLE, installer.LIMIT_VARIABLE, installer.GENERATION_VARIABLE}
     advised = {"SHEPHERD_GRACE_SECONDS", "SHEPHERD_BOOT_WAIT_SECONDS"}
     assert documented <= fields | agents | advised | {"SHEPHERD_SETTINGS", DEFAULT_PREFIX.rstrip("_")}
@@ -92,7 +92,7 @@ def test_every_failure_stands_in_the_tree_of_errors() -> None:
 
 def test_no_page_names_a_setting_as_a_parameter() -> None:
     """They were parameters of the template; who looks there for one finds nothing."""
-    types: list[type[base.Settings]] = [*functions.FUNCTIONS.values(), *providers.PROVIDERS.values()]
+    types = functions.FUNCTIONS.values()
     names = {"".join(map(str.capitalize, name.split("_"))) for each in types for name in each.model_fields}
     template = (ROOT / "template.yaml").read_text()
     named = {name for page in PAGES if page.name != "CHANGELOG.md" for name in re.findall(r"`(\w+)", page.read_text())}

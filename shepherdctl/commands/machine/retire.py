@@ -25,7 +25,7 @@ from shepherdctl.selection import Selection, selecting
 
 NOT_YET = 3
 """The exit status if a machine is not retired yet."""
-_LISTS = {"static": "take its entry out of static_list", "redfish": "take its entry out of redfish_list"}
+_LISTS = {"static": "take its entry out of machines", "redfish": "take its entry out of machines"}
 
 
 @selecting

@@ -38,7 +38,7 @@ def import_machines(
     any order and case. An empty cell leaves its field out. Commas, semicolons or
     tabs separate the cells. If there are faults, all are listed, with line,
     column, value and what was wanted, and no list is printed. Store the list
-    where the setting static_list or redfish_list says.
+    where the setting `machines` says.
 
     Examples:
       shepherdctl settings import-machines a.csv --provider static > a.json

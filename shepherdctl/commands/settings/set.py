@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.settings.base import PREFIX
+from shepherd_core.settings.base import PREFIX, ProviderSettings, Settings, variable
 from shepherd_core.settings.document import bounded, parse, unknown
 from shepherd_core.settings.effective import effective
 from shepherd_core.settings.keys import TOP, kind, tables
@@ -55,11 +55,9 @@ def set_value(
     table_name, _, name = key.rpartition(".") if key.rpartition(".")[0] in tables() else (TOP, "", key)
     if name not in tables()[table_name]:
         raise ConfigError([unknown(table_name, name)])
-    if name in variables(PREFIX):
-        fault = (
-            f"{PREFIX}{name.upper()} is set here and wins over the document: unset it, so that the new {key} is checked"
-        )
-        raise ConfigError([fault])
+    own = variable(ProviderSettings if table_name.startswith("provider.") else Settings, name)
+    if own.removeprefix(PREFIX).lower() in variables(PREFIX):
+        raise ConfigError([f"{own} is set here and wins over the document: unset it, so that the new {key} is checked"])
     stored = stored_settings.read(source)
     before, faults = parse(stored.content)
     text = stored.content.decode("utf-8-sig")

@@ -29,11 +29,11 @@ class Source(MachineSource):
         )
         self.environment = {
             "SHEPHERD_PROVIDER": "equinix",
-            "SHEPHERD_EQUINIX_PROJECT_ID": project,
-            "SHEPHERD_CREDENTIAL_PARAMETER": parameter,
-            "SHEPHERD_EQUINIX_API_URL": self._server.url,
-            "SHEPHERD_EQUINIX_DEVICE_PREFIX": "fleet-",
-            "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
+            "SHEPHERD_PROVIDER_PROJECT": project,
+            "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER": parameter,
+            "SHEPHERD_PROVIDER_API_URL": self._server.url,
+            "SHEPHERD_PROVIDER_FLEET": "fleet-",
+            "SHEPHERD_PROVIDER_KEY_NAME": "shepherd",
         }
         self.secrets = {parameter: spec.secret, **ssh_key()[0]}
 

@@ -35,11 +35,11 @@ class Source(MachineSource):
         )
         self.environment = {
             "SHEPHERD_PROVIDER": "hetzner",
-            "SHEPHERD_CREDENTIAL_PARAMETER": parameter,
-            "SHEPHERD_HETZNER_NAME_PREFIX": "server-",
-            "SHEPHERD_HETZNER_KEY_NAME": "shepherd",
-            "SHEPHERD_HETZNER_API_URL": self._server.url,
-            "SHEPHERD_HETZNER_REBOOT": "hardware",  # a hanging machine ignores Ctrl+Alt+Del
+            "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER": parameter,
+            "SHEPHERD_PROVIDER_FLEET": "server-",
+            "SHEPHERD_PROVIDER_KEY_NAME": "shepherd",
+            "SHEPHERD_PROVIDER_API_URL": self._server.url,
+            "SHEPHERD_PROVIDER_GRACEFUL": "false",  # a hanging machine ignores Ctrl+Alt+Del
         }
         self.secrets = {parameter: f"#ws+simulated:{spec.secret}", **key}
 

@@ -47,12 +47,12 @@ class Source(MachineSource):
             raise
         self.environment = {
             "SHEPHERD_PROVIDER": "ironic",
-            "SHEPHERD_IRONIC_API_URL": self._server.url,
-            "SHEPHERD_CREDENTIAL_PARAMETER": _PARAMETER,
-            "SHEPHERD_IRONIC_FLEET": "simulated",
-            "SHEPHERD_IRONIC_RESOURCE_CLASS": _CLASS,
-            "SHEPHERD_IRONIC_IMAGE": "https://images.invalid/image.qcow2",
-            "SHEPHERD_IRONIC_IMAGE_CHECKSUM": "0" * 64,
+            "SHEPHERD_PROVIDER_API_URL": self._server.url,
+            "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER": _PARAMETER,
+            "SHEPHERD_PROVIDER_FLEET": "simulated",
+            "SHEPHERD_PROVIDER_MACHINE_TYPE": _CLASS,
+            "SHEPHERD_PROVIDER_IMAGE": "https://images.invalid/image.qcow2",
+            "SHEPHERD_PROVIDER_IMAGE_CHECKSUM": "0" * 64,
         }
         self.secrets = {_PARAMETER: credential, **ssh_key()[0]}
         return self

@@ -24,12 +24,12 @@ class RestSource(MachineSource):
         secret = self.credential.format(spec.secret)
         options = Options(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4, seed=spec.seed)
         self._server = self.api(spec.pool, secret=secret, options=options, faults=spec.faults, address=spec.address)
-        prefix, parameter = f"SHEPHERD_{self.provider.upper()}", f"/shepherd/{self.provider}-credential"
+        parameter = f"/shepherd/{self.provider}-credential"
         given = {"API_URL": self._server.url, **self.settings(spec)}
         self.environment = {
             "SHEPHERD_PROVIDER": self.provider,
-            "SHEPHERD_CREDENTIAL_PARAMETER": parameter,
-            **{f"{prefix}_{name}": value for name, value in given.items()},
+            "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER": parameter,
+            **{f"SHEPHERD_PROVIDER_{name}": value for name, value in given.items()},
         }
         self.secrets = {parameter: secret, **ssh_key()[0]}
 
@@ -43,7 +43,7 @@ class RestSource(MachineSource):
 
     @abstractmethod
     def settings(self, spec: SourceSpec) -> Mapping[str, str]:
-        """Return the settings that are special to the provider, without ``SHEPHERD_NAME_``: the limit, for example."""
+        """Return the provider's own settings without ``SHEPHERD_PROVIDER_``: the limit, for example."""
 
     @abstractmethod
     def token(self, machine: FakeMachine) -> str | None:

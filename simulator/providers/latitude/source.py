@@ -19,8 +19,8 @@ class Source(RestSource):
         return {
             "PROJECT": PROJECT,
             "LIMIT": str(spec.machines),
-            "SITE": "ASH",
-            "PLAN": "c3-small-x86",
+            "LOCATION": "ASH",
+            "MACHINE_TYPE": "c3-small-x86",
             "KEY_NAME": "shepherd",
         }
 

@@ -21,8 +21,8 @@ class Source(RestSource):
             "FLEET": "simulated",
             "LIMIT": str(spec.machines),
             "LOCATION": "PHX",
-            "TYPE": "s1.c1.small",
-            "TOKEN_URL": f"{self._server.url}/token",
+            "MACHINE_TYPE": "s1.c1.small",
+            "AUTH_URL": f"{self._server.url}/token",
         }
 
     def token(self, machine: FakeMachine) -> str | None:

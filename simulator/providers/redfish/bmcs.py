@@ -82,8 +82,8 @@ class RedfishRack(Assembled):
         """Return the environment variables of the functions; machine list and CAs are files."""
         return {
             "SHEPHERD_PROVIDER": "redfish",
-            "SHEPHERD_REDFISH_LIST": str(self.list_file),
-            "SHEPHERD_REDFISH_CA_SOURCE": str(self.ca_file),
+            "SHEPHERD_PROVIDER_MACHINES": str(self.list_file),
+            "SHEPHERD_PROVIDER_CA_SOURCE": str(self.ca_file),
         }
 
     @property

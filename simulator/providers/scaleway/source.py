@@ -22,8 +22,8 @@ class Source(RestSource):
             "PROJECT": PROJECT,
             "FLEET": _FLEET,
             "LIMIT": str(spec.machines),
-            "ZONE": ZONE,
-            "OFFER": OFFER,
+            "LOCATION": ZONE,
+            "MACHINE_TYPE": OFFER,
             "OS": OS,
             "KEY_NAME": "shepherd",
         }

@@ -134,7 +134,7 @@ class Access:
         """Return the adapter of the environment's project."""
         settings = equinix_settings(environment.api)
         if self.api_url is not None:
-            settings = settings.model_copy(update={"equinix_api_url": self.api_url})
+            settings = settings.model_copy(update={"api_url": self.api_url})
         return EquinixProvider(settings, self.api_key, lambda: PUBLIC_KEY, clock)
 
 

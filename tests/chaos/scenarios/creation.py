@@ -64,7 +64,7 @@ class Creating:
         """See ``Scenario``."""
         assert isinstance(environment, AtProvider)
         source = environment.source
-        given = {name.removeprefix("SHEPHERD_").lower(): value for name, value in source.environment.items()}
+        given = {name.removeprefix("SHEPHERD_PROVIDER_").lower(): value for name, value in source.environment.items()}
         settings = self._spec.settings(
             **{name: given[name] for name in self._spec.settings.model_fields if name in given}
         )

@@ -175,7 +175,7 @@ class AgentStarts:
         listing.write_text(self._listing())
         return {
             "SHEPHERD_PROVIDER": "static",
-            "SHEPHERD_STATIC_LIST": str(listing),
+            "SHEPHERD_PROVIDER_MACHINES": str(listing),
             "SHEPHERD_AGENT_SOURCE": str(self._agent),
             "SHEPHERD_SSH_PORT": str(self._pool.port),
             "SHEPHERD_CONCURRENCY": "1",

@@ -20,11 +20,11 @@ PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5
 def equinix_settings(api: EquinixApi) -> EquinixSettings:
     """Return the settings for a simulated project."""
     return EquinixSettings(
-        equinix_project_id=PROJECT,
+        project=PROJECT,
         credential_parameter="/unused",
-        equinix_device_prefix=PREFIX,
-        equinix_key_label="shepherd",
-        equinix_api_url=api.url,
+        fleet=PREFIX,
+        key_name="shepherd",
+        api_url=api.url,
     )
 
 

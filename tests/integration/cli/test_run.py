@@ -19,10 +19,10 @@ RACK: Listing = [
 ]
 EQUINIX = {
     "SHEPHERD_PROVIDER": "equinix",
-    "SHEPHERD_EQUINIX_PROJECT_ID": "0b9d4a3e",
-    "SHEPHERD_CREDENTIAL_PARAMETER": "/nobody/reads/it",
-    "SHEPHERD_EQUINIX_DEVICE_PREFIX": "ours-",
-    "SHEPHERD_EQUINIX_KEY_LABEL": "ours",
+    "SHEPHERD_PROVIDER_PROJECT": "0b9d4a3e",
+    "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER": "/nobody/reads/it",
+    "SHEPHERD_PROVIDER_FLEET": "ours-",
+    "SHEPHERD_PROVIDER_KEY_NAME": "ours",
 }
 
 
@@ -35,7 +35,7 @@ def shepherdctl(fleet: Fleet, tmp_path: Path) -> Callable[[Listing], CommandLine
         path.write_text(json.dumps(listing), encoding="utf-8")
         environment = {
             "SHEPHERD_PROVIDER": "static",
-            "SHEPHERD_STATIC_LIST": str(path),
+            "SHEPHERD_PROVIDER_MACHINES": str(path),
             "SHEPHERD_CREATION_SECONDS": "0",
             "SHEPHERD_DRIFT_LIMIT": "0",
         }
@@ -218,7 +218,7 @@ def test_all_faults_of_a_loop_are_reported_at_once(loop: str) -> None:
     """Those of the database and those of the loop and its provider."""
     ran = CommandLine(None, {"SHEPHERD_PROVIDER": "static", "SHEPHERD_BMDB_PORT": "0"}).process("run", loop)
     assert (ran.returncode, ran.stdout) == (1, "")
-    for variable in ("SHEPHERD_BMDB_HOST", "SHEPHERD_BMDB_PORT", "SHEPHERD_STATIC_LIST"):
+    for variable in ("SHEPHERD_BMDB_HOST", "SHEPHERD_BMDB_PORT", "SHEPHERD_PROVIDER_MACHINES"):
         assert variable in ran.stderr
 
 
@@ -229,7 +229,7 @@ def test_a_loop_asks_for_the_migration_that_is_missing(own_fleet: Fleet, tmp_pat
     own_fleet.sql("ALTER TABLE machine_creation_intent RENAME TO later")
     path = tmp_path / "machines.json"
     path.write_text("[]")
-    environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_STATIC_LIST": str(path)}
+    environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_PROVIDER_MACHINES": str(path)}
     ran = CommandLine(own_fleet.settings, environment).process("run", "provisioner", *options)
     own_fleet.sql("ALTER TABLE later RENAME TO machine_creation_intent")
     assert ran.returncode == 1

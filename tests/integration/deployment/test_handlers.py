@@ -83,7 +83,7 @@ def environment(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "SHEPHERD_BMDB_USER": fleet.settings.bmdb_user,
         "SHEPHERD_BMDB_ROLES": fleet.settings.bmdb_roles or "",
         "SHEPHERD_PROVIDER": "static",
-        "SHEPHERD_STATIC_LIST": str(tmp_path / "list.json"),
+        "SHEPHERD_PROVIDER_MACHINES": str(tmp_path / "list.json"),
         "SHEPHERD_CREATION_SECONDS": "0",
         "SHEPHERD_AGENT_SOURCE": str(tmp_path / "agent"),
         "SHEPHERD_AGENT_ENDPOINT": "http://127.0.0.1:9",
@@ -101,13 +101,13 @@ def latitude(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyP
     with LatitudeApi(NoHardware(), secret=API_KEY) as api:
         for name, value in {
             "SHEPHERD_PROVIDER": "latitude",
-            "SHEPHERD_CREDENTIAL_PARAMETER": "/api-key",
-            "SHEPHERD_LATITUDE_API_URL": api.url,
-            "SHEPHERD_LATITUDE_KEY_NAME": "shepherd",
-            "SHEPHERD_LATITUDE_LIMIT": "2",
-            "SHEPHERD_LATITUDE_PLAN": "c3-small-x86",
-            "SHEPHERD_LATITUDE_PROJECT": PROJECT,
-            "SHEPHERD_LATITUDE_SITE": "ASH",
+            "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER": "/api-key",
+            "SHEPHERD_PROVIDER_API_URL": api.url,
+            "SHEPHERD_PROVIDER_KEY_NAME": "shepherd",
+            "SHEPHERD_PROVIDER_LIMIT": "2",
+            "SHEPHERD_PROVIDER_MACHINE_TYPE": "c3-small-x86",
+            "SHEPHERD_PROVIDER_PROJECT": PROJECT,
+            "SHEPHERD_PROVIDER_LOCATION": "ASH",
         }.items():
             monkeypatch.setenv(name, value)
         yield api
@@ -117,7 +117,7 @@ def latitude(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyP
 def list_machines(environment: dict[str, str], *entries: tuple[str, str]) -> None:
     """Write the list of the static provider: ids and addresses."""
     machines = [{"ID": name, "Addr": address} for name, address in entries]
-    Path(environment["SHEPHERD_STATIC_LIST"]).write_text(json.dumps(machines))
+    Path(environment["SHEPHERD_PROVIDER_MACHINES"]).write_text(json.dumps(machines))
 
 
 def output(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -337,17 +337,17 @@ def test_every_fault_of_the_settings_is_reported_at_once(
     monkeypatch.delenv("SHEPHERD_BMDB_HOST")
     monkeypatch.setenv("SHEPHERD_BMDB_PORT", "many")
     monkeypatch.setenv("SHEPHERD_PROVIDER", "equinix")
-    monkeypatch.setenv("SHEPHERD_EQUINIX_DEVICE_PREFIX", "FIXME-")
+    monkeypatch.setenv("SHEPHERD_PROVIDER_FLEET", "FIXME-")
     with pytest.raises(ConfigError) as caught:
         invoke(loop)
     faults = {fault.split()[0]: fault for fault in caught.value.faults}
     assert set(faults) == {
         "SHEPHERD_BMDB_HOST",
         "SHEPHERD_BMDB_PORT",
-        "SHEPHERD_EQUINIX_PROJECT_ID",
-        "SHEPHERD_CREDENTIAL_PARAMETER",
-        "SHEPHERD_EQUINIX_DEVICE_PREFIX",
-        "SHEPHERD_EQUINIX_KEY_LABEL",
+        "SHEPHERD_PROVIDER_PROJECT",
+        "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER",
+        "SHEPHERD_PROVIDER_FLEET",
+        "SHEPHERD_PROVIDER_KEY_NAME",
     }
     assert len(faults) == len(caught.value.faults)
     assert "'many'" in faults["SHEPHERD_BMDB_PORT"]

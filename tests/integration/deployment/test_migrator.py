@@ -345,7 +345,7 @@ def test_nothing_is_planned_against_another_schema(own_fleet: Fleet, tmp_path: P
     """A plan opens no session, which would notice; and what it reads may mean something else there."""
     own_fleet.sql(change.format(LATEST))
     (tmp_path / "machines.json").write_text("[]")
-    environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_STATIC_LIST": str(tmp_path / "machines.json")}
+    environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_PROVIDER_MACHINES": str(tmp_path / "machines.json")}
     ran = CommandLine(own_fleet.settings, environment).process("run", "provisioner", "--dry-run")
     assert ran.returncode == 1
     remedy = "run `shepherdctl db migrate`" if change.startswith("DELETE") else "deploy the code that belongs to it"
@@ -359,7 +359,7 @@ def test_nothing_is_planned_against_another_schema(own_fleet: Fleet, tmp_path: P
 def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the settings document of the deployment."""
     path = tmp_path / "settings.toml"
-    path.write_text('version = 1\n[provider.static]\nstatic_list = "machines.json"\n')
+    path.write_text('version = 1\n[provider.static]\nmachines = "machines.json"\n')
     monkeypatch.setenv("SHEPHERD_SETTINGS", str(path))
     return path
 
@@ -401,8 +401,8 @@ def test_a_deployment_with_wrong_settings_fails_with_every_fault(
     assert answer["Status"] == "FAILED"
     for fault in (
         "provider.redfish.list is unknown",
-        "SHEPHERD_REDFISH_LIST is not set",
-        "the recoverer (SHEPHERD_LOOP_MINUTES) is 31",
+        "SHEPHERD_PROVIDER_MACHINES is not set",
+        "SHEPHERD_LOOP_MINUTES is 1,1,31,1",
         "recoverer.heartbeat_timeout_seconds is 200 and recoverer.startup_timeout_seconds is 1800",
     ):
         assert fault in answer["Reason"]

@@ -25,8 +25,10 @@ from shepherd_core.domain.errors.provider import ProviderError
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.latitude import name_of
+from shepherd_core.settings.base import Settings, variable
 from shepherd_core.settings.functions.bmdb import ROLES, BmdbSettings
 from shepherd_core.settings.functions.loops import RecovererSettings
+from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.wiring import providers
 from shepherd_core.wiring.adapters import CLOCK
 
@@ -177,15 +179,15 @@ def logs_in(user: str) -> set[tuple[str, str]]:
     return {("rds-db:connect", f"arn:aws:rds-db:{where}/{user}")}
 
 
-LIST_IN_SSM, RACKS_IN_SSM = {"static_list": f"ssm:{LIST}"}, {"redfish_list": f"ssm:{LIST}"}
+LIST_IN_SSM, RACKS_IN_SSM = {"machines": f"ssm:{LIST}"}, {"machines": f"ssm:{LIST}"}
 RACKS_IN_S3 = REQUIRED["redfish"]
 CA_IN_SSM, CA_IN_S3 = {"bmdb_ca_source": f"ssm:{CA}"}, {"bmdb_ca_source": f"s3://{S3_CA}"}
-BMC_CA_IN_SSM, BMC_CA_IN_S3 = {"redfish_ca_source": f"ssm:{BMC_CA}"}, {"redfish_ca_source": f"s3://{S3_BMC_CA}"}
+BMC_CA_IN_SSM, BMC_CA_IN_S3 = {"ca_source": f"ssm:{BMC_CA}"}, {"ca_source": f"s3://{S3_BMC_CA}"}
 AGENT_CA = {"agent_ca_source": f"s3://{S3_AGENT_CA}"}
-VIRTUAL = {"ec2_instance_type": "t3.small"}  # whose root volume can be replaced
+VIRTUAL = {"machine_type": "t3.small"}  # whose root volume can be replaced
 SEES = {("ec2:DescribeInstances", "*")}
 SEES_STACK = {("cloudformation:DescribeStacks", PSEUDO["AWS::StackId"])}
-IMAGE = f"image/{EC2_SETTINGS['ec2_image']}"
+IMAGE = f"image/{EC2_SETTINGS['image']}"
 LAUNCHES = of_ec2(
     "RunInstances", "instance", "volume", "network-interface", "subnet", "security-group", IMAGE
 ) | of_ec2("CreateTags", "instance", "volume")
@@ -369,8 +371,8 @@ def ironic_nodes() -> FakeIronic:
     """Return a free node, and one with an instance of ours."""
     settings = REQUIRED["ironic"]
     ironic = FakeIronic(NoHardware(), secret="a-user:a-password")
-    _, used = (ironic.add(settings["ironic_resource_class"], {"ipv4_address": "192.0.2.1"}) for _ in range(2))
-    info = {"shepherd_fleet": settings["ironic_fleet"]}
+    _, used = (ironic.add(settings["machine_type"], {"ipv4_address": "192.0.2.1"}) for _ in range(2))
+    info = {"shepherd_fleet": settings["fleet"]}
     ironic.nodes[used].update(provision_state="active", instance_uuid=INSTANCE, instance_info=info)
     return ironic
 
@@ -385,7 +387,7 @@ def latitude_servers() -> LatitudeApi:
 
 APIS: dict[str, Callable[[], Any]] = {
     "equinix": lambda: EquinixApi(
-        NoHardware(), project_id=REQUIRED["equinix"]["equinix_project_id"], api_key="a-key", reservations=1
+        NoHardware(), project_id=REQUIRED["equinix"]["project"], api_key="a-key", reservations=1
     ),
     "hetzner": lambda: HetznerRobot(
         NoHardware(), user="a-user", password="a-password", servers=[RobotServer(number=1, name="ours-1")]
@@ -462,8 +464,8 @@ def deployed(
         ec2_backends[ACCOUNT][others.region_name].reset()
         ec2 = others.client("ec2")
         return {
-            "ec2_subnets": ec2.describe_subnets()["Subnets"][0]["SubnetId"],
-            "ec2_security_groups": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
+            "subnets": ec2.describe_subnets()["Subnets"][0]["SubnetId"],
+            "security_groups": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
         }
 
     with ExitStack() as apis:
@@ -489,8 +491,12 @@ def deployed(
                 **network(case.provider),
             }
             if case.provider in APIS:
-                settings[f"{case.provider}_api_url"] = apis.enter_context(APIS[case.provider]()).url
-            chosen = {f"SHEPHERD_{name.upper()}": value for name, value in settings.items()}
+                settings["api_url"] = apis.enter_context(APIS[case.provider]()).url
+            of_provider = PROVIDERS[case.provider]
+            chosen = {
+                variable(of_provider if name in of_provider.model_fields else Settings, name): value
+                for name, value in settings.items()
+            }
             for name, value in {**chosen, **environment}.items():
                 monkeypatch.setenv(name, value)
             return environment
@@ -508,8 +514,8 @@ def plant_work(fleet: Fleet, case: Case) -> ProviderId:
             boto3.Session()
             .client("ec2")
             .run_instances(
-                ImageId=EC2_SETTINGS["ec2_image"],
-                InstanceType=case.settings["ec2_instance_type"],
+                ImageId=EC2_SETTINGS["image"],
+                InstanceType=case.settings["machine_type"],
                 MinCount=1,
                 MaxCount=1,
                 TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],

@@ -191,7 +191,7 @@ bmdb_host = "{fleet.settings.bmdb_host}"
 bmdb_name = "{fleet.settings.bmdb_name}"
 bmdb_user = "{fleet.settings.bmdb_user}"
 [provider.static]
-static_list = "{tmp_path}/list.json"
+machines = "{tmp_path}/list.json"
 """)
     monkeypatch.setenv("SHEPHERD_SETTINGS", str(path))
     yield path

@@ -27,7 +27,7 @@ def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.Mon
         "BMDB_NAME": fleet.settings.bmdb_name,
         "BMDB_USER": fleet.settings.bmdb_user,
         "PROVIDER": "static",
-        "STATIC_LIST": str(tmp_path / "machines.json"),
+        "PROVIDER_MACHINES": str(tmp_path / "machines.json"),
         "AGENT_SOURCE": str(tmp_path / "agent"),
         "AGENT_ENDPOINT": "agents.example.com:443",
     }

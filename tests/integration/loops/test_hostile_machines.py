@@ -102,7 +102,7 @@ def settings(environment: Environment) -> dict[str, str]:
     build(environment.folder / "agent")
     return {
         "SHEPHERD_PROVIDER": "static",
-        "SHEPHERD_STATIC_LIST": str(environment.folder / "machines.json"),
+        "SHEPHERD_PROVIDER_MACHINES": str(environment.folder / "machines.json"),
         "SHEPHERD_AGENT_SOURCE": str(environment.folder / "agent"),
         "SHEPHERD_AGENT_ENDPOINT": "https://127.0.0.1:9",
         "SHEPHERD_SSH_PORT": str(environment.pool.port),

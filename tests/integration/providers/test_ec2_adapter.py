@@ -56,8 +56,8 @@ class Site:
 
     def make(self, public_key: Callable[[], str] = lambda: OUR_LINE, **settings: Any) -> Ec2Provider:
         """Return another provider of the fleet, in all subnets."""
-        given = {"subnets": ",".join(subnets()), "image": IMAGE, "instance_type": "m5.large", **settings}
-        named = {f"ec2_{name}": value for name, value in {"fleet": FLEET, "limit": 3, **given}.items()}
+        given = {"subnets": ",".join(subnets()), "image": IMAGE, "machine_type": "m5.large", **settings}
+        named = {"fleet": FLEET, "limit": 3, **given}
         return Ec2Provider(Ec2Settings(**named), public_key, self.clock)
 
 
@@ -373,8 +373,8 @@ def test_a_reinstall_replaces_the_root_volume(site: Site, machine: Machine, imag
 
 def test_bare_metal_is_not_reinstalled(site: Site, machine: Machine) -> None:
     """EC2 cannot; what the type is, the instance tells where the launch template decides."""
-    assert Capability.REINSTALL not in site.make(instance_type="m5.metal").capabilities
-    provider = site.make(instance_type=None, launch_template="metal")
+    assert Capability.REINSTALL not in site.make(machine_type="m5.metal").capabilities
+    provider = site.make(machine_type=None, launch_template="metal")
     assert Capability.REINSTALL in provider.capabilities
     site.api.instance(machine.provider_id).instance_type = "m5.metal"
     with pytest.raises(NotSupported, match=r"m5\.metal"):

@@ -32,12 +32,12 @@ OURS = {"id": "d-1", "hostname": "shepherd-1", "state": "active", "tags": [TAG]}
 def provider(url: str, clock: ManualClock) -> EquinixProvider:
     """Return a provider of the project *a/b*."""
     settings = EquinixSettings(
-        equinix_project_id="a/b",
+        project="a/b",
         credential_parameter="/unused",
-        equinix_device_prefix="shepherd-",
-        equinix_key_label="ours",
-        equinix_os="debian_12",
-        equinix_api_url=url,
+        fleet="shepherd-",
+        key_name="ours",
+        os="debian_12",
+        api_url=url,
     )
     return EquinixProvider(settings, lambda: "an-api-key", lambda: PUBLIC_KEY, clock)
 

@@ -74,9 +74,9 @@ RESET_FAILS = (*LOOK, KEY, BOOT, ARM, HARD, DISARM)
 
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str]] = {
     # What is reset, and how. No technician is called, and no running server is switched off.
-    "software": ("reboot", {"hetzner_reboot": "software"}, (*LOOK, BOOT, SOFT), ""),
+    "software": ("reboot", {"graceful": True}, (*LOOK, BOOT, SOFT), ""),
     "no software": ("reboot", {LOOK[1]: resets("power", "hw")}, (*LOOK, BOOT, HARD), ""),
-    "hardware": ("reboot", {"hetzner_reboot": "hardware"}, (*LOOK, BOOT, HARD), ""),
+    "hardware": ("reboot", {"graceful": False}, (*LOOK, BOOT, HARD), ""),
     "power cycle": ("power_cycle", {}, (*LOOK, BOOT, HARD), ""),
     "no reset": ("power_cycle", {LOOK[1]: resets("sw", "power", "man")}, LOOK, "NotSupported: .*none of .'hw'"),
     "no resets": ("reboot", {LOOK[1]: refused(404, "RESET_NOT_AVAILABLE")}, LOOK, "NotSupported: .*RESET_NOT_AV"),
@@ -93,8 +93,8 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str]] = {
     "disks alone": ("reboot", {BOOT: refused(404, "BOOT_NOT_AVAILABLE")}, (*LOOK, BOOT, SOFT), ""),
     # A reinstall arms, and resets. If anything goes wrong, a machine that reboots by itself must come back as it was.
     "linux": ("reinstall", {}, (*LOOK, KEY, BOOT, ARM, HARD), ""),
-    "dist": ("reinstall", {"hetzner_dist": "X"}, (*LOOK, KEY, BOOT, ARM.replace("Debian 12 base", "X"), HARD), ""),
-    "rescue": ("reinstall", {"hetzner_reinstall": "rescue"}, (*LOOK, KEY, BOOT, ARM_RESCUE, HARD), ""),
+    "dist": ("reinstall", {"os": "X"}, (*LOOK, KEY, BOOT, ARM.replace("Debian 12 base", "X"), HARD), ""),
+    "rescue": ("reinstall", {"reinstall": "rescue"}, (*LOOK, KEY, BOOT, ARM_RESCUE, HARD), ""),
     "no reinstall": ("reinstall", {LOOK[1]: resets("sw")}, LOOK, "NotSupported: .*none of"),
     "armed earlier": ("reinstall", {BOOT: boot("linux", OURS)}, (*LOOK, KEY, BOOT, DISARM, ARM, HARD), ""),
     "armed meanwhile": (
@@ -131,9 +131,9 @@ def provider(url: str, clock: ManualClock, **settings: Any) -> HetznerProvider:
     """Return a provider of the account."""
     fields = {
         "credential_parameter": "/unused",
-        "hetzner_name_prefix": "fleet-",
-        "hetzner_key_name": "ours",
-        "hetzner_api_url": url,
+        "fleet": "fleet-",
+        "key_name": "ours",
+        "api_url": url,
         **settings,
     }
     return HetznerProvider(HetznerSettings(**fields), lambda: "user:password", lambda: PUBLIC_KEY, clock)
@@ -144,7 +144,7 @@ def test_a_step_sends_these_requests(case: str, clock: ManualClock, deadline: De
     """An armed server that is reset is erased, so the order of requests decides."""
     step, given, requests, error = CASES[case]
     robot = Robot({name: list(each) if isinstance(each, list) else each for name, each in given.items()})
-    settings = {name: each for name, each in given.items() if name.startswith("hetzner_")}
+    settings = {name: each for name, each in given.items() if name in HetznerSettings.model_fields}
     outcome = ""
     with scripted_server(robot) as script:
         try:

@@ -50,7 +50,7 @@ class Nodes:
         self.api, self.deadline = api, deadline
         self.provider = ironic_provider(api, clock, **settings)
         addresses = [api.machines.hardware.reserve() for _ in range(number)]
-        self.ids = api.enroll(self.provider._settings.ironic_resource_class, addresses)
+        self.ids = api.enroll(self.provider._settings.machine_type, addresses)
 
     def listed(self) -> list[Machine]:
         """Return the listing."""
@@ -89,7 +89,7 @@ def test_only_free_nodes_with_trait_and_address_are_capacity(
     api: IronicApi, clock: ManualClock, deadline: Deadline
 ) -> None:
     """Other nodes have an owner, are broken, or could not be reached."""
-    nodes = Nodes(api, clock, deadline, 5, ironic_trait="CUSTOM_FLEET")
+    nodes = Nodes(api, clock, deadline, 5, trait="CUSTOM_FLEET")
     fit, untraited, reserved, broken, unreachable = nodes.ids
     for each in set(nodes.ids) - {untraited}:
         operate(api, "PUT", f"{each}/traits/CUSTOM_FLEET").raise_for_status()
@@ -293,9 +293,7 @@ def test_a_machine_of_another_fleet_is_unknown(nodes: Nodes, clock: ManualClock)
     """Several fleets may share a resource class."""
     created = nodes.create()
     mine = nodes.provider._settings
-    other = ironic_provider(
-        nodes.api, clock, ironic_fleet=f"{FLEET}-2", ironic_resource_class=mine.ironic_resource_class
-    )
+    other = ironic_provider(nodes.api, clock, fleet=f"{FLEET}-2", machine_type=mine.machine_type)
     assert other.list_machines(nodes.deadline) == []
     with pytest.raises(MachineNotFound):
         other.reboot(created.provider_id, nodes.deadline)

@@ -158,7 +158,7 @@ def test_a_power_cycle_that_died_half_way_is_finished_by_the_next_restart(site: 
 def test_a_plain_restart_never_reinstalls(site: Site, action: str, source: str | None) -> None:
     """An override that somebody set and never used would wipe the machine at a reboot that means to keep it."""
     site.override("Once")
-    getattr(site.provider(boot_source=source), action)(NAME, site.deadline)
+    getattr(site.provider(reinstall=source), action)(NAME, site.deadline)
     site.rack.wait_until_idle()
     assert site.done == ["power_off", "power_on"]
     assert site.bmc.override == "Disabled"
@@ -176,7 +176,7 @@ def test_an_override_that_waits_for_the_next_reset_is_taken_back(site: Site, act
 def test_a_reinstallation_may_be_asked_for_in_a_resource_of_its_own(site: Site) -> None:
     """It holds when the machine is switched on, and for no boot after that."""
     site.bmc.pending = {"BootSourceOverrideTarget": "None", "BootSourceOverrideEnabled": "Disabled"}
-    adapter = site.provider(boot_source="pxe")
+    adapter = site.provider(reinstall="pxe")
     adapter.reinstall(NAME, site.deadline)
     adapter.reboot(NAME, site.deadline)
     site.rack.wait_until_idle()
@@ -196,7 +196,7 @@ def test_a_bmc_is_not_believed_about_the_boot_override(site: Site, shown: str) -
     """Some show one that waits as disabled, or one for one boot as lasting: a plain restart would wipe the machine."""
     site.override("Once")
     site.bmc.shown_override = shown
-    site.provider(boot_source="pxe").reboot(NAME, site.deadline)
+    site.provider(reinstall="pxe").reboot(NAME, site.deadline)
     site.rack.wait_until_idle()
     assert site.done == ["power_off", "power_on"]
 
@@ -209,7 +209,7 @@ def test_a_bmc_that_cannot_clear_a_cleared_override_is_restarted_unless_one_may_
     site.bmc.faults.add(FakeAnswer(method="PATCH", times=0, status=400))
     expected = does_not_raise() if source is None else pytest.raises(ProviderRefused)
     with expected:
-        site.provider(boot_source=source).reboot(NAME, site.deadline)
+        site.provider(reinstall=source).reboot(NAME, site.deadline)
     assert site.bmc.resets == ["ForceRestart"] * (source is None)
 
 
@@ -225,7 +225,7 @@ def test_an_override_that_cannot_be_taken_back_stops_the_restart(site: Site) -> 
 @pytest.mark.parametrize("media", [False, True])
 def test_a_reinstallation_boots_once_from_the_source(site: Site, media: bool) -> None:
     """The boot after it must find what was installed."""
-    adapter = site.provider(boot_source=site.source(media=media))
+    adapter = site.provider(reinstall=site.source(media=media))
     adapter.reinstall(NAME, site.deadline)
     site.rack.wait_until_idle()
     assert site.done == ["power_off", "reinstall"]
@@ -240,7 +240,7 @@ def test_another_image_in_the_drive_gives_way_and_is_otherwise_left_alone(site: 
     """Somebody may have put it there to rescue the machine."""
     other = f"{site.rack.image_url}?rescue"
     site.bmc._forwarded("POST", f"{site.bmc.system}/VirtualMedia/Cd/Actions/VirtualMedia.InsertMedia", {"Image": other})
-    adapter = site.provider(boot_source=site.rack.image_url)
+    adapter = site.provider(reinstall=site.rack.image_url)
     adapter.reboot(NAME, site.deadline)
     assert site.inserted
     adapter.reinstall(NAME, site.deadline)
@@ -263,7 +263,7 @@ def test_a_reinstallation_that_died_does_not_happen_at_a_later_restart(
 ) -> None:
     """Wherever it died: it happens at once, with nothing run in between, or not at all."""
     site.bmc.faults.add(Drop(method=method, path=path, nth=nth, when=when))
-    adapter = site.provider(boot_source=site.source(media=media))
+    adapter = site.provider(reinstall=site.source(media=media))
     with pytest.raises(ProviderUnavailable):
         adapter.reinstall(NAME, site.deadline)
     site.rack.wait_until_idle()
@@ -282,10 +282,10 @@ def test_a_machine_that_cannot_be_reinstalled_is_not_switched_off(site: Site) ->
     """What the BMC lacks can be seen before anything is done."""
     site.bmc.faults.add(FakeAnswer(path="/**/VirtualMedia", times=0, status=404))
     with pytest.raises(NotSupported, match="no virtual CD"):
-        site.provider(boot_source=site.rack.image_url).reinstall(NAME, site.deadline)
+        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.deadline)
     site.bmc.reset_types = ("ForceOff", "ForceRestart")
     with pytest.raises(NotSupported, match="offers no On"):
-        site.provider(boot_source="pxe").reinstall(NAME, site.deadline)
+        site.provider(reinstall="pxe").reinstall(NAME, site.deadline)
     assert site.bmc.resets == []
 
 
@@ -295,7 +295,7 @@ def test_a_bmc_that_names_no_virtual_drives_has_none(site: Site) -> None:
     del system["VirtualMedia"], system["Links"]["ManagedBy"]
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, times=0, status=200, body=system))
     with pytest.raises(NotSupported, match="no virtual CD"):
-        site.provider(boot_source=site.rack.image_url).reinstall(NAME, site.deadline)
+        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.deadline)
     assert site.bmc.resets == []
 
 
@@ -308,7 +308,7 @@ def test_a_reinstallation_that_is_refused_leaves_the_machine_running(
     """A BMC that could not fetch the image left its machine off, and every further attempt found it so."""
     site.bmc.faults.add(FakeAnswer(method=method, path=path, nth=nth, times=1, status=400))
     with pytest.raises(ProviderRefused, match="400"):
-        site.provider(boot_source=site.rack.image_url).reinstall(NAME, site.deadline)
+        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.deadline)
     site.rack.wait_until_idle()
     assert site.rack.power(NAME) == "On"
     assert "reinstall" not in site.done
@@ -365,7 +365,7 @@ def test_a_machine_that_goes_off_late_may_be_off(site: Site, action: str, *, ans
     if not answered:
         site.bmc.faults.add(Drop(method="POST", path=RESET))
     with pytest.raises(ProviderUnavailable, match="; the machine may be off"):
-        getattr(site.provider(boot_source="pxe"), action)(NAME, site.deadline)
+        getattr(site.provider(reinstall="pxe"), action)(NAME, site.deadline)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_a_reinstallation_that_is_not_understood_leaves_the_machine_running(site
     shown = {name: value for name, value in {**system, "PowerState": "Off", **change}.items() if value is not None}
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=1, status=200, body=shown))
     with suppress(ProviderRefused, ProviderUnavailable):
-        site.provider(boot_source=site.rack.image_url).reinstall(NAME, site.deadline)
+        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.deadline)
     assert site.bmc.resets[0] == "ForceOff"
     assert len([call for call in site.bmc.calls if call == f"GET {site.bmc.system}"]) >= 3
     site.rack.wait_until_idle()
@@ -396,7 +396,7 @@ def test_a_machine_that_cannot_be_switched_on_is_reported_as_off(site: Site) -> 
     """Somebody has to switch it on."""
     site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=0, status=400))
     with pytest.raises(ProviderRefused, match="the machine is off"):
-        site.provider(boot_source="pxe").reinstall(NAME, site.deadline)
+        site.provider(reinstall="pxe").reinstall(NAME, site.deadline)
     assert site.rack.power(NAME) == "Off"
 
 
@@ -415,7 +415,7 @@ def test_it_reinstalls_only_with_a_boot_source(site: Site) -> None:
     assert without.capabilities == {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE}
     with pytest.raises(NotSupported, match="redfish cannot reinstall"):
         without.reinstall(NAME, site.deadline)
-    assert Capability.REINSTALL in site.provider(boot_source="pxe").capabilities
+    assert Capability.REINSTALL in site.provider(reinstall="pxe").capabilities
 
 
 # The listing

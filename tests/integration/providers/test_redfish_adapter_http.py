@@ -449,7 +449,7 @@ def test_an_unknown_certificate_gets_no_credential(site: Site) -> None:
 def test_a_pinned_certificate_needs_no_authority(site: Site) -> None:
     """Most BMCs have a self-signed certificate, without a useful name."""
     site.rack.entries[0]["Fingerprint"] = site.rack.fingerprint
-    settings = RedfishSettings(redfish_list="/unused")
+    settings = RedfishSettings(machines="/unused")
     secrets = Secrets(dict(site.rack.secrets))
     adapter = RedfishProvider(
         settings, lambda: site.rack.document, site.clock, read_secret=secrets.read, invalidate_secret=secrets.invalidate

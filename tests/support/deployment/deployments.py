@@ -7,9 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from shepherd_core.settings.effective import GIVEN
 from shepherd_core.settings.keys import kind
-from shepherd_core.settings.providers import PROVIDERS, SPECS
+from shepherd_core.settings.providers import SPECS
 
 from simulator.lambda_ import sam_local
 from tests.support.deployment.cloudformation import Stack, read, read_file
@@ -31,25 +30,25 @@ REDFISH, EQUINIX, HETZNER, IRONIC, LATITUDE, EC2 = (
     SMALLEST[name] for name in ("redfish", "equinix", "hetzner", "ironic", "latitude", "ec2")
 )
 EC2_BY_TEMPLATE = {**EC2, "Ec2Resources": "subnet-0a1,subnet-0b2,lt-0e5"}
-_EC2 = {"ec2_limit": "3", "ec2_subnets": "subnet-0a1,subnet-0b2"}
+_EC2 = {"limit": "3", "subnets": "subnet-0a1,subnet-0b2"}
 EC2_SETTINGS = {
     **_EC2,
-    "ec2_security_groups": "sg-0c3",
-    "ec2_image": "ami-0d4",
-    "ec2_instance_type": "m7i.metal-24xl",
+    "security_groups": "sg-0c3",
+    "image": "ami-0d4",
+    "machine_type": "m7i.metal-24xl",
 }
-EC2_TEMPLATE_SETTINGS = {**_EC2, "ec2_launch_template": "lt-0e5"}
+EC2_TEMPLATE_SETTINGS = {**_EC2, "launch_template": "lt-0e5"}
 REQUIRED: dict[str, dict[str, str]] = {
     **{
-        name: {
+        spec.name: {
             key: "3" if kind(field.annotation) is int else "ours-"
-            for key, field in settings.model_fields.items()
-            if field.is_required() and key not in GIVEN
+            for key, field in spec.settings.model_fields.items()
+            if field.is_required() and key not in spec.given
         }
-        for name, settings in PROVIDERS.items()
+        for spec in SPECS
     },
-    "static": {"static_list": "s3://bucket/documents/machines.json"},
-    "redfish": {"redfish_list": "s3://bucket/documents/machines.json"},
+    "static": {"machines": "s3://bucket/documents/machines.json"},
+    "redfish": {"machines": "s3://bucket/documents/machines.json"},
     "ec2": EC2_SETTINGS,
 }
 """By provider, the settings without which its functions do not start."""

@@ -7,6 +7,7 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.ec2.adapter import Ec2Provider
 from shepherd_core.rules.provisioning import PlanLimits
+from shepherd_core.settings.base import variable
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.bmdb.capacity import provided
@@ -19,17 +20,17 @@ _OUR_LINE = ssh_keys.public_line(ssh_keys.generate())
 def ec2_settings() -> Ec2Settings:
     """Return how to reach a fleet of six instances at most."""
     return Ec2Settings(
-        ec2_fleet=FLEET,
-        ec2_limit=6,
-        ec2_subnets=",".join(subnets()),
-        ec2_image=IMAGE,
-        ec2_instance_type="m5.metal",
+        fleet=FLEET,
+        limit=6,
+        subnets=",".join(subnets()),
+        image=IMAGE,
+        machine_type="m5.metal",
     )
 
 
 def environment(settings: Ec2Settings) -> dict[str, str]:
     """Return the variables by which a program finds that fleet."""
-    named = {f"SHEPHERD_{name.upper()}": str(value) for name, value in settings.model_dump(exclude_unset=True).items()}
+    named = {variable(Ec2Settings, name): str(value) for name, value in settings.model_dump(exclude_unset=True).items()}
     return {"SHEPHERD_PROVIDER": "ec2", **named}
 
 

@@ -56,10 +56,8 @@ def ironic_api(hardware: NoHardware) -> Iterator[IronicApi]:
 
 def ironic_provider(api: IronicApi, clock: ManualClock, **settings: Any) -> IronicProvider:
     """Return the adapter for a resource class that no other has."""
-    given = {"ironic_fleet": FLEET, "ironic_resource_class": f"metal-{uuid4().hex[:8]}", **settings}
-    chosen = IronicSettings(
-        ironic_api_url=api.url, credential_parameter="/unused", ironic_image="http://192.0.2.1/image", **given
-    )
+    given = {"fleet": FLEET, "machine_type": f"metal-{uuid4().hex[:8]}", **settings}
+    chosen = IronicSettings(api_url=api.url, credential_parameter="/unused", image="http://192.0.2.1/image", **given)
     return IronicProvider(chosen, Basic(lambda: CREDENTIAL), lambda: PUBLIC_KEY, clock)
 
 

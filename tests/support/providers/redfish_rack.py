@@ -54,7 +54,7 @@ def provider(
     """Return the adapter for *rack*, with *settings* without their prefix."""
     store = secrets or Secrets(dict(rack.secrets))
     return RedfishProvider(
-        RedfishSettings(redfish_list="/unused", **{f"redfish_{name}": value for name, value in settings.items()}),
+        RedfishSettings(machines="/unused", **settings),
         read_list or (lambda: rack.document),
         clock,
         read_secret=store.read,

@@ -32,10 +32,10 @@ INITIALIZER = {
     "AGENT_ENDPOINT": "https://agents.example",
 }
 EQUINIX = {
-    "EQUINIX_PROJECT_ID": "project",
-    "CREDENTIAL_PARAMETER": "/key",
-    "EQUINIX_DEVICE_PREFIX": "shepherd-",
-    "EQUINIX_KEY_LABEL": "shepherd",
+    "PROVIDER_PROJECT": "project",
+    "PROVIDER_CREDENTIAL_PARAMETER": "/key",
+    "PROVIDER_FLEET": "shepherd-",
+    "PROVIDER_KEY_NAME": "shepherd",
 }
 
 
@@ -64,18 +64,18 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_all_faults_of_all_types_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One deployment must be enough to correct them all."""
-    given(monkeypatch, PROVIDER="aws", CONCURRENCY="0", SSH_PORT="no", EQUINIX_DEVICE_PREFIX="FIXME-")
+    given(monkeypatch, PROVIDER="aws", CONCURRENCY="0", SSH_PORT="no", PROVIDER_FLEET="FIXME-")
     found = faults(InitializerSettings, EquinixSettings)
     assert sorted(fault.split()[0] for fault in found) == [
         "SHEPHERD_AGENT_ENDPOINT",
         "SHEPHERD_AGENT_SOURCE",
         "SHEPHERD_BMDB_HOST",
         "SHEPHERD_CONCURRENCY",
-        "SHEPHERD_CREDENTIAL_PARAMETER",
-        "SHEPHERD_EQUINIX_DEVICE_PREFIX",
-        "SHEPHERD_EQUINIX_KEY_LABEL",
-        "SHEPHERD_EQUINIX_PROJECT_ID",
         "SHEPHERD_PROVIDER",
+        "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER",
+        "SHEPHERD_PROVIDER_FLEET",
+        "SHEPHERD_PROVIDER_KEY_NAME",
+        "SHEPHERD_PROVIDER_PROJECT",
         "SHEPHERD_SSH_PORT",
     ]
 
@@ -107,7 +107,7 @@ def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatc
     assert load(BmdbSettings)[0].bmdb_port == 5432
 
 
-@pytest.mark.parametrize("name", ["EQUINIX_DEVICE_PREFIX", "EQUINIX_KEY_LABEL"])
+@pytest.mark.parametrize("name", ["PROVIDER_FLEET", "PROVIDER_KEY_NAME"])
 @pytest.mark.parametrize("value", ["FIXME", "shepherd-FIXME-", ""])
 def test_a_setting_that_must_be_filled_in_is_refused_if_empty(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
@@ -189,10 +189,10 @@ def test_the_defaults_are_those_of_the_domain(monkeypatch: pytest.MonkeyPatch) -
 
 def test_settings_do_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm function keeps them for hours."""
-    given(monkeypatch, STATIC_LIST="machines.json")
+    given(monkeypatch, PROVIDER_MACHINES="machines.json")
     (settings,) = load(StaticSettings)
     with pytest.raises(ValidationError, match="frozen"):
-        settings.static_list = "others.json"  # type: ignore[misc]  # that is what is tried
+        settings.machines = "others.json"  # type: ignore[misc]  # that is what is tried
 
 
 @pytest.mark.parametrize(("settings", "name"), FIELDS, ids=lambda part: getattr(part, "__name__", part))

@@ -79,7 +79,7 @@ def test_a_handler_only_hands_over(function: str) -> None:
 
 
 SECRETS_ELSEWHERE = {
-    "SHEPHERD_STATIC_LIST": "https://example.com/machines.json",
+    "SHEPHERD_PROVIDER_MACHINES": "https://example.com/machines.json",
     "SHEPHERD_AGENT_SOURCE": "s3://bucket/agent",
     "SHEPHERD_BMDB_PASSWORD_PARAMETER": "/shepherd/bmdb",
     "SHEPHERD_BMDB_CA_SOURCE": "ssm:/shepherd/ca",

@@ -13,7 +13,7 @@ from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.deployment import FUNCTION_SECONDS, DeploymentSettings
 from shepherd_core.settings.effective import FIXED, GIVEN
 from shepherd_core.settings.functions.services import MigratorSettings
-from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.providers import SPECS
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 from shepherd_core.wiring.adapters import MIGRATION_LIMITS
 
@@ -117,20 +117,23 @@ def test_a_function_is_told_only_what_is_read_and_all_that_it_needs(function: st
     for deployment in DEPLOYMENTS:
         stack = stack_of(deployment)
         told = {name.removeprefix(PREFIX).removeprefix("DEFAULT_").lower() for name in environment(stack, function)}
-        of_provider = PROVIDERS[stack.parameters["Provider"]].model_fields
+        (spec,) = (each for each in SPECS if each.name == stack.parameters["Provider"])
+        of_provider = {f"provider_{name}" for name in spec.settings.model_fields}
         read = {"settings", *of_provider, *DeploymentSettings.model_fields}.union(
             *(settings.model_fields for settings in functions.FUNCTIONS.values())
         )
         assert told <= read
-        needed = {*functions.FUNCTIONS[function].model_fields, *(of_provider if function in LOOPS else ())} & GIVEN
-        assert needed <= told
+        assert functions.FUNCTIONS[function].model_fields.keys() & GIVEN <= told
+        assert {f"provider_{name}" for name in spec.given if function in LOOPS} <= told
 
 
 def test_a_new_document_knows_what_it_cannot_decide() -> None:
     """What stands in the environment wins, so that a permission and what it is for stay the same."""
     told = {name for each in DEPLOYMENTS for loop in LOOPS for name in environment(stack_of(each), loop)}
     fixed = {name.removeprefix(PREFIX).lower() for name in told if not name.startswith(DEFAULT_PREFIX)}
-    assert fixed - {"settings", *DeploymentSettings.model_fields} - FIXED == {"bmdb_user"}  # only where IAM names it
+    of_providers = {f"provider_{name}" for spec in SPECS for name in spec.given}
+    known = {"settings", *DeploymentSettings.model_fields, *of_providers, *FIXED}
+    assert fixed - known == {"bmdb_user"}  # only where IAM names it
     assert fixed > FIXED
 
 

@@ -48,15 +48,15 @@ def statements(deployment: dict[str, str], function: str) -> list[dict[str, Any]
 
 def request(settings: dict[str, str], **changes: str) -> dict[str, Any]:
     """Return what the adapter asks EC2 for with *settings*, or with those that are different in this."""
-    read = Ec2Settings.model_validate({"ec2_fleet": FLEET, **settings, **changes})
+    read = Ec2Settings.model_validate({"fleet": FLEET, **settings, **changes})
     wanted = objects.launch(read, "ours/1", TOKEN, "ssh-ed25519 AAAA", "")
-    return {**wanted, "SubnetId": read.ec2_subnets.split(",")[0]}
+    return {**wanted, "SubnetId": read.subnets.split(",")[0]}
 
 
 def test_the_functions_know_the_fleet_that_they_may_work_on() -> None:
     """The tag is named after the stack, so that a permission can name it."""
     variables = stack_of(EC2).resources["ProvisionerFunction"]["Properties"]["Environment"]["Variables"]
-    assert variables["SHEPHERD_EC2_FLEET"] == FLEET
+    assert variables["SHEPHERD_PROVIDER_FLEET"] == FLEET
 
 
 def checks(asked: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -104,11 +104,11 @@ def test_the_provisioner_may_launch_what_the_adapter_asks_for(
 @pytest.mark.parametrize(
     ("changes", "resource"),
     [
-        ({"ec2_fleet": "theirs"}, arn("instance")),
-        ({"ec2_subnets": "subnet-0f6"}, arn("subnet", "subnet-0f6")),
-        ({"ec2_security_groups": "sg-0f6"}, arn("security-group", "sg-0f6")),
-        ({"ec2_image": "ami-0f6"}, arn("image", "ami-0f6")),
-        ({"ec2_launch_template": "lt-0f6"}, arn("launch-template", "lt-0f6")),
+        ({"fleet": "theirs"}, arn("instance")),
+        ({"subnets": "subnet-0f6"}, arn("subnet", "subnet-0f6")),
+        ({"security_groups": "sg-0f6"}, arn("security-group", "sg-0f6")),
+        ({"image": "ami-0f6"}, arn("image", "ami-0f6")),
+        ({"launch_template": "lt-0f6"}, arn("launch-template", "lt-0f6")),
     ],
 )
 @EVERY_CHOICE
@@ -159,7 +159,7 @@ def test_a_reinstallation_is_by_the_image_of_the_settings() -> None:
     action = "ec2:CreateReplaceRootVolumeTask"
     allowed = statements(EC2, "recoverer")
     assert all(allows(allowed, action, arn(kind)) for kind in ("volume", "replace-root-volume-task"))
-    assert allows(allowed, action, arn("image", EC2_SETTINGS["ec2_image"]))
+    assert allows(allowed, action, arn("image", EC2_SETTINGS["image"]))
     assert not allows(allowed, action, arn("image", "ami-0f6"))
 
 

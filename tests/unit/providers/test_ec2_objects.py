@@ -16,7 +16,12 @@ from shepherd_core.settings.sources import load
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"
-REQUIRED = {"EC2_FLEET": "f", "EC2_LIMIT": "3", "EC2_SUBNETS": "subnet-1,subnet-2", "EC2_LAUNCH_TEMPLATE": "metal"}
+REQUIRED = {
+    "PROVIDER_FLEET": "f",
+    "PROVIDER_LIMIT": "3",
+    "PROVIDER_SUBNETS": "subnet-1,subnet-2",
+    "PROVIDER_LAUNCH_TEMPLATE": "metal",
+}
 RUNNING = {
     "InstanceId": "i-1",
     "State": {"Name": "running"},
@@ -46,7 +51,7 @@ def set_up(monkeypatch: pytest.MonkeyPatch, **values: str | None) -> Ec2Settings
 def settings(**values: Any) -> Ec2Settings:
     """Return settings that need no environment."""
     given: dict[str, Any] = {"fleet": "f", "limit": 3, "subnets": "subnet-1", "launch_template": "metal", **values}
-    return Ec2Settings(**{f"ec2_{name}": value for name, value in given.items()})
+    return Ec2Settings(**given)
 
 
 def instance(instance_id: str = "i-1", state: str = "running", slot: str | None = "f/1", reason: str = "") -> Instance:
@@ -235,7 +240,7 @@ def test_a_new_instance_is_launched_from_the_settings() -> None:
             launch_template="lt-1",
             launch_template_version="7",
             image="ami-1",
-            instance_type="m5.metal",
+            machine_type="m5.metal",
             security_groups="sg-1,sg-2",
         ),
         "f/1",
@@ -286,24 +291,24 @@ def test_bare_metal_cannot_be_reinstalled(instance_type: str | None, can: bool) 
 
 def test_the_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch template is enough, and so are an image and a type."""
-    assert set_up(monkeypatch).ec2_launch_template == "metal"
-    monkeypatch.delenv("SHEPHERD_EC2_LAUNCH_TEMPLATE")
-    found = set_up(monkeypatch, EC2_LAUNCH_TEMPLATE=None, EC2_IMAGE="ami-0", EC2_INSTANCE_TYPE="m5.metal")
-    assert (found.ec2_image, found.ec2_instance_type) == ("ami-0", "m5.metal")
+    assert set_up(monkeypatch).launch_template == "metal"
+    monkeypatch.delenv("SHEPHERD_PROVIDER_LAUNCH_TEMPLATE")
+    found = set_up(monkeypatch, PROVIDER_LAUNCH_TEMPLATE=None, PROVIDER_IMAGE="ami-0", PROVIDER_MACHINE_TYPE="m5.metal")
+    assert (found.image, found.machine_type) == ("ami-0", "m5.metal")
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("EC2_FLEET", "FIXME"),
-        ("EC2_FLEET", "all*"),  # a pattern, to EC2
-        ("EC2_FLEET", "x" * 65),
-        ("EC2_LIMIT", "0"),
-        ("EC2_SUBNETS", "subnet-1, subnet-2"),
-        ("EC2_SUBNETS", "subnet-1,,subnet-2"),
-        ("EC2_SECURITY_GROUPS", ","),
-        ("EC2_IMAGE", "ubuntu"),
-        ("EC2_ADDRESS", "both"),
+        ("PROVIDER_FLEET", "FIXME"),
+        ("PROVIDER_FLEET", "all*"),  # a pattern, to EC2
+        ("PROVIDER_FLEET", "x" * 65),
+        ("PROVIDER_LIMIT", "0"),
+        ("PROVIDER_SUBNETS", "subnet-1, subnet-2"),
+        ("PROVIDER_SUBNETS", "subnet-1,,subnet-2"),
+        ("PROVIDER_SECURITY_GROUPS", ","),
+        ("PROVIDER_IMAGE", "ubuntu"),
+        ("PROVIDER_ADDRESS", "both"),
     ],
 )
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -315,5 +320,8 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, va
 def test_without_a_launch_template_image_and_type_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both at once, as with all faults."""
     with pytest.raises(ConfigError) as raised:
-        set_up(monkeypatch, EC2_LAUNCH_TEMPLATE=None)
-    assert [fault.split()[0] for fault in raised.value.faults] == ["SHEPHERD_EC2_IMAGE", "SHEPHERD_EC2_INSTANCE_TYPE"]
+        set_up(monkeypatch, PROVIDER_LAUNCH_TEMPLATE=None)
+    assert [fault.split()[0] for fault in raised.value.faults] == [
+        "SHEPHERD_PROVIDER_IMAGE",
+        "SHEPHERD_PROVIDER_MACHINE_TYPE",
+    ]

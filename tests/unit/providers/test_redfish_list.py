@@ -155,7 +155,7 @@ def test_random_input_is_a_list_or_refused(entries: list[object]) -> None:
 @pytest.mark.parametrize("source", ["pxe", "http://192.0.2.1/image.iso", "nfs://192.0.2.1/images/image.iso"])
 def test_a_machine_reinstalls_from_the_network_or_an_image(source: str) -> None:
     """It is the BMC that fetches the image, so any URL that it understands will do."""
-    assert RedfishSettings(redfish_list="x", redfish_boot_source=source).redfish_boot_source == source
+    assert RedfishSettings(machines="x", reinstall=source).reinstall == source
 
 
 @pytest.mark.parametrize(
@@ -164,4 +164,4 @@ def test_a_machine_reinstalls_from_the_network_or_an_image(source: str) -> None:
 def test_an_unbootable_boot_source_is_refused(source: str) -> None:
     """It would be noticed at the first machine that has to be reinstalled; and no setting holds a password."""
     with pytest.raises(ValidationError):
-        RedfishSettings(redfish_list="x", redfish_boot_source=source)
+        RedfishSettings(machines="x", reinstall=source)

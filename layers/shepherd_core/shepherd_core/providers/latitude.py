@@ -104,16 +104,16 @@ class LatitudeProvider(Provider):
 
     def __init__(self, settings: LatitudeSettings, context: ProviderContext) -> None:
         self._settings = settings
-        self._fleet = settings.latitude_project
+        self._fleet = settings.project
         login = Bearer(context.secret(settings.credential_parameter))
-        self._api = HttpApi(settings.latitude_api_url, login, context.clock)
-        self._key = RegisteredKey(settings.latitude_key_name, context.public_key, self._keys, self._add_key)
+        self._api = HttpApi(settings.api_url, login, context.clock)
+        self._key = RegisteredKey(settings.key_name, context.public_key, self._keys, self._add_key)
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """Return our servers and the free slots."""
         machines = self._machines(deadline)
         used = [each.reservation_id for each in machines]
-        return [*machines, *free_slots(self._fleet, self._settings.latitude_limit, used)]
+        return [*machines, *free_slots(self._fleet, self._settings.limit, used)]
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
         """Return one of our servers."""
@@ -130,10 +130,10 @@ class LatitudeProvider(Provider):
 
         def create() -> Machine:
             wanted = {
-                "project": settings.latitude_project,
-                "site": settings.latitude_site,
-                "plan": settings.latitude_plan,
-                "billing": settings.latitude_billing,
+                "project": settings.project,
+                "site": settings.location,
+                "plan": settings.machine_type,
+                "billing": settings.billing,
                 **self._installed(name_of(token, capacity.capacity_id), deadline),
             }
             answer = self._api.post("/servers", _document("servers", wanted), deadline)
@@ -173,7 +173,7 @@ class LatitudeProvider(Provider):
 
     def _installed(self, hostname: str, deadline: Deadline) -> dict[str, Any]:
         key = self._key.ensure(deadline)
-        return {"hostname": hostname, "operating_system": self._settings.latitude_os, "ssh_keys": [key]}
+        return {"hostname": hostname, "operating_system": self._settings.os, "ssh_keys": [key]}
 
     def _machines(self, deadline: Deadline) -> list[Machine]:
         entries = listed(self._api, "/servers", deadline, _PAGES, {"filter[project]": self._fleet, **_TOTAL})

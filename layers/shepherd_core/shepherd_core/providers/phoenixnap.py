@@ -88,18 +88,16 @@ class PhoenixnapProvider(Provider):
 
     def __init__(self, settings: PhoenixnapSettings, context: ProviderContext) -> None:
         self._settings = settings
-        self._fleet = settings.phoenixnap_fleet
+        self._fleet = settings.fleet
         self._public_key = context.public_key
-        login = ClientCredentials(
-            settings.phoenixnap_token_url, context.secret(settings.credential_parameter), context.clock
-        )
-        self._api = HttpApi(settings.phoenixnap_api_url, login, context.clock)
+        login = ClientCredentials(settings.auth_url, context.secret(settings.credential_parameter), context.clock)
+        self._api = HttpApi(settings.api_url, login, context.clock)
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """Return our servers and the free slots."""
         machines = self._machines(deadline)
         used = [each.reservation_id for each in machines]
-        return [*machines, *free_slots(self._fleet, self._settings.phoenixnap_limit, used)]
+        return [*machines, *free_slots(self._fleet, self._settings.limit, used)]
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
         """Return one of our servers."""
@@ -124,9 +122,9 @@ class PhoenixnapProvider(Provider):
             config = json.dumps({"disable_root": False, "ssh_authorized_keys": keys["sshKeys"]})
             wanted = {
                 "hostname": name_of(capacity.capacity_id, token),
-                "location": self._settings.phoenixnap_location,
-                "type": self._settings.phoenixnap_type,
-                "os": self._settings.phoenixnap_os,
+                "location": self._settings.location,
+                "type": self._settings.machine_type,
+                "os": self._settings.os,
                 "pricingModel": "HOURLY",
                 "osConfiguration": {
                     "cloudInit": {"userData": b64encode(f"#cloud-config\n{config}\n".encode()).decode()}

@@ -67,8 +67,8 @@ class ScalewayServer(ApiObject):
 
     def machine(self, settings: ScalewaySettings) -> Machine | None:
         """Return the server as a machine of the fleet; None: it is not ours, or not any more."""
-        slot, token = next(filter(None, (read_tag(settings.scaleway_fleet, tag) for tag in self.tags)), ("", None))
-        if token is None or self.project_id != settings.scaleway_project or self.status == "deleting":
+        slot, token = next(filter(None, (read_tag(settings.fleet, tag) for tag in self.tags)), ("", None))
+        if token is None or self.project_id != settings.project or self.status == "deleting":
             return None
         status = _STATUS.get(self.status, ProviderStatus.UNKNOWN)
         installing = f"{self.status} {(self.install or {}).get('status')}"
@@ -78,7 +78,7 @@ class ScalewayServer(ApiObject):
             availability=Availability.KNOWN_USED,
             address=addresses[0].address if addresses else None,
             location=self.zone,
-            reservation_id=f"{settings.scaleway_fleet}/{slot}",
+            reservation_id=f"{settings.fleet}/{slot}",
             status=_STATUS.get(installing, status),
             token=token,
         )
@@ -113,35 +113,35 @@ class ScalewayProvider(Provider):
 
     def __init__(self, settings: ScalewaySettings, context: ProviderContext) -> None:
         self._settings = settings
-        zone = f"/baremetal/v1/zones/{segment(settings.scaleway_zone)}"
-        self._servers, self._offer = f"{zone}/servers", f"{zone}/offers/{segment(settings.scaleway_offer)}"
+        zone = f"/baremetal/v1/zones/{segment(settings.location)}"
+        self._servers, self._offer = f"{zone}/servers", f"{zone}/offers/{segment(settings.machine_type)}"
         login = Header("X-Auth-Token", context.secret(settings.credential_parameter))
-        self._api = HttpApi(settings.scaleway_api_url, login, context.clock, dialect=Dialect(refusals=_REFUSALS))
-        self._key = RegisteredKey(settings.scaleway_key_name, context.public_key, self._keys, self._add_key)
+        self._api = HttpApi(settings.api_url, login, context.clock, dialect=Dialect(refusals=_REFUSALS))
+        self._key = RegisteredKey(settings.key_name, context.public_key, self._keys, self._add_key)
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """Return our servers and the free slots."""
         machines = self._machines(deadline)
         used = [each.reservation_id for each in machines]
-        return [*machines, *free_slots(self._settings.scaleway_fleet, self._settings.scaleway_limit, used)]
+        return [*machines, *free_slots(self._settings.fleet, self._settings.limit, used)]
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
         """Return one of our servers."""
         answer = self._api.get(f"{self._servers}/{segment(provider_id)}", deadline, missing=MachineNotFound)
         server = parse(ScalewayServer, answer, f"server {provider_id}")
         if (machine := server.machine(self._settings)) is None or server.id != provider_id:
-            raise MachineNotFound(f"server {provider_id} is not one of the fleet {self._settings.scaleway_fleet}")
+            raise MachineNotFound(f"server {provider_id} is not one of the fleet {self._settings.fleet}")
         return machine
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
         """Order a server, whose tag names *token* and the slot of *capacity*, with the operating system."""
 
         def create() -> Machine:
-            if at(self._api.get(self._offer, deadline), "subscription_period") != self._settings.scaleway_billing:
-                raise ProviderRefused(f"scaleway_offer is not {self._settings.scaleway_billing}: nothing was ordered")
+            if at(self._api.get(self._offer, deadline), "subscription_period") != self._settings.billing:
+                raise ProviderRefused(f"machine_type is not {self._settings.billing}: nothing was ordered")
             wanted = {
-                "offer_id": self._settings.scaleway_offer,
-                "project_id": self._settings.scaleway_project,
+                "offer_id": self._settings.machine_type,
+                "project_id": self._settings.project,
                 "name": f"shepherd-{token}",
                 "description": "",
                 "tags": [tag_of(capacity.capacity_id, token)],
@@ -180,22 +180,22 @@ class ScalewayProvider(Provider):
 
     def _install(self, token: UUID | None, deadline: Deadline) -> dict[str, Any]:
         key = self._key.ensure(deadline)
-        return {"os_id": self._settings.scaleway_os, "hostname": f"shepherd-{token}", "ssh_key_ids": [key]}
+        return {"os_id": self._settings.os, "hostname": f"shepherd-{token}", "ssh_key_ids": [key]}
 
     def _machines(self, deadline: Deadline) -> list[Machine]:
-        entries = listed(self._api, self._servers, deadline, _PAGES, {"project_id": self._settings.scaleway_project})
+        entries = listed(self._api, self._servers, deadline, _PAGES, {"project_id": self._settings.project})
         servers = [parse(ScalewayServer, entry, f"server {entry['id']!r:.80}", ListingInvalid) for entry in entries]
         return [machine for server in servers if (machine := server.machine(self._settings)) is not None]
 
     def _keys(self, deadline: Deadline) -> list[StoredKey]:
-        params = {"project_id": self._settings.scaleway_project, "disabled": "false"}
+        params = {"project_id": self._settings.project, "disabled": "false"}
         keys = [
             parse(ScalewayKey, each, "an SSH key") for each in listed(self._api, _KEYS, deadline, _KEY_PAGES, params)
         ]
         return [StoredKey(key.id, key.name, key.public_key, key.created_at or "") for key in keys]
 
     def _add_key(self, name: str, line: str, deadline: Deadline) -> None:
-        wanted = {"name": name, "public_key": line, "project_id": self._settings.scaleway_project}
+        wanted = {"name": name, "public_key": line, "project_id": self._settings.project}
         self._api.post(_KEYS, wanted, deadline)
 
 

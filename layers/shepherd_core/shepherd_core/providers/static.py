@@ -54,4 +54,4 @@ class StaticProvider(Provider):
 
 def build(settings: StaticSettings, context: ProviderContext) -> StaticProvider:
     """Return the provider of these settings."""
-    return StaticProvider(context.cached(settings.static_list))
+    return StaticProvider(context.cached(settings.machines))

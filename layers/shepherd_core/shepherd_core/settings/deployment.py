@@ -16,7 +16,7 @@ FUNCTION_SECONDS = {
 }  # fmt: skip
 """How long an invocation of each function may take, as the template says."""
 
-_AGENT_API_CONNECTIONS = 50
+AGENT_API_CONNECTIONS = 50
 """Of 100, which a small PostgreSQL accepts: the rest is for the loops. Requests beyond them are answered with 503."""
 _DAY_MINUTES = 1_440
 
@@ -88,7 +88,7 @@ class DeploymentSettings(Settings):
     @property
     def agent_api_connections(self) -> int:
         """Return how many connections the user of the agent API may have."""
-        return self.agent_api_concurrency or _AGENT_API_CONNECTIONS
+        return self.agent_api_concurrency or AGENT_API_CONNECTIONS
 
 
 class OperatorSettings(Settings):

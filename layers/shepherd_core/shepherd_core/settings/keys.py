@@ -1,10 +1,4 @@
-"""
-The keys of the settings document: in which table each setting may stand.
-
-A key of one function stands in the table of that function. A key that several
-functions read may stand at the top, for all of them, or in the table of one. The
-settings of the BMDB are in ``bmdb``, those of a provider in ``provider.NAME``.
-"""
+"""The keys of the settings document: each setting has one place, in the table of the class that declares it."""
 
 from __future__ import annotations
 
@@ -12,10 +6,9 @@ from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
+from shepherd_core.settings.base import Settings
 from shepherd_core.settings.deployment import CapacitySettings
 from shepherd_core.settings.functions import FUNCTIONS
-from shepherd_core.settings.functions.bmdb import BmdbSettings
-from shepherd_core.settings.functions.shared import ProviderChoice, SshSettings
 from shepherd_core.settings.providers import PROVIDERS
 
 if TYPE_CHECKING:
@@ -23,31 +16,27 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-    from shepherd_core.settings.base import Settings
-
 TOP = ""
-BMDB = BmdbSettings.table
-_ONE_FOR_ALL = {*ProviderChoice.model_fields, *SshSettings.model_fields, *BmdbSettings.model_fields}
-"""Settings that no function may have a value of its own for."""
 
 
 @cache
 def tables() -> Mapping[str, Mapping[str, FieldInfo]]:
     """Return the settings of each table by key; the name of the top is empty."""
-    shared: dict[str, FieldInfo] = {}
-    own: dict[str, dict[str, FieldInfo]] = {name: {} for name in FUNCTIONS}
-    for function, settings_type in FUNCTIONS.items():
+    found: dict[str, dict[str, FieldInfo]] = {TOP: {}}
+    for settings_type in (CapacitySettings, *FUNCTIONS.values(), *PROVIDERS.values()):
         for name, field in settings_type.model_fields.items():
-            if name not in _ONE_FOR_ALL:
-                own[function][name] = field
-            if len(readers(name)) > 1 and name not in {*BmdbSettings.model_fields, *ProviderChoice.model_fields}:
-                shared.setdefault(name, field)
-    return {
-        TOP: shared,
-        BMDB: {**BmdbSettings.model_fields, **CapacitySettings.model_fields},
-        **own,
-        **{settings_type.table: dict(settings_type.model_fields) for settings_type in PROVIDERS.values()},
-    }
+            table = table_of(settings_type, name)
+            if table is not None:
+                found.setdefault(table, {}).setdefault(name, field)
+    return found
+
+
+def table_of(settings_type: type[Settings], name: str) -> str | None:
+    """Return the table of a setting: that of the class which declares it; None: the document cannot have it."""
+    declared = (
+        each for each in reversed(settings_type.__mro__) if issubclass(each, Settings) and name in each.model_fields
+    )
+    return next(declared).table
 
 
 def readers(name: str) -> tuple[str, ...]:
@@ -55,15 +44,10 @@ def readers(name: str) -> tuple[str, ...]:
     return tuple(function for function, settings_type in FUNCTIONS.items() if name in settings_type.model_fields)
 
 
-def places(settings_type: type[Settings], name: str) -> list[str]:
-    """Return the tables in which the setting may stand, the one that wins first."""
-    return [table for table in dict.fromkeys((settings_type.table, BMDB, TOP)) if name in tables().get(table, {})]
-
-
 def place(settings_type: type[Settings], name: str) -> str | None:
     """Return the key of the setting, with its table; None: it cannot stand in the document."""
-    found = places(settings_type, name)
-    return path(found[0], name) if found else None
+    table = table_of(settings_type, name)
+    return None if table is None else path(table, name)
 
 
 def path(table: str, name: str) -> str:

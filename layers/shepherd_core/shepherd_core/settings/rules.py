@@ -1,18 +1,23 @@
-"""The rules between settings. Each returns what goes wrong if it is broken and what to do about it, or None. Pure."""
+"""
+The rules between settings, also between those of different functions: pure.
+
+Each says what goes wrong if it is broken. A setting that is missing or faulty
+breaks no rule: that is a fault of its own.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shepherd_core.domain.pace import Pace
 from shepherd_core.rules.policy import parse_policy, possible
-from shepherd_core.settings.deployment import FUNCTION_SECONDS
+from shepherd_core.settings.deployment import AGENT_API_CONNECTIONS, FUNCTION_SECONDS, loop_minutes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from shepherd_core.domain.provider import Capability
     from shepherd_core.domain.remediation import Step
@@ -44,15 +49,45 @@ class SettingsRule:
     """A rule between settings."""
 
     keys: tuple[str, ...]
-    """The settings, each as ``function.name``."""
+    """The settings: their keys in the document or, without one, their variables."""
     broken: Broken
-    facts: tuple[str, ...] = ()
-    """Values that are not set, which ``broken`` gets last: ``provider.capabilities``, ``deployment.enabled``."""
+    capabilities: bool = False
+    """Whether ``broken`` also gets what the provider can do with at least some machines."""
+    recoverer: bool = False
+    """Whether the rule is about the Recoverer: it holds if the provider can take any step of the policy."""
 
 
-def can_recover(policy: str, capabilities: Collection[Capability]) -> bool:
-    """Return whether a provider with these *capabilities* can take any step of the policy: then the Recoverer works."""
-    return bool(possible(parse_policy(policy), capabilities))
+def check(values: Mapping[str, Any], capabilities: Collection[Capability]) -> list[str]:
+    """
+    Return a line for each rule that *values* break: the settings, their values, what goes wrong, what to do.
+
+    *values* are those of the settings that are right, as ``SettingsRule.keys`` names them.
+    """
+    return [fault for rule in RULES for fault in _faults(rule, values, capabilities)]
+
+
+def _faults(rule: SettingsRule, values: Mapping[str, Any], capabilities: Collection[Capability]) -> Iterator[str]:
+    if not all(key in values for key in rule.keys):
+        return
+    if rule.recoverer and _POLICY in values and not _taken(values[_POLICY], capabilities):
+        return
+    given = [values[key] for key in rule.keys]
+    if text := rule.broken(*given, *((capabilities,) if rule.capabilities else ())):
+        named = [f"{key} is {plain(value)}" for key, value in zip(rule.keys, given, strict=True)]
+        yield f"{' and '.join(part for part in (', '.join(named[:-1]), named[-1]) if part)}: {text}"
+
+
+def plain(value: object) -> str:
+    """Return a value as an operator writes it."""
+    match value:
+        case None:
+            return "unset"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)
 
 
 def _taken(policy: str, capabilities: Collection[Capability]) -> list[Step]:
@@ -62,7 +97,8 @@ def _taken(policy: str, capabilities: Collection[Capability]) -> list[Step]:
     return [step for step in steps if step.kind in kinds]
 
 
-def _rarely(minutes: int, timeout: float) -> str | None:
+def _rarely(every: str, timeout: float) -> str | None:
+    minutes = loop_minutes(every)["recoverer"]
     longest = min(_TIMEOUTS * timeout / 60, _LONGEST_MINUTES)
     if minutes <= longest:
         return None
@@ -89,8 +125,8 @@ def _too_often(interval: int) -> str | None:
     return f"agents do not report more often than every {_SHORTEST_INTERVAL} seconds: set it to that or more"
 
 
-def _steps(policy: str, minutes: int, capabilities: Collection[Capability]) -> str | None:
-    again = max(Pace().start_backoff_seconds, 60 * minutes)
+def _steps(policy: str, every: str, capabilities: Collection[Capability]) -> str | None:
+    again = max(Pace().start_backoff_seconds, 60 * loop_minutes(every)["initializer"])
     short = [
         f"{step.name} has boot-wait {step.timeouts.boot_wait:g} and grace {step.timeouts.grace:g}"
         for step in _taken(policy, capabilities)
@@ -120,20 +156,21 @@ def _history(days: int, policy: str, timeout: float, interval: int, capabilities
 
 
 def _connections(
-    minutes: Mapping[str, int],
-    loop_concurrency: int | None,
-    agent_api_concurrency: int | None,
+    every: str,
+    reserved_loop: int | None,
+    reserved_api: int | None,
     roles: str | None,
+    policy: str,
     offered: int,
-    agent_api_connections: int,
-    enabled: Collection[str],
+    capabilities: Collection[Capability],
 ) -> str | None:
-    most = [
-        math.ceil(FUNCTION_SECONDS[loop] / (60 * each)) for loop, each in minutes.items() if each and loop in enabled
-    ]
-    concurrent = sum(min(each, loop_concurrency or each) for each in most)
+    concurrent = sum(
+        min(most := math.ceil(FUNCTION_SECONDS[loop] / (60 * minutes)), reserved_loop or most)
+        for loop, minutes in loop_minutes(every).items()
+        if minutes and (loop != "recoverer" or _taken(policy, capabilities))
+    )
     # Without users of their own, nothing but the account limits the agent API, and its limit is not known here.
-    agent_api = agent_api_concurrency if roles is None else agent_api_connections
+    agent_api = reserved_api if roles is None else reserved_api or AGENT_API_CONNECTIONS
     needed = concurrent + (agent_api or 0) + 1
     if needed <= offered:
         return None
@@ -173,16 +210,13 @@ def _launch(groups: str | None, template: str | None) -> str | None:
 
 
 DOCUMENTS = {
-    "static_list": ("provider", "machines.json"),
-    "redfish_list": ("provider", "machines.json"),
-    "redfish_ca_source": ("provider", "bmc-ca.pem"),
-    "bmdb_ca_source": ("migrator", "bmdb-ca.pem"),
-    "agent_ca_source": ("initializer", "agent-ca.pem"),
+    "provider.static.machines": "machines.json",
+    "provider.redfish.machines": "machines.json",
+    "provider.redfish.ca_source": "bmc-ca.pem",
+    "bmdb.bmdb_ca_source": "bmdb-ca.pem",
+    "initializer.agent_ca_source": "agent-ca.pem",
 }
-"""
-Settings that name a document: a function that has the setting, and the document's name in S3 and SSM, as the
-permissions of a deployment have it.
-"""
+"""Settings that name a document, and its name in S3 and SSM, as the permissions of a deployment have it."""
 
 
 def _named(document: str) -> Broken:
@@ -197,27 +231,28 @@ def _named(document: str) -> Broken:
 
 _TIMEOUT, _STARTUP = "recoverer.heartbeat_timeout_seconds", "recoverer.startup_timeout_seconds"
 _POLICY, _INTERVAL = "recoverer.remediation_policy", "agent_api.heartbeat_interval_seconds"
-_CAPABILITIES = ("provider.capabilities",)
+_EVERY = "SHEPHERD_LOOP_MINUTES"
 
 RULES = (
-    SettingsRule(("recoverer.loop_minutes", _TIMEOUT), _rarely),
-    SettingsRule((_TIMEOUT, _STARTUP), _lost_requests),
+    SettingsRule((_EVERY, _TIMEOUT), _rarely, recoverer=True),
+    SettingsRule((_TIMEOUT, _STARTUP), _lost_requests, recoverer=True),
     SettingsRule((_INTERVAL,), _too_often),
-    SettingsRule((_POLICY, "initializer.loop_minutes"), _steps, _CAPABILITIES),
-    SettingsRule(("recoverer.history_days", _POLICY, _TIMEOUT, _INTERVAL), _history, _CAPABILITIES),
+    SettingsRule((_POLICY, _EVERY), _steps, capabilities=True),
+    SettingsRule(("history_days", _POLICY, _TIMEOUT, _INTERVAL), _history, capabilities=True),
     SettingsRule(
         (
-            "deployment.loop_minutes",
-            "deployment.loop_concurrency",
-            "deployment.agent_api_concurrency",
-            "migrator.bmdb_roles",
+            _EVERY,
+            "SHEPHERD_LOOP_CONCURRENCY",
+            "SHEPHERD_AGENT_API_CONCURRENCY",
+            "bmdb.bmdb_roles",
+            _POLICY,
             "bmdb.bmdb_max_connections",
         ),
         _connections,
-        ("deployment.agent_api_connections", "deployment.enabled"),
+        capabilities=True,
     ),
-    SettingsRule(("deployment.agent_api_rate", "provisioner.max_machines", _INTERVAL), _heartbeats),
-    SettingsRule(("deployment.bucket_owner", "initializer.agent_sha256"), _unchecked_agent),
-    SettingsRule(("provider.ec2_security_groups", "provider.ec2_launch_template"), _launch),
-    *(SettingsRule((f"{function}.{name}",), _named(document)) for name, (function, document) in DOCUMENTS.items()),
+    SettingsRule(("SHEPHERD_AGENT_API_RATE", "provisioner.max_machines", _INTERVAL), _heartbeats),
+    SettingsRule(("SHEPHERD_BUCKET_OWNER", "initializer.agent_sha256"), _unchecked_agent),
+    SettingsRule(("provider.ec2.security_groups", "provider.ec2.launch_template"), _launch),
+    *(SettingsRule((key,), _named(document)) for key, document in DOCUMENTS.items()),
 )

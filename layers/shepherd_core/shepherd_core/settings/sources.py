@@ -2,9 +2,9 @@
 Reads the values of settings from their sources.
 
 A setting is read from the environment variable ``SHEPHERD_`` + its name in
-capitals, else from the settings document, else from ``SHEPHERD_DEFAULT_`` + its
-name, by which a deployment gives a default of its own. Without all of them it
-has the default of its type.
+capitals (that of a provider: ``SHEPHERD_PROVIDER_``), else from the settings
+document, else from ``SHEPHERD_DEFAULT_`` + its name, by which a deployment gives a
+default of its own. Without all of them it has the default of its type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.events import shown
-from shepherd_core.settings.base import PREFIX, Settings
+from shepherd_core.settings.base import PREFIX, Settings, variable
 from shepherd_core.settings.keys import place
 
 if TYPE_CHECKING:
@@ -48,15 +48,21 @@ def load(*settings_types: type[S], document: Document | None = None) -> list[S]:
 
 def given(settings_type: type[Settings], document: Document | None) -> dict[str, Any]:
     """Return the values of *settings_type* that are not in the environment: the document's and the deployment's."""
-    values: dict[str, Any] = dict(variables(DEFAULT_PREFIX))
-    if document is not None:
-        values |= document.values(settings_type)
-    environment = variables(PREFIX)
-    return {name: values[name] for name in settings_type.model_fields if name in values and name not in environment}
+    defaults = named(settings_type, DEFAULT_PREFIX)
+    values = {**defaults, **(document.values(settings_type) if document is not None else {})}
+    environment = named(settings_type, PREFIX)
+    return {name: value for name, value in values.items() if name not in environment}
+
+
+def named(settings_type: type[Settings], prefix: str) -> dict[str, str]:
+    """Return the values that variables with *prefix* have for *settings_type*, by the name of the setting."""
+    found = variables(prefix)
+    names = {name: variable(settings_type, name).removeprefix(PREFIX).lower() for name in settings_type.model_fields}
+    return {name: found[own] for name, own in names.items() if own in found}
 
 
 def variables(prefix: str) -> dict[str, str]:
-    """Return the environment variables with *prefix* that are not empty, by the name of the setting."""
+    """Return the environment variables with *prefix* that are not empty, by the rest of their names in lower case."""
     return {
         name[len(prefix) :].lower(): value
         for name, value in os.environ.items()  # noqa: TID251 - the one place that reads the environment
@@ -73,19 +79,18 @@ def library_path() -> dict[str, str]:
 
 def faults(settings_type: type[Settings], error: ValidationError, document: Document | None) -> list[tuple[str, str]]:
     """Return for each fault the setting, and a line: where it stands, its value, its description. None is a secret."""
-    from_document = given(settings_type, document).keys() & (document.values(settings_type).keys() if document else ())
+    from_document = {} if document is None else document.values(settings_type)
+    environment = named(settings_type, PREFIX)
     lines = []
     for item in error.errors(include_url=False):
         name = str(item["loc"][0])
-        variable, key = PREFIX + name.upper(), place(settings_type, name)
+        own, key = variable(settings_type, name), place(settings_type, name)
         wrong = item["msg"].removeprefix("Value error, ")
         if item["type"] == "missing":
-            text = f"{variable} is not set" + (f", nor is {key} in the document" if document and key else "")
-        elif document and name in from_document:
-            text = f"{document.path(settings_type, name)} is {shown(item['input'])}: {wrong}"
-        elif document and key and item["input"] is None:
-            text = f"{key} is unset: {wrong}"
+            text = f"{own} is not set" + (f", nor is {key} in the document" if document and key else "")
+        elif key and document and name not in environment and (name in from_document or item["input"] is None):
+            text = f"{key} is {'unset' if item['input'] is None else shown(item['input'])}: {wrong}"
         else:
-            text = f"{variable} is {item['input']!r}: {wrong}"
+            text = f"{own} is {item['input']!r}: {wrong}"
         lines.append((name, f"{text}. {settings_type.model_fields[name].description}"))
     return lines

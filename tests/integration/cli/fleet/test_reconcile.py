@@ -237,7 +237,7 @@ def test_a_provider_without_release_is_reported_as_such(fleet: Fleet, tmp_path: 
     """Before anything is looked at or recorded."""
     machine_id = fleet.provided_machine()
     (tmp_path / "list.json").write_text("[]")
-    environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_STATIC_LIST": str(tmp_path / "list.json")}
+    environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_PROVIDER_MACHINES": str(tmp_path / "list.json")}
     result = CommandLine(fleet.settings, environment)("machine", "release", str(machine_id), *WHY, "--yes")
     assert result.exit_code == 1
     assert "the provider static cannot release machines" in result.stderr

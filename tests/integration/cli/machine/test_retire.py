@@ -21,7 +21,7 @@ def listed(tmp_path: Path) -> Callable[..., dict[str, str]]:
 
     def listed(*names: str) -> dict[str, str]:
         file.write_text(json.dumps([{"ID": name, "Addr": f"192.0.2.{number}"} for number, name in enumerate(names, 1)]))
-        return {"SHEPHERD_PROVIDER": "static", "SHEPHERD_STATIC_LIST": str(file)}
+        return {"SHEPHERD_PROVIDER": "static", "SHEPHERD_PROVIDER_MACHINES": str(file)}
 
     return listed
 
@@ -37,7 +37,7 @@ def test_machines_are_retired_step_by_step(fleet: Fleet, listed: Callable[..., d
         found = json.loads(result.stdout)["machines"] if result.stdout else []
         return result.exit_code, {one["machine_id"]: (one["result"], one["text"]) for one in found}
 
-    next_step = ("begun", "take its entry out of static_list, stop its agent, and run this again")
+    next_step = ("begun", "take its entry out of machines, stop its agent, and run this again")
     assert run() == (2, {})
     assert run("--dry-run") == (0, {str(gone): next_step, str(there): next_step})
     assert pauses.pauses_in_force(fleet.connection) == []

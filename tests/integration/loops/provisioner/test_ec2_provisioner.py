@@ -35,11 +35,11 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
 def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Metric, float]]:
     """Return a function that makes one invocation over a fleet of three instances at most."""
     settings = Ec2Settings(
-        ec2_fleet=FLEET,
-        ec2_limit=LIMIT,
-        ec2_subnets=",".join(subnets()),
-        ec2_image=IMAGE,
-        ec2_instance_type="m5.metal",
+        fleet=FLEET,
+        limit=LIMIT,
+        subnets=",".join(subnets()),
+        image=IMAGE,
+        machine_type="m5.metal",
     )
     provider = Ec2Provider(settings, lambda: OUR_LINE, clock)
 

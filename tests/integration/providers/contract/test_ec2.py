@@ -33,11 +33,11 @@ class TestEc2(ProviderContract, ProviderFaults):
             api.launch_by_hand(shepherd_fleet="somebody-else's", shepherd_slot=f"{FLEET}/3")
             api.launch_by_hand()
             settings = Ec2Settings(
-                ec2_fleet=FLEET,
-                ec2_limit=5,
-                ec2_subnets=",".join(subnets()),
-                ec2_image=IMAGE,
-                ec2_instance_type="m5.large",
+                fleet=FLEET,
+                limit=5,
+                subnets=",".join(subnets()),
+                image=IMAGE,
+                machine_type="m5.large",
             )
             yield Setup(
                 provider=Ec2Provider(settings, lambda: PUBLIC_KEY, clock),

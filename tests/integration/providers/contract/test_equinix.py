@@ -45,11 +45,11 @@ class TestEquinix(ProviderContract, ProviderFaults):
             foreign = api.add_active_device("web-server", reservation_id=ids[1])
 
             settings = EquinixSettings(
-                equinix_project_id=PROJECT,
+                project=PROJECT,
                 credential_parameter="/unused",
-                equinix_device_prefix="shepherd-",
-                equinix_key_label="shepherd",
-                equinix_api_url=api.url,
+                fleet="shepherd-",
+                key_name="shepherd",
+                api_url=api.url,
             )
             yield Setup.of(
                 api,

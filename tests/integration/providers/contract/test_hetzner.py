@@ -42,9 +42,9 @@ class TestHetzner(ProviderContract, ProviderFaults):
             Description("hetzner").hold(robot)
             settings = HetznerSettings(
                 credential_parameter="/unused",
-                hetzner_name_prefix="shepherd-",
-                hetzner_key_name="shepherd",
-                hetzner_api_url=robot.url,
+                fleet="shepherd-",
+                key_name="shepherd",
+                api_url=robot.url,
             )
             yield Setup.of(
                 robot,

@@ -21,7 +21,7 @@ def nodes(clock: ManualClock) -> Iterator[Setup]:
     hardware, deadline = NoHardware(), Deadline(SystemClock(), 60)
     with ironic_api(hardware) as api:
         provider = ironic_provider(api, clock)
-        resource_class = provider._settings.ironic_resource_class
+        resource_class = provider._settings.machine_type
         *ours, foreign, broken = api.enroll(resource_class, [hardware.reserve() for _ in range(6)])
         operate(api, "PATCH", foreign, [{"op": "add", "path": "/instance_uuid", "value": str(uuid4())}])
         operate(api, "PUT", f"{broken}/maintenance", {"reason": "a disk"})

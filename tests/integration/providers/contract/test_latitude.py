@@ -46,12 +46,12 @@ class TestLatitude(ProviderContract, ProviderFaults):
         """Return that account, of which Shepherd may use four servers."""
         settings = LatitudeSettings(
             credential_parameter="/unused",
-            latitude_project=PROJECT,
-            latitude_limit=4,
-            latitude_site="ASH",
-            latitude_plan="c3-small-x86",
-            latitude_key_name="shepherd",
-            latitude_api_url=api.url,
+            project=PROJECT,
+            limit=4,
+            location="ASH",
+            machine_type="c3-small-x86",
+            key_name="shepherd",
+            api_url=api.url,
         )
         return Setup.of(
             api,

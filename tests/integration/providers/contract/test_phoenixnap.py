@@ -43,12 +43,12 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
         """Return that account, of which Shepherd may use four servers."""
         settings = PhoenixnapSettings(
             credential_parameter="/unused",
-            phoenixnap_fleet=FLEET,
-            phoenixnap_limit=4,
-            phoenixnap_location="PHX",
-            phoenixnap_type="s1.c1.small",
-            phoenixnap_api_url=api.url,
-            phoenixnap_token_url=f"{api.url}/token",
+            fleet=FLEET,
+            limit=4,
+            location="PHX",
+            machine_type="s1.c1.small",
+            api_url=api.url,
+            auth_url=f"{api.url}/token",
         )
         return Setup.of(
             api,

@@ -63,7 +63,7 @@ class TestRedfish(ProviderContract, ProviderFaults):
 
             said = {"error": {"message": f"{PASSWORD} may not", "code": "Base.1.0.GeneralError"}}
             yield Setup(
-                provider=provider(rack, clock, read_list=source.read, boot_source="pxe"),
+                provider=provider(rack, clock, read_list=source.read, reinstall="pxe"),
                 capacity_ids=frozenset(rack.names),
                 stores_tokens=False,
                 requests=lambda: rack.calls + source.readings,

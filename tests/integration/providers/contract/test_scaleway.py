@@ -27,16 +27,16 @@ OURS = UUID(int=5)
 
 def provider(api: ScalewayApi, clock: ManualClock, **settings: Any) -> ScalewayProvider:
     """Return the adapter for the fleet, which may have four servers."""
-    given = {"scaleway_offer": OFFER, **settings}
+    given = {"machine_type": OFFER, **settings}
     chosen = ScalewaySettings(
         credential_parameter="/unused",
-        scaleway_project=PROJECT,
-        scaleway_fleet="web",
-        scaleway_limit=4,
-        scaleway_zone=ZONE,
-        scaleway_os=OS,
-        scaleway_key_name="shepherd",
-        scaleway_api_url=api.url,
+        project=PROJECT,
+        fleet="web",
+        limit=4,
+        location=ZONE,
+        os=OS,
+        key_name="shepherd",
+        api_url=api.url,
         **given,
     )
     return ScalewayProvider(chosen, context(clock, SECRET))
@@ -80,9 +80,9 @@ class TestScaleway(ProviderContract, ProviderFaults):
         self, api: ScalewayApi, clock: ManualClock, deadline: Deadline
     ) -> None:
         """A monthly offer costs a commitment fee at once."""
-        with pytest.raises(ProviderRefused, match="scaleway_offer is not hourly"):
-            create(provider(api, clock, scaleway_offer=MONTHLY_OFFER), deadline)
-        made = create(provider(api, clock, scaleway_offer=MONTHLY_OFFER, scaleway_billing="monthly"), deadline)
+        with pytest.raises(ProviderRefused, match="machine_type is not hourly"):
+            create(provider(api, clock, machine_type=MONTHLY_OFFER), deadline)
+        made = create(provider(api, clock, machine_type=MONTHLY_OFFER, billing="monthly"), deadline)
         assert api.machine(made.provider_id).fields["offer_id"] == MONTHLY_OFFER
 
     def test_a_server_that_is_being_deleted_is_not_ours(

@@ -51,14 +51,14 @@ class Ec2Provider(Provider):
         self._settings = settings
         self._clock = clock
         self._calls = Ec2Calls()
-        self._fleet = Ec2Fleet(settings.ec2_fleet, self._calls)
+        self._fleet = Ec2Fleet(settings.fleet, self._calls)
         self._launches = Launches(settings, ssh_public_key, self._calls, self._fleet)
 
     @property
     def capabilities(self) -> frozenset[Capability]:
         """Return what EC2 can do; it does not reinstall bare metal, because it does not replace its root volumes."""
         always = {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.RELEASE}
-        replaceable = objects.has_replaceable_root(self._settings.ec2_instance_type)
+        replaceable = objects.has_replaceable_root(self._settings.machine_type)
         return frozenset({*always, Capability.REINSTALL} if replaceable else always)
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
@@ -77,7 +77,7 @@ class Ec2Provider(Provider):
         Raises:
             MachineNotFound: the instance is gone, or not ours.
         """
-        return objects.machine(self._fleet.get(provider_id, deadline), self._settings.ec2_address)
+        return objects.machine(self._fleet.get(provider_id, deadline), self._settings.address)
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
         """Launch an instance, or return the one that has the token already; see ``Launches.launch``."""
@@ -137,7 +137,7 @@ class Ec2Provider(Provider):
             raise NotSupported(f"EC2 does not replace root volumes of bare metal: {instance.id} is a {instance.type}")
         if self._started(instance, deadline):
             raise ProviderUnavailable(f"instance {instance.id} was stopped and is starting; reinstall it when it runs")
-        image = {} if self._settings.ec2_image is None else {"ImageId": self._settings.ec2_image}
+        image = {} if self._settings.image is None else {"ImageId": self._settings.image}
         self._calls.change(
             f"replace the root volume of {instance.id}",
             lambda ec2: ec2.create_replace_root_volume_task(

@@ -72,7 +72,7 @@ class Launches:
             return existing
         wanted = self._wanted(slot, token, deadline)
         full: dict[str, str] = {}
-        for number, subnet in enumerate(self._settings.ec2_subnets.split(",")):
+        for number, subnet in enumerate(self._settings.subnets.split(",")):
             launched = self._launch(wanted, subnet, f"{token}-{number}", deadline)
             if isinstance(launched, str) and launched in _NO_ROOM:
                 full[subnet] = launched
@@ -95,7 +95,7 @@ class Launches:
         raise ProviderUnavailable(f"there is no room in the subnets {said}", NO_CAPACITY_RETRY_SECONDS)
 
     def _machine(self, instance: Instance) -> Machine:
-        return objects.machine(instance, self._settings.ec2_address)
+        return objects.machine(instance, self._settings.address)
 
     def _existing(self, slot: str, token: UUID, deadline: Deadline) -> Machine | None:
         """

@@ -148,13 +148,13 @@ def machines(settings: Ec2Settings, instances: Sequence[Instance]) -> list[Machi
     """
     present = [instance for instance in instances if instance.state != TERMINATED]
     failed = {instance.slot for instance in instances if instance.has_failed}
-    free = free_slots(settings.ec2_fleet, settings.ec2_limit, [instance.slot for instance in present], failed)
-    return [machine(instance, settings.ec2_address) for instance in instances] + free
+    free = free_slots(settings.fleet, settings.limit, [instance.slot for instance in present], failed)
+    return [machine(instance, settings.address) for instance in instances] + free
 
 
 def launch(settings: Ec2Settings, slot: str, token: UUID, host_key: str, user_data: str) -> dict[str, Any]:
     """Return the parameters of RunInstances, without subnet and client token."""
-    tags = {FLEET_TAG: settings.ec2_fleet, SLOT_TAG: slot, MACHINE_TAG: str(token)}
+    tags = {FLEET_TAG: settings.fleet, SLOT_TAG: slot, MACHINE_TAG: str(token)}
     of_instance = {"Name": slot, **tags, HOST_KEY_TAG: host_key}
     wanted: dict[str, Any] = {
         "MinCount": 1,
@@ -167,17 +167,17 @@ def launch(settings: Ec2Settings, slot: str, token: UUID, host_key: str, user_da
             for kind, given in (("instance", of_instance), ("volume", tags))
         ],
     }
-    if settings.ec2_image is not None:
-        wanted["ImageId"] = settings.ec2_image
-    if settings.ec2_instance_type is not None:
-        wanted["InstanceType"] = settings.ec2_instance_type
-    if settings.ec2_security_groups is not None:
-        wanted["SecurityGroupIds"] = settings.ec2_security_groups.split(",")
-    if (template := settings.ec2_launch_template) is not None:
+    if settings.image is not None:
+        wanted["ImageId"] = settings.image
+    if settings.machine_type is not None:
+        wanted["InstanceType"] = settings.machine_type
+    if settings.security_groups is not None:
+        wanted["SecurityGroupIds"] = settings.security_groups.split(",")
+    if (template := settings.launch_template) is not None:
         name = "LaunchTemplateId" if template.startswith("lt-") else "LaunchTemplateName"
         wanted["LaunchTemplate"] = {name: template}
-        if settings.ec2_launch_template_version is not None:
-            wanted["LaunchTemplate"]["Version"] = settings.ec2_launch_template_version
+        if settings.launch_template_version is not None:
+            wanted["LaunchTemplate"]["Version"] = settings.launch_template_version
     return wanted
 
 

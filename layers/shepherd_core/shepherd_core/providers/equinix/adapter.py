@@ -74,15 +74,15 @@ class EquinixProvider(Provider):
     def __init__(
         self, settings: EquinixSettings, api_key: Callable[[], str], ssh_public_key: Callable[[], str], clock: Clock
     ) -> None:
-        self._prefix = settings.equinix_device_prefix
-        self._os = settings.equinix_os
-        project = f"/projects/{quote(settings.equinix_project_id, '')}"
+        self._prefix = settings.fleet
+        self._os = settings.os
+        project = f"/projects/{quote(settings.project, '')}"
         self._devices = f"{project}/devices"
         self._reservations = f"{project}/hardware-reservations"
         self._keys = f"{project}/ssh-keys"
-        self._api = HttpApi(settings.equinix_api_url, Header("X-Auth-Token", api_key), clock)
+        self._api = HttpApi(settings.api_url, Header("X-Auth-Token", api_key), clock)
         self._key = RegisteredKey(
-            settings.equinix_key_label,
+            settings.key_name,
             ssh_public_key,
             self._listed_keys,
             lambda label, key, deadline: self._api.post(self._keys, {"label": label, "key": key}, deadline),

@@ -63,11 +63,11 @@ class HetznerProvider(Provider):
         ssh_public_key: Callable[[], str],
         clock: Clock,
     ) -> None:
-        self._prefix = settings.hetzner_name_prefix
-        self._reboot = _SOFTWARE if settings.hetzner_reboot == "software" else _HARDWARE
-        self._api = robot_api(settings.hetzner_api_url, credential, clock)
+        self._prefix = settings.fleet
+        self._reboot = _SOFTWARE if settings.graceful else _HARDWARE
+        self._api = robot_api(settings.api_url, credential, clock)
         self._key = RegisteredKey(
-            settings.hetzner_key_name,
+            settings.key_name,
             ssh_public_key,
             self._listed_keys,
             lambda name, line, deadline: self._api.post("/key", {"name": name, "data": line}, deadline),

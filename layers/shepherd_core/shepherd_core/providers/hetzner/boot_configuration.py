@@ -22,8 +22,8 @@ class BootConfiguration:
     """The boot configurations of an account; a server that has one with our SSH key was armed by Shepherd."""
 
     def __init__(self, settings: HetznerSettings, api: HttpApi, key: RegisteredKey) -> None:
-        self._system = settings.hetzner_reinstall
-        self._choice = {"dist": settings.hetzner_dist, "lang": "en"} if self._system == "linux" else {"os": "linux"}
+        self._system = settings.reinstall
+        self._choice = {"dist": settings.os, "lang": "en"} if self._system == "linux" else {"os": "linux"}
         self._api = api
         self._key = key
 

@@ -60,7 +60,7 @@ class IronicProvider(Provider):
         self, settings: IronicSettings, login: Authentication, ssh_public_key: Callable[[], str], clock: Clock
     ) -> None:
         self._settings = settings
-        self._calls = IronicCalls(settings.ironic_api_url, login, ssh_public_key, clock)
+        self._calls = IronicCalls(settings.api_url, login, ssh_public_key, clock)
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
@@ -69,7 +69,7 @@ class IronicProvider(Provider):
         Raises:
             ListingInvalid: the pages were inconsistent twice in a row, or an entry was not understood.
         """
-        nodes = self._calls.nodes(self._settings.ironic_resource_class, deadline)
+        nodes = self._calls.nodes(self._settings.machine_type, deadline)
         found = [self._machine(node, ListingInvalid) for node in nodes if self._owns(node) or self._offers(node)]
         return [each for each in found if each.provider_id != INVALID or each.address]
 
@@ -130,15 +130,15 @@ class IronicProvider(Provider):
                 self._calls.undeploy(node, deadline)
 
     def _owns(self, node: IronicNode) -> bool:
-        ours = node.instance_info.get(_FLEET) == self._settings.ironic_fleet
+        ours = node.instance_info.get(_FLEET) == self._settings.fleet
         return ours and node.instance_uuid is not None and node.provision_state != DELETING
 
     def _offers(self, node: IronicNode) -> bool:
         free = node.provision_state == AVAILABLE and not (node.instance_uuid or node.withdrawn or node.retired)
-        return free and self._settings.ironic_trait in {None, *node.traits}
+        return free and self._settings.trait in {None, *node.traits}
 
     def _machine(self, node: IronicNode, error_type: type[ProviderError] = ProviderUnavailable) -> Machine:
-        name = self._settings.ironic_address_field
+        name = self._settings.address_field
         given = node.extra.get(name)
         if (address := fields.address(given)) is None and given is not None:
             raise error_type(f"node {node.uuid}: {given!r:.80} in extra.{name} is not the IP address of one machine")
@@ -179,9 +179,9 @@ class IronicProvider(Provider):
         """Return the free *node* with an instance: ours, or that of somebody who was faster."""
         if not self._offers(node):
             raise ProviderRefused(f"{node}, and not free")
-        info = {"image_source": self._settings.ironic_image, _FLEET: self._settings.ironic_fleet, _TOKEN: str(token)}
-        if self._settings.ironic_image_checksum is not None:
-            info["image_checksum"] = self._settings.ironic_image_checksum
+        info = {"image_source": self._settings.image, _FLEET: self._settings.fleet, _TOKEN: str(token)}
+        if self._settings.image_checksum is not None:
+            info["image_checksum"] = self._settings.image_checksum
         try:
             reserved = self._calls.reserve(node, str(token), info, deadline)
         except ProviderRefused:
@@ -206,8 +206,8 @@ def build(settings: IronicSettings, context: ProviderContext) -> IronicProvider:
     """Return the provider of these settings."""
     credential = context.secret(settings.credential_parameter)
     login: Authentication = NoLogin()
-    if settings.ironic_auth == "basic":
+    if settings.auth == "basic":
         login = Basic(credential)
-    elif settings.ironic_auth == "keystone":
-        login = ApplicationCredential(settings.ironic_keystone_url or "", credential, context.clock)
+    elif settings.auth == "keystone":
+        login = ApplicationCredential(settings.auth_url or "", credential, context.clock)
     return IronicProvider(settings, login, context.public_key, context.clock)

@@ -72,13 +72,13 @@ class RedfishProvider(Provider):
         seconds: float = REQUEST_SECONDS,
     ) -> None:
         self._list = redfish_list(read_list)
-        self._boot_source = settings.redfish_boot_source
-        self._graceful = settings.redfish_graceful
+        self._boot_source = settings.reinstall
+        self._graceful = settings.graceful
         self._options = BmcOptions(
             logins=BmcCredentials(read_secret, invalidate_secret, clock),
             clock=clock,
             seconds=seconds,
-            sessions=settings.redfish_auth == "session",
+            sessions=settings.auth == "session",
         )
         self._read_ca = read_ca
         self._cas: ssl.SSLContext | None = None
@@ -207,10 +207,10 @@ class RedfishProvider(Provider):
 
 def build(settings: RedfishSettings, context: ProviderContext) -> RedfishProvider:
     """Return the provider of these settings."""
-    source = settings.redfish_ca_source
+    source = settings.ca_source
     return RedfishProvider(
         settings,
-        context.cached(settings.redfish_list),
+        context.cached(settings.machines),
         context.clock,
         read_secret=context.read_secret,
         invalidate_secret=context.invalidate_secret,

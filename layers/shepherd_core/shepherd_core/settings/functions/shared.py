@@ -41,6 +41,8 @@ class ProviderChoice(Settings):
 class ConcurrencySettings(Settings):
     """How many machines one invocation works on at once, and how long it keeps their history."""
 
+    table = ""
+
     concurrency: Count = Field(
         10, description="Maximum number of machines that one invocation works on at the same time."
     )
@@ -52,6 +54,8 @@ class ConcurrencySettings(Settings):
 class SshKeySettings(Settings):
     """Shepherd's SSH key."""
 
+    table = ""
+
     ssh_key_parameter: str = Field(
         "/shepherd/ssh-key",
         description="Name of the SSM parameter that holds the SSH key; the parameter with its public half has this "
@@ -61,6 +65,8 @@ class SshKeySettings(Settings):
 
 class SshSettings(SshKeySettings):
     """How to log in to the machines, and where their agent is."""
+
+    table = ""
 
     agent_path: str = Field("/root/agent", pattern="^/[^\\s'\"]+$", description="Path of the agent on the machines.")
     ssh_user: str = Field("root", description="User to log in as on the machines.")

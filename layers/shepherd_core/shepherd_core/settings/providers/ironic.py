@@ -7,22 +7,22 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import Settings
-from shepherd_core.settings.providers.spec import FilledIn, ProviderSpec
+from shepherd_core.settings.base import FilledIn, ProviderSettings
+from shepherd_core.settings.providers.spec import ProviderSpec
 
 
-class IronicSettings(Settings):
+class IronicSettings(ProviderSettings):
     """Your own machines, through OpenStack Ironic."""
 
     table = "provider.ironic"
 
-    ironic_api_url: str = Field(description="Base URL of the API, without /v1: https://ironic.example.com:6385.")
-    ironic_auth: Literal["none", "basic", "keystone"] = Field(
+    api_url: str = Field(description="Base URL of the API, without /v1: https://ironic.example.com:6385.")
+    auth: Literal["none", "basic", "keystone"] = Field(
         "basic",
         description="How to log in: not at all (none), with user and password (basic), or with an application "
         "credential of Keystone (keystone).",
     )
-    ironic_keystone_url: str | None = Field(
+    auth_url: str | None = Field(
         None,
         validate_default=True,
         description="Base URL of Keystone, with /v3: https://keystone.example.com:5000/v3; only with keystone.",
@@ -30,27 +30,25 @@ class IronicSettings(Settings):
     credential_parameter: str = Field(
         description="Name of the SSM parameter that holds USER:PASSWORD (basic) or ID:SECRET (keystone)."
     )
-    ironic_fleet: FilledIn = Field(
+    fleet: FilledIn = Field(
         description="Value of shepherd_fleet in the instance_info of our nodes; all other instances are ignored."
     )
-    ironic_resource_class: FilledIn = Field(description="Resource class of our nodes; all others are ignored.")
-    ironic_trait: str | None = Field(
+    machine_type: FilledIn = Field(description="Resource class of our nodes; all others are ignored.")
+    trait: str | None = Field(
         None, description="Trait that a node must have to become a machine, such as CUSTOM_FLEET; unset: none."
     )
-    ironic_address_field: str = Field(
-        "ipv4_address", description="Field of a node's extra that holds its IP address for SSH."
-    )
-    ironic_image: str = Field(description="Image that is deployed: an https:// URL or the id of an image in Glance.")
-    ironic_image_checksum: str | None = Field(
+    address_field: str = Field("ipv4_address", description="Field of a node's extra that holds its IP address for SSH.")
+    image: str = Field(description="Image that is deployed: an https:// URL or the id of an image in Glance.")
+    image_checksum: str | None = Field(
         None,
         description="SHA-256 or SHA-512 of the image, or the URL of a file with it; unset: the image is in Glance.",
     )
 
-    @field_validator("ironic_keystone_url")
+    @field_validator("auth_url")
     @classmethod
     def _where_needed(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is None and info.data.get("ironic_auth") == "keystone":
-            msg = "is needed where ironic_auth is keystone"
+        if value is None and info.data.get("auth") == "keystone":
+            msg = "is needed where auth is keystone"
             raise ValueError(msg)
         return value
 
@@ -59,7 +57,7 @@ SPEC = ProviderSpec(
     name="ironic",
     module="ironic.adapter",
     settings=IronicSettings,
-    secrets=("credential_parameter",),
+    given=frozenset({"credential_parameter"}),
     always=frozenset(
         {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL, Capability.RELEASE}
     ),

@@ -7,40 +7,40 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import Settings
-from shepherd_core.settings.providers.spec import FilledIn, ProviderSpec
+from shepherd_core.settings.base import FilledIn, ProviderSettings
+from shepherd_core.settings.providers.spec import ProviderSpec
 
 LONGEST_SLOT = 5
 """Digits of a slot's number that have room in a server's name."""
 
 
-class LatitudeSettings(Settings):
+class LatitudeSettings(ProviderSettings):
     """Latitude.sh."""
 
     table = "provider.latitude"
 
     credential_parameter: str = Field(description="Name of the SSM parameter that holds the API token.")
-    latitude_project: FilledIn = Field(
+    project: FilledIn = Field(
         description="Id of the project of our servers. Servers that others make in it are left alone."
     )
-    latitude_limit: Annotated[int, Field(ge=1, lt=10**LONGEST_SLOT)] = Field(
+    limit: Annotated[int, Field(ge=1, lt=10**LONGEST_SLOT)] = Field(
         description="Maximum number of Shepherd's servers in the project."
     )
-    latitude_site: FilledIn = Field(description="Slug of the site where servers are made, such as ASH.")
-    latitude_plan: FilledIn = Field(description="Slug of the plan of new servers, such as c3-small-x86.")
-    latitude_billing: Literal["hourly", "monthly", "yearly"] = Field(
+    location: FilledIn = Field(description="Slug of the site where servers are made, such as ASH.")
+    machine_type: FilledIn = Field(description="Slug of the plan of new servers, such as c3-small-x86.")
+    billing: Literal["hourly", "monthly", "yearly"] = Field(
         "hourly",
         description="How new servers are paid for. The provider's own default is monthly, charged at once.",
     )
-    latitude_os: str = Field("ubuntu_24_04_x64_lts", description="Slug of the operating system of new servers.")
-    latitude_key_name: FilledIn = Field(description="Name of our SSH key in the project.")
-    latitude_api_url: str = Field("https://api.latitude.sh", description="Base URL of the API.")
+    os: str = Field("ubuntu_24_04_x64_lts", description="Slug of the operating system of new servers.")
+    key_name: FilledIn = Field(description="Name of our SSH key in the project.")
+    api_url: str = Field("https://api.latitude.sh", description="Base URL of the API.")
 
 
 SPEC = ProviderSpec(
     name="latitude",
     module="latitude",
     settings=LatitudeSettings,
-    secrets=("credential_parameter",),
+    given=frozenset({"credential_parameter"}),
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL, Capability.RELEASE}),
 )

@@ -7,33 +7,33 @@ from typing import Annotated
 from pydantic import Field
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import Settings
-from shepherd_core.settings.providers.spec import FilledIn, ProviderSpec
+from shepherd_core.settings.base import FilledIn, ProviderSettings
+from shepherd_core.settings.providers.spec import ProviderSpec
 
 LONGEST_SLOT = 5
 """Digits of a slot's number that have room in a host name, beside the fleet and a UUID: it has 63 characters."""
 
 
-class PhoenixnapSettings(Settings):
+class PhoenixnapSettings(ProviderSettings):
     """phoenixNAP's Bare Metal Cloud."""
 
     table = "provider.phoenixnap"
 
     credential_parameter: str = Field(description="Name of the SSM parameter that holds CLIENT_ID:CLIENT_SECRET.")
-    phoenixnap_fleet: Annotated[FilledIn, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,19}$")] = Field(
+    fleet: Annotated[FilledIn, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,19}$")] = Field(
         description="Name of the fleet, with which our servers' host names begin; all other servers are ignored. Lower "
         "case, digits and hyphens, at most 20 characters."
     )
-    phoenixnap_limit: Annotated[int, Field(ge=1, lt=10**LONGEST_SLOT)] = Field(
+    limit: Annotated[int, Field(ge=1, lt=10**LONGEST_SLOT)] = Field(
         description="Maximum number of servers of the fleet."
     )
-    phoenixnap_location: FilledIn = Field(description="Location where servers are made, such as PHX.")
-    phoenixnap_type: FilledIn = Field(description="Type of new servers, such as s1.c1.small.")
-    phoenixnap_os: str = Field(
+    location: FilledIn = Field(description="Location where servers are made, such as PHX.")
+    machine_type: FilledIn = Field(description="Type of new servers, such as s1.c1.small.")
+    os: str = Field(
         "ubuntu/jammy", description="Operating system of new servers; one that the provider runs cloud-init in."
     )
-    phoenixnap_api_url: str = Field("https://api.phoenixnap.com/bmc/v1", description="Base URL of the API.")
-    phoenixnap_token_url: str = Field(
+    api_url: str = Field("https://api.phoenixnap.com/bmc/v1", description="Base URL of the API.")
+    auth_url: str = Field(
         "https://auth.phoenixnap.com/auth/realms/BMC/protocol/openid-connect/token",
         description="URL that gives access tokens for the credential.",
     )
@@ -43,6 +43,6 @@ SPEC = ProviderSpec(
     name="phoenixnap",
     module="phoenixnap",
     settings=PhoenixnapSettings,
-    secrets=("credential_parameter",),
+    given=frozenset({"credential_parameter"}),
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL, Capability.RELEASE}),
 )

@@ -7,34 +7,34 @@ from typing import Literal
 from pydantic import Field
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import Settings
+from shepherd_core.settings.base import ProviderSettings
 from shepherd_core.settings.providers.spec import ProviderSpec
 
 
-class RedfishSettings(Settings):
+class RedfishSettings(ProviderSettings):
     """Your own machines, through their BMCs."""
 
     table = "provider.redfish"
 
-    redfish_list: str = Field(
+    machines: str = Field(
         description="Location of the list of machines and BMCs: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
     )
-    redfish_ca_source: str | None = Field(
+    ca_source: str | None = Field(
         None,
         description="PEM certificates of the CAs that may sign the BMCs' certificates: a path, https://…, ssm:NAME or "
         "s3://BUCKET/KEY; unset: the system's CAs.",
     )
-    redfish_auth: Literal["basic", "session"] = Field(
+    auth: Literal["basic", "session"] = Field(
         "basic",
         description="How to log in to the BMCs: with each request (basic), or with sessions, which are closed again "
         "(session).",
     )
-    redfish_graceful: bool = Field(
+    graceful: bool = Field(
         False,  # noqa: FBT003 - the default of a field
         description="Ask the operating system to restart, if the BMC can do so; a hung system may not react. false: "
         "restart by force.",
     )
-    redfish_boot_source: str | None = Field(
+    reinstall: str | None = Field(
         None,
         pattern=r"^(pxe|[a-z][a-z0-9+.-]*://[^\s@]+)$",
         description="What a reinstall boots once: pxe, or the URL of an image for the BMC's virtual CD drive; unset: "

@@ -7,40 +7,40 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import Settings
-from shepherd_core.settings.providers.spec import FilledIn, ProviderSpec
+from shepherd_core.settings.base import FilledIn, ProviderSettings
+from shepherd_core.settings.providers.spec import ProviderSpec
 
 
-class ScalewaySettings(Settings):
+class ScalewaySettings(ProviderSettings):
     """Scaleway's Elastic Metal."""
 
     table = "provider.scaleway"
 
     credential_parameter: str = Field(description="Name of the SSM parameter that holds the secret key of an API key.")
-    scaleway_project: FilledIn = Field(description="Id of the project of our servers.")
-    scaleway_fleet: FilledIn = Field(
+    project: FilledIn = Field(description="Id of the project of our servers.")
+    fleet: FilledIn = Field(
         max_length=40,
         description="Name of the fleet, in the tags of our servers; all other servers of the project are left alone.",
     )
-    scaleway_limit: Annotated[int, Field(ge=1, le=100_000)] = Field(
+    limit: Annotated[int, Field(ge=1, le=100_000)] = Field(
         description="Maximum number of servers of the fleet in the zone."
     )
-    scaleway_zone: str = Field(description="Availability zone of our servers, such as fr-par-2.")
-    scaleway_offer: FilledIn = Field(description="Id of the offer that new servers are ordered with.")
-    scaleway_billing: Literal["hourly", "monthly"] = Field(
+    location: str = Field(description="Availability zone of our servers, such as fr-par-2.")
+    machine_type: FilledIn = Field(description="Id of the offer that new servers are ordered with.")
+    billing: Literal["hourly", "monthly"] = Field(
         "hourly",
         description="How the offer is paid for; if the offer says otherwise, nothing is ordered. Monthly offers have a "
         "commitment fee.",
     )
-    scaleway_os: FilledIn = Field(description="Id of the operating system that is installed.")
-    scaleway_key_name: FilledIn = Field(description="Name of our SSH key in the project.")
-    scaleway_api_url: str = Field("https://api.scaleway.com", description="Base URL of the API.")
+    os: FilledIn = Field(description="Id of the operating system that is installed.")
+    key_name: FilledIn = Field(description="Name of our SSH key in the project.")
+    api_url: str = Field("https://api.scaleway.com", description="Base URL of the API.")
 
 
 SPEC = ProviderSpec(
     name="scaleway",
     module="scaleway",
     settings=ScalewaySettings,
-    secrets=("credential_parameter",),
+    given=frozenset({"credential_parameter"}),
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL, Capability.RELEASE}),
 )

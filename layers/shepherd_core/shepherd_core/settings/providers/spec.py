@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic import AfterValidator, Field
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shepherd_core.domain.provider import Capability
-    from shepherd_core.settings.base import Settings
-
-
-def _filled_in(value: str) -> str:
-    """Refuse a placeholder: with a wrong prefix, Shepherd would change machines that are not ours."""
-    if "FIXME" in value:
-        msg = "still contains FIXME"
-        raise ValueError(msg)
-    return value
-
-
-FilledIn = Annotated[str, Field(min_length=1), AfterValidator(_filled_in)]
+    from shepherd_core.settings.base import ProviderSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +19,9 @@ class ProviderSpec:
     name: str
     module: str
     """The module in ``providers`` whose ``build`` returns the adapter, from these settings and a ProviderContext."""
-    settings: type[Settings]
-    secrets: tuple[str, ...] = ()
-    """The settings that hold the name of a secret."""
+    settings: type[ProviderSettings]
+    given: frozenset[str] = frozenset()
+    """The settings without a default that a deployment gives to the functions that need them, and to no other."""
     always: frozenset[Capability]
     """What it can do."""
     sometimes: Mapping[Capability, str] = field(default_factory=dict)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pydantic import Field
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import Settings
+from shepherd_core.settings.base import ProviderSettings
 from shepherd_core.settings.providers.spec import ProviderSpec
 
 
-class StaticSettings(Settings):
+class StaticSettings(ProviderSettings):
     """The static list."""
 
     table = "provider.static"
 
-    static_list: str = Field(
+    machines: str = Field(
         description="Location of the list: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
     )
 
