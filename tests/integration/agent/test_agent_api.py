@@ -534,17 +534,18 @@ def test_a_heartbeat_encoded_by_protoc_is_recorded(fleet: Fleet, api: AgentApi) 
 
 def test_the_last_hardware_report_counts(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
     """Machines are rebuilt; the inventory is of today."""
-    first = HeartbeatRequest()
-    first.hardware_report.report.memory_installed_bytes = 2**40
-    assert api.handle(agent.request(first)).status == OK
+    disks = [BlockDevice(capacity_bytes=1)]
+    node = Node(memory_installed_bytes=2**40, cpu=[CPU(hardware_threads=4)], block_device=disks)
+    assert api.handle(agent.request(HeartbeatRequest(hardware_report={"report": node}))).status == OK
     ((reported_at,),) = fleet.sql("SELECT reported_at FROM machine_hardware_report")
     assert api.handle(agent.request(HARDWARE)).status == OK
-    ((raw, later, memory),) = fleet.sql(
-        "SELECT hardware_report_raw, reported_at, memory_bytes FROM machine_hardware_report"
+    ((raw, later, *sums),) = fleet.sql(
+        "SELECT hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes"
+        " FROM machine_hardware_report"
     )
     assert raw == HARDWARE.hardware_report.SerializeToString()
     assert later > reported_at
-    assert memory == 0
+    assert sums == [0, 0, 0, 0]
 
 
 RECORDED = "SELECT report_interval_seconds, failed_attempts FROM machine_agent_heartbeat WHERE machine_id = :id"
