@@ -1,15 +1,17 @@
 """The objects in the answers of the simulated Equinix API, and the links between them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from simulator.providers.equinix.records import DeviceRecord, KeyRecord, ReservationRecord, metro_of
+from simulator.providers.equinix.records import DeviceRecord, KeyRecord
 from simulator.providers.kit.machines import RequestRefused
 from simulator.providers.kit.rest import Call, Page
 
 Json = dict[str, Any]
 
 BASE = "/metal/v1"
+_PLAN, _FACILITY, _METRO = "c3.small.x86", "da11", "da"
+"""Of all reservations."""
 
 
 class Nested(NamedTuple):
@@ -22,7 +24,7 @@ class Nested(NamedTuple):
 class Objects:
     """The devices and reservations of one answer."""
 
-    def __init__(self, reservations: Mapping[str, ReservationRecord], devices: Mapping[str, DeviceRecord]) -> None:
+    def __init__(self, reservations: Collection[str], devices: Mapping[str, DeviceRecord]) -> None:
         self._reservations = reservations
         self._occupants = {device.reservation_id: device for device in devices.values() if device.reservation_id}
 
@@ -30,31 +32,24 @@ class Objects:
         """Return the device on a reservation, None if it is free."""
         return self._occupants.get(reservation_id)
 
-    def provisionable(self, reservation: ReservationRecord) -> bool:
-        """Return whether a device can be created on a reservation now."""
-        return reservation.provisionable and not reservation.spare and self.occupant(reservation.id) is None
-
-    def free(self, wanted: Json) -> ReservationRecord:
+    def free(self, wanted: Json) -> str:
         """
         Return the reservation that a new device goes to.
 
         Raises:
             RequestRefused: it does not exist, is not free, or has another place or plan than the request.
         """
-        identity = wanted["hardware_reservation_id"]
+        identity: str = wanted["hardware_reservation_id"]
         name = f"hardware_reservation_id: hardware reservation {identity}"
-        if (reservation := self._reservations.get(identity)) is None:
-            raise RequestRefused(422, f"{name} does not exist")
-        metro = metro_of(reservation.facility)
         objections = {
+            f"{name} does not exist": identity not in self._reservations,
             f"{name} is already in use": self.occupant(identity) is not None,
-            f"{name} is not provisionable": not self.provisionable(reservation),
-            f"plan: {name} is of plan {reservation.plan!r}": wanted["plan"] != reservation.plan,
-            f"metro: {name} is in {metro!r}": wanted["metro"] not in (metro, "any"),
+            f"plan: {name} is of plan {_PLAN!r}": wanted["plan"] != _PLAN,
+            f"metro: {name} is in {_METRO!r}": wanted["metro"] not in (_METRO, "any"),
         }
         if any(objections.values()):
             raise RequestRefused(422, *(text for text, holds in objections.items() if holds))
-        return reservation
+        return identity
 
     def device(self, device: DeviceRecord) -> Json:
         """Return a device; its private address comes first."""
@@ -63,8 +58,8 @@ class Objects:
             "hostname": device.hostname,
             "state": device.state,
             "tags": list(device.tags),
-            "facility": _facility(device.facility),
-            "metro": _metro(device.facility),
+            "facility": _facility(),
+            "metro": _metro(),
             "ip_addresses": [
                 {"address": address, "public": public}
                 for address, public in (("10.70.0.1", False), (device.address, True))
@@ -72,22 +67,21 @@ class Objects:
             ],
         }
         if device.reservation_id is not None:
-            reservation = self._reservations[device.reservation_id]
             body["hardware_reservation"] = _nested(
-                "hardware-reservations", reservation.id, self.reservation, reservation
+                "hardware-reservations", device.reservation_id, self.reservation, device.reservation_id
             )
         return body
 
-    def reservation(self, reservation: ReservationRecord) -> Json:
+    def reservation(self, identity: str) -> Json:
         """Return a reservation."""
-        device = self.occupant(reservation.id)
+        device = self.occupant(identity)
         return {
-            **_head("hardware-reservations", reservation.id),
+            **_head("hardware-reservations", identity),
             "device": None if device is None else _nested("devices", device.id, self.device, device),
-            "facility": _facility(reservation.facility),
-            "plan": _nested("plans", reservation.plan, lambda slug: {"slug": slug}, reservation.plan),
-            "provisionable": self.provisionable(reservation),
-            "spare": reservation.spare,
+            "facility": _facility(),
+            "plan": _nested("plans", _PLAN, lambda slug: {"slug": slug}, _PLAN),
+            "provisionable": device is None,
+            "spare": False,
         }
 
 
@@ -133,9 +127,9 @@ def _nested(collection: str, identity: str, body: Callable[[Any], Json], of: Any
     return Nested(f"{BASE}/{collection}/{identity}", lambda: body(of))
 
 
-def _facility(code: str) -> Nested:
-    return _nested("facilities", code, lambda code: {"code": code, "metro": _metro(code)}, code)
+def _facility() -> Nested:
+    return _nested("facilities", _FACILITY, lambda code: {"code": code, "metro": _metro()}, _FACILITY)
 
 
-def _metro(facility: str) -> Nested:
-    return _nested("locations/metros", metro_of(facility), lambda code: {"code": code}, metro_of(facility))
+def _metro() -> Nested:
+    return _nested("locations/metros", _METRO, lambda code: {"code": code}, _METRO)

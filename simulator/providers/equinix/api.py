@@ -12,12 +12,11 @@ is not provisionable while a device occupies it.
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from simulator.environment.faults import Rule
 from simulator.providers.equinix.answers import BASE, Json, Objects, key_json, meta, shown
-from simulator.providers.equinix.records import DeviceRecord, Devices, KeyRecord, ReservationRecord
+from simulator.providers.equinix.records import DeviceRecord, Devices, KeyRecord
 from simulator.providers.kit.credentials import in_header
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import HttpRequest, Reply
@@ -48,19 +47,17 @@ class EquinixApi(RestApi):
         *,
         project_id: str,
         api_key: str,
-        reservations: int | Sequence[ReservationRecord],
+        reservations: int,
         options: Options | None = None,
         faults: Iterable[Rule] = (),
         address: str = "127.0.0.1",
     ) -> None:
-        """Create the project with its *reservations* (a number: that many of one kind); answer from ``start`` on."""
+        """Create the project with so many *reservations*; answer from ``start`` on."""
         options = options or Options()
         devices = Devices(hardware, options, States())
         super().__init__(hardware, secret=api_key, options=options, faults=faults, address=address, machines=devices)
-        given = [ReservationRecord() for _ in range(reservations)] if isinstance(reservations, int) else reservations
-        records = [replace(record, id=record.id or devices.new_id()) for record in given]
         self._project_id = project_id
-        self._reservations = {record.id: record for record in records}
+        self._reservations = [devices.new_id() for _ in range(reservations)]
         self._keys: dict[str, KeyRecord] = {}
 
     def logged_in(self, http: HttpRequest) -> bool:
@@ -79,9 +76,9 @@ class EquinixApi(RestApi):
         """Return the devices, oldest first."""
         return self._copied(self.machines.all)
 
-    def reservations(self) -> list[ReservationRecord]:
-        """Return the reservations."""
-        return self._copied(self._reservations)
+    def reservations(self) -> list[str]:
+        """Return the ids of the reservations."""
+        return list(self._reservations)
 
     def keys(self) -> list[KeyRecord]:
         """Return the SSH keys."""
@@ -96,10 +93,9 @@ class EquinixApi(RestApi):
         It accepts every key of the project. Unless it is *racked*, nothing answers at its address.
         """
         with self.machines.lock:
-            reservation = ReservationRecord() if reservation_id is None else self._reservations[reservation_id]
             if reservation_id is not None and self._objects().occupant(reservation_id) is not None:
                 raise ValueError(f"reservation {reservation_id} is in use")
-            device = self._made(hostname, reservation, reservation_id, list(tags), list(self._keys.values()))
+            device = self._made(hostname, reservation_id, list(tags), list(self._keys.values()))
             device.address = None if racked else _UNREACHABLE
             self.machines.add_active(device)
             return copy.deepcopy(device)
@@ -113,11 +109,6 @@ class EquinixApi(RestApi):
         with self.machines.lock:
             self.machines.forget(self.machines.all[device_id])
 
-    def fail(self, device_id: str) -> None:
-        """Make a device fail: its state is ``failed`` and its machine is off."""
-        with self.machines.lock:
-            self.machines.fail(self.machines.all[device_id])
-
     def remove_keys(self) -> None:
         """Remove all SSH keys."""
         with self.machines.lock:
@@ -128,13 +119,15 @@ class EquinixApi(RestApi):
     @route("GET", "/projects/{id}/hardware-reservations")
     def list_reservations(self, call: Call, project_id: str) -> Any:
         """List the reservations of the project."""
-        found = list(self._reservations.values())
-        return self._listing(call, project_id, "hardware_reservations", found, self._objects().reservation)
+        shown_by = self._objects().reservation
+        return self._listing(call, project_id, "hardware_reservations", self._reservations, shown_by)
 
     @route("GET", "/hardware-reservations/{id}")
     def get_reservation(self, call: Call, reservation_id: str) -> Any:
         """Return a reservation."""
-        return shown(self._objects().reservation(_found(self._reservations, reservation_id)), call)
+        if reservation_id not in self._reservations:
+            raise RequestRefused(404, "Not found")
+        return shown(self._objects().reservation(reservation_id), call)
 
     # Devices
 
@@ -173,13 +166,13 @@ class EquinixApi(RestApi):
         """Begin to create a device on a reservation."""
         self._check_project(project_id)
         wanted = _body(call, "hostname", "plan", "operating_system", "metro", "hardware_reservation_id")
-        system, reservation = _operating_system(wanted["operating_system"]), self._objects().free(wanted)
+        system, reservation_id = _operating_system(wanted["operating_system"]), self._objects().free(wanted)
         named = wanted.get("project_ssh_keys", [])
         if unknown := [each for each in named if each not in self._keys]:
             raise RequestRefused(422, f"project_ssh_keys: {unknown[0]!r} is not a key of the project")
         # The key trap: a device gets every key if the request names none.
         keys = [key for key in self._keys.values() if not named or key.id in named]
-        device = self._made(wanted["hostname"], reservation, reservation.id, wanted.get("tags", []), keys)
+        device = self._made(wanted["hostname"], reservation_id, wanted.get("tags", []), keys)
         device.operating_system = system
         self.machines.add(device)
         return Reply(status=201, body=shown(self._objects().device(device), call))
@@ -222,19 +215,10 @@ class EquinixApi(RestApi):
         entries, page = self.page(call, items)
         return {name: [shown(body(item), call) for item in entries], "meta": meta(call.path, page)}
 
-    def _made(
-        self,
-        hostname: str,
-        reservation: ReservationRecord,
-        reservation_id: str | None,
-        tags: list[str],
-        keys: list[KeyRecord],
-    ) -> DeviceRecord:
+    def _made(self, hostname: str, reservation_id: str | None, tags: list[str], keys: list[KeyRecord]) -> DeviceRecord:
         return DeviceRecord(
             id=self.machines.new_id(),
             hostname=hostname,
-            plan=reservation.plan,
-            facility=reservation.facility,
             operating_system="ubuntu_24_04",
             reservation_id=reservation_id,
             tags=tags,

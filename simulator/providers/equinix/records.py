@@ -1,4 +1,4 @@
-"""The records of the simulated Equinix API: reservations, devices and SSH keys."""
+"""The records of the simulated Equinix API: devices and SSH keys."""
 
 from __future__ import annotations
 
@@ -8,25 +8,10 @@ from simulator.providers.kit.machines import FakeMachine, FakeMachines, RequestR
 
 
 @dataclass(kw_only=True)
-class ReservationRecord:
-    """A server that the project has reserved: capacity."""
-
-    id: str = ""
-    """Filled in when left empty."""
-    plan: str = "c3.small.x86"
-    facility: str = "da11"
-    provisionable: bool = True
-    """Set by the vendor; the API shows false also for a spare, and while a device occupies it."""
-    spare: bool = False
-
-
-@dataclass(kw_only=True)
 class DeviceRecord(FakeMachine):
     """A deployed server."""
 
     hostname: str
-    plan: str
-    facility: str
     operating_system: str
     reservation_id: str | None
     tags: list[str] = field(default_factory=list)
@@ -60,8 +45,3 @@ class Devices(FakeMachines[DeviceRecord]):
     def objection(self, machine: DeviceRecord, action: str) -> RequestRefused:
         """Return the answer to an action that the state of a device does not allow."""
         return RequestRefused(422, f"Cannot {action} a device that is {machine.state}")
-
-
-def metro_of(facility: str) -> str:
-    """Return the metro of a facility: ``da`` for ``da11``."""
-    return facility.rstrip("0123456789")

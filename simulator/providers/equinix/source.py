@@ -6,7 +6,6 @@ from shepherd_core.providers.equinix.objects import TOKEN_TAG
 
 from simulator.environment.machine_source import MachineSource, SourceSpec, ssh_key
 from simulator.providers.equinix.api import EquinixApi
-from simulator.providers.equinix.records import ReservationRecord
 from simulator.providers.kit.machines import Options
 
 
@@ -22,7 +21,7 @@ class Source(MachineSource):
             spec.pool,
             project_id=project,
             api_key=spec.secret,
-            reservations=[ReservationRecord() for _ in range(spec.machines)],
+            reservations=spec.machines,
             options=Options(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4, seed=spec.seed),
             faults=spec.faults,
             address=spec.address,

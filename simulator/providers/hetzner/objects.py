@@ -5,7 +5,7 @@ import binascii
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from simulator.providers.kit.machines import RequestRefused
@@ -20,9 +20,6 @@ CHOICE = {"rescue": "os", "linux": "dist"}
 _PASSWORD = "password-that-no-error-may-hold"  # noqa: S105 - made up
 _STATUS = {
     "INVALID_INPUT": 400,
-    "UNAUTHORIZED": 401,
-    "RATE_LIMIT_EXCEEDED": 403,
-    "RESET_MANUAL_ACTIVE": 409,
     "KEY_ALREADY_EXISTS": 409,
     "BOOT_ALREADY_ENABLED": 409,
 }
@@ -53,7 +50,7 @@ class Armed:
 class RobotServer:
     """A rented server; fields that are not given are made up."""
 
-    number: int = 0
+    number: int
     name: str
     ip: str | None = ""
     """Empty: the address of the hardware. None: IPv6 only."""
@@ -68,27 +65,15 @@ class RobotServer:
 
     armed: Armed | None = None
     off: bool = False
-    hung: bool = False
-    """Its operating system ignores Ctrl+Alt+Del and the power button."""
-    technician: bool = False
-    """A technician is on the way to reset it."""
-    resets_done: list[str] = field(default_factory=list)
-    """The types of the resets that were accepted."""
-    boots_done: list[str] = field(default_factory=list)
-    """Each boot: ``disk``, or kind and choice of the active boot configuration."""
 
     def take_effect(self, kind: str) -> str | None:
         """Apply a reset, and return the name of the method of ``Hardware`` to call; None: nothing happens to it."""
-        running, off = not self.off and not self.hung, self.off
-        boots = {"sw": running, "hw": not off, "power": off}.get(kind, False)
-        halts = kind == "power_long" or (kind == "power" and running)
-        self.technician = kind == "man"
-        self.off = (off or halts) and not boots
-        self.hung = self.hung and not boots and not halts
+        boots = {"sw": not self.off, "hw": not self.off, "power": self.off}.get(kind, False)
         if not boots:
+            halts = kind in ("power", "power_long")
+            self.off = self.off or halts
             return "power_off" if halts else None
-        armed, self.armed = self.armed, None
-        self.boots_done.append("disk" if armed is None else f"{armed.kind} {armed.choice}")
+        armed, self.armed, off, self.off = self.armed, None, self.off, False
         return "reinstall" if armed is not None else "power_on" if off else "reboot"
 
 

@@ -1,21 +1,19 @@
 """
 A stateful local server of Hetzner's Robot web service, for tests and simulated environments.
 
-It answers the operations on servers, resets, boot configurations and SSH keys,
-with the limits of the real service and its lock-out after failed logins, as
-published at https://robot.hetzner.com/doc/webservice/en.html. Where the
-description is silent, it does what makes a careless client fail: an address
-that is locked out gets 401 for every request, an active boot configuration
-cannot be activated again, and a reset cannot be taken back.
+It answers the operations on servers, resets, boot configurations and SSH keys as
+published at https://robot.hetzner.com/doc/webservice/en.html, but for the limits
+of requests. Where the description is silent, it does what makes a careless client
+fail: an active boot configuration cannot be activated again, and a reset cannot
+be taken back.
 """
 
-import copy
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
 from simulator.environment.faults import Rule
-from simulator.providers.hetzner.access import AccessControl, RobotOptions
 from simulator.providers.hetzner.objects import (
     BOOTS,
     CHOICE,
@@ -30,12 +28,11 @@ from simulator.providers.hetzner.objects import (
     key_json,
     listed,
 )
+from simulator.providers.kit.credentials import basic
 from simulator.providers.kit.hardware import Hardware
-from simulator.providers.kit.http_server import Reply
+from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.machines import Options, RequestRefused
 from simulator.providers.kit.rest import Call, RestApi, route
-
-__all__ = ["HetznerRobot", "RobotOptions"]
 
 
 class HetznerRobot(RestApi):
@@ -50,79 +47,40 @@ class HetznerRobot(RestApi):
         self,
         hardware: Hardware,
         *,
-        user: str,
-        password: str,
-        servers: int | Sequence[RobotServer],
-        options: RobotOptions | None = None,
+        secret: str,
+        servers: Sequence[RobotServer],
+        authorized_key: str = "",
+        options: Options | None = None,
         faults: Iterable[Rule] = (),
         address: str = "127.0.0.1",
     ) -> None:
-        """
-        Create the account with its *servers*; answer from ``start`` on.
-
-        A number of servers means that many, named ``server-1`` and so on.
-        """
-        options = options or RobotOptions()
-        timing = Options(action_seconds=options.action_seconds)
-        super().__init__(hardware, secret=f"{user}:{password}", options=timing, faults=faults, address=address)
-        if isinstance(servers, int):
-            servers = [RobotServer(name=f"server-{number}") for number in range(1, servers + 1)]
-        self._access = AccessControl(self.secret, options)
+        """Create the account with its *servers*, which accept *authorized_key*; *secret* is ``USER:PASSWORD``."""
+        super().__init__(hardware, secret=secret, options=options, faults=faults, address=address)
         self._keys: dict[str, RobotKey] = {}
         self._servers: dict[int, RobotServer] = {}
         for server in servers:
-            server.number = server.number or 1_000 + len(self._servers)
-            racked = hardware.rack(str(server.number), options.authorized_key, 0)
+            racked = hardware.rack(str(server.number), authorized_key, 0)
             server.ip = racked if server.ip == "" else server.ip
             self._servers[server.number] = server
 
     def error(self, refused: RequestRefused) -> Any:
         """See ``RestApi``."""
-        code, more = (refused.code, refused.more) if isinstance(refused, RobotRefused) else ("NOT_FOUND", {})
+        code, more = "UNAUTHORIZED" if refused.status == HTTPStatus.UNAUTHORIZED else "NOT_FOUND", {}
+        if isinstance(refused, RobotRefused):
+            code, more = refused.code, refused.more
         return {"error": {"status": refused.status, "code": code, "message": code.lower(), **more}}
 
     # What tests and environments see and do
 
-    @property
-    def failed_logins(self) -> int:
-        """Return the number of requests with a wrong credential, locked out or not."""
-        return self._access.failed_logins
-
-    def servers(self) -> list[RobotServer]:
-        """Return the servers."""
-        with self.machines.lock:
-            return copy.deepcopy(list(self._servers.values()))
-
-    def server(self, number: int) -> RobotServer:
-        """Return one server."""
-        with self.machines.lock:
-            return copy.deepcopy(self._servers[number])
+    def names(self) -> set[str]:
+        """Return the numbers of the servers."""
+        return {str(number) for number in self._servers}
 
     def change(self, number: int, **fields: Any) -> None:  # type: ignore[override]  # by number
         """Set fields of a server, as an operator or the vendor could."""
         with self.machines.lock:
             for name, value in fields.items():
                 setattr(self._servers[number], name, value)
-
-    def arm(self, number: int, kind: str, choice: str = "", keys: tuple[str, ...] = ()) -> None:
-        """Activate a boot configuration, as an operator would in the web interface; *keys* are fingerprints."""
-        self.change(number, armed=Armed(kind=kind, choice=choice, keys=keys))
-
-    def ssh_keys(self) -> list[RobotKey]:
-        """Return the SSH keys of the key store."""
-        with self.machines.lock:
-            return list(self._keys.values())
-
-    def add_key(self, name: str, line: str) -> RobotKey:
-        """Put a key into the key store, as an operator would in the web interface."""
-        key = RobotKey(name=name, line=" ".join(line.split()[:2]))
-        if not key.fingerprint or not key.name:
-            raise RobotRefused("INVALID_INPUT", invalid=["name" if key.fingerprint else "data"])
-        with self.machines.lock:
-            if key.fingerprint in self._keys:
-                raise RobotRefused("KEY_ALREADY_EXISTS")
-            self._keys[key.fingerprint] = key
-        return key
 
     def remove_keys(self) -> None:
         """Empty the key store."""
@@ -158,9 +116,6 @@ class HetznerRobot(RestApi):
         server = self._resettable(number)
         if kind not in server.resets:
             raise RobotRefused("INVALID_INPUT", invalid=["type"])
-        if server.technician:
-            raise RobotRefused("RESET_MANUAL_ACTIVE")
-        server.resets_done.append(kind)
         self.machines.timers.after(self.options.action_seconds, lambda: self._take_effect(server, kind))
         return {"reset": {**identity(server), "type": kind}}
 
@@ -212,15 +167,17 @@ class HetznerRobot(RestApi):
     def post_key(self, call: Call) -> Reply:
         """Add a key."""
         form = _form(call, "name", "data")
-        return Reply(status=201, body={"key": key_json(self.add_key(form["name"], form["data"]))})
+        key = RobotKey(name=form["name"], line=" ".join(form["data"].split()[:2]))
+        if not key.fingerprint or not key.name:
+            raise RobotRefused("INVALID_INPUT", invalid=["name" if key.fingerprint else "data"])
+        if key.fingerprint in self._keys:
+            raise RobotRefused("KEY_ALREADY_EXISTS")
+        self._keys[key.fingerprint] = key
+        return Reply(status=201, body={"key": key_json(key)})
 
-    def _perform(self, call: Call, operation: Any, segments: Sequence[str]) -> Any:
-        self._access.log_in(call.http)
-        if operation is None:
-            raise RobotRefused("NOT_FOUND")
-        self._access.count(" ".join(operation.routes[0]))
-        with self.machines.lock:
-            return operation(call, *segments)
+    def logged_in(self, http: HttpRequest) -> bool:
+        """See ``RestApi``."""
+        return basic(http, self.secret)
 
     def _rented(self, number: str) -> RobotServer:
         if not number.isdecimal() or int(number) not in self._servers:

@@ -1,11 +1,12 @@
 """The machine source that simulates Hetzner."""
 
-import time
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from simulator.environment.machine_source import MachineSource, SourceSpec, ssh_key
-from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
+from simulator.providers.hetzner.objects import RobotServer
+from simulator.providers.hetzner.robot import HetznerRobot
+from simulator.providers.kit.machines import Options
 
 
 class Source(MachineSource):
@@ -19,17 +20,13 @@ class Source(MachineSource):
 
     def __init__(self, spec: SourceSpec) -> None:
         key, public = ssh_key()
-        parameter = "/shepherd/hetzner-credential"
+        parameter, credential = "/shepherd/hetzner-credential", f"#ws+simulated:{spec.secret}"
         self._server: HetznerRobot = HetznerRobot(
             spec.pool,
-            user="#ws+simulated",
-            password=spec.secret,
-            servers=spec.machines,
-            options=RobotOptions(
-                action_seconds=spec.minute / 4,
-                clock=lambda: time.monotonic() * 60 / spec.minute,
-                authorized_key=public,
-            ),
+            secret=credential,
+            servers=[RobotServer(number=1000 + each, name=f"server-{each}") for each in range(1, spec.machines + 1)],
+            authorized_key=public,
+            options=Options(action_seconds=spec.minute / 4),
             faults=spec.faults,
             address=spec.address,
         )
@@ -41,8 +38,8 @@ class Source(MachineSource):
             "SHEPHERD_PROVIDER_API_URL": self._server.url,
             "SHEPHERD_PROVIDER_GRACEFUL": "false",  # a hanging machine ignores Ctrl+Alt+Del
         }
-        self.secrets = {parameter: f"#ws+simulated:{spec.secret}", **key}
+        self.secrets = {parameter: credential, **key}
 
     def names(self) -> Collection[str]:
         """See ``MachineSource``."""
-        return {str(server.number) for server in self._server.servers()}
+        return self._server.names()

@@ -129,8 +129,7 @@ class FakeIronic(IronicApi):
             raise _impossible(node, target, "provision_state")
         if target == "deleted":
             node["provision_state"] = "deleting"
-            seconds = self.options.deprovision_seconds
-            return self._later(node, seconds, provision_state="available", instance_uuid=None, instance_info={})
+            return self._later(node, 0, provision_state="available", instance_uuid=None, instance_info={})
         node["provision_state"] = "deploying"
         return self._later(node, self.options.provision_seconds, provision_state="active")
 

@@ -26,15 +26,10 @@ class Options:
 
     provision_seconds: float = 0.0
     """From creation until the machine is active; the same again for a reinstall."""
-    queue_seconds: float | None = None
-    """From creation until provisioning begins and the machine gets an address; None: a tenth of the above."""
     action_seconds: float = 0.0
     """From a reboot or power action until it takes effect."""
-    deprovision_seconds: float = 0.0
-    """From deletion until the machine is gone."""
     per_page_cap: int = 100
     """The most entries that a page has, whatever the client asks for."""
-    calls_per_minute: int = 100_000
     seed: int = 0
     """The same seed makes the same ids."""
 
@@ -94,7 +89,7 @@ class FakeMachines(Generic[M]):
         self.all: dict[str, M] = {}
         """By id, oldest first."""
         self._random = random.Random(options.seed)
-        self._queue_seconds = options.provision_seconds / 10 if options.queue_seconds is None else options.queue_seconds
+        self._queue_seconds = options.provision_seconds / 10  # until it gets an address
         self._allowed: Mapping[str, tuple[str, ...]] = {
             "reboot": (states.active,),
             "power_off": (states.active,),
@@ -149,7 +144,7 @@ class FakeMachines(Generic[M]):
         """Begin to delete a machine."""
         self.change(machine, self.states.deprovisioning)
         self._remove_hardware(machine)
-        self.later(self.options.deprovision_seconds, machine, self.drop)
+        self.later(0, machine, self.drop)
 
     def forget(self, machine: M) -> None:
         """Make a machine vanish without a trace."""

@@ -9,7 +9,6 @@ for an error. Operations run one at a time, under the lock of the machines.
 import copy
 import logging
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -26,7 +25,6 @@ from simulator.providers.kit.timers import Timers
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_WINDOW_SECONDS = 60
 _LAST_PAGE, _LARGEST_PAGE = 100_000, 1_000
 
 
@@ -99,7 +97,6 @@ class RestApi(SimulatedApi):
         """Called with each request; what it raises is in ``errors``."""
         self.check_answer: Callable[[HttpRequest, Reply], object] | None = None
         """Called with each request and the API's answer to it, likewise."""
-        self.window = (time.monotonic(), 0)
         marked = {name for kind in type(self).__mro__ for name, each in vars(kind).items() if hasattr(each, "routes")}
         self._operations = [
             (method, path, getattr(self, name))
@@ -215,9 +212,6 @@ class RestApi(SimulatedApi):
 
     def answer(self, call: Call, operation: Any, segments: Sequence[str]) -> Reply:
         """Carry out the call and return the answer of the API."""
-        if wait := self._rate():
-            body = self.error(RequestRefused(429, "rate limit exceeded"))
-            return Reply(status=429, body=body, headers={"Retry-After": str(wait)})
         try:
             answer = self._perform(call, operation, segments)
         except RequestRefused as refused:
@@ -237,15 +231,6 @@ class RestApi(SimulatedApi):
             raise RequestRefused(404, "not found")
         with self.machines.lock:
             return operation(call, *segments)
-
-    def _rate(self) -> int:
-        """Count a call; return the seconds to wait, 0 if the rate limit is not exceeded."""
-        with self.machines.lock:
-            began, count = self.window
-            if time.monotonic() >= began + _WINDOW_SECONDS:
-                began, count = time.monotonic(), 0
-            self.window = (began, count + 1)
-        return int(began + _WINDOW_SECONDS - time.monotonic()) + 1 if count >= self.options.calls_per_minute else 0
 
 
 def _integer(query: dict[str, str], name: str, default: int, maximum: int) -> int:

@@ -47,7 +47,7 @@ class _Meanwhile(faults.Rule):
 
 def _take_capacity(stage: Stage) -> None:
     """Take the capacity of the first creation between the listing and the creation."""
-    second = stage.environment.api.reservations()[1].id
+    second = stage.environment.api.reservations()[1]
     _api(_Meanwhile(method="POST", path=_DEVICES, call=lambda: stage.environment.api.occupy(second)))(stage)
 
 

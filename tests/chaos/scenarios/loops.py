@@ -83,7 +83,7 @@ class Provisioning:
     def arrange(self) -> Environment:
         """See ``Scenario``."""
         environment = Environment(self._fleet, SystemClock(), reservations=5, limit=4)
-        first, second = (reservation.id for reservation in environment.api.reservations()[:2])
+        first, second = environment.api.reservations()[:2]
         # An intent without a machine, on capacity that is used by others.
         environment.api.occupy(first)
         environment.foreign = {device.id for device in environment.api.devices()}

@@ -390,7 +390,7 @@ APIS: dict[str, Callable[[], Any]] = {
         NoHardware(), project_id=REQUIRED["equinix"]["project"], api_key="a-key", reservations=1
     ),
     "hetzner": lambda: HetznerRobot(
-        NoHardware(), user="a-user", password="a-password", servers=[RobotServer(number=1, name="ours-1")]
+        NoHardware(), secret="a-user:a-password", servers=[RobotServer(number=1, name="ours-1")]
     ),
     "ironic": ironic_nodes,
     "latitude": latitude_servers,

@@ -40,7 +40,7 @@ class TestEquinix(ProviderContract, ProviderFaults):
         options = Options(per_page_cap=2)
         with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=5, options=options) as api:
             Description("equinix").hold(api)
-            ids = [reservation.id for reservation in api.reservations()]
+            ids = api.reservations()
             api.add_active_device("shepherd-by-hand", reservation_id=ids[0])
             foreign = api.add_active_device("web-server", reservation_id=ids[1])
 

@@ -38,7 +38,7 @@ class TestHetzner(ProviderContract, ProviderFaults):
             RobotServer(number=14, name="shepherd-d", cancelled=True),
             RobotServer(number=15, name="web-server"),
         ]
-        with HetznerRobot(hardware, user=USER, password=PASSWORD, servers=servers) as robot:
+        with HetznerRobot(hardware, secret=f"{USER}:{PASSWORD}", servers=servers) as robot:
             Description("hetzner").hold(robot)
             settings = HetznerSettings(
                 credential_parameter="/unused",
