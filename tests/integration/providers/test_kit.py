@@ -22,7 +22,7 @@ from shepherd_core.providers.kit.dialect import Dialect, Refusal, said
 from shepherd_core.providers.kit.http import HttpApi, segment
 from shepherd_core.providers.kit.paging import NextLinks, PageNumbers, Paging, listed
 
-from simulator.environment.faults import EmptyPage, FakeAnswer, Rule, SetValue, Shrink
+from simulator.environment.faults import EmptyPage, FakeAnswer, RepeatPage, Rule, SetValue, Shrink
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from simulator.providers.kit.oauth2 import OAuth2Api
@@ -34,6 +34,7 @@ SECRET = "a-client:a-secret-that-nobody-may-see"
 IDS = [f"thing-{number}" for number in range(5)]
 COUNTED = PageNumbers(entries="things", total="total")
 UNCOUNTED = PageNumbers(entries="things")
+PLACED = PageNumbers(entries="things", total="meta.total", current="meta.current", more="meta.next")
 LINKED = NextLinks(entries="things", next="next", size="per_page")
 
 
@@ -48,6 +49,7 @@ class Things(OAuth2Api):
         return {
             "things": [{"id": each} for each in shown],
             "total": page.total,
+            "meta": {"total": page.total, "current": page.number, "next": page.number < page.last or None},
             "next": following if page.number < page.last else None,
         }
 
@@ -149,9 +151,13 @@ def test_a_credential_that_was_replaced_is_read_past_the_cache(clock: ManualCloc
         (COUNTED, None),
         (UNCOUNTED, None),
         (LINKED, None),
+        (PLACED, None),
         (COUNTED, Shrink(path="/things", nth=2)),
         (UNCOUNTED, Shrink(path="/things", nth=2, times=2)),
         (COUNTED, EmptyPage(path="/things", nth=2)),
+        (PLACED, RepeatPage(path="/things", nth=2)),
+        (PLACED, SetValue(path="/things", nth=3, at="meta.next", value=True)),
+        (PLACED, SetValue(path="/things", at="meta.current", value=7)),
     ],
 )
 def test_a_listing_is_complete(
@@ -163,7 +169,7 @@ def test_a_listing_is_complete(
     assert [each["id"] for each in listed(api, "/things", deadline, paging)] == IDS
 
 
-@pytest.mark.parametrize("paging", [COUNTED, UNCOUNTED, LINKED])
+@pytest.mark.parametrize("paging", [COUNTED, UNCOUNTED, LINKED, PLACED])
 @pytest.mark.parametrize(
     "fault",
     [
@@ -194,11 +200,15 @@ def test_a_listing_without_end_is_invalid(clock: ManualClock, deadline: Deadline
     ("paging", "at", "value", "fault"),
     [
         (COUNTED, "total", "5", "the total total is '5'"),
+        (COUNTED, "total", 6, "5 entries were listed"),
+        (PLACED, "meta.current", 7, "the answer is page 7 instead of page 1"),
+        (PLACED, "things.0.id", None, "id None"),
+        (PLACED, "things.0.id", ["x"], r"id \['x'\]"),
         (LINKED, "next", "https://[", "the link to the next page is no URL"),
     ],
 )
-def test_a_total_or_link_that_is_none_makes_the_listing_invalid(
-    paging: Paging, at: str, value: str, fault: str, things: Things, api: HttpApi, deadline: Deadline
+def test_a_page_that_makes_no_sense_makes_the_listing_invalid(
+    paging: Paging, at: str, value: object, fault: str, things: Things, api: HttpApi, deadline: Deadline
 ) -> None:
     """Without it, a listing may be incomplete; a ValueError would end the loop with a traceback."""
     things.faults.add(SetValue(path="/things", times=0, at=at, value=value))

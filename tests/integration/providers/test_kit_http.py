@@ -3,8 +3,10 @@
 import gzip
 import re
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import SecretMissing, SecretUnavailable, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderError, ProviderRefused, ProviderUnavailable
-from shepherd_core.providers.kit.auth import Header
+from shepherd_core.providers.kit.auth import Basic, Header
+from shepherd_core.providers.kit.dialect import Dialect
 from shepherd_core.providers.kit.http import TEXT_LENGTH, TRIES, HttpApi
 
 from tests.conftest import ManualClock
@@ -256,6 +259,44 @@ def test_a_credential_that_cannot_be_sent_is_not_quoted(broken: str, script: Scr
     with pytest.raises(ProviderRefused, match="cannot be sent") as caught:
         in_real_time(script.url, broken).get("/things", deadline)
     assert "the-api" not in whole_text(caught.value)
+
+
+@pytest.mark.parametrize("broken", ["the-secret", "user:", ":the-secret"])
+def test_a_password_without_its_user_is_not_sent(broken: str, clock: ManualClock, deadline: Deadline) -> None:
+    """It can only fail, and some APIs count failures."""
+    with pytest.raises(ProviderRefused, match="not of the form USER:PASSWORD") as caught:
+        HttpApi("http://127.0.0.1:9", Basic(lambda: broken), clock, 1).get("/things", deadline)
+    assert "the-secret" not in whole_text(caught.value)
+
+
+def test_a_password_is_in_no_error_in_any_form(script: Script, clock: ManualClock, deadline: Deadline) -> None:
+    """An API may repeat what it was sent."""
+    encoded = b64encode(b"user:pass word").decode()
+    script.answer = in_turn(said(400, errors=["user:pass word", "pass word", encoded]))
+    with pytest.raises(ProviderRefused, match=r"400: \*\*\*; \*\*\*; \*\*\*$"):
+        HttpApi(script.url, Basic(lambda: "user:pass word"), clock, 1).get("/things", deadline)
+
+
+def test_a_refused_credential_is_not_sent_while_the_api_would_lock_us_out(
+    script: Script, clock: ManualClock, deadline: Deadline
+) -> None:
+    """Each failed login counts, by whatever method; one that was replaced is used at once."""
+    keys = ["old"]
+    api = HttpApi(script.url, Header("X-Auth-Token", lambda: keys[-1]), clock, 1, dialect=Dialect(lockout_seconds=600))
+    script.answer = lambda request: FINE if request.headers["X-Auth-Token"] == "new" else Answer(401)
+    with pytest.raises(ProviderRefused, match="401"):
+        api.get("/things", deadline)
+    clock.now += 599
+    for call in (partial(api.get, "/things"), partial(api.post, "/things", {})):
+        with pytest.raises(ProviderRefused, match="not sent: the credential was refused; retry in 1 s"):
+            call(deadline)
+    assert len(script.requests) == 1
+    clock.now += 1
+    with pytest.raises(ProviderRefused, match="401"):
+        api.get("/things", deadline)
+    keys.append("new")
+    assert api.get("/things", deadline) == {"fine": True}
+    assert len(script.requests) == 3
 
 
 @pytest.mark.parametrize(
