@@ -76,10 +76,10 @@ def test_a_cold_function_fails_with_every_fault(in_force: DocumentInForce, sourc
     upload(source, BAD)
     with pytest.raises(ConfigError) as caught:
         in_force.refresh()
-    assert [fault.split()[0] for fault in caught.value.faults] == [
+    assert {fault.split()[0] for fault in caught.value.faults} == {
         "recoverer.chunk",
         "recoverer.startup_timeout_seconds",
-    ]
+    }
     upload(source, GOOD)
     assert startup(in_force) == 2000, "and asks again at once"
 

@@ -205,11 +205,3 @@ def test_every_setting_is_described_and_its_default_valid(settings: type[Setting
         assert "econds" in field.description
     if field.default is not PydanticUndefined and field.default is not None:  # None is: not set
         settings.__pydantic_validator__.validate_assignment(settings.model_construct(), name, field.default)
-
-
-def test_a_setting_means_the_same_in_every_function() -> None:
-    """One environment serves several; a name with two types would be right in one of them alone."""
-    kinds: dict[str, set[str]] = {}
-    for settings, name in FIELDS:
-        kinds.setdefault(name, set()).add(str(settings.model_fields[name].annotation))
-    assert {name: found for name, found in kinds.items() if len(found) > 1} == {}
