@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings import provider_facts
+from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
@@ -106,6 +107,15 @@ def test_a_timeout_that_becomes_shorter_again_reaches_every_machine(fleet: Fleet
         other.transact(shorten).result(WAIT_SECONDS)
     suspension.take_health_snapshot(fleet.open_session(), PROVIDER)
     assert due_in(fleet, first) <= defaults.HEALTH.heartbeat_timeout_seconds
+
+
+def test_a_snapshot_sets_aside_what_an_ssh_outage_holds(fleet: Fleet) -> None:
+    """A thousand such machines would hide those behind them from the circuit breaker."""
+    machine = unreached(fleet)
+    assert due_in(fleet, machine) <= 0
+    suspension.take_health_snapshot(fleet.open_session(), PROVIDER)
+    assert due_in(fleet, machine) == float("inf")
+    assert due.inconsistencies(fleet.connection, PROVIDER) == {}, "the repair leaves it there"
 
 
 @pytest.mark.parametrize("moved", [True, False])

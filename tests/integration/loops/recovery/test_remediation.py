@@ -710,6 +710,16 @@ def test_a_machine_that_is_not_due_any_more_is_not_interrupted(env: RemediationS
     assert (str(reason), reason.recovered) == (told, False)
 
 
+def test_a_machine_that_an_ssh_outage_holds_just_before_the_step_is_not_interrupted(env: RemediationSetup) -> None:
+    """The next one may have found the outage meanwhile."""
+    (machine,) = waiting(env, 1)
+    session = env.fleet.open_session()
+    (held,) = [each for each in claimed(session, RECOVER) if each.machine_id == machine]
+    suspension.set_ssh_outages(session, PROVIDER, {"ams": "SSH does not reach 3 machines"})
+    (reason,) = env.loop.no_longer_due(session, [held]).values()
+    assert (str(reason), reason.recovered) == ("recovery is suspended", False)
+
+
 def test_a_machine_that_is_paused_just_before_the_step_is_given_back(env: RemediationSetup) -> None:
     """It did not recover, and nothing was done to it."""
     pause = "INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'me', 'memory')"
@@ -817,6 +827,7 @@ def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(env: Remediat
         and each.process is RECOVER
     ]  # fmt: skip
     assert verdict.because == f"recovery of machines that did not come back waits: {held['reason']}"
+    assert verdict.until is None, "nobody knows when"
 
 
 def unreachable(env: RemediationSetup, minutes: int, every: int = TICK_MINUTES) -> None:
