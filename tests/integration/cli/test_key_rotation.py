@@ -72,8 +72,8 @@ class Machines:
 @pytest.fixture(params=["bash", "dash"])
 def machines(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> Iterator[Machines]:
     """Return machines, and an operator's computer with an AWS account and a fleet."""
-    if shutil.which("ssh") is None or shutil.which("jq") is None or shutil.which(request.param) is None:
-        pytest.skip(f"ssh, jq or {request.param} is missing here")
+    if shutil.which("ssh") is None or shutil.which(request.param) is None:
+        pytest.skip(f"ssh or {request.param} is missing here")
     addresses = {"first": "127.0.0.1", "second": "127.0.0.2", "third": "127.0.0.3", "off": "127.0.0.4", "unknown": None}
     with ExitStack() as servers:
         port = 0

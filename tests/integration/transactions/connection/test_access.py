@@ -30,9 +30,7 @@ from tests.support.bmdb.tls_postgres import (
     PASSWORD,
     USER,
     TlsProxy,
-    encrypting_postgres,
     make_user,
-    running,
 )
 
 LONG = 20
@@ -91,18 +89,11 @@ def socket_path(postgres: Postgres) -> Path:
         assert time.monotonic() < end
 
 
-@pytest.fixture(scope="module", params=["behind a pooler", "by itself"])
-def server(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Server]:
-    """Return a PostgreSQL with TLS: the tests' own, which was built without, behind a pooler, and an installed one."""
-    if request.param == "behind a pooler":
-        with TlsProxy(request.getfixturevalue("socket_path"), authority.context(ADDRESS)) as proxy:
-            yield Server(proxy.port, authority)
-        return
-    programs = encrypting_postgres()
-    if programs is None:
-        pytest.skip("no PostgreSQL that was built with TLS is installed")
-    with running(programs, authority.issue(ADDRESS)) as port:
-        yield Server(port, authority)
+@pytest.fixture(scope="module")
+def server(socket_path: Path, authority: Authority) -> Iterator[Server]:
+    """Return a PostgreSQL with TLS: the tests' own, which was built without, behind a pooler."""
+    with TlsProxy(socket_path, authority.context(ADDRESS)) as proxy:
+        yield Server(proxy.port, authority)
 
 
 def told(error: BaseException) -> str:
