@@ -1,4 +1,4 @@
-# What people type, and what CI runs. Needs Python 3.11 to 3.13 and make; everything else is installed into .venv and
+# What people type, and what CI runs. Needs Python 3.11 to 3.14 with venv, and make; everything else is installed into .venv and
 # .venv-sam, with the versions and hashes of the lock files.
 #
 # `make demo` takes PROVIDER=NAME (docs/simulator.md lists them), CONSOLE=1 (opens the fleet in a browser) and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
@@ -11,8 +11,8 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-SUPPORTED := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
-PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+SUPPORTED := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	if $$python -c '$(SUPPORTED)' 2>/dev/null; then echo $$python; break; fi; done)
 
 BIN := .venv/bin
@@ -61,10 +61,14 @@ screenshots: .venv/.ready ## take the pictures of the console in docs/pictures f
 # Much of a test is waiting, so that there are more processes than processors. A file's tests stay in one of them,
 # because they share its database.
 WORKERS = $$($(BIN)/python -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
-PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -rfEs
 .PHONY: test
 test: .venv/.ready .venv-sam/.ready ## run the unit and integration tests
 	@$(PYTEST) --ignore tests/integration/chaos $(TEST_FLAGS)
+
+.PHONY: fresh
+fresh: ## run the README's commands on a bare Debian (RELEASE=bookworm or trixie: that one; needs root and debootstrap)
+	@.ci/fresh
 
 .PHONY: acceptance
 acceptance: .venv/.ready .venv-sam/.ready ## test whole environments (builds, demos, the emulator, a browser), and a sample of make chaos
@@ -203,8 +207,8 @@ clean: ## remove environments, caches and build output
 
 define make-environment
 if [ -z "$(PYTHON)" ]; then \
-	echo "Shepherd needs Python 3.11, 3.12 or 3.13 with its venv module, and finds none as python3, python3.13," \
-		"python3.12 or python3.11. Name one: make PYTHON=/path/to/python3.13" >&2; \
+	echo "Shepherd needs Python 3.11 to 3.14 with its venv module (Debian: python3-venv), and finds none as python3," \
+		"python3.14, python3.13, python3.12 or python3.11. Name one: make PYTHON=/path/to/python3.14" >&2; \
 	exit 1; \
 fi; \
 echo "installing $(2) into $(1)" >&2; \
