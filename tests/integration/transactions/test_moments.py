@@ -345,3 +345,30 @@ def test_locations_are_locked_in_their_order(
         done.result(timeout=20)
     assert free == []
     assert fleet.sql(f"SELECT location, reason FROM {table} WHERE ended_at IS NULL") == [["b", "!"]]
+
+
+@pytest.mark.parametrize(
+    ("put", "columns"),
+    [
+        (suspension.set_suspensions, "suspended_at, ended_at, reason FROM recovery_suspensions"),
+        (suspension.set_ssh_outages, "began_at, ended_at, reason FROM ssh_outages"),
+    ],
+    ids=["suspensions", "ssh_outages"],
+)
+def test_what_begins_again_begins_anew_and_what_goes_on_does_not(
+    fleet: Fleet, session: Session, put: Callable[[Session, str, dict[str, str]], object], columns: str
+) -> None:
+    """Operators read since when it is in force; only its reason changes with the figures."""
+
+    def after(**reasons: str) -> list[Any]:
+        put(session, PROVIDER, reasons)
+        (row,) = fleet.sql(f"SELECT {columns}")
+        return row
+
+    began, *first = after(a="8 of 10")
+    assert first == [None, "8 of 10"]
+    assert after(a="9 of 10") == [began, None, "9 of 10"]
+    same, ended, _ = after()
+    assert began == same < ended
+    again, *rest = after(a="8 of 10")
+    assert (again > ended, rest) == (True, [None, "8 of 10"])
