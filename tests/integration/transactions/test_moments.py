@@ -348,20 +348,20 @@ def test_locations_are_locked_in_their_order(
 
 
 @pytest.mark.parametrize(
-    ("put", "columns"),
+    ("put", "columns", "told"),
     [
-        (suspension.set_suspensions, "suspended_at, ended_at, reason FROM recovery_suspensions"),
-        (suspension.set_ssh_outages, "began_at, ended_at, reason FROM ssh_outages"),
+        (suspension.set_suspensions, "suspended_at, ended_at, reason FROM recovery_suspensions", ["a"]),
+        (suspension.set_ssh_outages, "began_at, ended_at, reason FROM ssh_outages", None),
     ],
     ids=["suspensions", "ssh_outages"],
 )
 def test_what_begins_again_begins_anew_and_what_goes_on_does_not(
-    fleet: Fleet, session: Session, put: Callable[[Session, str, dict[str, str]], object], columns: str
+    fleet: Fleet, session: Session, put: Callable[[Session, str, dict[str, str]], object], columns: str, told: object
 ) -> None:
-    """Operators read since when it is in force; only its reason changes with the figures."""
+    """Operators read since when it is in force; only its reason changes with the figures. The log has its end."""
 
     def after(**reasons: str) -> list[Any]:
-        put(session, PROVIDER, reasons)
+        assert put(session, PROVIDER, reasons) == (told and ([] if reasons else told))
         (row,) = fleet.sql(f"SELECT {columns}")
         return row
 

@@ -166,6 +166,8 @@ def test_there_is_one_provisioner_at_a_time(fleet: Fleet, session: Session) -> N
     for write in writes(other, Intent(uuid4(), None)).values():
         with pytest.raises(SessionExpired):
             write()
+    provisioning.record_waiting(other, PROVIDER, 20, 50)
+    assert provisioning.waiting(fleet.connection) == []
     session.close()
     assert provisioning.take_lock(other, PROVIDER) is not None
 
