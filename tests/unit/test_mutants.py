@@ -100,7 +100,7 @@ def test_every_mutant_of_python_is_a_program(file: str) -> None:
 
 
 def test_mutants_of_all_files_can_be_drawn() -> None:
-    """A file without statements, such as the generated schema, would end the draw."""
+    """A file without statements, such as the grants, would end the draw."""
     assert {mutant.file for mutant in drawn(1, lambda _: True)} > {"bmdb/machines/due.sql", "domain/clock.py"}
     assert not any("schema/" in file and file.endswith(".sql") and not mutants_of(file) for file in files())
 
