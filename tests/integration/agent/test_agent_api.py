@@ -340,6 +340,8 @@ def test_a_heartbeat_takes_one_round_trip(fleet: Fleet, agent: SignedAgent, coun
     assert trips(counting, warm, agent.request()) == (OK, 1)
     fleet.request_installation(agent.machine_id, 1)
     assert trips(counting, warm, agent.request()) == (OK, 1)
+    assert trips(counting, warm, SignedAgent(fleet).request()) == (OK, 2)  # which makes it forget no other
+    assert trips(counting, warm, agent.request()) == (OK, 1)
     # A new agent's key replaces the one that is remembered.
     new = SignedAgent(fleet, agent.machine_id)
     assert trips(counting, warm, new.request()) == (OK, 2)
@@ -496,6 +498,7 @@ def test_a_report_that_cannot_be_is_refused(
     fleet: Fleet, api: AgentApi, agent: SignedAgent, message: HeartbeatRequest
 ) -> None:
     """The agent then leaves the report out; after an outage it would repeat it without end."""
+    fleet.request_installation(agent.machine_id, 1)
     assert api.handle(agent.request(message)).status == BAD_REQUEST
     assert recorded(fleet) == [[], [], []]
 

@@ -94,8 +94,7 @@ class Judgement:
         key = agent.public_key
         if not signed.is_by(key or self._dummy_key) or not key:
             raise _unauthorized("the signature is not by its agent" if key else "it has no agent", agent)
-        if heartbeat is None or heartbeat.public_key != key:
-            # The cached key, which was tried above, would fail again.
+        if heartbeat is None:  # else the cached key, which was tried above, would fail again
             known = _Known(key)
             heartbeat = signed.heartbeat(machine_id, key, self._limits.interval_seconds)
             outcome = self._accept(known, heartbeat, now)

@@ -66,8 +66,7 @@ first AS (
         agent_heartbeat_at = excluded.agent_heartbeat_at,
         agent_signed_at = excluded.agent_signed_at,
         report_interval_seconds = excluded.report_interval_seconds,
-        failed_attempts = excluded.failed_attempts,
-        padding = NULL
+        failed_attempts = excluded.failed_attempts
     WHERE h.agent_signed_at < excluded.agent_signed_at
     RETURNING h.agent_heartbeat_at
 )
