@@ -64,6 +64,11 @@ class Endless(OAuth2Api):
         return {"things": [{"id": str(first + number)} for number in range(50_000)]}
 
 
+def one(thing_id: object) -> dict[str, Any]:
+    """Return a listing of one thing, whichever way its pages are read."""
+    return {"things": [{"id": thing_id}], "total": 1, "meta": {"total": 1, "current": 1, "next": None}, "next": None}
+
+
 @pytest.fixture
 def things() -> Iterator[Things]:
     """Return the API."""
@@ -177,6 +182,7 @@ def test_a_listing_is_complete(
         SetValue(path="/things", times=0, at="things.1", value="thing-1"),
         SetValue(path="/things", times=0, at="things", value={}),
         FakeAnswer(path="/things", nth=2, times=0, status=404),
+        *(FakeAnswer(path="/things", times=0, status=200, body=one(odd)) for odd in (None, ["x"])),
     ],
 )
 def test_a_listing_that_contradicts_itself_is_invalid(
@@ -202,8 +208,6 @@ def test_a_listing_without_end_is_invalid(clock: ManualClock, deadline: Deadline
         (COUNTED, "total", "5", "the total total is '5'"),
         (COUNTED, "total", 6, "5 entries were listed"),
         (PLACED, "meta.current", 7, "the answer is page 7 instead of page 1"),
-        (PLACED, "things.0.id", None, "id None"),
-        (PLACED, "things.0.id", ["x"], r"id \['x'\]"),
         (LINKED, "next", "https://[", "the link to the next page is no URL"),
     ],
 )
