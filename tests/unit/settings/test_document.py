@@ -60,8 +60,10 @@ def test_the_environment_wins_over_the_document_and_the_document_over_the_deploy
     monkeypatch.setenv("SHEPHERD_DEFAULT_CONCURRENCY", "10")
     monkeypatch.setenv("SHEPHERD_DEFAULT_STARTUP_TIMEOUT_SECONDS", "4000")
     monkeypatch.setenv("SHEPHERD_BREAKER_MAX_UNHEALTHY", "")  # empty: not set
+    monkeypatch.setenv("SHEPHERD_BMDB_HOST", "")
     (settings,) = load(RecovererSettings, document=read)
     assert (settings.heartbeat_timeout_seconds, settings.concurrency) == (1200, 60)
+    assert settings.bmdb_host == "db.example"
     assert settings.startup_timeout_seconds == 4000
     assert settings.breaker_max_unhealthy == RecovererSettings.model_fields["breaker_max_unhealthy"].default
 

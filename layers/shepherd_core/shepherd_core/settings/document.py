@@ -137,7 +137,7 @@ def unknown(table: str, name: str) -> str:
         hint = f"the providers are {', '.join(PROVIDERS)}"
     elif name in keys:
         hint = f"it belongs in [{keys[name].rpartition('.')[0]}]" if "." in keys[name] else "it belongs at the top"
-    elif similar := get_close_matches(name[:60], [*tables().get(table, {}), *keys], n=1):
+    elif similar := get_close_matches(name[:60], [*tables().get(table, {}), *keys]):
         hint = f"did you mean {keys[similar[0]]}?"
     else:
         hint = "shepherdctl settings init prints all keys"
