@@ -191,6 +191,7 @@ class Connection:
         meaning = driver.meaning(error, what)
         if isinstance(meaning, BmdbUnavailable):
             self.close()
+            driver.let_go(error)
         return meaning
 
     def _connected(self) -> Driver:

@@ -13,7 +13,13 @@ from shepherd_core.bmdb.connection import ATTEMPTS, Connection
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.errors import SecretUnavailable
-from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, SerializationConflict, StatementFailed
+from shepherd_core.domain.errors.bmdb import (
+    BmdbError,
+    BmdbUnavailable,
+    CommitUnknown,
+    SerializationConflict,
+    StatementFailed,
+)
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from tests.conftest import ManualClock
@@ -223,6 +229,18 @@ def test_a_password_that_cannot_be_had_is_not_the_databases_fault(
 
     with pytest.raises(SecretUnavailable):
         Connection(shared_database, password, clock).run("now")
+
+
+def test_a_connection_that_broke_is_closed_while_its_error_is_remembered(fleet: Fleet) -> None:
+    """Otherwise a function that meets a broken database again and again runs out of files."""
+    connection = Connection(fleet.settings, None, ManualClock(), attempts=1)
+    before = set(Path("/proc/self/fd").iterdir())
+    ((process,),) = connection.transact(lambda: connection._connected().run("SELECT pg_backend_pid()") or [])
+    assert set(Path("/proc/self/fd").iterdir()) > before
+    fleet.sql("SELECT pg_terminate_backend(:process, 10000)", process=process)
+    with pytest.raises(CommitUnknown) as remembered:
+        connection.run("now")
+    assert set(Path("/proc/self/fd").iterdir()) == before, remembered
 
 
 def test_a_full_database_is_a_passing_state(fleet: Fleet) -> None:

@@ -6,6 +6,7 @@ The only module that imports pg8000.
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -83,6 +84,7 @@ def connect(
         )
     except Exception as error:  # on a malformed answer the driver raises errors of many kinds
         sock.close()
+        let_go(error)
         refusal = _refusal(error)
         if refusal is not None:
             raise meaning(refusal, f"connecting to {where}") from error
@@ -108,6 +110,13 @@ def meaning(error: Exception, what: str) -> BmdbError:
     if stale or sqlstate.startswith(_UNAVAILABLE_CLASSES):
         return BmdbUnavailable(f"{what}: {message} ({sqlstate})")
     return StatementFailed(f"{what}: {message} ({sqlstate})", sqlstate)
+
+
+def let_go(error: BaseException | None) -> None:
+    """Clear the frames of the driver's *error*: while it is remembered, the file in them keeps a closed socket open."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__
 
 
 def is_refusal(error: BmdbError) -> bool:
