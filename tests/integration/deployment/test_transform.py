@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from shepherd_core.settings.base import PREFIX, Settings
+from shepherd_core.settings.base import PREFIX, Settings, variable
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.loops import (
     InitializerSettings,
@@ -157,12 +157,13 @@ def test_a_loop_finds_its_settings_in_its_environment(
     """What is deployed starts with what its provider wants in its document, and names no other provider's secret."""
     stack = Stack(transformed(), SMALLEST[provider])
     environment = properties(stack, loop)["Environment"]["Variables"]
-    document = {"agent_endpoint": environment["SHEPHERD_DEFAULT_AGENT_ENDPOINT"], **REQUIRED[provider]}
-    for name, value in {**environment, **{PREFIX + key.upper(): value for key, value in document.items()}}.items():
-        monkeypatch.setenv(name, value)
     settings = (SETTINGS[loop], PROVIDERS[provider])
+    document = {variable(PROVIDERS[provider], key): value for key, value in REQUIRED[provider].items()}
+    for name, value in {**environment, **document}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(PREFIX + "AGENT_ENDPOINT", environment["SHEPHERD_DEFAULT_AGENT_ENDPOINT"])
     load(*settings)
-    known = {PREFIX + name.upper() for each in (*settings, InitializerSettings) for name in each.model_fields}
+    known = {variable(each, name) for each in (*settings, InitializerSettings) for name in each.model_fields}
     assert environment.keys() - known == OF_THE_DEPLOYMENT
 
 

@@ -7,17 +7,15 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-import typer.main
 from shepherd_core import telemetry
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
-from typer.core import TyperGroup
 
 from bench.cost.formula import found_after, month
 from bench.cost.inputs import Inputs
 from bench.cost.tables import INTERVALS, MACHINES, comparison, intervals, table
-from shepherdctl.main import app
+from tests.support.console import parsed
 from tests.support.deployment.cloudformation import PSEUDO, Stack, read_file
 from tests.support.deployment.deployments import (
     FUNCTIONS,
@@ -125,11 +123,7 @@ def test_an_alarm_names_a_command_that_tells_more(name: str) -> None:
     named = re.findall(r"`shepherdctl ([^`]+)`", HTTP_API_ALARMS[name]["AlarmDescription"])
     assert named
     for line in named:
-        command: Any = typer.main.get_command(app)
-        words = line.split()
-        while isinstance(command, TyperGroup):
-            command = command.commands[words.pop(0)]
-        command.make_context(command.name, words)  # raises for what the command does not know, or lacks
+        parsed(f"shepherdctl {line}")  # raises for what the command does not know, or lacks
 
 
 def test_every_alarm_of_the_documentation_exists() -> None:
