@@ -47,7 +47,7 @@ class Inputs:
     ssh_memory_gb: float = 1.0
     """Of Initializer and Recoverer."""
     api_memory_gb: float = 0.5
-    alarms: int = 28
+    alarms: int = 27
     """The metrics of alarms: AWS charges for each."""
     http_api_alarms: int = 1
     """The further ones of a deployment with an HTTP API."""

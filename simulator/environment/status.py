@@ -62,14 +62,8 @@ def violated_invariants(environment: Environment) -> list[str]:
 
     Each machine in use at the provider is in the BMDB, at least as a creation under way, and the reverse. A machine
     runs at most one agent. Only machines with injected faults are rebooted. All work that was started has ended once.
-    No due row ever disagreed with the facts, so that the Updater had none to repair.
     """
     found = [f"the simulator itself failed: {error}" for error in environment.machine_source.errors]
-    found += [
-        f"{name} repaired the due rows of {count} machines"
-        for (name, what), count in environment.functions.counts.items()
-        if what == "repaired"
-    ]
     rows = environment.machines()
     begun = {str(row["machine_id"]) for row in rows if row["provider_id"] is None}
     used = {provider_id for provider_id, token in environment.machine_source.in_use().items() if token not in begun}

@@ -145,7 +145,7 @@ class LambdaService(Closeable):
         self._lock = threading.Lock()
         self._closed = False
         self.counts: Counter[tuple[str, str]] = Counter()
-        """Counts by function and outcome: invoked, failed, timed out, throttled, cold; repaired counts machines."""
+        """Counts by function and outcome: invoked, failed, timed out, throttled, cold."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """The total run time of each function."""
 
@@ -195,6 +195,4 @@ class LambdaService(Closeable):
                 environment.kill()
             if "error" in answer:
                 self.counts[name, "failed"] += 1
-            elif repaired := answer["result"].get("repaired"):
-                self.counts[name, "repaired"] += repaired
         return Invocation(name, seconds, answer.get("result"), answer.get("error"))

@@ -101,7 +101,7 @@ def test_every_mutant_of_python_is_a_program(file: str) -> None:
 
 def test_mutants_of_all_files_can_be_drawn() -> None:
     """A file without statements, such as the grants, would end the draw."""
-    assert {mutant.file for mutant in drawn(1, lambda _: True)} > {"bmdb/machines/due.sql", "domain/clock.py"}
+    assert {mutant.file for mutant in drawn(1, lambda _: True)} > {"bmdb/work/work.sql", "domain/clock.py"}
     assert not any("schema/" in file and file.endswith(".sql") and not mutants_of(file) for file in files())
 
 
@@ -125,15 +125,15 @@ def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> No
     slow = Trial("tests/integration/test_some.py::slow", 5.0, frozenset({"domain/backoff.py:Backoff.next"}))
     quick = Trial("tests/integration/test_some.py::quick", 1.0, frozenset({"domain/backoff.py:Backoff.next"}))
     unit = Trial("tests/unit/domain/test_backoff.py::unit", 3.0, frozenset({"domain/backoff.py:Backoff.next"}))
-    other = Trial("tests/integration/test_some.py::other", 0.1, frozenset({"sql:claim"}))
+    other = Trial("tests/integration/test_some.py::other", 0.1, frozenset({"sql:begin_work"}))
     tests = [slow, quick, unit, other]
     mutant = next(mutant for mutant in mutants_of("domain/backoff.py") if mutant.place == "Backoff.next")
     assert list(ordered(reaching(mutant, tests), 100)) == [unit.name, quick.name, slow.name]
     assert list(ordered(reaching(mutant, tests), 5)) == [unit.name, quick.name]
     assert list(ordered(reaching(mutant, tests), 100, "some")) == [quick.name, slow.name, unit.name]
     assert list(ordered(reaching(mutant, tests), 0)) == [unit.name]
-    claim = next(mutant for mutant in mutants_of("bmdb/work/work.sql") if mutant.place == "claim")
-    assert reaching(claim, tests) == [other]
+    statement = next(mutant for mutant in mutants_of("bmdb/work/work.sql") if mutant.place == "begin_work")
+    assert reaching(statement, tests) == [other]
 
 
 def test_a_mutant_outside_of_all_functions_is_tried_by_the_tests_of_its_module() -> None:

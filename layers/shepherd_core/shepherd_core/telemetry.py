@@ -74,9 +74,9 @@ class Metric(StrEnum):
     RECOVERY_SUSPENDED = "recovery_suspended", _ALARM
     """Locations where recovery is suspended, or 1 for the whole provider: too many machines are unhealthy at once."""
     LATE_HEARTBEATS = "late_heartbeats"
-    """Machines of the sample whose agent has not reported for half of their heartbeat timeout."""
+    """Machines whose agent has not reported for half of their heartbeat timeout."""
     LATE_FIRST_HEARTBEATS = "late_first_heartbeats"
-    """Machines of the sample whose agent has not reported within half of the startup timeout."""
+    """Machines whose agent has not reported within half of the startup timeout."""
     QUARANTINED = "quarantined", _ALARM
     """Quarantined machines; no loop touches them until an operator ends the quarantine."""
     NO_ACCESS = "no_access"
@@ -105,8 +105,6 @@ class Metric(StrEnum):
     """Machines recorded as neither up, nor missing, nor failed permanently."""
     MISSING = "missing"
     """Machines recorded as missing, because the provider does not list them any more."""
-    REPAIRED = "repaired", _ALARM
-    """Machines whose due row contradicted the facts and was repaired; 0 unless something is broken."""
     SETTINGS_REFUSED = "settings_refused", _ALARM
     """1 if the settings document was refused, so that the last good one stays in force; else not written."""
 

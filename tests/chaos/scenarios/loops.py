@@ -162,7 +162,6 @@ class AgentStarts:
                 (self._pool.disk(name) / "root" / file).unlink(missing_ok=True)
             machine_id = self._fleet.provided_machine()
             self._fleet.change(
-                machine_id,
                 f"UPDATE machine_provided SET provider_id = '{name}' WHERE machine_id = '{machine_id}'",
             )
             self._ids[name] = machine_id

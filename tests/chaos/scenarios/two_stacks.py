@@ -32,7 +32,6 @@ class Rack(FleetOperation):
             [fleet.provided_machine(self.provider), *reporting], self.entries[1:], strict=True
         ):
             known_as = f"UPDATE machine_provided SET provider_id = '{entry['ID']}' WHERE machine_id = '{machine_id}'"
-            fleet.change(machine_id, known_as)
         fleet.sql(
             "INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at) "
             "SELECT id, clock_timestamp() FROM unnest(CAST(:ids AS uuid[])) AS r (id)",

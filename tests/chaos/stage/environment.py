@@ -105,7 +105,6 @@ class Environment:
         """Create a device for a machine that stands in the BMDB, and return its provider id."""
         device = self.api.add_active_device(f"{PREFIX}{machine_id}", racked=False)
         self.fleet.change(
-            machine_id,
             f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}' "
             f"WHERE machine_id = '{machine_id}'",
         )

@@ -158,7 +158,7 @@ def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, AgentRequest]:
     unstarted = fleet.provided_machine()
     broken = SignedAgent(fleet)
     no_key = "UPDATE machine_agent_started SET agent_public_key = decode(repeat('5e', 32), 'hex')"
-    fleet.change(broken.machine_id, f"{no_key} WHERE machine_id = '{broken.machine_id}'")
+    fleet.change(f"{no_key} WHERE machine_id = '{broken.machine_id}'")
 
     def of(machine_id: UUID) -> AgentRequest:
         return agent.request(machine_id=machine_id)
@@ -265,7 +265,7 @@ def test_a_new_agent_is_not_measured_by_the_clock_of_the_old_one(fleet: Fleet, a
     assert api.handle(old.request(at=database_time(fleet) + 295_000)).status == OK
     new = SignedAgent(fleet, old.machine_id)
     # As it happens: the tag is dropped, while a last heartbeat is on its way; then the agent is started.
-    fleet.change(old.machine_id, "DELETE FROM machine_agent_started")
+    fleet.change("DELETE FROM machine_agent_started")
     last = "INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp(), :at)"
     fleet.sql(last, id=old.machine_id, at=database_time(fleet) + 296_000)
     session = fleet.open_session()
@@ -279,7 +279,7 @@ def test_a_new_agent_is_not_measured_by_the_clock_of_the_old_one(fleet: Fleet, a
 def test_an_agent_that_was_given_up_is_not_believed_any_more(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
     """Its key is remembered, but the Recoverer dropped it: a heartbeat must not hide that the machine is recovered."""
     assert api.handle(agent.request()).status == OK
-    fleet.change(agent.machine_id, "DELETE FROM machine_agent_started", "DELETE FROM machine_agent_heartbeat")
+    fleet.change("DELETE FROM machine_agent_started", "DELETE FROM machine_agent_heartbeat")
     assert api.handle(agent.request()).status == UNAUTHORIZED
     assert fleet.facts(agent.machine_id) == set()
 
@@ -314,7 +314,7 @@ def test_a_recovery_in_the_middle_of_a_request_wins(
 ) -> None:
     """The key was right when it was read; the statement that records the heartbeat looks again."""
     connection = Interrupted(fleet.settings, None, clock)
-    connection.meanwhile = lambda: fleet.change(agent.machine_id, "DELETE FROM machine_agent_started")
+    connection.meanwhile = lambda: fleet.change("DELETE FROM machine_agent_started")
     assert endpoint(connection).handle(agent.request(message)).status == UNAUTHORIZED
     assert why(capsys) == "its agent was replaced"
     assert recorded(fleet) == [[], [], []]
@@ -519,7 +519,7 @@ def test_a_heartbeat_encoded_by_protoc_is_recorded(fleet: Fleet, api: AgentApi) 
     message = HeartbeatRequest.FromString(body)
     machine_id = UUID(message.machine_id)
     fleet.sql("INSERT INTO machines (machine_id) VALUES (:id)", id=machine_id)
-    fleet.change(machine_id, f"INSERT INTO machine_provided VALUES ('{machine_id}', 'static', 'recorded')")
+    fleet.change(f"INSERT INTO machine_provided VALUES ('{machine_id}', 'static', 'recorded')")
     agent = SignedAgent(fleet, machine_id)
     fleet.request_installation(machine_id, message.installation_report.generation)
     assert api.handle(agent.request(body)).status == OK
@@ -628,14 +628,14 @@ def test_generations_go_forward(
         fleet.request_installation(agent.machine_id, wanted)
     if known is not None:
         fleet.report_installation(agent.machine_id, known, "Error")
-    before = recorded(fleet), fleet.sql("SELECT * FROM machine_due")
+    before = recorded(fleet)
     answer = api.handle(agent.outcome(reported))
     assert answer.status == status
     if status == BAD_REQUEST:
         assert b"generation" in answer.body
         assert "generation" in why(capsys)
         assert int(answer.headers["shepherd-time"]) != RECEIVED_AT
-        assert (recorded(fleet), fleet.sql("SELECT * FROM machine_due")) == before
+        assert recorded(fleet) == before
         # Without the report it is a heartbeat like any other.
         assert api.handle(agent.request()).status == OK
     else:
@@ -662,30 +662,22 @@ def test_a_fulfilled_installation_ends_our_care_and_a_failed_one_does_not(
     """The system that was installed sends no heartbeats; to reboot it for that would be the end of it."""
     fleet.request_installation(agent.machine_id, 1)
     assert api.handle(agent.outcome(1, error)).status == OK
-    assert [row[0] for row in fleet.sql("SELECT process FROM machine_due WHERE not_before IS NOT NULL")] == (
-        ["ShepherdRecovery"] if cared_for else []
-    )
-    assert fleet.sql("SELECT min(revision) > 0 FROM machine_due") == [[True]]
+    assert fleet.sql("SELECT process FROM machine_need") == [["ShepherdRecovery" if cared_for else None]]
     fleet.pass_time(24 * 3600)
     assert ids(claimed(fleet.open_session(), Process.RECOVERY)) == ([agent.machine_id] if cared_for else [])
 
 
-def test_an_installation_report_waits_for_a_concurrent_change(fleet: Fleet, agent: SignedAgent, api: AgentApi) -> None:
-    """A new wish and an old outcome at once: the due row must fit what is left of the two."""
+def test_an_installation_report_does_not_wait_for_a_new_wish(fleet: Fleet, agent: SignedAgent, api: AgentApi) -> None:
+    """A new wish and an old outcome at once: whichever commits first, the machine is not installed."""
     fleet.request_installation(agent.machine_id, 1)
-    admin = fleet.connect()
-    admin.script("BEGIN")
-    admin._in_transaction = True
-    admin.run("lock_due_rows", machine_ids=[agent.machine_id])
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(api.handle, agent.outcome(1))
-        fleet.wait_until_blocked()
-        admin.script("UPDATE machine_os_installation_request SET generation = 2")
-        admin.run("reschedule", machine_ids=[agent.machine_id])
-        admin.script("COMMIT")
-        admin._in_transaction = False
-        assert answer.result(timeout=20).status == OK
-    assert fleet.sql("SELECT process FROM machine_due WHERE not_before IS NOT NULL") == [["ShepherdRecovery"]]
+    other = fleet.connect()
+
+    def wish() -> None:
+        other.script("UPDATE machine_os_installation_request SET generation = 2")
+        assert api.handle(agent.outcome(1)).status == OK
+        assert fleet.sql("SELECT process FROM machine_need") == [[None]]
+
+    other.transact(wish)
     assert fleet.sql("SELECT process FROM machine_need") == [["ShepherdRecovery"]]
 
 
@@ -763,8 +755,7 @@ def test_a_heartbeat_whose_answer_was_lost_is_no_replay_of_itself(
     after = recorded(fleet)
     assert after[0] != before[0]
     assert len(after[2]) == commit
-    due = fleet.sql("SELECT process FROM machine_due WHERE not_before IS NOT NULL")
-    assert due == ([] if commit else [["ShepherdRecovery"]])
+    assert fleet.sql("SELECT process FROM machine_need") == [[None if commit else "ShepherdRecovery"]]
     # The agent gets the request with the next answer at the latest.
     answer = HeartbeatResponse.FromString(api.handle(agent.request()).body)
     assert answer.installation_request.generation == (0 if commit else 1)

@@ -213,7 +213,7 @@ class RealAgent:
     def __init__(self, fleet: Fleet, url: str, ca: bytes, command: Path, now: Callable[[], int] = milliseconds) -> None:
         key = PrivateKey(bytes(range(32)))
         self.machine_id: UUID = fleet.started_machine()
-        fleet.change(self.machine_id, f"UPDATE machine_agent_started SET agent_public_key = '\\x{key.public.hex()}'")
+        fleet.change(f"UPDATE machine_agent_started SET agent_public_key = '\\x{key.public.hex()}'")
         permit = Permit(taught(str(self.machine_id)), f"{command}.generation")
         self.installer = Installer(str(command), 20, permit)
         reporter = Reporter(Endpoint(url, ca), key, str(self.machine_id), now)
@@ -272,7 +272,7 @@ def test_an_agent_is_asked_to_install_and_reports_it_once(
     eventually(reported)
     agent.heartbeats.send()
     assert (tmp_path / "runs").read_text() == "run\n"
-    assert fleet.sql("SELECT not_before FROM machine_due") == [[None], [None]]
+    assert fleet.sql("SELECT process FROM machine_need") == [[None]]
 
 
 def test_an_agent_whose_machine_is_recovered_goes_on_unheard(
@@ -281,7 +281,7 @@ def test_an_agent_whose_machine_is_recovered_goes_on_unheard(
     """The network may have been down; what this agent says must not look like its successor's."""
     agent = RealAgent(fleet, *served, tmp_path / "agent.install")
     agent.heartbeats.send()
-    fleet.change(agent.machine_id, "DELETE FROM machine_agent_started", "DELETE FROM machine_agent_heartbeat")
+    fleet.change("DELETE FROM machine_agent_started", "DELETE FROM machine_agent_heartbeat")
     for _ in range(2):
         with pytest.raises(Unauthorized):
             agent.heartbeats.send()

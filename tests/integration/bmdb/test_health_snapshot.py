@@ -29,9 +29,14 @@ TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=30 * MINUTE, heartbe
 HERE, THERE = "rack 1", "rack 2"
 
 
-def snapshot(fleet: Fleet, *skipped: str) -> HealthSnapshot:
+def snapshot(fleet: Fleet) -> HealthSnapshot:
     """Return the figures of now."""
-    return suspension.take_health_snapshot(fleet.open_session(), PROVIDER, skipped_locations=skipped)
+    return suspension.take_health_snapshot(fleet.open_session(), PROVIDER)
+
+
+def due(fleet: Fleet) -> dict[str | None, int]:
+    """Return how many machines are due now, by location."""
+    return {location: len(machines) for location, machines in snapshot(fleet).due.items()}
 
 
 def unhealthy(fleet: Fleet, location: str | None = HERE) -> UUID:
@@ -110,8 +115,8 @@ def test_a_machine_that_lost_requests_counts_while_its_heartbeat_is_fresh(
     machine_id = fleet.locate(fleet.unhealthy_machine(reported_ago=minutes * MINUTE), HERE)
     fleet.tell_interval(machine_id, 3600)
     fleet.sql("UPDATE machine_agent_heartbeat SET failed_attempts = :failed", failed=failed)
-    for stats in (snapshot(fleet).stats[HERE], snapshot(fleet, THERE).stats[HERE]):
-        assert (stats.reporting, stats.heard, stats.losing) == (1, heard, losing)
+    stats = snapshot(fleet).stats[HERE]
+    assert (stats.reporting, stats.heard, stats.losing) == (1, heard, losing)
 
 
 @pytest.mark.parametrize(("minutes", "late"), [(14, {}), (16, {HERE: {NEVER: 1}})])
@@ -120,7 +125,7 @@ def test_a_fresh_agent_is_late_after_half_of_the_startup_timeout(
 ) -> None:
     """Its first heartbeat takes longer than the next ones."""
     fleet.locate(fleet.started_machine(minutes * MINUTE), HERE)
-    assert {location: stats.late for location, stats in snapshot(fleet).stats.items()} == late
+    assert {location: stats.late for location, stats in snapshot(fleet).stats.items() if stats.late} == late
 
 
 @pytest.mark.parametrize("minutes", [0, 59, 61])
@@ -131,7 +136,7 @@ def test_a_machine_counts_as_recovered_for_an_hour(fleet: Fleet, minutes: int) -
     fleet.pass_time(minutes * MINUTE)
     stats = snapshot(fleet).stats
     expected = {HERE: {STOPPED: 1}, None: {STOPPED: 1}} if minutes < 60 else {}
-    assert {location: each.recovered for location, each in stats.items()} == expected
+    assert {location: each.recovered for location, each in stats.items() if each.recovered} == expected
 
 
 @pytest.mark.parametrize(("minutes", "new"), [(59, 0), (61, 1)])
@@ -142,7 +147,7 @@ def test_a_machine_that_was_rebooted_within_an_hour_is_not_newly_due(fleet: Flee
     start_agents(fleet)
     fleet.pass_time((minutes - 1) * MINUTE)
     found = snapshot(fleet)
-    assert (found.claimable, found.stats[HERE].due.total()) == (1, new)
+    assert (len(found.due[HERE]), found.stats[HERE].due.total()) == (1, new)
 
 
 def test_after_a_suspension_a_machine_is_newly_due_an_hour_after_its_reboot_as_ever(fleet: Fleet) -> None:
@@ -172,7 +177,7 @@ def test_a_machine_that_did_not_come_back_is_newly_due_if_it_was_not_rebooted(
     )
 
 
-def test_machines_that_left_the_sample_for_their_recovery_are_known(fleet: Fleet) -> None:
+def test_machines_that_lost_their_agent_by_a_recovery_are_known(fleet: Fleet) -> None:
     """Without an agent they are neither reporting nor late; those that are, and those that report, count once."""
     recovered(fleet)
     back = recovered(fleet)
@@ -182,7 +187,7 @@ def test_machines_that_left_the_sample_for_their_recovery_are_known(fleet: Fleet
     session.close()
     record_heartbeat(fleet.connection, back)
     stats = snapshot(fleet).stats[HERE]
-    assert (stats.reporting, stats.recovered[STOPPED], stats.unsampled[STOPPED]) == (1, 2, 1)
+    assert (stats.reporting, stats.recovered[STOPPED], stats.uncounted[STOPPED]) == (1, 2, 1)
 
 
 @pytest.mark.parametrize(("minutes", "reached"), [(59, 1), (61, 0)])
@@ -206,18 +211,39 @@ def test_gaps_of_another_provider_do_not_count(fleet: Fleet) -> None:
 def test_a_paused_machine_is_not_due(fleet: Fleet, due_machine: Callable[..., UUID]) -> None:
     """No claim takes it; counted, it could suspend the recovery of the others."""
     machine_id = due_machine(fleet)
-    assert snapshot(fleet).claimable == 1
+    assert due(fleet) == {HERE: 1}
     pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
     found = snapshot(fleet)
-    assert (found.claimable, found.stats[HERE].late) == (0, {})
+    assert (found.due, found.stats[HERE].late) == ({}, {})
 
 
 @each_due
-@pytest.mark.parametrize(("skipped", "claimable"), [([], 3), ([HERE], 2), ([HERE, THERE], 1)])
-def test_machines_are_due_outside_of_the_skipped_locations(
-    fleet: Fleet, due_machine: Callable[..., UUID], skipped: list[str], claimable: int
-) -> None:
-    """A machine without a known location is never skipped."""
+def test_machines_are_due_by_location_suspended_or_not(fleet: Fleet, due_machine: Callable[..., UUID]) -> None:
+    """The circuit breaker counts those that its suspension holds, too; a claim does not take them."""
     for location in (HERE, THERE, None):
         due_machine(fleet, location)
-    assert snapshot(fleet, *skipped).claimable == claimable
+    suspension.set_suspensions(fleet.open_session(), PROVIDER, {HERE: "many are unhealthy"})
+    assert due(fleet).keys() >= {HERE, THERE, None} - ({HERE} if due_machine is unhealthy else set())
+    assert {row.machine_id for row in claimed(fleet.open_session(), RECOVER)} == {
+        row[0]
+        for row in fleet.sql(
+            "SELECT machine_id FROM machine_provided WHERE provider_location IS DISTINCT FROM :at", at=HERE
+        )
+    }
+
+
+def test_a_machine_that_is_being_recovered_is_not_due(fleet: Fleet) -> None:
+    """Another invocation has it; it counts as recovering."""
+    unhealthy(fleet)
+    claimed(fleet.open_session(), RECOVER)
+    found = snapshot(fleet)
+    assert (found.due, found.stats[HERE].recovered[STOPPED]) == ({}, 1)
+
+
+def test_of_a_location_with_many_due_machines_others_are_not_hidden(fleet: Fleet) -> None:
+    """One rack may have more dead machines than a snapshot looks at."""
+    fleet.machines(2100, started_ago=3 * HOUR, reported_ago=2 * HOUR, location=HERE)
+    unhealthy(fleet, THERE)
+    found = due(fleet)
+    assert (found[HERE], found[THERE]) == (1999, 1)
+    assert snapshot(fleet).stats[HERE].late[STOPPED] == 2100

@@ -90,7 +90,7 @@ def test_only_a_report_of_the_wanted_generation_ends_the_wait(
 
 
 def test_an_installed_machine_is_cared_for_again_at_once(fleet: Fleet, connection: Connection) -> None:
-    """Its due row is for nothing; a request that did not reschedule it would leave the machine unfound."""
+    """What it needs follows from its facts, also after it needed nothing."""
     machine_id = fleet.unhealthy_machine()
     assert ask(connection, machine_id) == 1
     fleet.report_installation(machine_id, 1)
@@ -116,10 +116,8 @@ def test_nothing_is_requested_when_something_came_in_between(fleet: Fleet, conne
     seen = installation.load(connection, machine_id)
     CHANGES[change](fleet, machine_id)
     before = installation.load(connection, machine_id)
-    due = fleet.sql("SELECT * FROM machine_due")
     assert installation.request(connection, machine_id, IMAGE, seen) is None
     assert installation.load(connection, machine_id) == before
-    assert fleet.sql("SELECT * FROM machine_due") == due
 
 
 def test_one_of_two_concurrent_requests_is_refused(fleet: Fleet, connection: Connection) -> None:
@@ -135,7 +133,7 @@ def test_one_of_two_concurrent_requests_is_refused(fleet: Fleet, connection: Con
 
 @pytest.mark.parametrize("asked_before", [False, True])
 def test_a_request_that_waits_for_another_sees_its_change(fleet: Fleet, asked_before: bool) -> None:
-    """There may be no request row to wait for yet, so the due row is locked; then the newest state counts."""
+    """There may be no request row yet: then the insertion waits for the other's, and the newest state counts."""
     machine_id = fleet.started_machine()
     if asked_before:
         fleet.request_installation(machine_id, 1)
@@ -145,15 +143,13 @@ def test_a_request_that_waits_for_another_sees_its_change(fleet: Fleet, asked_be
     thread = threading.Thread(target=lambda: outcome.append(installation.request(concurrent, machine_id, OTHER, seen)))
 
     def unit() -> None:
-        first.run("lock_due_rows", machine_ids=[machine_id])
-        thread.start()
-        fleet.wait_until_blocked()
         values = f"('{machine_id}', 2, '\\x1002')"
         first.script(
             f"INSERT INTO machine_os_installation_request VALUES {values} "
             "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation"
         )
-        first.run("reschedule", machine_ids=[machine_id])
+        thread.start()
+        fleet.wait_until_blocked()
 
     first.transact(unit)
     thread.join()
@@ -187,7 +183,7 @@ def test_a_request_is_made_once_whatever_is_lost(fleet: Fleet, lost: Lost) -> No
     """A blind repetition would be another generation: the machine would be installed twice."""
     machine_id = fleet.started_machine()
     with BreakingConnection(fleet.settings) as way:
-        way.lose(lost, commit=True)
+        way.lose(lost)
         assert installation.request(fleet.connect(way.settings), machine_id, IMAGE, Installation()) == 1
         assert way.armed == 0
         fleet.disconnect()
@@ -198,7 +194,7 @@ def test_a_lost_request_that_was_replaced_is_reported_as_not_made(fleet: Fleet) 
     """Another operator's request has replaced ours."""
     machine_id = fleet.started_machine()
     with BreakingConnection(fleet.settings) as way:
-        way.lose("answer", commit=True, meanwhile=lambda: ask(fleet.connection, machine_id, OTHER))
+        way.lose("answer", meanwhile=lambda: ask(fleet.connection, machine_id, OTHER))
         assert installation.request(fleet.connect(way.settings), machine_id, IMAGE, Installation()) is None
         assert way.armed == 0
         fleet.disconnect()

@@ -1,5 +1,5 @@
 """
-Sessions, work and the due index compared with a model, over random histories.
+Sessions and work compared with a model, over random histories.
 
 Hypothesis chooses what functions, agents, operators and time do, and at which
 moment of a statement. After every step the BMDB must look like the model, and
@@ -70,44 +70,6 @@ DRAWN = drawn()
 HOURLY, OFTEN = 3600, 60
 """Intervals at which agents report: of the first, the timeout follows; of the second, it is that of the policy."""
 BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
-
-# A due row may come too early, because the claim evaluates the facts, and never later than this.
-_LATE = f"""
-SELECT n.machine_id, n.process, d.not_before
-FROM machine_eligibility n LEFT JOIN machine_due d ON d.machine_id = n.machine_id AND d.process = n.process
-WHERE n.process IS NOT NULL
-    AND (d.not_before IS NULL OR d.not_before > interval '1 second' + greatest(
-        clock_timestamp() + interval '5 seconds',
-        n.locked_until,
-        n.backoff_until,
-        least(n.paused_until, clock_timestamp() + interval '10 minutes'),
-        n.since + CASE
-            WHEN n.overdue OR n.process <> 'ShepherdRecovery' THEN interval '0'
-            -- Of a longer interval too: the next heartbeat may bring a shorter one.
-            WHEN n.reported AND n.timeout = interval '{HEARTBEAT_TIMEOUT_SECONDS} seconds' THEN n.timeout
-            WHEN n.reported
-                THEN greatest(n.timeout, clock_timestamp() - n.since + interval '{HEARTBEAT_TIMEOUT_SECONDS} seconds')
-            ELSE interval '{STARTUP_TIMEOUT_SECONDS} seconds'
-        END
-    ))
-    -- A suspension that begins again takes back the end of the last, from which the timeouts were counted. That does no
-    -- harm: while it lasts no machine there is recovered, and afterwards the timeouts are counted from its end.
-    AND NOT (
-        n.process = 'ShepherdRecovery'
-        AND d.not_before IS NOT NULL
-        AND EXISTS (
-            SELECT 1
-            FROM recovery_suspensions x
-            WHERE x.provider = n.provider AND x.location IN ('', coalesce(n.location, '')) AND x.ended_at IS NULL
-        )
-    )
-    -- A snapshot may spare a machine for the long gap that it ends; what is claimed then is compared too.
-    AND NOT (
-        n.process = 'ShepherdRecovery'
-        AND EXISTS (SELECT 1 FROM recovery_snapshots)
-        AND d.not_before <= clock_timestamp() + interval '{STARTUP_TIMEOUT_SECONDS} seconds'
-    )
-"""
 
 _BLOCKED = "EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
 _CONNECTIONS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
@@ -197,12 +159,12 @@ class Bmdb(RuleBasedStateMachine):
         self.functions: list[Function] = []
         self.handed_out: list[tuple[Function, work.Work]] = []
         """Whatever was handed out to a function, also what it has ended or lost since."""
+        self.by_name: list[work.Work] = []
+        """What operators began; they give up no machine."""
         self.pauses: list[tuple[UUID, Pause]] = []
         self.states: dict[UUID, State] = {}
         """Of the machines, when they were compared last."""
         self.not_drawn: set[tuple[State | None, State]] = set()
-        self.put_off = False
-        """Whether a claim may have met a machine of an expired session, and rescheduled it by five seconds."""
         self.fleet.timeouts = TIMEOUTS
         self.appear(None)
         for _ in range(FUNCTIONS):
@@ -341,16 +303,14 @@ class Bmdb(RuleBasedStateMachine):
         found: list[work.Work] = []
 
         def real() -> None:
-            holders = self.model.work
-            known = [self.machines[machine] for (machine, _), holder in holders.items() if holder == function.number]
-            found.extend(work.claim(function.session, process, PROVIDER, limit, known=known, suspects=suspects).work)
+            found.extend(claimed(function.session, process, limit, suspects=suspects))
 
         def modelled() -> None:
             numbers = {self.machines.index(held.machine_id) for held in found}
             assert len(numbers) == len(found) <= limit, "no_machine_has_two_live_works"
-            if function.broke() and not found:
-                return  # then the claim was not repeated; its work was looked up
-            if found and not self.model.alive(function.number):
+            if not found:
+                return  # what was read as ready may not be so any more, and an empty claim asks nothing
+            if not self.model.alive(function.number):
                 raise AssertionError("an_expired_session_commits_nothing")
             for held in found:
                 number = self.machines.index(held.machine_id)
@@ -362,16 +322,9 @@ class Bmdb(RuleBasedStateMachine):
             self.model.claim(function.number, process, numbers)
 
         seen, wanted = self._both(function, real, modelled, moment, event)
-        assert seen == wanted, "an_expired_session_commits_nothing"
+        if found:
+            assert seen == wanted, "an_expired_session_commits_nothing"
         self.handed_out += [(function, held) for held in found]
-        if found and moment is None:
-            assert self.fleet.sql(
-                "SELECT bool_and(not_before = (SELECT deadline FROM sessions WHERE session_id = :session)) "
-                "FROM machine_due WHERE machine_id = ANY(:ids) AND process = :process",
-                session=function.session.session_id,
-                process=process,
-                ids=ids(found),
-            ) == [[True]], "a_claimed_machine_is_due_when_its_session_expires"
 
     @rule(
         at=st.integers(0, FUNCTIONS - 1),
@@ -403,6 +356,7 @@ class Bmdb(RuleBasedStateMachine):
             return  # the connection was broken, and this statement is not repeated
         wanted = _outcome(lambda: self.model.start(function.number, machine))
         assert seen == wanted, "no_machine_has_two_live_works"
+        self.by_name += found
         self.handed_out += [(function, held) for held in found]
 
     @precondition(lambda self: self.handed_out)
@@ -424,6 +378,8 @@ class Bmdb(RuleBasedStateMachine):
                 if holder is function and held.process is first.process
             }
         if how in ("spare", "give up") and first.process is not Process.RECOVERY:
+            how = "cancel"
+        if how == "give up" and any(held in self.by_name for held in works.values()):
             how = "cancel"
         wanted_event = _EVENTS.get(how, WorkEvent.FINISHED)
 
@@ -565,10 +521,12 @@ class Bmdb(RuleBasedStateMachine):
         machine=st.integers(0, MACHINES - 1),
         first=st.sampled_from(DEEDS),
         second=st.sampled_from(DEEDS),
-        before=st.integers(1, 5),
+        before=st.integers(1, 3),
     )
     def beside(self, machine: int, first: Deed, second: Deed, before: int) -> None:
         """Let two writers change one machine concurrently; the second begins before that statement of the first."""
+        if first == second == "forget" and before > 1:
+            return  # one session removes one machine at a time: the second would find the lock of the first
         machine %= len(self.machines)
         self.functions[0] = self._function()  # which reaps, as the operator's own session would
         connections = [self.fleet.connect(), self.fleet.connect()]
@@ -662,7 +620,6 @@ class Bmdb(RuleBasedStateMachine):
         self.fleet.pass_time(UNIT * units)
         self._compare_states()
         self.model.now += UNIT * units
-        self.put_off = False
 
     def fail_over(self) -> None:
         """Break every connection, as a failover of the database does."""
@@ -676,7 +633,6 @@ class Bmdb(RuleBasedStateMachine):
     def nothing_is_lost_doubled_or_stuck(self) -> None:
         """Check everything after every step."""
         self._compare_histories()
-        assert self.fleet.ask(_LATE) == [], "no_machine_waits_without_end"
         self._compare_claims()
         self._compare_states()
         assert self.not_drawn == set(), "machines_go_through_the_states_as_drawn"
@@ -705,7 +661,7 @@ class Bmdb(RuleBasedStateMachine):
             assert seen == wanted, self._promise(seen, wanted)
         held = {
             (self.machines.index(row[0]), Process(row[1])): self.numbers[row[2]]
-            for row in self.fleet.ask("SELECT machine_id, process, session_id FROM work")
+            for row in self.fleet.ask("SELECT machine_id, process, session_id FROM work WHERE began_at IS NOT NULL")
         }
         assert held == self.model.work, "every_started_work_ends_once"
 
@@ -724,8 +680,6 @@ class Bmdb(RuleBasedStateMachine):
 
         def unit() -> dict[Process, set[int]]:
             session = self.fleet.open_session(SESSION_SECONDS)
-            if self.put_off:
-                self.fleet.pass_time(6, connection.script)
             handed_out = {}
             for loop in LOOPS:  # a machine may be due for both, and is returned for the other
                 found = claimed(session, loop)
@@ -735,7 +689,6 @@ class Bmdb(RuleBasedStateMachine):
             return handed_out
 
         reaped = self.model.reaped()
-        self.put_off |= reaped.work != self.model.work
         for loop, seen in connection.dry_run(unit).items():
             for number in seen:
                 broken = reaped.obstacle(number, loop)
@@ -832,11 +785,12 @@ class KnownHistory:
         self.step("wait", at=at, units=units, event=event)
 
     def operators(self) -> None:
-        """Let operators pause everything, before the first statement of a claim and after it."""
-        self.claim(0, event="pause", moment="between")
-        self.wait(0, 5)
-        self.claim(0, event="pause", moment="after")
-        self.step("resume")
+        """Let operators pause everything, before a claim locks machines and before it looks at them."""
+        for moment in ("between", "after"):
+            self.claim(0, event="pause", moment=moment)
+            assert not self.bmdb.handed_out
+            self.step("resume")
+        self.claim(0)
 
     def lost_answers(self) -> None:
         """Repeat ends of work, and lose answers: ended work stays ended."""
@@ -957,17 +911,17 @@ class KnownHistory:
         for pair in (("unquarantine", "resume"), ("resume", "unquarantine")):
             self.recover(0, 30, "give up")
             self.step("pause", machine=0, process=None, units=None)
-            self.step("beside", machine=0, first=pair[0], second=pair[1], before=4)
+            self.step("beside", machine=0, first=pair[0], second=pair[1], before=2)
             self.claim(0)
             self.end("fail")
-            self.step("beside", machine=0, first="retry", second="install", before=2)
+            self.step("beside", machine=0, first="retry", second="install", before=1)
             self.claim(0)
             self.end("do it")
         self.step("beside", machine=0, first="heartbeat", second="forget", before=1)
-        self.step("beside", machine=1, first="forget", second="heartbeat", before=4)
+        self.step("beside", machine=1, first="forget", second="heartbeat", before=3)
 
     def work_by_name(self) -> None:
-        """Renew a session beyond the date in the due row of its machine."""
+        """Renew a session that has work by name."""
         self.step("invoke", at=0, close=False)
         self.step("access", at=0, machine=0)
         self.wait(0, 10, "failover")

@@ -115,7 +115,7 @@ def test_a_pause_is_shown_at_machines_that_need_nothing_too(
         "awaited": fleet.provided_machine(),
     }
     fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=machines["intended"])
-    fleet.change(machines["awaited"], f"INSERT INTO machine_grace VALUES ('{machines['awaited']}', now(), now())")
+    fleet.change(f"INSERT INTO machine_grace VALUES ('{machines['awaited']}', now(), now())")
     pauses.pause(fleet.connection, owner="me", reason="maintenance", **chosen)
     listed, shown, _, counted = told_paused(fleet.connection, machines)
     assert listed == shown == counted == covered
@@ -143,45 +143,6 @@ def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:
     assert claimed(session, START) == []
     fleet.pass_time(600)
     assert ids(claimed(session, START)) == [machine_id]
-
-
-def test_a_resumed_machine_can_be_claimed_at_once(fleet: Fleet) -> None:
-    """A paused machine is examined every ten minutes; after a resume it must not wait for that."""
-    machine_id = fleet.provided_machine()
-    session = fleet.open_session()
-    paused = pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
-    assert claimed(session, START) == []
-    assert work.claim(session, START, PROVIDER, 1).examined == 0, "it should be put off, or this proves nothing"
-    assert pauses.resume(fleet.connection, paused)
-    assert ids(claimed(session, START)) == [machine_id]
-
-
-def test_a_pause_deleted_with_sql_takes_effect_in_ten_minutes(fleet: Fleet) -> None:
-    """An operator may delete the row with SQL."""
-    machine_id = fleet.provided_machine()
-    session = fleet.open_session(seconds=DAY)
-    pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
-    assert claimed(session, START) == []
-    fleet.sql("DELETE FROM pauses")
-    fleet.pass_time(600)
-    assert ids(claimed(session, START)) == [machine_id]
-
-
-def test_many_paused_machines_do_not_starve_the_others(fleet: Fleet) -> None:
-    """They have been due longest, but a machine that was skipped once is not examined again by every claim."""
-    fleet.sql("INSERT INTO machines SELECT FROM generate_series(1, 250)")
-    fleet.sql("INSERT INTO machine_provided SELECT machine_id, 'static', machine_id::text FROM machines")
-    fleet.sql(
-        "INSERT INTO machine_due SELECT machine_id, process, 'static', "
-        "CASE process WHEN 'ShepherdAgentStart' THEN machine_created_at END "
-        "FROM machines, unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS process"
-    )
-    fleet.sql("INSERT INTO pauses (machine_id, owner, reason) SELECT machine_id, 'me', '?' FROM machines")
-    machine_id = fleet.provided_machine()
-    session = fleet.open_session()
-    claims = [work.claim(session, START, PROVIDER, 100) for _ in range(4)]
-    assert [claim.examined for claim in claims] == [100, 100, 51, 0]
-    assert ids(claims[2].work) == [machine_id]
 
 
 def test_work_in_progress_continues_during_a_pause(fleet: Fleet) -> None:

@@ -6,7 +6,6 @@ planner makes for known parameters and with generic ones.
 """
 
 import json
-import re
 from collections.abc import Collection, Iterator
 from typing import Any
 from uuid import UUID
@@ -53,16 +52,7 @@ UPDATE work_backoff SET fault = CASE WHEN random() < 0.001 THEN 'access' ELSE 'u
 UPDATE work_backoff SET deaths = 3, deaths_alone = 2, died_at = now() - interval '2 hours'
     WHERE machine_id IN (SELECT machine_id FROM work_backoff LIMIT {BATCH});
 INSERT INTO ssh_outages SELECT 'static', 'fra', now(), NULL, '?';
-INSERT INTO machine_due
-    SELECT n.machine_id, x.process, n.provider, CASE
-        WHEN x.process = n.process THEN now() + (random() - 0.01) * interval '1 day'
-        WHEN x.process = 'ShepherdRecovery' THEN w.grace_until
-    END
-    FROM machine_need n
-    CROSS JOIN unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
-    LEFT JOIN machine_grace w ON w.machine_id = n.machine_id;
-INSERT INTO due_floors SELECT process, provider, min(not_before) FROM machine_due GROUP BY process, provider;
-INSERT INTO recovery_policy VALUES ('static', 600, 1800, 1800, '{UUID(int=0)}');
+INSERT INTO recovery_policy VALUES ('static', 600, 1800, 1800);
 INSERT INTO work_history
     SELECT machine_id, 'ShepherdAgentStart', event, machine_created_at, NULL, gen_random_uuid()
     FROM machines, unnest(ARRAY['Started', 'Finished']) AS event;
@@ -72,7 +62,7 @@ INSERT INTO work_history
 INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
     VALUES ('test', 'a test', 3600, now() + interval '1 hour');
 INSERT INTO work
-    SELECT machine_id, process, session_id FROM sessions, (
+    SELECT machine_id, process, session_id, now() FROM sessions, (
         (SELECT machine_id, process FROM machine_need WHERE process = 'ShepherdAgentStart' LIMIT {BATCH})
         UNION ALL
         (SELECT machine_id, process FROM machine_need WHERE process = 'ShepherdRecovery' LIMIT {BATCH})
@@ -102,23 +92,9 @@ RESET session_replication_role;
 ANALYZE;
 """
 
-ALL_DUE = (
-    "UPDATE machine_due SET not_before = now() - random() * interval '1 hour' WHERE not_before IS NOT NULL; "
-    "UPDATE due_floors SET floor = now() - interval '1 hour'; "
-    "ANALYZE machine_due;"
-)
-STATES = {
-    "few are due": PLANT,
-    "all are due": ALL_DUE,
-    "few are due, and the statistics still say all": "UPDATE machine_due SET not_before = now() + "
-    "(random() - 0.01) * interval '1 day' WHERE not_before IS NOT NULL;",
-}
-"""Each with what makes it of the one before."""
-
 # These have about as many rows as there are workers, pauses, creations and recoveries in progress.
 SMALL = {
     "capacity_penalties",
-    "due_floors",
     "machine_grace",
     "machine_creation_intent",
     "machine_release",
@@ -135,20 +111,13 @@ SMALL = {
     "work",
 }
 
-# A page of the list has a hundred machines, whose state and pauses are looked up separately; a closing session counts
-# to 1,000. If 1 % are due, the planner may read them all before it sorts them. The Recoverer examines up to 1,000
-# machines, in up to nine tables for each. It has two windows: machines whose recovery is due, and machines that did not
-# come back after one. It reads the history of up to 1,000 rebooted machines. Quarantine reads the history of its
-# machines. A thousand history rows are deleted at a time.
+# A page of the list has a hundred machines, whose state and pauses are looked up separately. Recovery reads the
+# history of up to 1,000 rebooted machines. Quarantine reads the history of its machines. A thousand history rows are
+# deleted at a time.
 LIMITS = {
-    "claim": 250,
-    "close_session": 1_500,
-    "take_health_snapshot": 35_000,
+    "begin_work": 250,
     "recent_recovery_history": 2_100,
-    "finish_agent_start": 250,  # also two due rows of each machine, locked and written
-    "finish_recovery": 250,
     "quarantine": 400,
-    "find_due_inconsistencies": 40_000,
     "delete_old_history": 4_000,
     "search_machines": 1_000,
     "last_examined": 1_000,
@@ -162,22 +131,17 @@ EXAMINED = 1_000
 SEARCH_LIMIT = 25 * EXAMINED
 """For each, the rows of some twenty small tables and views at most."""
 
-RECOVERY_CLAIM_LIMIT = 2 * LIMITS["claim"]
-
 # Tables that only this statement may scan, because it counts their rows.
 COUNTED = {
-    "take_health_snapshot": {"machine_quarantine"},
     "machines_that_kill": {"machine_quarantine"},
     "fleet_notices": {"machine_quarantine"},
 }
 
-DUE = {"machine_due", "due_floors"}
-"""Tables that differ between the states."""
-READS_DUE = {name for name, text in statements().items() if re.search(rf"\b({'|'.join(DUE)})\b", text)}
-
 MODES = ("force_custom_plan", "force_generic_plan")
 
 READS_ALL = {
+    "find_candidates": "a tick reads the facts of its provider's fleet once",
+    "read_fleet_health": "a tick of the Recoverer does",
     "all_facts": "the Updater compares all machines with the provider's listing, once an hour",
     "provided_machines": "the Provisioner compares all machines with the provider's listing",
     "tombstones": "the Provisioner looks for machines among them that the provider still lists",
@@ -201,45 +165,16 @@ READS_ALL = {
 }
 
 
-class Planted:
-    """A large fleet that goes from one state to the next."""
-
-    def __init__(self, driver: pg8000.native.Connection) -> None:
-        self.driver = driver
-        self.state = ""
-        self._left = list(STATES)
-
-    def become(self, state: str) -> None:
-        """Let the fleet be in this state, or in a later one of STATES."""
-        while state in self._left:
-            self.state = self._left.pop(0)
-            self.driver.run(STATES[self.state])
-            # Otherwise a plan visits what the plans before it, which were rolled back, wrote about the same machines.
-            self.driver.run("VACUUM (INDEX_CLEANUP ON) work_history")
-
-
 @pytest.fixture(scope="module")
-def planted(postgres: Postgres) -> Iterator[Planted]:
-    """Return a large fleet."""
+def large(postgres: Postgres) -> Iterator[pg8000.native.Connection]:
+    """Return a connection to a large fleet."""
     settings = postgres.new_database()
     with _driver(settings) as driver:
-        yield Planted(driver)
+        driver.run(PLANT)
+        # Otherwise a plan visits what the plans before it, which were rolled back, wrote about the same machines.
+        driver.run("VACUUM (INDEX_CLEANUP ON) work_history")
+        yield driver
     postgres.drop(settings)
-
-
-@pytest.fixture(scope="module", params=STATES)
-def large(request: pytest.FixtureRequest, planted: Planted) -> pg8000.native.Connection:
-    """Return a connection to the large fleet in each state."""
-    planted.become(request.param)
-    assert planted.state == request.param
-    return planted.driver
-
-
-@pytest.fixture
-def undue(planted: Planted) -> pg8000.native.Connection:
-    """Return a connection to the large fleet in any state, for what does not read which machines are due."""
-    planted.become(next(iter(STATES)))
-    return planted.driver
 
 
 def _driver(settings: BmdbSettings) -> pg8000.native.Connection:
@@ -263,7 +198,6 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "process": "ShepherdAgentStart",
         "provider": "static",
         "limit": BATCH,
-        "suspects": False,
         "alone": False,
         "rows": BATCH,
         "machines": 20,
@@ -424,35 +358,20 @@ def scans(node: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
         yield from scans(part)
 
 
-def relations(node: dict[str, Any]) -> set[str]:
-    """Return all tables that a plan reads or writes."""
-    return {node.get("Relation Name", "")}.union(*map(relations, node.get("Plans", [])))
-
-
-def check(plan: dict[str, Any], limit: int, counted: Collection[str] = (), *, due: bool = False) -> None:
-    """Check that a plan reads only what it may read; only *due* says that it runs in every state."""
-    assert due or not relations(plan) & DUE
+def check(plan: dict[str, Any], limit: int, counted: Collection[str] = ()) -> None:
+    """Check that a plan reads only what it may read."""
     found = [scan for scan in scans(plan) if scan[1] not in SMALL.union(counted)]
     assert [what for kind, what, _ in found if kind == "Seq Scan"] == []
     assert sum(rows for _, _, rows in found) <= limit, found
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", sorted(READS_DUE - set(READS_ALL)))
+@pytest.mark.parametrize("name", sorted(set(statements()) - set(READS_ALL)))
 def test_a_statement_reads_what_it_is_about_and_never_the_fleet(
     large: pg8000.native.Connection, name: str, mode: str
 ) -> None:
-    """A claim of the predecessor read all machines to find that none was due: the usual case, and its worst."""
-    check(explain(large, name, mode), LIMITS.get(name, LIMIT), COUNTED.get(name, ()), due=True)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", sorted(set(statements()) - READS_DUE - set(READS_ALL)))
-def test_a_statement_that_reads_no_due_row_never_reads_the_fleet(
-    undue: pg8000.native.Connection, name: str, mode: str
-) -> None:
-    """However many machines are due: its plan is the same."""
-    check(explain(undue, name, mode), LIMITS.get(name, LIMIT), COUNTED.get(name, ()))
+    """Only a tick's reading of the fleet, comparisons with a listing, and what people ask do."""
+    check(explain(large, name, mode), LIMITS.get(name, LIMIT), COUNTED.get(name, ()))
 
 
 @pytest.mark.parametrize("after", [None, UUID(int=int(2**128 * 0.9))], ids=["first", "late"])
@@ -474,58 +393,50 @@ def test_a_statement_that_reads_no_due_row_never_reads_the_fleet(
 )
 @pytest.mark.parametrize("mode", MODES)
 def test_a_search_costs_what_it_examines(
-    undue: pg8000.native.Connection, mode: str, chosen: dict[str, Any], after: UUID | None
+    large: pg8000.native.Connection, mode: str, chosen: dict[str, Any], after: UUID | None
 ) -> None:
     """Also where nothing matches: the page must not take longer in a larger fleet."""
-    check(explain(undue, "search_machines", mode, after=after, limit=100, **chosen), SEARCH_LIMIT)
+    check(explain(large, "search_machines", mode, after=after, limit=100, **chosen), SEARCH_LIMIT)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_late_page_of_the_newest_machines_costs_the_same(undue: pg8000.native.Connection, mode: str) -> None:
+def test_a_late_page_of_the_newest_machines_costs_the_same(large: pg8000.native.Connection, mode: str) -> None:
     """Its first statement finds the machines by an index, its second one examines these alone."""
-    newest = undue.run(
+    newest = large.run(
         f"SELECT machine_id FROM machines ORDER BY machine_created_at DESC OFFSET {MACHINES // 2} LIMIT 500"
     )
     ids = [row[0] for row in newest]
-    check(explain(undue, "newest_machines", mode, after=ids[0]), LIMITS["newest_machines"] + 1)
+    check(explain(large, "newest_machines", mode, after=ids[0]), LIMITS["newest_machines"] + 1)
     chosen = {"after": None, "examine": len(ids), "limit": len(ids)}
-    check(explain(undue, "search_machines", mode, machine_ids=ids, **chosen), 25 * len(ids))
+    check(explain(large, "search_machines", mode, machine_ids=ids, **chosen), 25 * len(ids))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_recovery_is_claimed_as_cheaply_as_an_agent_start(large: pg8000.native.Connection, mode: str) -> None:
-    """Most machines have a due row for recovery: every one that sends heartbeats."""
-    check(explain(large, "claim", mode, process="ShepherdRecovery"), RECOVERY_CLAIM_LIMIT, due=True)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_suspect_is_claimed_at_the_cost_of_the_due_rows(large: pg8000.native.Connection, mode: str) -> None:
-    """It is rare. It looks for suspects among all due rows, in one index, and evaluates only theirs."""
-    found = list(scans(explain(large, "claim", mode, suspects=True, limit=1, alone=True)))
-    assert [what for kind, what, _ in found if kind == "Seq Scan" and what not in SMALL] == []
-    assert sum(rows for _, what, rows in found if what not in SMALL | {"machine_due"}) <= LIMITS["claim"], found
+    """Though more can keep a machine from it."""
+    check(explain(large, "begin_work", mode, process="ShepherdRecovery"), LIMITS["begin_work"])
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_killers_are_judged_by_their_own_history_and_what_ended_since(
-    undue: pg8000.native.Connection, mode: str
+    large: pg8000.native.Connection, mode: str
 ) -> None:
     """Which costs what the last hours cost, and not what the fleet does."""
-    held = undue.run("SELECT machine_id FROM work_backoff WHERE deaths > 0")
-    plan = explain(undue, "machines_that_kill", mode, machine_ids=[row[0] for row in held])
+    held = large.run("SELECT machine_id FROM work_backoff WHERE deaths > 0")
+    plan = explain(large, "machines_that_kill", mode, machine_ids=[row[0] for row in held])
     # In the worst of its plans, each machine reads a hundred rows of the last hours in an index, in the table, and in
     # machine_provided.
     check(plan, 400 * BATCH, {"machine_quarantine"})
 
 
-def test_the_reader_of_plans_sees_a_scan_of_the_fleet(undue: pg8000.native.Connection) -> None:
+def test_the_reader_of_plans_sees_a_scan_of_the_fleet(large: pg8000.native.Connection) -> None:
     """Otherwise the test above would prove nothing."""
-    undue.run("SET max_parallel_workers_per_gather = 0")  # of parallel workers it tells the rounded mean
-    undue.run("PREPARE whole AS SELECT count(*) FROM machine_due WHERE revision = 7")
-    plan = undue.run("EXPLAIN (ANALYZE, BUFFERS off, FORMAT JSON) EXECUTE whole")[0][0]
-    undue.run("DEALLOCATE whole; RESET max_parallel_workers_per_gather")
+    large.run("SET max_parallel_workers_per_gather = 0")  # of parallel workers it tells the rounded mean
+    large.run("PREPARE whole AS SELECT count(*) FROM machine_provided WHERE provider_ip_address = '?'")
+    plan = large.run("EXPLAIN (ANALYZE, BUFFERS off, FORMAT JSON) EXECUTE whole")[0][0]
+    large.run("DEALLOCATE whole; RESET max_parallel_workers_per_gather")
     ((kind, what, rows),) = scans((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"])
-    assert (kind, what, rows) == ("Seq Scan", "machine_due", 2 * MACHINES)
+    assert (kind, what, rows) == ("Seq Scan", "machine_provided", MACHINES)
 
 
 def test_statements_that_read_all_are_still_there() -> None:

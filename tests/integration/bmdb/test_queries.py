@@ -23,11 +23,14 @@ START = Process.AGENT_START
 def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Connection) -> None:
     """It is the write that the whole fleet causes all the time; it must not wait for a claim either."""
     machine_id = fleet.unhealthy_machine()
-    before = fleet.sql("SELECT * FROM machine_due")
-    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
+    work.start_work(fleet.open_session(), machine_id, "?")
+    before = fleet.content()
+    fleet.connection.script(
+        "BEGIN; UPDATE work SET began_at = began_at; UPDATE machine_provided SET provider_id = provider_id"
+    )
     assert record_heartbeat(fleet.connect(), machine_id)
     fleet.connection.roll_back()
-    assert fleet.sql("SELECT * FROM machine_due") == before
+    assert {table for table, rows in fleet.content().items() if rows != before[table]} == {"machine_agent_heartbeat"}
     assert fleet.sql("SELECT clock_timestamp() - agent_heartbeat_at < interval '1 minute' FROM machine_agent_heartbeat")
 
 

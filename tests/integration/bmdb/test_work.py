@@ -7,11 +7,11 @@ import pytest
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import AgentStarted, Claim, Failure
+from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors.bmdb import MachineUnknown, WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
 
-from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.fleet import Fleet, claimed, ids
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 KEY = bytes(range(32))
@@ -27,11 +27,10 @@ def test_a_claim_locks_and_records_what_it_takes(fleet: Fleet, session: Session)
     """The lock and the history exist before the machine is touched."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
-    ((due_at,),) = fleet.sql("SELECT not_before FROM machine_due WHERE not_before IS NOT NULL")
-    claim = work.claim(session, START, PROVIDER, 10)
+    claim = claimed(session, START, 10)
     (provider_id,) = fleet.sql("SELECT provider_id FROM machine_provided")[0]
-    held = work.Work(machine_id, START, provider_id, "pinned", None, due_at, HostKeyOrigin.FIRST_CONTACT)
-    assert claim == Claim((held,), 1)
+    held = work.Work(machine_id, START, provider_id, "pinned", None, HostKeyOrigin.FIRST_CONTACT)
+    assert claim == [held]
     assert fleet.holders(machine_id) == [session.session_id]
     assert fleet.events(machine_id) == ["Started"]
 
@@ -39,20 +38,11 @@ def test_a_claim_locks_and_records_what_it_takes(fleet: Fleet, session: Session)
 def test_a_claim_takes_no_more_than_its_limit(fleet: Fleet, session: Session) -> None:
     """An invocation can only work on a bounded batch."""
     machines = [fleet.provided_machine() for _ in range(3)]
-    assert len(work.claim(session, START, PROVIDER, 2).work) == 2
+    assert len(claimed(session, START, 2)) == 2
     assert len(fleet.sql("SELECT 1 FROM work")) == 2
-    assert len(work.claim(session, START, PROVIDER, 2).work) == 1
-    assert work.claim(session, START, PROVIDER, 2) == Claim((), 0)
+    assert len(claimed(session, START, 2)) == 1
+    assert claimed(session, START, 2) == []
     assert {row[0] for row in fleet.sql("SELECT machine_id FROM work")} == set(machines)
-
-
-def test_a_claimed_machine_becomes_due_when_its_session_expires(fleet: Fleet, session: Session) -> None:
-    """No other code is needed: its due row is at the session's deadline."""
-    fleet.provided_machine()
-    claimed(session, START)
-    assert fleet.sql(
-        "SELECT d.not_before = s.deadline FROM machine_due d, sessions s WHERE d.not_before IS NOT NULL"
-    ) == [[True]]
 
 
 @pytest.mark.parametrize("seen", [None, "pinned"])
@@ -68,7 +58,7 @@ def test_a_pinned_host_key_stays(fleet: Fleet, session: Session, seen: str | Non
 def test_an_agent_on_a_machine_with_another_host_key_is_not_recorded(fleet: Fleet, session: Session) -> None:
     """An operator named the right key while Shepherd talked to somebody else; the next contact is compared with it."""
     machine_id, other = fleet.provided_machine(), fleet.provided_machine()
-    works = {held: AgentStarted(KEY, "another host key") for held in work.claim(session, START, PROVIDER, 2).work}
+    works = {held: AgentStarted(KEY, "another host key") for held in claimed(session, START, 2)}
     host_keys.pin_host_key(fleet.connection, machine_id, "pinned", reason="?")
     assert work.finish_agent_start(session, works) == {other}
     assert fleet.sql("SELECT machine_id FROM machine_agent_started") == [[other]]
@@ -122,11 +112,10 @@ def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: P
     assert held.last_interval_seconds == 60
     if process is START:
         work.finish_agent_start(session, {held: AgentStarted(KEY, None)})
-        fleet.change(machine_id, "DELETE FROM machine_agent_started")
+        fleet.change("DELETE FROM machine_agent_started")
     else:
         work.finish_recovery(session, [held], 0)
         fleet.change(
-            machine_id,
             f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', '\\x{KEY.hex()}')",
         )
     (held,) = claimed(session, process)
@@ -135,10 +124,10 @@ def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: P
 
 def test_the_backoff_of_one_process_is_not_that_of_another(fleet: Fleet, session: Session) -> None:
     """A machine that cannot be recovered may still get an agent."""
-    machine_id = fleet.unhealthy_machine()
+    fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     work.fail(session, {held: Failure("no luck", 3600)})
-    fleet.change(machine_id, "DELETE FROM machine_agent_started")
+    fleet.change("DELETE FROM machine_agent_started")
     (held,) = claimed(session, START)
     assert held.last_interval_seconds is None
 

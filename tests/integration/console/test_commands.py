@@ -92,7 +92,7 @@ def test_the_commands_follow_the_state_of_the_machine(
         return {parsed(written(line))[0] for line in commands(visitor.read(f"/machines/{machine_id}"))}
 
     before = names()
-    fleet.change(machine_id, change.replace(":id", f"'{machine_id}'"))
+    fleet.change(change.replace(":id", f"'{machine_id}'"))
     assert names() == (before | more) - less
 
 

@@ -79,7 +79,6 @@ def test_the_fleet_is_counted_as_status_does(fleet: Fleet, exceptions: int) -> N
     fleet.tell_interval(fleet.unhealthy_machine(2_000), 1_000)  # not unhealthy yet
     gone = fleet.locate(fleet.reporting_machine(60), "ams")  # the heartbeat came while the agent was deleted
     fleet.change(
-        gone,
         f"DELETE FROM machine_agent_started WHERE machine_id = '{gone}'",
         f"INSERT INTO machine_grace VALUES ('{gone}', now(), now())",
     )

@@ -525,7 +525,6 @@ def plant_work(fleet: Fleet, case: Case) -> ProviderId:
     if case.function in {"initializer", "updater", "recoverer"}:
         machine_id = fleet.unhealthy_machine() if case.function == "recoverer" else fleet.provided_machine()
         fleet.change(
-            machine_id,
             f"UPDATE machine_provided SET provider = '{provider}', provider_id = '{provider_id}', "
             "provider_ip_address = '127.0.0.1'",
             f"INSERT INTO machine_host_key VALUES ('{machine_id}', 'ssh-ed25519 AAAA', now())",

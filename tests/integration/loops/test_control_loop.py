@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -34,7 +36,7 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock, log_lines
 from tests.support.bmdb.breaking_connection import BreakingConnection
-from tests.support.bmdb.fleet import PROVIDER, Fleet
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
 from tests.support.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -62,7 +64,6 @@ class FakeLoop(Loop[None]):
         self.tasks: list[Task] = []
         self.prepared = 0
         self.most_at_once = 0
-        self.admission = Admission()
         self.admitted = 0
         self._run_task = run_task
         self._prepare = prepare
@@ -75,10 +76,10 @@ class FakeLoop(Loop[None]):
         """The machines that were worked on, in the order in which that began."""
         return [task.work.machine_id for task in self.tasks]
 
-    def admit(self, _: Session) -> Admission:
-        """Say what the test says: everything, unless it says something else."""
+    def admit(self, session: Session, provider: str) -> Admission:
+        """Count it."""
         self.admitted += 1
-        return self.admission
+        return super().admit(session, provider)
 
     def prepare(self, deadline: Deadline) -> None:
         """Count it."""
@@ -137,10 +138,8 @@ class Runner:
         )
 
     def due(self) -> list[list[Any]]:
-        """Return the due machines, and since when they are due."""
-        return self.fleet.sql(
-            "SELECT machine_id, process, not_before FROM machine_due WHERE not_before IS NOT NULL ORDER BY 1, 2"
-        )
+        """Return the machines that are ready, and since when they are due."""
+        return self.fleet.sql("SELECT machine_id, process, due_at FROM machine_eligibility WHERE ready ORDER BY 1, 2")
 
 
 @pytest.fixture
@@ -162,11 +161,8 @@ def hang() -> Iterator[Callable[[], None]]:
 
 
 def kill_sessions(fleet: Fleet) -> None:
-    """Let the deadlines of all sessions have passed, and with them those of the machines that they hold."""
+    """Let the deadlines of all sessions have passed."""
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() - interval '1 second'")
-    fleet.sql(
-        "UPDATE machine_due SET not_before = clock_timestamp() - interval '1 second' WHERE not_before IS NOT NULL"
-    )
 
 
 def raises(error: Exception) -> Callable[[Task], None]:
@@ -333,7 +329,7 @@ def test_the_backlog_is_what_is_still_due_and_for_how_long(fleet: Fleet, run: Ru
 
     counts = run(FakeLoop(run_task), concurrency=1, seconds=100)
     assert (counts[Metric.CLAIMED], counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 2, 1)
-    assert 100 <= counts[Metric.OLDEST_DUE_AGE] < 100 + WAIT_SECONDS
+    assert 150 <= counts[Metric.OLDEST_DUE_AGE] < 150 + WAIT_SECONDS
 
 
 # --- failures ---
@@ -578,13 +574,45 @@ def test_a_fresh_session_is_not_renewed(fleet: Fleet, run: Runner) -> None:
 
 
 def test_a_loop_that_admits_few_machines_is_asked_again(fleet: Fleet, run: Runner) -> None:
-    """Its limit is that of one decision; the others would wait for the next invocation."""
-    machines = {fleet.provided_machine() for _ in range(3)}
-    loop = FakeLoop()
-    loop.admission = Admission(limit=2)
+    """A reading returns so many at most; the others would wait for the next invocation."""
+    machines = {fleet.provided_machine() for _ in range(5)}
+
+    class Few(FakeLoop):
+        def admit(self, session: Session, provider: str) -> Admission:
+            found = super().admit(session, provider).candidates
+            return Admission(replace(found, machines=found.machines[:2]))
+
+    loop = Few()
     assert run(loop)[Metric.FINISHED] == len(machines)
     assert set(loop.machines) == machines
-    assert loop.admitted > 1
+    assert loop.admitted == 3
+
+
+def test_the_fleet_is_read_again_after_half_a_minute(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
+    """What has become due by then does not wait for the next invocation, nor does a suspension."""
+    machines = [fleet.provided_machine() for _ in range(3)]
+    for _ in machines:
+        fleet.pass_time(1)
+    late: list[UUID] = []
+
+    def run_task(_: Task) -> None:
+        clock.now += 10
+        if not late:
+            late.append(fleet.provided_machine())
+
+    loop = FakeLoop(run_task)
+    assert run(loop, concurrency=1)[Metric.FINISHED] == 3
+    assert loop.admitted == 1, "a reading is not made for each claim"
+    more = [fleet.provided_machine() for _ in range(3)]
+    loop = FakeLoop(run_task)
+    assert run(loop, concurrency=1)[Metric.FINISHED] == 4
+    assert set(loop.machines) == {*late, *more}
+    late.clear()
+    more = [fleet.provided_machine() for _ in range(4)]
+    loop = FakeLoop(run_task)
+    assert run(loop, concurrency=1)[Metric.FINISHED] == 5
+    assert loop.admitted == 2
+    assert set(loop.machines) == {*late, *more}
 
 
 @pytest.mark.parametrize("concurrency", [1, 10])
@@ -700,7 +728,7 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
     for _ in range(5):
         fleet.provided_machine()
     dead = fleet.open_session()
-    (held,) = work.claim(dead, FakeLoop.process, PROVIDER, 1).work
+    (held,) = claimed(dead, FakeLoop.process, 1)
     run(FakeLoop(raises(SshRefused())))
     pauses.pause(fleet.connection, owner="me", reason="a test", machine_id=fleet.provided_machine())
     fleet.expire(dead)
@@ -802,7 +830,8 @@ def waiting_for_answers(wanted: int) -> bool:
     """Return whether so many threads have put their questions, and stand at the same place to wait."""
     places = [
         frame.f_lasti
-        for frame in sys._current_frames().values()
+        for top in sys._current_frames().values()
+        for frame, _ in traceback.walk_stack(top)
         if frame.f_code.co_name == "ask" and frame.f_code.co_filename == thread_messages.__file__
     ]
     return len(places) == wanted and len(set(places)) == 1

@@ -87,9 +87,7 @@ def provided(environment: Environment, addresses: dict[str, str]) -> dict[str, U
     ids = {}
     for name in addresses:
         ids[name] = environment.fleet.provided_machine()
-        environment.fleet.change(
-            ids[name], f"UPDATE machine_provided SET provider_id = '{name}' WHERE machine_id = '{ids[name]}'"
-        )
+        environment.fleet.change(f"UPDATE machine_provided SET provider_id = '{name}' WHERE machine_id = '{ids[name]}'")
     listing = json.dumps([{"ID": name, "Addr": address} for name, address in addresses.items()])
     (environment.folder / "machines.json").write_text(listing)
     return ids

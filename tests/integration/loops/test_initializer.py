@@ -178,7 +178,7 @@ class InitializerSetup:
 
     def lose_agent(self, machine_id: UUID) -> None:
         """Let the machine need an agent again, as after a recovery that is long over."""
-        self.fleet.change(machine_id, f"DELETE FROM machine_agent_started WHERE machine_id = '{machine_id}'")
+        self.fleet.change(f"DELETE FROM machine_agent_started WHERE machine_id = '{machine_id}'")
 
 
 def _nobody_may_list() -> None:

@@ -1,24 +1,25 @@
 """Machines whose function died while it worked on them: they are worked on alone, and quarantined if that repeats."""
 
 import threading
+from collections import Counter
 from collections.abc import Collection
 from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import explain, remediation
-from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
+from shepherd_core.loops.claims import Claims
 from shepherd_core.loops.runner import RunLimits
 
 from tests.conftest import ManualClock
 from tests.integration.loops.test_control_loop import FakeLoop, kill_sessions
-from tests.support.bmdb.fleet import PROVIDER, Fleet, ids
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.waiting import WAIT_SECONDS
 
 START = Process.AGENT_START
@@ -164,7 +165,7 @@ def test_work_that_ends_starts_the_count_over(functions: Functions, refused: boo
         functions.refusing = [machine] if refused else ()
         assert functions.invoke().machines == [machine]
         if not refused:
-            fleet.change(machine, "DELETE FROM machine_agent_started")
+            fleet.change("DELETE FROM machine_agent_started")
     assert functions.quarantined() == set()
     assert [row for row in fleet.sql("SELECT deaths, deaths_alone FROM work_backoff") if row != [0, 0]] == []
 
@@ -213,21 +214,24 @@ def test_many_killers_are_quarantined_while_others_are_worked_on(functions: Func
     assert functions.open() <= killers | {max(functions.open())}
 
 
-def test_suspects_and_others_are_never_claimed_together(fleet: Fleet) -> None:
+def test_suspects_and_others_are_never_claimed_together(fleet: Fleet, clock: ManualClock) -> None:
     """And two claims at once never take the same suspect."""
     suspects = {fleet.provided_machine() for _ in range(2)}
     dead = fleet.open_session()
-    assert len(work.claim(dead, START, PROVIDER, 10).work) == 2
+    assert len(claimed(dead, START, 10)) == 2
     fleet.expire(dead)
-    session, other = fleet.open_session(), fleet.open_session()
+    fleet.open_session()
     fleet.pass_time(30)
     newcomer = fleet.provided_machine()
-    first = work.claim(session, START, PROVIDER, 10)
-    assert (ids(first.work), first.suspects) == ([newcomer], 2)
-    second = work.claim(session, START, PROVIDER, 1, suspects=True)
-    third = work.claim(other, START, PROVIDER, 10, suspects=True)
-    assert (len(second.work), second.suspects, len(third.work), third.suspects) == (1, 1, 1, 0)
-    assert set(ids(second.work) + ids(third.work)) == suspects
+    one, two = (
+        Claims(FakeLoop(), fleet.open_session(connection=fleet.connect()), clock, PROVIDER, Counter()) for _ in range(2)
+    )
+    assert (ids(one.claim(10)), one.suspects) == ([newcomer], 2)
+    assert (ids(two.claim(10)), two.suspects) == ([], 2)
+    first, second = one.claim_suspects(10), two.claim_suspects(10)
+    assert (len(first), len(second)) == (1, 1)
+    assert set(ids(first) + ids(second)) == suspects
+    assert one.claim_suspects(10) == two.claim_suspects(10) == []
 
 
 def test_suspects_have_their_turn_in_a_busy_fleet(functions: Functions) -> None:
@@ -237,17 +241,16 @@ def test_suspects_have_their_turn_in_a_busy_fleet(functions: Functions) -> None:
     functions.killers = [suspect]
     functions.invoke()
     fleet.pass_time(30)
-    fleet.provided_machine()
+    fleet.machines(10)
 
     def run_task(_: Task) -> None:
         clock.now += 10
 
-    loop = FakeLoop(run_task, finish=lambda _: fleet.provided_machine())
+    loop = FakeLoop(run_task)
     limits = RunLimits(1, 60, 600)
     deadline = Deadline(clock, 100)
     runner.run(loop, PROVIDER, fleet.connection, clock, limits, deadline=deadline, runtime_info="a test")
-    assert suspect in loop.machines
-    assert loop.machines[0] != suspect
+    assert loop.machines.index(suspect) == 2
 
 
 @pytest.mark.parametrize("seconds", [0, 60])
@@ -259,6 +262,5 @@ def test_an_operator_may_end_the_suspicion(functions: Functions, seconds: float)
     functions.invoke()
     fleet.pass_time(seconds)
     assert remediation.retry(fleet.connection, machine, reason="me: mended")
-    claim = work.claim(fleet.open_session(), START, PROVIDER, 10)
-    assert ids(claim.work) == [machine]
+    assert ids(claimed(fleet.open_session(), START, suspects=False)) == [machine]
     assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []

@@ -75,9 +75,7 @@ def plant_many(fleet: Fleet, listed: Listed) -> None:
     fleet.sql(
         f"INSERT INTO machines SELECT gen_random_uuid(), now() - interval '1 day' FROM generate_series(1, {MANY});"
         "INSERT INTO machine_provided"
-        " SELECT machine_id, 'static', machine_id::text, 'r', '192.0.2.1', 'fra', 'Running' FROM machines;"
-        "INSERT INTO machine_due SELECT machine_id, x, provider, CASE WHEN x = process THEN since END"
-        " FROM machine_need, unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x"
+        " SELECT machine_id, 'static', machine_id::text, 'r', '192.0.2.1', 'fra', 'Running' FROM machines"
     )
     for (name,) in fleet.sql("SELECT provider_id FROM machine_provided"):
         listed.put(name)
@@ -118,7 +116,7 @@ def test_only_changed_facts_are_written(fleet: Fleet, listed: Listed, run: Run) 
     assert fleet.sql("SELECT 1 FROM sessions") == []
 
 
-def test_a_settled_fleet_costs_four_statements_and_no_call(fleet: Fleet, listed: Listed, run: Run) -> None:
+def test_a_settled_fleet_costs_three_statements_and_no_call(fleet: Fleet, listed: Listed, run: Run) -> None:
     """Nearly every minute of nearly every fleet."""
     plant(fleet, listed, 3)
     run(listed)
@@ -131,10 +129,9 @@ def test_a_settled_fleet_costs_four_statements_and_no_call(fleet: Fleet, listed:
             Metric.NOT_READY: 0,
             Metric.MISSING: 0,
             Metric.INCOMPLETE: 0,
-            Metric.REPAIRED: 0,
         }
     assert listed.asked == 1
-    assert connection.ran == ["open_session", "find_due_inconsistencies", "check_listing", "close_session"] * 3
+    assert connection.ran == ["open_session", "check_listing", "close_session"] * 3
 
 
 def test_a_settled_fleet_is_compared_now_and_then(fleet: Fleet, listed: Listed, run: Run) -> None:
@@ -327,8 +324,8 @@ def test_a_pause_of_everything_or_of_the_provider_holds_it(
     """A paused provider must not be called; the facts can wait."""
     plant(fleet, listed, 1)
     pause = pauses.pause(fleet.connection, owner="me", reason="maintenance", provider=provider)
-    assert run(listed) == {Metric.REPAIRED: 0}
-    assert make(listed).plan(Deadline(SystemClock(), 60)) == {"changes": [], "repairs": []}
+    assert run(listed) == {}
+    assert make(listed).plan(Deadline(SystemClock(), 60)) == {"changes": []}
     assert listed.asked == 0
     pauses.resume(fleet.connection, pause)
     assert run(listed)[Metric.UPDATED] == 1
@@ -352,7 +349,7 @@ def test_a_dry_run_returns_the_changes_and_makes_none(
     machine_id, _ = plant(fleet, listed, 2)
     run(listed)
     listed.put(name_of(fleet, machine_id), location="fra")
-    assert make(listed).plan(Deadline(clock, 60)) == {"changes": [], "repairs": []}
+    assert make(listed).plan(Deadline(clock, 60)) == {"changes": []}
     assert listed.asked == 1
     fleet.pass_time(HOUR)
     before = rows(fleet)
@@ -364,7 +361,6 @@ def test_a_dry_run_returns_the_changes_and_makes_none(
                 "changed": {"location": ("ams", "fra")},
             }
         ],
-        "repairs": [],
     }
     assert rows(fleet) == before
 
@@ -387,7 +383,7 @@ def test_a_concurrent_run_ends_without_asking_the_provider(fleet: Fleet, listed:
     concurrent_counts: list[Counts] = []
     listed.meanwhile = lambda: concurrent_counts.append(run(listed, connection=fleet.connect()))
     assert run(listed)[Metric.UPDATED] == 1
-    assert concurrent_counts == [{Metric.REPAIRED: 0}]
+    assert concurrent_counts == [{}]
     assert listed.asked == 1
 
 
@@ -528,9 +524,7 @@ def test_the_next_invocation_continues_after_a_timeout(
 def test_a_machine_that_is_gone_from_the_bmdb_is_passed_over(fleet: Fleet, listed: Listed, run: Run) -> None:
     """Somebody released it while the provider was asked; the others are updated."""
     gone, kept = plant(fleet, listed, 2)
-    listed.meanwhile = lambda: fleet.sql(
-        f"DELETE FROM machine_due WHERE machine_id = '{gone}'; DELETE FROM machine_provided WHERE machine_id = '{gone}'"
-    )
+    listed.meanwhile = lambda: fleet.sql("DELETE FROM machine_provided WHERE machine_id = :id", id=gone)
     assert counted(run(listed)) == {"updated": 1, "not_ready": 2}
     assert facts(fleet, kept) == UP
 

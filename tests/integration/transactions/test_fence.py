@@ -10,7 +10,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, Fleet, claimed
 from tests.support.bmdb.work_ends import ENDS, End
 from tests.support.waiting import WAIT_SECONDS
 
@@ -36,14 +36,12 @@ def test_work_that_was_lost_is_not_ended_and_the_rest_is(fleet: Fleet, session: 
     lost, kept = end.due_machine(fleet), end.due_machine(fleet)
     held = claimed(session, end.process)
     fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
-    due = fleet.sql("SELECT * FROM machine_due WHERE machine_id = :id ORDER BY process", id=lost)
     tags = fleet.facts(lost)
 
     assert end.end(session, held) == {kept}
     assert fleet.events(lost) == ["Started"]
     assert fleet.facts(lost) == tags
     assert fleet.sql("SELECT machine_id FROM work_backoff WHERE machine_id = :id", id=lost) == []
-    assert fleet.sql("SELECT * FROM machine_due WHERE machine_id = :id ORDER BY process", id=lost) == due
     assert fleet.events(kept) == ["Started", end.event]
 
 
@@ -83,7 +81,7 @@ def test_an_end_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, end
     """A statement may begin in time and get its locks too late; it must compare the deadline after that."""
     session, held = held_for_a_moment(fleet, end=end)
     tags = fleet.facts(held.machine_id)
-    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
+    fleet.connection.script("BEGIN; UPDATE sessions SET fence = fence")
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(end.end, session, [held])
         fleet.wait_until_blocked()
@@ -99,7 +97,7 @@ def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> Non
     session, held = held_for_a_moment(fleet)
     begins: list[Callable[[], object]] = [
         session.renew,
-        lambda: work.claim(session, START, PROVIDER, 1),
+        lambda: work.claim(session, START, [held.machine_id]),
         lambda: work.start_work(session, held.machine_id, "?"),
     ]
 
@@ -120,15 +118,16 @@ def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> Non
 def test_an_end_of_work_that_races_with_the_reaper_writes_nothing(fleet: Fleet, end: End) -> None:
     """The session was reaped while its commit was on its way: the machine belongs to the next session."""
     session, held = held_for_a_moment(fleet, end=end)
-    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
-    with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(end.end, session, [held])
-        fleet.wait_until_blocked()
-        fleet.wait_until_dead(session)
-        successor = fleet.open_session(seconds=3 * HOUR, connection=fleet.connect())
-        fleet.connection.script("COMMIT")
-        assert ended.result(timeout=20) == set()
-    fleet.pass_time(HOUR)  # the due row waits at the deadline that the session had when it claimed
+    fleet.wait_until_dead(session)
+
+    def unit() -> Session:
+        successor = fleet.open_session(seconds=3 * HOUR)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(end.end, session, [held]).result(timeout=20) == set()
+        return successor
+
+    successor = fleet.connection.transact(unit)
+    fleet.pass_time(HOUR)  # the backoff after a death
     taken = claimed(successor, end.process)
     assert fleet.events(held.machine_id) == ["Started", "Expired", "Started"]
     assert end.end(successor, taken) == {held.machine_id}
@@ -201,7 +200,8 @@ def test_a_claim_that_waited_for_the_fence_claims_nothing(fleet: Fleet) -> None:
     """Its owner has already read what it claimed; the work would have no end."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
-    assert fenced_off(fleet, session, lambda: work.claim(session, START, PROVIDER, 1)).work == ()
+    with pytest.raises(SessionExpired):
+        fenced_off(fleet, session, lambda: work.claim(session, START, [machine_id]))
     assert fleet.holders(machine_id) == []
 
 

@@ -2,9 +2,9 @@
 Concurrent writers of facts: the second one waits for the first, and evaluates the facts that it left.
 
 The first of two has done everything but its commit, which hangs; the second
-waits for its locks. Afterwards the due row must lead to what the machine needs,
-in both orders of any two writes that an operator, an agent, the Provisioner or a
-loop may make to the same machine.
+waits for its locks. Afterwards the facts must go together, in both orders of any
+two writes that an operator, an agent, the Provisioner or a loop may make to the
+same machine.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,7 +50,16 @@ END $$;
 """ + "".join(
     f"CREATE CONSTRAINT TRIGGER hang AFTER INSERT OR UPDATE OR DELETE ON {table} "
     "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hang();"
-    for table in ("machine_due", "machine_agent_heartbeat")
+    for table in (
+        "machine_agent_heartbeat",
+        "machine_agent_started",
+        "machine_os_installation_request",
+        "machine_os_installation_report",
+        "machine_provided",
+        "machine_quarantine",
+        "pauses",
+        "work_backoff",
+    )
 )
 _WAITS = """
 EXISTS (
@@ -59,17 +68,8 @@ EXISTS (
 )
 """
 
-# Must be empty: due rows by which no claim would find a machine, or not within a day.
+# Must be empty.
 STUCK = """
-SELECT format('needs %s, is due for it at %s', n.process, d.not_before)
-FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id AND d.process = n.process
-WHERE n.process IS NOT NULL
-    AND (d.not_before IS NULL OR d.not_before > clock_timestamp() + interval '1 day')
-UNION ALL
-SELECT 'its recovery is never checked'
-FROM machine_process_needs w LEFT JOIN machine_due d ON d.machine_id = w.machine_id AND d.process = w.process
-WHERE w.overdue AND d.not_before IS NULL
-UNION ALL
 SELECT 'a heartbeat of no agent'
 FROM machine_agent_heartbeat h
 WHERE h.machine_id NOT IN (SELECT machine_id FROM machine_agent_started)
@@ -81,8 +81,7 @@ UNION ALL
 SELECT format('%s of a decommissioned machine', what)
 FROM machine_tombstone x
 JOIN (
-    SELECT machine_id, 'the due row' AS what FROM machine_due
-    UNION ALL SELECT machine_id, 'the agent' FROM machine_agent_started
+    SELECT machine_id, 'the agent' AS what FROM machine_agent_started
     UNION ALL SELECT machine_id, 'a heartbeat' FROM machine_agent_heartbeat
     UNION ALL SELECT machine_id, 'a wanted installation' FROM machine_os_installation_request
     UNION ALL SELECT machine_id, 'a pause' FROM pauses
@@ -130,7 +129,6 @@ class Case:
 
     def _agent(self) -> None:
         self.fleet.change(
-            self.machine_id,
             f"UPDATE machine_agent_started SET agent_public_key = '\\x{KEY.hex()}' "
             f"WHERE machine_id = '{self.machine_id}'",
         )
@@ -146,9 +144,6 @@ class Case:
         )
         self.fleet.request_installation(self.machine_id, 1)
         self.seen = installation.load(connection, self.machine_id)
-        # As claims leave it: postponed by ten minutes.
-        for process in (Process.AGENT_START, Process.RECOVERY):
-            assert claimed(self._session, process) == []
 
     def given_up(self) -> None:
         """Put it into quarantine."""
@@ -166,9 +161,7 @@ class Case:
     def given_up_unheard(self) -> None:
         """Put it into quarantine, and let its agent have sent no heartbeat yet."""
         self.unheard()
-        self.fleet.change(
-            self.machine_id, f"INSERT INTO machine_quarantine VALUES ('{self.machine_id}', now(), '?', '')"
-        )
+        self.fleet.change(f"INSERT INTO machine_quarantine VALUES ('{self.machine_id}', now(), '?', '')")
 
     def recovering(self) -> None:
         """Let it be claimed for recovery."""
@@ -288,11 +281,7 @@ def _wait(fleet: Fleet, future: Future[object], name: str) -> None:
 def test_the_second_writer_sees_the_change_of_the_first(
     hanging: Fleet, clock: ManualClock, state: str, first: str
 ) -> None:
-    """
-    A machine that needs something must never be due for nothing, or too late.
-
-    A statement that waits for a row still sees all other rows as they were before it waited.
-    """
+    """A statement that waits for a row still sees all other rows as they were before it waited."""
     for second in drawn((each for each in WRITERS[state] if each != first and not {first, each} <= _ENDS), first):
         case = Case(hanging, clock)
         getattr(case, state)()

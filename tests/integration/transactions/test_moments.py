@@ -12,9 +12,8 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.session import Session
-from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Claim, Failure
+from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 
@@ -49,22 +48,14 @@ def unhealthy_machine(fleet: Fleet, location: str | None = None) -> UUID:
 each_kind = pytest.mark.parametrize("kind", [unhealthy_machine, overdue_machine])
 
 
-def due(fleet: Fleet, machine_id: UUID) -> tuple[Any, ...]:
-    """Return from when on the machine may be due for an agent start, and for recovery."""
-    agent_start, recovery = fleet.sql(
-        "SELECT not_before FROM machine_due WHERE machine_id = :id ORDER BY process", id=machine_id
-    )
-    return agent_start[0], recovery[0]
-
-
 def times(fleet: Fleet) -> set[datetime]:
     """Return all times on record."""
     return {value for rows in fleet.content().values() for row in rows for value in row if isinstance(value, datetime)}
 
 
 def delayed(fleet: Fleet, call: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> datetime:
-    """Run *call*, which has to wait for the due rows, and return when they were released."""
-    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
+    """Run *call*, which has to wait for its session, and return when that was released."""
+    fleet.connection.script("BEGIN; UPDATE sessions SET fence = fence")
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(call)
         fleet.wait_until_blocked()
@@ -88,7 +79,6 @@ def test_an_agent_counts_as_started_when_it_is_recorded(fleet: Fleet, session: S
 
     moment = delayed(fleet, lambda: ENDS["finish_agent_start"].end(session, held), meanwhile=say)
     assert fleet.sql("SELECT process, reported FROM machine_need") == [["ShepherdRecovery", False]]
-    assert due(fleet, machine_id)[1] >= moment
     assert fleet.sql("SELECT pinned_at >= :moment FROM machine_host_key", moment=moment) == [[True]]
 
 
@@ -108,22 +98,11 @@ def test_a_host_key_that_is_pinned_during_the_wait_is_compared(fleet: Fleet, ses
 
 def test_a_backoff_begins_when_it_is_recorded(fleet: Fleet, session: Session) -> None:
     """It begins when it is recorded, however long that had to wait."""
-    machine_id = fleet.provided_machine()
+    fleet.provided_machine()
     held = claimed(session, START)
     moment = delayed(fleet, lambda: ENDS["fail"].end(session, held))
     later = fleet.sql("SELECT :moment::timestamptz + interval '60 seconds'", moment=moment)[0][0]
     assert fleet.sql("SELECT until >= :later FROM work_backoff", later=later) == [[True]]
-    assert due(fleet, machine_id)[0] >= later
-
-
-def test_the_backoff_of_a_recovery_moves_its_own_date(fleet: Fleet, session: Session) -> None:
-    """A machine that did not come back has another date for its agent start, which stays as it was."""
-    machine_id = overdue_machine(fleet)
-    held = work.claim(session, RECOVER, PROVIDER, 1).work
-    moment = delayed(fleet, lambda: work.fail(session, {each: Failure("no luck", 60) for each in held}))
-    agent_start, recovery = due(fleet, machine_id)
-    assert agent_start >= moment
-    assert (recovery - moment).total_seconds() >= 60
 
 
 CONCLUSIONS: dict[str, Callable[[Session, Sequence[work.Work]], object]] = {
@@ -147,7 +126,7 @@ def test_a_recovery_ends_when_that_is_recorded(
     """Boot waits and cooldowns begin then, and what happened during the wait happened before it."""
     overdue_machine(fleet)
     before = times(fleet)
-    held = work.claim(session, RECOVER, PROVIDER, 1).work
+    held = claimed(session, RECOVER, 1)
     step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
     assert remediation.record_attempts(session, dict.fromkeys(held, step)) == list(held)
     before |= times(fleet)
@@ -227,31 +206,7 @@ def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Sessio
     assert fleet.events(second.machine_id) == ["Started"]
 
 
-def test_canceled_work_restores_both_dates(fleet: Fleet, session: Session) -> None:
-    """The claim moved the recovery date to the end of the session; no claim would find it before."""
-    machine_id = overdue_machine(fleet)
-    held = work.claim(session, RECOVER, PROVIDER, 1).work
-    assert ids(held) == [machine_id]
-    work.cancel(session, held)
-    assert ids(work.claim(session, RECOVER, PROVIDER, 1).work) == [machine_id]
-
-
-@pytest.mark.parametrize("end", ["cancel", "fail"])
-def test_a_machine_that_is_not_expected_back_gets_no_recovery_date(fleet: Fleet, session: Session, end: str) -> None:
-    """The Recoverer would examine it for nothing."""
-    machine_id = fleet.provided_machine()
-    ENDS[end].end(session, claimed(session, START))
-    assert due(fleet, machine_id)[1] is None
-
-
-# The second window of a claim: machines that did not come back.
-
-
-def test_only_the_recoverer_claims_machines_that_did_not_come_back(fleet: Fleet, session: Session) -> None:
-    """Another loop that examined them would find them due each time, and never finish."""
-    overdue_machine(fleet)
-    assert work.claim(session, START, PROVIDER, 10) == Claim((), 1)
-    assert work.claim(session, START, PROVIDER, 10) == Claim((), 0)
+# Machines that did not come back.
 
 
 @pytest.mark.parametrize("held_up", ["paused", "held back"])
@@ -259,14 +214,12 @@ def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
     fleet: Fleet, session: Session, held_up: str
 ) -> None:
     """Pauses apply to their recovery as to any other."""
-    machine_id = overdue_machine(fleet)
-    before = due(fleet, machine_id)
+    overdue_machine(fleet)
     if held_up == "paused":
         pauses.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
     else:
         suspension.set_suspensions(session, PROVIDER, {"": "many are unhealthy"})
-    assert work.claim(session, RECOVER, PROVIDER, 10) == Claim((), 0)
-    assert due(fleet, machine_id) == before
+    assert claimed(session, RECOVER) == []
 
 
 @each_kind
@@ -277,49 +230,19 @@ def test_machines_wait_during_a_suspension_of_their_location(
     kind(fleet, HERE)
     others = {kind(fleet, "rack 2"), kind(fleet)}
     suspension.set_suspensions(session, PROVIDER, {HERE: "many are unhealthy"})
-    assert set(ids(work.claim(session, RECOVER, PROVIDER, 10).work)) == others
-
-
-def test_a_locked_machine_that_did_not_come_back_is_skipped(fleet: Fleet) -> None:
-    """The lock may last long; the other machines do not wait."""
-    locked, free = overdue_machine(fleet), overdue_machine(fleet)
-    session = fleet.open_session(connection=fleet.connect(limits=TimeLimits(statement=5)))
-    fleet.connection.script(f"BEGIN; UPDATE machine_due SET revision = revision WHERE machine_id = '{locked}'")
-    assert ids(work.claim(session, RECOVER, PROVIDER, 10).work) == [free]
-    fleet.connection.script("COMMIT")
-
-
-def test_a_machine_that_is_due_for_two_processes_is_claimed_for_one(fleet: Fleet, session: Session) -> None:
-    """Each process has its own due row; a claim locks both, and skips machines of which another one has a row."""
-    for _ in range(2):
-        overdue_machine(fleet)
-    fleet.sql("UPDATE work_backoff SET until = now() - interval '1 minute'")
-    fleet.sql("UPDATE machine_due SET not_before = now() - interval '1 minute'")
-    concurrent = fleet.open_session(connection=fleet.connect())
-
-    def both() -> list[UUID]:
-        return [
-            *ids(work.claim(concurrent, START, PROVIDER, 1).work),
-            *ids(work.claim(session, RECOVER, PROVIDER, 10).work),
-        ]
-
-    claimed_ids = concurrent.connection.transact(both)
-    assert len(claimed_ids) == len(set(claimed_ids)) == 2
-    assert work.claim(session, RECOVER, PROVIDER, 10).work == ()
+    assert set(ids(claimed(session, RECOVER, 10))) == others
 
 
 def test_machines_that_did_not_come_back_are_claimed_longest_due_first(fleet: Fleet, session: Session) -> None:
-    """Otherwise a machine may wait for all that became due after it. Without the index, the order must be the same."""
-    session.connection.script("SET enable_indexscan = off")
+    """Otherwise a machine may wait for all that became due after it."""
     machines = [overdue_machine(fleet) for _ in range(3)]
     for minutes, machine_id in enumerate(machines, 1):
         fleet.sql(
-            "UPDATE machine_due SET not_before = now() - :n * interval '1 minute' "
-            "WHERE machine_id = :id AND process = 'ShepherdRecovery'",
+            "UPDATE machine_grace SET grace_until = now() - :n * interval '1 minute' WHERE machine_id = :id",
             n=minutes,
             id=machine_id,
         )
-    taken = [ids(work.claim(session, RECOVER, PROVIDER, 1).work) for _ in machines]
+    taken = [ids(claimed(session, RECOVER, 1)) for _ in machines]
     assert taken == [[machine_id] for machine_id in reversed(machines)]
 
 

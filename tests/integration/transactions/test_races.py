@@ -1,8 +1,8 @@
 """Concurrent workers: in every interleaving, each machine has at most one worker."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from uuid import UUID
 
 import pytest
@@ -11,38 +11,11 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.waiting import WAIT_SECONDS
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 WORKERS, ROUNDS = 6, 15
-
-# A claim looks at pauses first, when its snapshot is taken and before it locks anything. In the database of one test
-# this makes a chosen connection wait there, while others change what it has in view.
-GATE = """
-ALTER VIEW pause_scopes RENAME TO ungated_pauses;
-CREATE VIEW pause_scopes AS
-    SELECT * FROM ungated_pauses
-    UNION ALL
-    SELECT NULL, NULL, '', '', NULL, NULL, NULL, NULL
-    WHERE CASE current_setting('application_name') WHEN 'gated' THEN pg_advisory_lock_shared(1)::text END = 'open'
-"""
-
-
-@contextmanager
-def gated_claim(fleet: Fleet, process: Process, limit: int = 10) -> Iterator[Future[work.Claim]]:
-    """Start a claim in another session. Inside the block it has its snapshot and waits; then it continues."""
-    fleet.sql(GATE)
-    session = fleet.open_session(connection=fleet.connect())
-    session.connection.script("SET application_name = 'gated'")
-    fleet.sql("SELECT pg_advisory_lock(1)")
-    with ThreadPoolExecutor(1) as pool:
-        claim = pool.submit(work.claim, session, process, PROVIDER, limit)
-        try:
-            fleet.wait_until_blocked()
-            yield claim
-        finally:
-            fleet.sql("SELECT pg_advisory_unlock(1)")
 
 
 @pytest.mark.parametrize("process", [START, RECOVER])
@@ -54,7 +27,7 @@ def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Proc
         session = fleet.open_session(connection=fleet.connect())
         worked = 0
         for round_ in range(ROUNDS):
-            for held in work.claim(session, process, PROVIDER, 1 + number % 2).work:
+            for held in claimed(session, process, 1 + number % 2):
                 canceled = round_ % 2 and work.cancel(session, [held])
                 assert (canceled or work.fail(session, {held: work.Failure("?", 0)})) == {held.machine_id}
                 worked += 1
@@ -77,162 +50,82 @@ def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Proc
     assert len(fleet.sql("SELECT 1 FROM work_history")) == 2 * worked
 
 
-def test_concurrent_claims_take_disjoint_sets_without_waiting(fleet: Fleet) -> None:
-    """The second claim takes the machines that the first one has not locked, without waiting for it."""
-    machines = {fleet.provided_machine() for _ in range(5)}
-    first, second = fleet.open_session(), fleet.open_session(connection=fleet.connect())
-
-    def unit() -> list[UUID]:
-        mine = ids(work.claim(first, START, PROVIDER, 2).work)
-        theirs = ids(work.claim(second, START, PROVIDER, 5).work)  # the first claim is not committed yet
-        assert len(mine) == 2
-        assert set(mine) | set(theirs) == machines
-        assert not set(mine) & set(theirs)
-        return mine
-
-    fleet.connection.transact(unit)
-    assert claimed(second, START) == []
-
-
-@pytest.mark.parametrize("first", [START, RECOVER])
-@pytest.mark.parametrize("second", [START, RECOVER])
-def test_a_machine_that_was_claimed_meanwhile_is_not_claimed_again(
-    own_fleet: Fleet, first: Process, second: Process
-) -> None:
-    """
-    It was claimed and committed, by either loop, after the second claim took its snapshot.
-
-    The row lock is free again then, and the work row is not in the snapshot. Only the changed due row shows it.
-    """
-    machine_id = _overdue_machine(own_fleet)
-    with gated_claim(own_fleet, second) as late:
-        assert ids(claimed(own_fleet.open_session(), first)) == [machine_id]
-    assert late.result(timeout=20).work == ()
-    assert own_fleet.events(machine_id) == ["Started"]
-
-
-def test_a_machine_that_another_process_locked_meanwhile_is_not_claimed(own_fleet: Fleet) -> None:
-    """The unique key would not notice: it includes the process."""
-    machine_id = own_fleet.provided_machine()
-    with gated_claim(own_fleet, START) as late:
-        work.start_work(own_fleet.open_session(), machine_id, "?")
-    assert late.result(timeout=20).work == ()
-    assert len(own_fleet.holders(machine_id)) == 1
-
-
-def test_a_machine_whose_facts_changed_meanwhile_is_left_alone(own_fleet: Fleet) -> None:
-    """The facts in the claim's snapshot are out of date; it must neither take the machine nor postpone it."""
-    machine_id = own_fleet.provided_machine()
-    with gated_claim(own_fleet, START) as late:
-        own_fleet.change(
-            machine_id,
-            f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', "
-            "decode(repeat('5e', 32), 'hex'))",
-        )
-    assert late.result(timeout=20) == work.Claim((), 0)
-    assert ids(claimed(own_fleet.open_session(), RECOVER)) == [machine_id]
-
-
-@pytest.mark.parametrize("process", [START, RECOVER])
-def test_a_machine_that_was_canceled_meanwhile_is_not_postponed(own_fleet: Fleet, process: Process) -> None:
-    """The late claim's snapshot shows work on it, and would make it wait for a session that has returned it."""
-    machine_id = own_fleet.provided_machine() if process is START else own_fleet.unhealthy_machine()
-    session = own_fleet.open_session()
-    (held,) = claimed(session, process)
-    own_fleet.change(machine_id)
-    with gated_claim(own_fleet, process) as late:
-        work.cancel(session, [held])
-    assert late.result(timeout=20) == work.Claim((), 0)
-    assert ids(claimed(session, process)) == [machine_id]
-
-
-@pytest.mark.parametrize("process", [START, RECOVER])
-def test_an_operator_and_a_claim_exclude_each_other(fleet: Fleet, process: Process) -> None:
-    """While the first is committing, the claim skips the machine; afterwards the machine is locked."""
-    machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
-    other = fleet.open_session(connection=fleet.connect())
-    session = fleet.open_session()
-
-    def unit() -> work.Work:
-        held = work.start_work(session, machine_id, "?")
-        assert work.claim(other, process, PROVIDER, 1) == work.Claim((), 0)
-        return held
-
-    held = fleet.connection.transact(unit)
-    assert claimed(other, process) == []
-    assert work.cancel(session, [held]) == {machine_id}
-    assert ids(claimed(other, process)) == [machine_id]
-
-
-def test_a_machine_that_is_just_being_claimed_is_not_taken_by_name(fleet: Fleet) -> None:
-    """The claim commits while the other waits for the due row, so its work is not in the other's snapshot."""
+@pytest.mark.parametrize("second", [*Process, "ShepherdNextYear"])
+@pytest.mark.parametrize("first", [*Process, "ShepherdNextYear"])
+def test_a_machine_has_one_lock_whatever_the_process(fleet: Fleet, first: Process, second: Process) -> None:
+    """Also one that nobody has thought of yet: no list of processes decides it."""
     machine_id = fleet.provided_machine()
-    session, other = fleet.open_session(), fleet.open_session(connection=fleet.connect())
+    work.lock_machine(fleet.open_session(), first, machine_id)
+    with pytest.raises(WorkConflict, match=str(machine_id)):
+        work.lock_machine(fleet.open_session(), second, machine_id)
+
+
+@pytest.mark.parametrize("name", ["claim", "start_work"])
+def test_a_lock_that_is_not_committed_yet_is_waited_for(fleet: Fleet, name: str) -> None:
+    """Its row decides who works on the machine, as soon as it is known."""
+    machine_id = fleet.provided_machine()
+    first, second = fleet.open_session(), fleet.open_session(connection=fleet.connect())
+    begin: dict[str, Callable[[], object]] = {
+        "claim": lambda: work.claim(second, START, [machine_id]),
+        "start_work": lambda: work.start_work(second, machine_id, "?"),
+    }
     with ThreadPoolExecutor(1) as pool:
 
-        def unit() -> Future[work.Work]:
-            assert ids(work.claim(session, START, PROVIDER, 1).work) == [machine_id]
-            late = pool.submit(work.start_work, other, machine_id, "?")
+        def unit() -> Future[object]:
+            work.lock_machine(first, START, machine_id)
+            late = pool.submit(begin[name])
             fleet.wait_until_blocked()
             return late
 
         late = fleet.connection.transact(unit)
-        with pytest.raises(WorkConflict, match=str(machine_id)):
-            late.result(timeout=20)
-    assert fleet.holders(machine_id) == [session.session_id]
+        with pytest.raises(WorkConflict, match=str(machine_id)) if name == "start_work" else nullcontext():
+            assert late.result(timeout=20) == ()
+    assert fleet.holders(machine_id) == [first.session_id]
 
 
-def test_a_conflict_of_two_workers_has_one_winner(fleet: Fleet) -> None:
-    """The second one waits for the commit of the first, and gets a WorkConflict."""
-    machine_id = fleet.bare_machine()
-    sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(2)]
+def test_claims_of_many_machines_wait_for_each_other_in_one_order(fleet: Fleet) -> None:
+    """Given in whatever order: otherwise each may wait for the other."""
+    machines = [fleet.provided_machine() for _ in range(20)]
+    sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(WORKERS)]
 
-    def start(number: int) -> Callable[[], work.Work]:
-        return lambda: work.start_work(sessions[number], machine_id, "?")
+    def claim(number: int) -> list[UUID]:
+        return ids(work.claim(sessions[number], START, machines[:: (-1) ** number]))
 
-    with ThreadPoolExecutor(1) as pool:
-
-        def unit() -> Future[work.Work]:
-            start(0)()
-            late = pool.submit(start(1))
-            fleet.wait_until_blocked()
-            return late
-
-        late = sessions[0].connection.transact(unit)
-        with pytest.raises(WorkConflict):
-            late.result(timeout=20)
-    assert fleet.holders(machine_id) == [sessions[0].session_id]
+    with ThreadPoolExecutor(WORKERS) as pool:
+        taken = [machine_id for some in pool.map(claim, range(WORKERS)) for machine_id in some]
+    assert sorted(taken) == sorted(machines)
 
 
-def _overdue_machine(fleet: Fleet) -> UUID:
-    """Return a machine that did not come back: both loops need it."""
-    fleet.watch(PROVIDER)
-    return fleet.make_overdue(fleet.provided_machine(), 4 * HOUR)
+def test_a_claim_looks_at_the_facts_after_it_has_locked(fleet: Fleet) -> None:
+    """What was read before may have changed by then: by another loop, by an agent or by an operator."""
+    started, reports, paused, left = (fleet.provided_machine() for _ in range(4))
+    session = fleet.open_session()
+    for machine_id in (started, reports, paused, left):
+        work.lock_machine(session, START, machine_id)
+    agent = "now() - interval '1 day', decode(repeat('5e', 32), 'hex')"
+    fleet.change(
+        f"INSERT INTO machine_agent_started VALUES ('{started}', {agent}), ('{reports}', {agent})",
+        f"INSERT INTO machine_agent_heartbeat VALUES ('{reports}', now())",
+        f"INSERT INTO pauses (machine_id, owner, reason) VALUES ('{paused}', 'me', '?')",
+    )
+    (row,) = session.records_once("begin_work", process=START, remark=None)
+    assert (row["machine_id"], row["others"]) == (left, 3)
+    work.let_go(session)
+    assert fleet.sql("SELECT machine_id FROM work") == [[left]]
+    assert [fleet.events(each) for each in (started, reports, paused, left)] == [[], [], [], ["Started"]]
 
 
-def test_concurrent_claims_do_not_wait_for_machines_that_did_not_come_back(fleet: Fleet) -> None:
-    """One takes the machine, and the other one goes on with what is left."""
-    machine_id = _overdue_machine(fleet)
-    first, second = (fleet.open_session(connection=fleet.connect()) for _ in range(2))
-
-    def unit() -> list[list[UUID]]:
-        sessions = (first, second)  # the second claim begins while the first one has its locks
-        return [ids(work.claim(each, RECOVER, PROVIDER, 1).work) for each in sessions]
-
-    assert first.connection.transact(unit) == [[machine_id], []]
-
-
-def test_a_machine_in_another_claims_hands_takes_no_place(fleet: Fleet) -> None:
-    """A dry run or a claim of the Initializer may hold the longest due machines for as long as it takes."""
-    held = [_overdue_machine(fleet) for _ in range(3)]
-    free = fleet.unhealthy_machine()
-    dry_run, recoverer = (fleet.open_session(connection=fleet.connect()) for _ in range(2))
-
-    def unit() -> list[UUID]:
-        assert set(ids(work.claim(dry_run, START, PROVIDER, 10).work)) == set(held)
-        return ids(work.claim(recoverer, RECOVER, PROVIDER, 1).work)
-
-    assert dry_run.connection.transact(unit) == [free]
+def test_a_lock_with_which_nothing_was_begun_leaves_no_trace(fleet: Fleet) -> None:
+    """The function may die before it looks: no machine did that, and none is a suspect."""
+    machines = [fleet.provided_machine() for _ in range(2)]
+    closed, dead = fleet.open_session(), fleet.open_session()
+    for session, machine_id in zip((closed, dead), machines, strict=True):
+        work.lock_machine(session, START, machine_id)
+    closed.close()
+    fleet.expire(dead)
+    session = fleet.open_session()
+    assert fleet.sql("SELECT 1 FROM work_history") == fleet.sql("SELECT 1 FROM work_backoff") == []
+    assert set(ids(claimed(session, START, suspects=False))) == set(machines)
 
 
 def test_of_two_provisioners_that_take_the_lock_at_once_one_has_it(fleet: Fleet) -> None:

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from threading import Event
 
 import pytest
-from shepherd_core.bmdb.session import Backlog, Session
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 
 from tests.conftest import ManualClock
-from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.fleet import Fleet, claimed, ids
 
 START = Process.AGENT_START
 
@@ -41,7 +41,7 @@ def test_a_session_past_its_deadline_is_over(fleet: Fleet, call: str) -> None:
     fleet.pass_time(3600)
     calls: dict[str, Callable[[], object]] = {
         "renew": session.renew,
-        "claim": lambda: work.claim(session, START, PROVIDER, 1),
+        "claim": lambda: claimed(session, START, 1),
         "start_work": lambda: work.start_work(session, machine_id, "?"),
     }
     for _ in range(2):
@@ -116,7 +116,7 @@ def test_reaping_is_bounded_and_continues(fleet: Fleet) -> None:
     """After an outage, opening a session must stay fast; and every expired session is reaped in the end."""
     machines = [fleet.provided_machine() for _ in range(25)]
     for _ in machines:
-        work.claim(fleet.open_session(), START, PROVIDER, 1)
+        claimed(fleet.open_session(), START, 1)
     fleet.pass_time(3600)
     swept = []
     for _ in range(3):
@@ -179,44 +179,12 @@ def test_closing_one_session_leaves_the_work_of_others_alone(fleet: Fleet) -> No
     """Concurrent runs are normal."""
     machines = {fleet.provided_machine(), fleet.provided_machine()}
     first, second = fleet.open_session(), fleet.open_session()
-    (held,) = work.claim(first, START, PROVIDER, 1).work
-    (other,) = work.claim(second, START, PROVIDER, 1).work
+    (held,) = claimed(first, START, 1)
+    (other,) = claimed(second, START, 1)
     assert {held.machine_id, other.machine_id} == machines
     first.close()
     assert fleet.holders(other.machine_id) == [second.session_id]
     assert work.cancel(second, [other]) == {other.machine_id}
-
-
-def test_a_closing_session_returns_what_is_still_due_and_since_when(fleet: Fleet) -> None:
-    """The alarm for a fleet that falls behind uses these two numbers."""
-    for waited in (10, 500, 30):
-        machine_id = fleet.provided_machine()
-        fleet.sql(
-            "UPDATE machine_due SET not_before = clock_timestamp() - :s * interval '1 second' "
-            "WHERE machine_id = :id AND not_before IS NOT NULL",
-            s=waited,
-            id=machine_id,
-        )
-    fleet.provided_machine("equinix")
-    fleet.started_machine()
-    backlog = fleet.open_session().close(START, PROVIDER)
-    assert backlog.count == 3
-    assert 500 <= backlog.oldest_due_age_seconds < 510
-    assert fleet.open_session().close() == Backlog(0, 0.0)
-    claimed(fleet.open_session(), START)
-    assert fleet.open_session().close(START, PROVIDER) == Backlog(0, 0.0)
-
-
-def test_the_backlog_is_counted_to_a_thousand_at_most(fleet: Fleet) -> None:
-    """Closing costs the same in any fleet."""
-    fleet.sql("INSERT INTO machines SELECT FROM generate_series(1, 1100)")
-    fleet.sql("INSERT INTO machine_provided SELECT machine_id, 'static', machine_id::text FROM machines")
-    fleet.sql(
-        "INSERT INTO machine_due SELECT machine_id, process, 'static', "
-        "CASE process WHEN 'ShepherdAgentStart' THEN machine_created_at END "
-        "FROM machines, unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS process"
-    )
-    assert fleet.open_session().close(START, PROVIDER).count == 1000
 
 
 def test_a_session_is_renewed_during_a_slow_call(fleet: Fleet, clock: ManualClock) -> None:

@@ -44,7 +44,6 @@ class SignedAgent:
         self._signed_at = 0
         self.machine_id = machine_id or fleet.started_machine()
         fleet.change(
-            self.machine_id,
             f"INSERT INTO machine_agent_started VALUES ('{self.machine_id}', clock_timestamp(), "
             f"'\\x{self.key.hex()}') ON CONFLICT (machine_id) DO UPDATE "
             "SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key",

@@ -35,7 +35,7 @@ another statement waits for them (``LateCommit``).
 """
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Loss:
     """A loss that is still to come."""
 
@@ -46,6 +46,8 @@ class _Loss:
     meanwhile: Callable[[], object]
     silent: bool = False
     stubborn: bool = False
+    after: int = 0
+    """How many such requests pass before."""
 
 
 class BreakingConnection:
@@ -96,23 +98,25 @@ class BreakingConnection:
         meanwhile: Callable[[], object] = lambda: None,
         silent: bool = False,
         stubborn: bool = False,
+        after: int = 0,
     ) -> None:
         """
-        Lose the next statement, or with *commit* the next COMMIT; several calls lose several, one after another.
+        Lose the next statement, the one *after* so many, or with *commit* the next COMMIT; several calls lose several.
 
         *meanwhile* runs after that, before the client notices. For a late loss: with
         *silent* the connection stays open without an answer; with *stubborn* only
         ``let_go`` commits it.
         """
         of = _QUERY + b"COMMIT" if commit else _BIND
-        self._armed.append(_Loss(lost, of, meanwhile, silent, stubborn))
+        self._armed.append(_Loss(lost, of, meanwhile, silent, stubborn, after))
 
     def leave(self, once: Callable[[], object]) -> None:
         """Break the connection while the next statement waits for a lock, when *once*, which awaits that, returns."""
         self._armed.append(_Loss(None, _BIND, once))
 
     def let_go(self) -> None:
-        """Let late commits happen, and wait for them."""
+        """Let late commits happen, and wait for them; what was to be lost, and was never sent, is not lost later."""
+        self._armed.clear()
         for late in self._late:
             late.let_go()
 
@@ -167,10 +171,13 @@ class BreakingConnection:
                         return
 
     def _is_armed(self, request: bytes) -> bool:
-        what = self._armed[0].of
-        if what == _BIND:
-            return request.startswith(_BIND)
-        return request.startswith(_QUERY) and request[5:].startswith(what[1:])
+        loss = self._armed[0]
+        if loss.of == _BIND:
+            found = request.startswith(_BIND)
+        else:
+            found = request.startswith(_QUERY) and request[5:].startswith(loss.of[1:])
+        loss.after -= found
+        return found and loss.after < 0
 
 
 class LateCommit:

@@ -10,7 +10,6 @@ import pg8000.native
 from pg8000.core import IDLE
 from pg8000.exceptions import DatabaseError, InterfaceError
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
@@ -31,17 +30,23 @@ SELECT table_name, column_name
 FROM information_schema.columns
 WHERE table_schema = 'public' AND data_type = 'timestamp with time zone' AND table_name IN ({_TABLES})
 """
+_TRIED = """
+SELECT p.machine_id, coalesce(e.ready, false), coalesce(b.deaths > 0, false)
+FROM machine_provided p
+LEFT JOIN machine_eligibility e ON e.machine_id = p.machine_id AND e.process = '{process}'
+LEFT JOIN work_backoff b ON b.machine_id = p.machine_id AND b.process = '{process}'
+WHERE p.provider = '{provider}' AND p.machine_id NOT IN (SELECT machine_id FROM work)
+ORDER BY e.due_at, p.machine_id
+"""
 _CHECKS = {
     "work without a session": "SELECT session_id FROM work EXCEPT SELECT session_id FROM sessions",
-    "due, but not provided": "SELECT machine_id FROM due EXCEPT TABLE provided",
-    "provided, but never due": "TABLE provided EXCEPT TABLE due",
     "provided and still intended": "TABLE intended INTERSECT TABLE provided",
     "decommissioned, but not wholly": "SELECT machine_id FROM machine_tombstone INTERSECT TABLE kept",
 }
 _LEAKS = (
-    "WITH due AS (SELECT machine_id FROM machine_due), provided AS (SELECT machine_id FROM machine_provided), "
+    "WITH provided AS (SELECT machine_id FROM machine_provided), "
     "intended AS (SELECT machine_id FROM machine_creation_intent), "
-    "kept AS (TABLE due UNION TABLE provided UNION SELECT machine_id FROM machine_agent_started "
+    "kept AS (TABLE provided UNION SELECT machine_id FROM machine_agent_started "
     "UNION SELECT machine_id FROM machine_agent_heartbeat) "
 ) + " UNION ALL ".join(f"SELECT '{what}: ' || x FROM ({query}) AS y (x)" for what, query in _CHECKS.items())
 
@@ -100,11 +105,6 @@ class Backends:
     def leaks(self) -> pg8000.native.PreparedStatement:
         """Return a statement that finds rows that lack the row they belong to; planned once."""
         return self._keeper.prepare(_LEAKS)
-
-    @cached_property
-    def providers(self) -> pg8000.native.PreparedStatement:
-        """Return a statement that finds the providers of all machines."""
-        return self._keeper.prepare("SELECT DISTINCT provider FROM machine_provided")
 
     def close(self) -> None:
         """End them."""
@@ -254,8 +254,7 @@ class Fleet:
             )
         rows = self.sql(f"WITH {', '.join(parts)} SELECT machine_id FROM numbered ORDER BY number")
         found = [row[0] for row in rows]
-        self.connection.transact(lambda: self.connection.run("reschedule", machine_ids=found))  # again if it was cut
-        if reported_ago is not None:  # a heartbeat reschedules nothing
+        if reported_ago is not None:
             self.sql(
                 "INSERT INTO machine_agent_heartbeat "
                 "SELECT x, clock_timestamp() - :s * interval '1 second' FROM unnest(CAST(:ids AS uuid[])) AS x",
@@ -316,14 +315,12 @@ class Fleet:
         )
         return machine_id
 
-    def change(self, machine_id: UUID, *statements: str) -> None:
-        """Change facts of a machine as the product must: lock the due row first, reschedule last."""
+    def change(self, *statements: str) -> None:
+        """Change facts in one transaction."""
 
         def unit() -> None:
-            self.connection.run("lock_due_rows", machine_ids=[machine_id])
             for statement in statements:
                 self.connection.script(statement)
-            self.connection.run("reschedule", machine_ids=[machine_id])
 
         self.connection.transact(unit)
 
@@ -331,7 +328,6 @@ class Fleet:
         """Let a machine not come back after a step: its grace is over for these seconds, its agent start has failed."""
         grace = f"now() - {over_for} * interval '1 second'"
         self.change(
-            machine_id,
             f"INSERT INTO machine_grace VALUES ('{machine_id}', {grace} - interval '30 minutes', {grace})",
             "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) "
             f"VALUES ('{machine_id}', 'ShepherdAgentStart', now() + {retry_in} * interval '1 second', "
@@ -341,13 +337,12 @@ class Fleet:
 
     def quarantine(self, machine_id: UUID, cause: str = "?") -> UUID:
         """Put a machine into quarantine, and return it."""
-        self.change(machine_id, f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '{cause}', '')")
+        self.change(f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '{cause}', '')")
         return machine_id
 
     def request_installation(self, machine_id: UUID, generation: int, raw: bytes = b"") -> None:
         """Request an installation of this generation; *raw* is what the agent gets."""
         self.change(
-            machine_id,
             f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', {generation}, '\\x{raw.hex()}') "
             "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation",
         )
@@ -355,19 +350,13 @@ class Fleet:
     def report_installation(self, machine_id: UUID, generation: int, result: str = "Success") -> None:
         """Record an agent's report on this generation."""
         self.change(
-            machine_id,
             f"INSERT INTO machine_os_installation_report VALUES ('{machine_id}', {generation}, '{result}', '') "
             "ON CONFLICT (machine_id) DO UPDATE "
             "SET generation = excluded.generation, os_installation_result = excluded.os_installation_result",
         )
 
     def expire(self, session: Session) -> None:
-        """Move the deadline of a session into the past, and the due rows of its machines with it."""
-        self.sql(
-            "UPDATE machine_due SET not_before = clock_timestamp() - interval '1 second' "
-            "WHERE not_before IS NOT NULL AND machine_id IN (SELECT machine_id FROM work WHERE session_id = :id)",
-            id=session.session_id,
-        )
+        """Move the deadline of a session into the past."""
         self.sql(
             "UPDATE sessions SET deadline = clock_timestamp() - interval '1 second' WHERE session_id = :id",
             id=session.session_id,
@@ -430,37 +419,43 @@ class Fleet:
         )
 
     def leaks(self) -> list[str]:
-        """
-        Return rows that must never exist.
-
-        They lack the row they belong to, or are due rows that contradict the facts.
-        """
-        found = [row[0] for row in self._backends.leaks.run()]
-        for (provider,) in self._backends.providers.run():
-            wrong = due.inconsistencies(self.connect(), provider)
-            # Tests change the deadlines of sessions with SQL, and with them which due rows are too late.
-            found += [f"{machine}: {what}" for machine, what in wrong.items() if not what.endswith("too late")]
-        return found
+        """Return rows that must never exist: they lack the row they belong to."""
+        return [row[0] for row in self._backends.leaks.run()]
 
 
 def claimed(
     session: Session,
     process: Process,
-    limit: int = 100,
+    limit: int | None = None,
     provider: str = PROVIDER,
+    *,
+    suspects: bool | None = None,
     timeouts: HealthTimeouts | None = None,
 ) -> list[work.Work]:
-    """Claim until no due row is left to examine, suspects too, as a loop with enough time does; return the work."""
-    found: list[work.Work] = []
+    """
+    Claim up to *limit* machines that are ready, the longest due first; None: try all of the provider.
+
+    Only *suspects*, or only others; None: both.
+    """
     if timeouts is not None:
         session.connection.script(
             f"UPDATE recovery_policy SET heartbeat_timeout_seconds = {timeouts.heartbeat_timeout_seconds}, "
             f"startup_timeout_seconds = {timeouts.startup_timeout_seconds} WHERE provider = '{provider}'"
         )
-    for suspects in (False, True):
-        while (claim := work.claim(session, process, provider, limit, suspects=suspects)).examined:
-            found += claim.work
-    return found
+    rows = _rows(session.connection, _TRIED.format(provider=provider, process=process.value))
+    chosen = [
+        machine_id for machine_id, ready, suspect in rows if (limit is None or ready) and suspects in (None, suspect)
+    ]
+    return list(work.claim(session, process, chosen[:limit])) if chosen else []
+
+
+def _rows(connection: Connection, text: str) -> list[list[Any]]:
+    """Return the rows of a statement on a connection of the product, in its transaction if it is in one."""
+    try:
+        return connection._connected().run(text) or []
+    except (InterfaceError, DatabaseError, OSError):  # it broke before
+        connection.close()
+        return connection._connected().run(text) or []
 
 
 def ids(works: Iterable[work.Work]) -> list[UUID]:

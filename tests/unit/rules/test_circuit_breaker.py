@@ -205,15 +205,15 @@ def test_twice_the_number_may_be_rebooted_in_the_same_trouble(due_now: int, rebo
 
 
 @pytest.mark.parametrize(
-    ("reporting", "stopped", "unsampled", "suspended"),
+    ("reporting", "stopped", "uncounted", "suspended"),
     [(5, 2, 2, False), (4, 2, 3, True), (4, 0, 5, True), (5, 1, 3, False), (5, 1, 5, False)],
 )
 def test_most_of_a_small_fleet_includes_what_is_being_recovered(
-    reporting: int, stopped: int, unsampled: int, suspended: bool
+    reporting: int, stopped: int, uncounted: int, suspended: bool
 ) -> None:
     """It would be rebooted piece by piece otherwise, since rebooted machines have no agent and leave the sample."""
     cell = seen(reporting, stopped)
-    cell.unsampled[STOPPED] = unsampled
+    cell.uncounted[STOPPED] = uncounted
     assert bool(over_share({None: cell}, defaults.LIMITS)) is suspended
 
 
@@ -265,10 +265,10 @@ def test_machines_without_a_location_count_for_the_provider_alone() -> None:
 def test_the_figures_of_locations_add_up() -> None:
     """The provider is the sum of its locations."""
     one, two = seen(3, stopped=2, never=1), due(stopped=4, never=5, recovered_stopped=6)
-    one.unsampled[NEVER], two.recovered_in_trouble[STOPPED] = 7, 8
+    one.uncounted[NEVER], two.recovered_in_trouble[STOPPED] = 7, 8
     one.heard, two.heard, one.losing, two.losing = 20, 10, 2, 1
     both = total([one, two])
-    assert (both.unsampled[NEVER], both.recovered_in_trouble[STOPPED]) == (7, 8)
+    assert (both.uncounted[NEVER], both.recovered_in_trouble[STOPPED]) == (7, 8)
     assert (both.heard, both.losing) == (30, 3)
     assert (both.reporting, both.late[STOPPED], both.due[NEVER], both.recovered[STOPPED]) == (3, 2, 5, 6)
     assert one.due[STOPPED] == 0, "the parts stay as they are"

@@ -21,40 +21,15 @@ locked_session AS (
     SELECT session_id FROM sessions WHERE {live_session} FOR UPDATE
 )
 
--- fragment: end_locks
--- The locks of every statement that ends work, in their order: the due rows by machine id and process, then the
--- session's row, whose deadline and fence are checked when it is locked.
-due_rows AS (
-    SELECT machine_id
-    FROM machine_due
-    WHERE machine_id = ANY(:machine_ids::uuid[])
-    ORDER BY machine_id, process
-    FOR UPDATE
-),
-locked_session AS (
-    SELECT session_id FROM sessions WHERE (SELECT count(*) FROM due_rows) >= 0 AND {live_session} FOR UPDATE
-)
-
 -- fragment: ended_work
--- End the work of this session on the machines, also on those without a due row (start_work does not need one).
-{end_locks},
+-- End the work of this session on the machines.
+{locked_session},
 work_deleted AS (
     DELETE FROM work
     WHERE process = :process
         AND session_id IN (SELECT session_id FROM locked_session)
         AND machine_id = ANY(:machine_ids::uuid[])
-    RETURNING machine_id
-)
-
--- fragment: ended_work_on_due_machines
--- End the work of this session on those of the machines that have a due row, because facts are recorded that decide
--- what they need. A machine without one is not provided.
-{end_locks},
-work_deleted AS (
-    DELETE FROM work
-    WHERE process = :process
-        AND session_id IN (SELECT session_id FROM locked_session)
-        AND machine_id IN (SELECT machine_id FROM due_rows)
+        AND began_at IS NOT NULL
     RETURNING machine_id
 )
 
@@ -87,43 +62,15 @@ last_heartbeat AS (
     SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = :machine_id FOR UPDATE
 )
 
--- fragment: live_work
--- The work of live sessions on the machine.
-live_work AS (
-    SELECT w.process
-    FROM work w
-    JOIN sessions s ON s.session_id = w.session_id
-    WHERE w.machine_id = :machine_id AND s.deadline > clock_timestamp()
+-- fragment: locked_machine
+-- The machine, if this session has locked it.
+locked_machine AS (
+    SELECT machine_id FROM work WHERE machine_id = :machine_id AND session_id = :session_id
 )
 
 -- fragment: waits_for_limit
 -- Places wait for the limit of machines, as the Provisioner saw within the last day (provisioner_lock).
 waiting > 0 AND waiting_seen_at > statement_timestamp() - interval '1 day'
-
--- fragment: due_floor
--- The time below which the process has no due row at the provider (due_floors).
-coalesce((SELECT floor FROM due_floors WHERE process = :process AND provider = :provider), '-infinity')
-
--- fragment: outside_skipped_locations
--- The machine of the due row d is at none of the skipped_locations, a CTE; '' stands for the whole provider. A machine
--- without a location is at none. Where no location is skipped, nothing is looked up.
-CASE
-    WHEN NOT EXISTS (SELECT 1 FROM skipped_locations) THEN true
-    WHEN '' = ANY (ARRAY(SELECT location FROM skipped_locations)) THEN false
-    ELSE (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
-        <> ALL (ARRAY(SELECT location FROM skipped_locations)) IS NOT FALSE
-END
-
--- fragment: suspects
--- The machines whose work for this process expired last time, and whose backoff is over.
-SELECT machine_id FROM work_backoff WHERE process = :process AND deaths > 0 AND until <= statement_timestamp()
-
--- fragment: due_suspects
--- How many of them are due at the provider.
-SELECT count(*)
-FROM ({suspects}) AS b
-JOIN machine_due d ON d.machine_id = b.machine_id AND d.process = :process
-WHERE d.provider = :provider AND d.not_before <= statement_timestamp()
 
 -- fragment: wide_pauses
 -- The pauses that keep the process away from all machines of the provider. If :process is null: those that keep the

@@ -14,7 +14,6 @@ statement and fences it off: from then on it has committed, or never will.
 from __future__ import annotations
 
 from concurrent import futures
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,22 +29,12 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.domain.clock import Clock
     from shepherd_core.domain.health import HealthTimeouts
-    from shepherd_core.domain.machine import Process
 
 T = TypeVar("T")
 
 _NO_SUCH_TABLE = "42P01"
 _FOREIGN_KEY_VIOLATION = "23503"
 _CANCELED = "57014"
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The machines that were still due when a session closed."""
-
-    count: int = 0
-    """Number of machines, counted to at most 1,000. Some may turn out to need nothing when they are claimed."""
-    oldest_due_age_seconds: float = 0.0
 
 
 class Session:
@@ -155,6 +144,14 @@ class Session:
         """
         return self.repeat_if_unanswered(partial(self.run_once, name, **parameters))
 
+    def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
+        """Do the same, and return each row as a dict by column name."""
+        return self.repeat_if_unanswered(partial(self.records_once, name, **parameters))
+
+    def records_once(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
+        """Do as ``run_once``, and return each row as a dict by column name."""
+        return self._track_answer(name, lambda: self.connection.records(name, **self.key, **parameters))
+
     def run_once(self, name: str, /, **parameters: Any) -> list[list[Any]]:
         """
         Run the statement *name*, which must not run twice, for this session.
@@ -240,9 +237,9 @@ class Session:
         """Return the result of *call*, and renew the session meanwhile; as ``start_renewing``."""
         return self.start_renewing(call)()
 
-    def close(self, process: Process | None = None, provider: str | None = None, end: TickEnd | None = None) -> Backlog:
+    def close(self, end: TickEnd | None = None) -> None:
         """
-        End the session, cancel its unfinished work, and return what is still due for *process* at *provider*.
+        End the session, and cancel its unfinished work.
 
         *end* is recorded if the session is that of a tick. May run twice, also after
         the session expired. From now on ``seconds_left`` is negative, so that no new work
@@ -253,11 +250,10 @@ class Session:
         """
         self._end = float("-inf")
         end = end or TickEnd()
-        close = partial(self.run, "close_session", process=process, provider=provider, **end.parameters)
+        close = partial(self.run, "close_session", **end.parameters)
         try:
-            rows = close()
+            close()
         except StatementFailed as error:
             if error.sqlstate != _FOREIGN_KEY_VIOLATION:
                 raise
-            rows = close()  # a new snapshot contains the work that was committed meanwhile
-        return Backlog(*rows[0])
+            close()  # a new snapshot contains the work that was committed meanwhile

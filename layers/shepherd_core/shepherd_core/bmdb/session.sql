@@ -7,7 +7,7 @@
 -- A statement that writes for a session locks the session's row until it commits, and requires :fence to equal the
 -- row's fence. When the answer to a statement was lost, fence_session waits for that lock and raises the fence. After
 -- that, the lost statement has either committed or can never commit. Six statements do without the fence, because
--- they may run twice and commit late (such as take_health_snapshot and close_session);
+-- they may run twice and commit late (such as read_fleet_health and close_session);
 -- tests/unit/test_statements.py has the reason for each.
 
 -- name: open_session
@@ -19,12 +19,11 @@
 -- From now on they are suspects (see claim). The backoff has no interval, because it says nothing about the machine.
 --
 -- The row of an expired session is locked first (SKIP LOCKED): a session that is renewing its lease or committing at
--- this moment is left alone. At most 20 expired sessions are reaped at a time, so that opening a session stays fast
+-- this moment is left alone. A lock with which no work was begun leaves no event and no backoff. At most 20 expired sessions are reaped at a time, so that opening a session stays fast
 -- after an outage.
 --
 -- For the Recoverer of :provider (null: for others), also record its timeouts, if they have changed (else nothing is
--- locked). If one became shorter, due rows are to be brought forward (bring_due_rows_forward). Also delete at most 20
--- ticks that began more than 14 days ago.
+-- locked). Also delete at most 20 ticks that began more than 14 days ago.
 --
 -- No row: the schema has another version than this code.
 WITH expired_sessions AS (
@@ -39,7 +38,7 @@ WITH expired_sessions AS (
 work_deleted AS (
     DELETE FROM work
     WHERE session_id IN (SELECT session_id FROM expired_sessions)
-    RETURNING machine_id, process, session_id, alone
+    RETURNING machine_id, process, session_id, alone, began_at
 ),
 deaths AS (
     SELECT
@@ -54,9 +53,10 @@ deaths AS (
             || ', ' || coalesce(b.deaths, 0) + 1 || ' times in a row' AS cause
     FROM work_deleted w
     JOIN expired_sessions s ON s.session_id = w.session_id
-    JOIN (SELECT session_id, count(*) AS machines FROM work_deleted GROUP BY session_id) AS c
+    JOIN (SELECT session_id, count(began_at) AS machines FROM work_deleted GROUP BY session_id) AS c
         ON c.session_id = w.session_id
     LEFT JOIN work_backoff b ON b.machine_id = w.machine_id AND b.process = w.process
+    WHERE w.began_at IS NOT NULL
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
@@ -104,13 +104,7 @@ policy_row AS (
     SET
         heartbeat_timeout_seconds = excluded.heartbeat_timeout_seconds,
         startup_timeout_seconds = excluded.startup_timeout_seconds,
-        grace_seconds = excluded.grace_seconds,
-        forward_from = CASE
-            WHEN excluded.heartbeat_timeout_seconds < recovery_policy.heartbeat_timeout_seconds
-                OR excluded.startup_timeout_seconds < recovery_policy.startup_timeout_seconds
-                THEN '00000000-0000-0000-0000-000000000000'::uuid
-            ELSE recovery_policy.forward_from
-        END
+        grace_seconds = excluded.grace_seconds
 ),
 ticks_deleted AS (
     DELETE FROM ticks
@@ -151,44 +145,26 @@ WHERE {live_session}
 RETURNING session_id;
 
 -- name: close_session
--- End the session, and cancel the work that it still has. Locks the due rows first, by machine id. Also delete at most
--- 100 expired sessions that have no work, a minute after their deadline and only if no statement of theirs is about to
--- commit (SKIP LOCKED).
+-- End the session, and cancel the work that it still has. Also delete at most 100 expired sessions that have no work, a
+-- minute after their deadline and only if no statement of theirs is about to commit (SKIP LOCKED).
 --
 -- Each deleted session of a loop leaves a row in ticks. So a tick is recorded once, however often this statement runs and
 -- whoever deletes the session.
 --
--- Also raise the floor of the due rows (due_floors) to the oldest one, and to two minutes ago at most.
---
--- Returns how many machines are still due and for how many seconds the oldest has been due. The count stops at 1,000,
--- so that it costs the same in a fleet of any size.
---
 -- Fails with a foreign key violation if work was committed while this statement waited for a lock: its snapshot cannot
 -- contain that work. The caller runs it again.
-WITH due_rows AS (
-    SELECT d.machine_id
-    FROM machine_due d
-    WHERE d.machine_id = ANY(ARRAY(SELECT w.machine_id FROM work w WHERE w.session_id = :session_id))
-    ORDER BY d.machine_id, d.process
-    FOR UPDATE
-),
-work_deleted AS (
+WITH work_deleted AS (
     DELETE FROM work
-    WHERE session_id = :session_id AND (SELECT count(*) FROM due_rows) >= 0
-    RETURNING machine_id, process
+    WHERE session_id = :session_id
+    RETURNING machine_id, process, began_at
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, process, 'Canceled', :session_id::uuid FROM work_deleted
-),
-rescheduled AS (
-    UPDATE machine_due
-    SET not_before = clock_timestamp(), revision = revision + 1
-    WHERE machine_id = ANY(ARRAY(SELECT machine_id FROM work_deleted)) AND not_before IS NOT NULL
+    SELECT machine_id, process, 'Canceled', :session_id::uuid FROM work_deleted WHERE began_at IS NOT NULL
 ),
 sessions_deleted AS (
     DELETE FROM sessions
-    WHERE (SELECT count(*) FROM due_rows) >= 0
+    WHERE (SELECT count(*) FROM work_deleted) >= 0
         AND (
             session_id = :session_id
             OR session_id IN (
@@ -202,54 +178,15 @@ sessions_deleted AS (
             )
         )
     RETURNING session_id, loop, provider, runtime_info, created_at, deadline, settings_hash, code_version
-),
-backlog AS (
-    SELECT
-        count(*) AS count,
-        coalesce(extract(epoch FROM statement_timestamp() - min(not_before)), 0)::float8 AS oldest_due_age_seconds,
-        min(not_before) AS oldest
-    FROM (
-        SELECT not_before
-        FROM machine_due
-        WHERE process = :process
-            AND provider = :provider
-            AND not_before >= {due_floor}
-            AND not_before <= statement_timestamp()
-        ORDER BY not_before -- makes the planner use the index; else it scans the fleet if many seem to be due
-        LIMIT 1000
-    ) AS due_sample
-),
-floor_raised AS (
-    INSERT INTO due_floors AS f (process, provider, floor, revision)
-    SELECT
-        :process,
-        :provider,
-        least(b.oldest, statement_timestamp() - interval '2 minutes'),
-        coalesce((SELECT revision FROM due_floors WHERE process = :process AND provider = :provider), 0)
-    FROM backlog b
-    WHERE :process IS NOT NULL
-        AND :provider IS NOT NULL
-        AND (SELECT count(*) FROM sessions_deleted) >= 0 -- this row is locked last
-    ON CONFLICT (process, provider) DO UPDATE SET floor = excluded.floor WHERE f.revision = excluded.revision
-),
-tick_rows AS (
-    INSERT INTO ticks
-        (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, cause, counts, settings_hash, code_version)
-    SELECT
-        s.session_id, s.loop, s.provider, s.runtime_info, s.created_at,
-        CASE WHEN s.session_id = :session_id THEN clock_timestamp() ELSE s.deadline END,
-        CASE WHEN s.session_id = :session_id THEN :outcome::text ELSE 'Expired' END,
-        CASE WHEN s.session_id = :session_id THEN :cause::text END,
-        CASE
-            WHEN s.session_id <> :session_id THEN '{}'::jsonb
-            WHEN :process IS NULL THEN :counts::jsonb
-            ELSE :counts::jsonb || jsonb_build_object(
-                'backlog', b.count, 'oldest_due_age_seconds', round(b.oldest_due_age_seconds::numeric, 3)
-            )
-        END,
-        s.settings_hash, s.code_version
-    FROM sessions_deleted s
-    CROSS JOIN backlog b
-    WHERE s.loop IS NOT NULL
 )
-SELECT count AS backlog, oldest_due_age_seconds FROM backlog;
+INSERT INTO ticks
+    (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, cause, counts, settings_hash, code_version)
+SELECT
+    session_id, loop, provider, runtime_info, created_at,
+    CASE WHEN session_id = :session_id THEN clock_timestamp() ELSE deadline END,
+    CASE WHEN session_id = :session_id THEN :outcome::text ELSE 'Expired' END,
+    CASE WHEN session_id = :session_id THEN :cause::text END,
+    CASE WHEN session_id = :session_id THEN :counts::jsonb ELSE '{}'::jsonb END,
+    settings_hash, code_version
+FROM sessions_deleted
+WHERE loop IS NOT NULL;

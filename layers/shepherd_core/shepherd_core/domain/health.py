@@ -50,7 +50,7 @@ class LocationStats:
     recently or did not come back after a reboot."""
     recovered: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines that are being recovered, or were rebooted in the last hour."""
-    unsampled: Counter[Unhealthy] = field(default_factory=Counter)
+    uncounted: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines rebooted in the last hour that are not in the sample as reporting or late: they have no agent, or a
     fresh one."""
     recovered_in_trouble: Counter[Unhealthy] = field(default_factory=Counter)
@@ -67,7 +67,7 @@ class LocationStats:
             self.late + other.late,
             self.due + other.due,
             self.recovered + other.recovered,
-            self.unsampled + other.unsampled,
+            self.uncounted + other.uncounted,
             self.recovered_in_trouble + other.recovered_in_trouble,
             self.heard + other.heard,
             self.losing + other.losing,

@@ -43,10 +43,12 @@ class ProviderStatus(StrEnum):
 
 
 class Process(StrEnum):
-    """The kinds of work on a machine; at most one work of each kind is in progress at a time."""
+    """The kinds of work on a machine. One work at a time is done on a machine, of whatever kind."""
 
     AGENT_START = "ShepherdAgentStart"
     RECOVERY = "ShepherdRecovery"
+    REMOVAL = "ShepherdRemoval"
+    """An operator or the Provisioner removes the machine from the BMDB."""
 
 
 class WorkEvent(StrEnum):

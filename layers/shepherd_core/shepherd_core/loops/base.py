@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.session import Backlog
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
+from shepherd_core.bmdb.work.work import Candidates, candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,16 +59,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The limits of what a loop may claim until it is asked again."""
+    """The machines that a loop may claim, as its reading of the fleet found them."""
 
-    limit: int = sys.maxsize
-    """Machines."""
+    candidates: Candidates
     suspended: tuple[str, ...] = ()
     """Why due machines must not be claimed, one human-readable line for each location."""
     counts: Mapping[Metric, float] = field(default_factory=dict)
     """Metrics about the admission, for the function to report."""
-    idle: bool = False
-    """Nothing is due: a claim would find nothing."""
 
 
 def cause_of(error: BaseException) -> str:
@@ -90,10 +86,6 @@ class Closing:
     session: Session
     counts: Callable[[], Mapping[Metric, float]]
     """Returns the counts so far."""
-    process: Process | None = None
-    provider: str | None = None
-    backlog: Backlog = field(default_factory=Backlog)
-    """The machines still due for the process at the provider, once the block has ended."""
 
     def __enter__(self) -> Self:
         """Begin the block."""
@@ -104,7 +96,7 @@ class Closing:
         counts = {metric.value: count for metric, count in self.counts().items()}
         end = TickEnd(counts, None if error is None else cause_of(error))
         try:
-            self.backlog = self.session.close(self.process, self.provider, end)
+            self.session.close(end)
         except Exception as second:
             if error is None:
                 raise
@@ -146,17 +138,18 @@ class Loop(ABC, Generic[F]):
     guard: Guard | None = None
     """Asked just before a machine is interrupted; None: this loop interrupts none."""
 
-    def admit(self, session: Session) -> Admission:  # noqa: ARG002 - the default admits everything
+    def admit(self, session: Session, provider: str) -> Admission:
         """
-        Return how much may be claimed.
+        Read the fleet, and return the machines of *provider* that may be claimed.
 
-        Called before the first claim, when the admission is used up, and when it is some time old. May write facts
-        that claims read.
+        Called before the first claim, and when the reading is used up or some time old. May write facts that claims
+        read.
         """
-        return Admission()
+        return Admission(candidates(session, self.process, provider))
 
-    def ignore_suspensions(self, session: Session) -> None:
-        """Let the next claims take what ``admit`` suspends. Only for dry runs, which are rolled back."""
+    def ignore_suspensions(self, session: Session) -> Candidates:  # noqa: ARG002 - as in admit
+        """Let the next claims take what ``admit`` suspends, and return it. Only for dry runs, which are rolled back."""
+        return Candidates()
 
     def prepare(self, deadline: Deadline) -> None:
         """

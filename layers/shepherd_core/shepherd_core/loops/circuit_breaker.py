@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.work.work import Candidates
 from shepherd_core.domain.health import WHOLE_PROVIDER, Unhealthy, where
 from shepherd_core.loops.base import Admission
 from shepherd_core.rules.circuit_breaker import BreakerLimits, over_number, over_share, ssh_outages, total
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from shepherd_core.bmdb.session import Session
 
 
@@ -28,7 +31,8 @@ class CircuitBreaker:
 
     def admit(self, session: Session) -> Admission:
         """Suspend recovery where too many machines are unhealthy, and admit as many as are due elsewhere."""
-        suspended, snapshot = self._evaluate(session, suspension.take_health_snapshot(session, self._provider))
+        snapshot = suspension.take_health_snapshot(session, self._provider)
+        suspended = self._suspended(snapshot)
         if snapshot.extended_timeout_seconds is not None:
             # Else the machines that report last after an outage of the BMDB would be rebooted for it.
             telemetry.info(
@@ -53,8 +57,12 @@ class CircuitBreaker:
         reasons = tuple(
             f"{where(location)}: {reason}" for location, reason in sorted([*suspended.items(), *outages.items()])
         )
-        limit = 0 if WHOLE_PROVIDER in suspended else snapshot.claimable
-        return Admission(limit, reasons, counts, idle=snapshot.idle)
+        return Admission(_due(snapshot, suspended), reasons, counts)
+
+    def ignore_suspensions(self, session: Session) -> Candidates:
+        """See ``Loop.ignore_suspensions``."""
+        suspension.ignore_suspensions(session, self._provider)
+        return _due(suspension.take_health_snapshot(session, self._provider))
 
     def _ssh_outages(self, session: Session, snapshot: suspension.HealthSnapshot) -> dict[str, str]:
         """Record where SSH has an outage; machines there that did not come back get no further step."""
@@ -67,18 +75,24 @@ class CircuitBreaker:
             telemetry.warning("SSH outage: recovery waits", where=where(location), reason=reason)
         return outages
 
-    def _evaluate(
-        self, session: Session, snapshot: suspension.HealthSnapshot
-    ) -> tuple[dict[str, str], suspension.HealthSnapshot]:
-        """Return the locations to suspend, with their reasons, and a snapshot of what is due elsewhere."""
+    def _suspended(self, snapshot: suspension.HealthSnapshot) -> dict[str, str]:
+        """Return the locations to suspend, with their reasons."""
         suspended = over_share(snapshot.stats, self._limits)
         while WHOLE_PROVIDER not in suspended:
-            if suspended:
-                snapshot = suspension.take_health_snapshot(
-                    session, self._provider, skipped_locations=suspended, before=snapshot
-                )
             over = over_number(snapshot.stats, self._limits, suspended)
             if not over:
                 break
             suspended = over if WHOLE_PROVIDER in over else suspended | over
-        return suspended, snapshot
+        return suspended
+
+
+def _due(snapshot: suspension.HealthSnapshot, suspended: Collection[str] = ()) -> Candidates:
+    """Return the due machines outside of the suspended locations, the longest waiting first."""
+    due = [
+        each
+        for location, machines in snapshot.due.items()
+        if WHOLE_PROVIDER not in suspended and location not in suspended
+        for each in machines
+    ]
+    due.sort(key=lambda each: -each.due_seconds)
+    return Candidates(tuple(due), len(due))

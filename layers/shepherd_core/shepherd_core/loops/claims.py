@@ -1,5 +1,5 @@
 """
-Claims for one invocation: due machines as far as its loop admits them, and suspects one at a time.
+Claims for one invocation: machines that its loop read as due, and suspects one at a time.
 
 A suspect is a machine that may have killed the function that worked on it.
 """
@@ -7,6 +7,7 @@ A suspect is a machine that may have killed the function that worked on it.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +19,15 @@ from shepherd_core.telemetry import Metric
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Collection, Sequence
+    from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.bmdb.work.work import Candidate, Work
     from shepherd_core.domain.clock import Clock
     from shepherd_core.loops.base import Admission, Loop
 
 _ADMISSION_SECONDS = 30.0
-"""For how long an admission holds."""
+"""For how long a reading of the fleet holds."""
 
 _SUSPECT_BATCHES = 10
 """If twice as many suspects or more are due, a claim takes this fraction of them; else one."""
@@ -44,44 +46,70 @@ class Claims:
     provider: str
     counts: Counter[Metric]
     admission: Admission | None = None
-    more: bool = True
-    """More machines that are not suspects may be due."""
-    suspects: int = 0
-    """Number of due suspects."""
     suspected: bool = False
     """Suspects were claimed last: nothing else is claimed until the work on them has ended."""
-    _admitted_until: float = field(default=0.0, init=False)
-    _allowed: int = field(default=0, init=False)
+    held: dict[UUID, float] = field(default_factory=dict, init=False)
+    """Since when the machines are due that were claimed and whose work has not ended, or was canceled."""
+    _read_at: float = field(default=0.0, init=False)
+    _due: deque[Candidate] = field(default_factory=deque, init=False)
+    _suspects: deque[Candidate] = field(default_factory=deque, init=False)
+    _unread: int = field(default=0, init=False)
+    """Number of due machines beyond those that the reading returned."""
+
+    @property
+    def more(self) -> bool:
+        """Whether more machines that are not suspects seem to be due."""
+        return self.admission is None or bool(self._due or self._unread)
+
+    @property
+    def suspects(self) -> int:
+        """The number of suspects that seem to be due."""
+        return len(self._suspects)
+
+    @property
+    def backlog(self) -> dict[Metric, float]:
+        """The machines that are still due, as far as is known: how many, and for how long the first has been."""
+        since = [*map(self._due_since, (*self._due, *self._suspects)), *self.held.values()]
+        now = self.clock.monotonic()
+        return {
+            Metric.BACKLOG: len(since) + self._unread,
+            Metric.OLDEST_DUE_AGE: round(now - min(since, default=now), 3),
+        }
 
     def claim(self, limit: int, in_hand: Collection[Work] = (), *, suspects: bool = False) -> Sequence[Work]:
-        """Claim up to *limit* machines, as far as the loop admits them, and note whether more may be due."""
-        used_up = self.admission is None or self._allowed <= 0 < self.admission.limit
-        if self.admission is None or used_up or self.clock.monotonic() >= self._admitted_until:
-            self.admission = self.loop.admit(self.session)
-            self._admitted_until = self.clock.monotonic() + _ADMISSION_SECONDS
-            self._allowed = self.admission.limit
-            if self.admission.idle:
-                self.more, self.suspects = False, 0
-                return ()
-        limit = min(limit, self._allowed)
-        claim = bmdb_work.claim(
-            self.session,
-            self.loop.process,
-            self.provider,
-            limit,  # 0: the claim still reschedules rows that are not due
-            known=[work.machine_id for work in in_hand],
-            suspects=suspects,
-            alone=suspects and limit == 1 and not any(thread.name == THREAD for thread in threading.enumerate()),
-        )
-        self._allowed -= len(claim.work)
+        """Claim up to *limit* machines that the reading of the fleet found due; read it first, if that is needed."""
+        if not (self._due or self._suspects) or self.clock.monotonic() >= self._read_at + _ADMISSION_SECONDS:
+            self._read()
+        queue = self._suspects if suspects else self._due
         self.suspected = suspects
-        if suspects:
-            self.suspects = claim.suspects if claim.examined else 0
-        else:
-            self.more = claim.examined > len(claim.work) or 0 < limit == len(claim.work)
-            self.suspects = claim.suspects if self._allowed > 0 else 0
-        self.counts[Metric.CLAIMED] += len(claim.work)
-        return claim.work
+        works: tuple[Work, ...] = ()
+        while queue and len(works) < limit:
+            chosen = {
+                each.machine_id: each for each in (queue.popleft() for _ in range(min(limit - len(works), len(queue))))
+            }
+            claimed = bmdb_work.claim(
+                self.session,
+                self.loop.process,
+                chosen,
+                known=[work.machine_id for work in (*in_hand, *works)],
+                alone=suspects and limit == 1 and not any(thread.name == THREAD for thread in threading.enumerate()),
+            )
+            self.held |= {work.machine_id: self._due_since(chosen[work.machine_id]) for work in claimed}
+            works += claimed
+        self.counts[Metric.CLAIMED] += len(works)
+        return works
+
+    def _due_since(self, candidate: Candidate) -> float:
+        return self._read_at - candidate.due_seconds
+
+    def _read(self) -> None:
+        """Read the fleet; machines that others hold, or that were let go, are not in what is read."""
+        self._read_at = self.clock.monotonic()
+        self.admission = self.loop.admit(self.session, self.provider)
+        found = self.admission.candidates
+        self._due = deque(each for each in found.machines if not each.suspect)
+        self._suspects = deque(each for each in found.machines if each.suspect)
+        self._unread = found.total - len(found.machines)
 
     def claim_suspects(self, concurrency: int) -> Sequence[Work]:
         """
@@ -95,6 +123,7 @@ class Claims:
         works = self.claim(limit, suspects=True)
         gone = remediation.quarantine_killers(self.session, works) if works else set()
         for machine_id in gone:
+            del self.held[machine_id]
             telemetry.warning(
                 "machine quarantined", machine_id=machine_id, cause="functions died while they worked on it alone"
             )

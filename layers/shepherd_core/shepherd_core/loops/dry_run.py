@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import work as bmdb_work
 from shepherd_core.loops.runner import opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
+    from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.bmdb.work.work import Candidates, Work
     from shepherd_core.domain.clock import Clock
     from shepherd_core.loops.base import Loop
     from shepherd_core.loops.runner import RunLimits
@@ -30,6 +34,8 @@ class DryRun:
     """The additional work without suspensions, at most 1,000 machines."""
     decisions: Mapping[Work, object]
     """The action for each machine."""
+    due_at: Mapping[UUID, datetime]
+    """Since when each machine has been due."""
     reasons: tuple[str, ...]
     """``Admission.suspended``."""
 
@@ -43,23 +49,28 @@ def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock
 
     def claim_and_decide() -> DryRun:
         session = opened(loop, provider, connection, clock, limits, "dry run")
-        admission = loop.admit(session)
+        admission = loop.admit(session, provider)
 
-        def claimed(limit: int, *, suspects: bool = False) -> Sequence[Work]:
-            while True:
-                claim = bmdb_work.claim(session, loop.process, provider, limit, suspects=suspects)
-                if claim.work or not claim.examined:
-                    return claim.work
+        due_at: dict[UUID, datetime] = {}
 
-        limit = min(limits.concurrency, admission.limit)
-        work = list(claimed(limit) or claimed(min(limit, 1), suspects=True))
+        def claimed(found: Candidates, limit: int, *, suspects: bool = False) -> Sequence[Work]:
+            chosen = [each.machine_id for each in found.machines if each.suspect == suspects]
+            now = server.now(connection)
+            due_at.update((each.machine_id, now - timedelta(seconds=each.due_seconds)) for each in found.machines)
+            works: tuple[Work, ...] = ()
+            while chosen and len(works) < limit:
+                wanted = min(limit - len(works), bmdb_work.CLAIM_LIMIT)
+                works += bmdb_work.claim(session, loop.process, chosen[:wanted])
+                chosen = chosen[wanted:]
+            return works
+
+        found = admission.candidates
+        work = list(claimed(found, limits.concurrency) or claimed(found, 1, suspects=True))
         suspended: list[Work] = []
         decisions = dict(loop.decide(session, work)) if work else {}
         if admission.suspended:
-            loop.ignore_suspensions(session)
-            while len(suspended) < _SUSPENDED and (more := claimed(bmdb_work.CLAIM_LIMIT)):
-                suspended += more
-                decisions |= loop.decide(session, more)
-        return DryRun(work, suspended, decisions, admission.suspended)
+            suspended += claimed(loop.ignore_suspensions(session), _SUSPENDED)
+            decisions |= loop.decide(session, suspended) if suspended else {}
+        return DryRun(work, suspended, decisions, due_at, admission.suspended)
 
     return connection.dry_run(claim_and_decide)

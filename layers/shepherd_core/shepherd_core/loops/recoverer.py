@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work.work import finish_recovery
 from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.provider import (
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.recovery.remediation import RecoveryRecord, Unneeded
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.bmdb.work.work import Candidates, Work
     from shepherd_core.domain.backoff import Backoff
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.errors import NoLongerDue
@@ -98,13 +98,13 @@ class Recoverer(Loop[NextStep]):
         self._outage = ProviderOutage()
         self.guard = self
 
-    def admit(self, session: Session) -> Admission:
-        """Admit as many machines as the circuit breaker allows."""
+    def admit(self, session: Session, provider: str) -> Admission:  # noqa: ARG002 - the breaker knows it
+        """Read the health of the fleet, and admit the machines that the circuit breaker allows."""
         return self._breaker.admit(session)
 
-    def ignore_suspensions(self, session: Session) -> None:
+    def ignore_suspensions(self, session: Session) -> Candidates:
         """See ``Loop.ignore_suspensions``."""
-        suspension.ignore_suspensions(session, self._provider.name)
+        return self._breaker.ignore_suspensions(session)
 
     def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
         """Log the steps that the provider cannot take, and give the provider another chance."""

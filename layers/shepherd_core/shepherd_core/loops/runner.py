@@ -190,6 +190,8 @@ class _Run(Generic[F]):
     def _count(self, metric: Metric, works: Sequence[Work], ended: set[UUID]) -> None:
         for work in works:
             task = self.running.pop(work, None)
+            if metric is not Metric.CANCELED:
+                self.claims.held.pop(work.machine_id, None)
             if work.machine_id in ended:
                 self.counts[metric] += 1
                 self.counts[Metric.FOUND_ALIVE] += task is not None and task.found_alive
@@ -242,7 +244,7 @@ def run(
         loop, session, clock, limits, deadline, claims, counts, next_renewal=clock.monotonic() + session.renew_interval
     )
     prepared, waited, half = False, False, (deadline.remaining() + needed) / 2
-    with Closing(session, state.counted, loop.process, provider) as closed, closing(state.messages):
+    with Closing(session, lambda: {**state.counted(), **claims.backlog}), closing(state.messages):
         while claims.more or state.running or claims.suspects:
             free = min(limits.concurrency - len(state.running), bmdb_work.CLAIM_LIMIT)
             # A claim costs a round trip even if it finds nothing: it is made when half of the places are free, or when
@@ -270,8 +272,4 @@ def run(
         state.cancel(list(state.running))
     if limits.history_days:
         history.delete_old_history(connection, limits.history_days)
-    return {
-        **state.counted(),
-        Metric.BACKLOG: closed.backlog.count,
-        Metric.OLDEST_DUE_AGE: round(closed.backlog.oldest_due_age_seconds, 3),
-    }
+    return {**state.counted(), **claims.backlog}

@@ -1,9 +1,4 @@
-"""
-The Updater: updates the BMDB's records of machines from their provider's listing.
-
-Each invocation also checks a part of the due index against the facts, and repairs
-rows that contradict them. There should never be any.
-"""
+"""The Updater: updates the BMDB's records of machines from their provider's listing."""
 
 from __future__ import annotations
 
@@ -12,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.listings import provider_facts
-from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.loops.base import Closing, tick_head
@@ -68,19 +62,17 @@ class Updater:
     update_seconds: float
 
     def plan(self, deadline: Deadline) -> dict[str, object]:
-        """Return the ``changes`` and ``repairs`` that ``run`` would make. Raises as ``run``."""
-        wrong = due.inconsistencies(self.connection, self.provider.name)
-        repairs = [{"machine_id": machine_id, "wrong": what} for machine_id, what in wrong.items()]
+        """Return the ``changes`` that ``run`` would make. Raises as ``run``."""
         outlook = provider_facts.check(self.connection, self.provider.name, self.update_seconds)
         if not outlook.wanted or outlook.paused:
-            return {"changes": [], "repairs": repairs}
+            return {"changes": []}
         known = provider_facts.known(self.connection, self.provider.name, everything=outlook.due)
         found = changes(self.provider.list_machines(deadline), known)
-        return {"changes": [change.summary for change in found], "repairs": repairs}
+        return {"changes": [change.summary for change in found]}
 
     def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
         """
-        Update the records and return the counts. If it is skipped, only repairs are counted; the log has the reason.
+        Update the records and return the counts; none if it is skipped, and the log has the reason.
 
         Raises:
             ProviderError: the listing failed; nothing was done.
@@ -92,7 +84,6 @@ class Updater:
         )
         counts: dict[Metric, float] = {}
         with Closing(session, lambda: counts):
-            counts[Metric.REPAIRED] = self._repair()
             outlook = provider_facts.check(self.connection, name, self.update_seconds)
             if outlook.wanted and (
                 outlook.paused or outlook.holder_alive or not provider_facts.begin(session, name, outlook.holder)
@@ -100,7 +91,7 @@ class Updater:
                 telemetry.info("update skipped", reason=outlook.paused or "another Updater is running")
                 return counts
             updates = dict.fromkeys((Metric.UPDATED, Metric.MISSING, Metric.INCOMPLETE), 0)
-            counts = {**updates, **counts, Metric.NOT_READY: outlook.not_ready}
+            counts = {**updates, Metric.NOT_READY: outlook.not_ready}
             if not outlook.wanted:
                 return counts
             known = provider_facts.known(self.connection, name, everything=outlook.due)
@@ -115,9 +106,3 @@ class Updater:
                 provider_facts.end(session, name)
             counts[Metric.INCOMPLETE] = min(1, len(found))
         return counts
-
-    def _repair(self) -> int:
-        wrong = due.repair(self.connection, self.provider.name)
-        for machine_id, what in wrong.items():
-            telemetry.error("due row repaired: it contradicted the facts", machine_id=machine_id, wrong=what)
-        return len(wrong)

@@ -146,7 +146,7 @@ def _none_reports(provider: LocationStats, limits: BreakerLimits) -> str | None:
 
 def _most(provider: LocationStats, limits: BreakerLimits) -> str | None:
     """Return why most machines of a fleet too small for shares are unhealthy, or were before their recovery."""
-    found = provider.late + provider.unsampled
+    found = provider.late + provider.uncounted
     unhealthy = sum(count for kind, count in found.items() if limits.of(kind).share < 1)
     fleet = provider.reporting + unhealthy
     if fleet >= limits.share_min_machines or unhealthy < _FEW or unhealthy <= provider.reporting:

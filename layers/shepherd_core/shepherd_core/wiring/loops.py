@@ -204,7 +204,10 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
 
         def with_decisions(works: list[Work]) -> list[dict[str, Any]]:
             decisions = ((work, planned.decisions.get(work)) for work in works)
-            return [{**asdict(work), "decision": decision and str(decision)} for work, decision in decisions]
+            return [
+                {**asdict(work), "due_at": planned.due_at[work.machine_id], "decision": decision and str(decision)}
+                for work, decision in decisions
+            ]
 
         return {
             "plan": with_decisions(planned.work),

@@ -11,7 +11,7 @@ from shepherd_core.domain.machine import Process
 
 from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.fleet import Fleet, claimed, ids
 from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
 
 LOOPS = (Process.AGENT_START, Process.RECOVERY)
@@ -84,17 +84,6 @@ def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
     return plant
 
 
-def touched(plant: Callable[[Fleet], UUID]) -> Callable[[Fleet], UUID]:
-    """Return how to plant the same machine after one of its facts was changed, so that its due row is new."""
-
-    def plant_and_touch(fleet: Fleet) -> UUID:
-        machine_id = plant(fleet)
-        fleet.change(machine_id)
-        return machine_id
-
-    return plant_and_touch
-
-
 def restarted(started_ago: float) -> Callable[[Fleet], UUID]:
     """Return how to plant a machine with a heartbeat from before its agent was started."""
     return lambda fleet: fleet.unhealthy_machine(reported_ago=started_ago + 60, started_ago=started_ago)
@@ -155,9 +144,6 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
     "recovery failed just now": (failed(RECOVER, 60, 0), NOTHING),
     "recovery failed, long enough ago": (failed(RECOVER, 60, 60), RECOVER),
     "rebooted, not quite settled": (rebooted(120, 115), NOTHING),
-    "rebooted, not quite settled, touched": (touched(rebooted(120, 115)), NOTHING),
-    "agent start failed just now, touched": (touched(failed(START, 300, 0)), NOTHING),
-    "recovery failed just now, touched": (touched(failed(RECOVER, 60, 0)), NOTHING),
     "rebooted and settled": (rebooted(120, 120), START),
 }
 
@@ -185,7 +171,6 @@ def test_an_operators_work_keeps_loops_away(fleet: Fleet, plant: Callable[[Fleet
     held = work.start_work(first, machine_id, "?")
 
     assert plainly_eligible(fleet.sql, process) == set()
-    fleet.change(machine_id)  # a changed fact makes a claim examine the machine again
     assert claimed(second, process) == []
 
     work.cancel(first, [held])
@@ -265,13 +250,13 @@ def test_the_machine_that_waited_longest_is_claimed_first(fleet: Fleet) -> None:
     machines = [fleet.provided_machine() for _ in range(5)]
     for position, machine_id in enumerate(reversed(machines)):
         fleet.sql(
-            "UPDATE machine_due SET not_before = clock_timestamp() - :s * interval '1 second' "
-            "WHERE machine_id = :id AND not_before IS NOT NULL",
+            "UPDATE machines SET machine_created_at = clock_timestamp() - :s * interval '1 second' "
+            "WHERE machine_id = :id",
             id=machine_id,
             s=100 - position,
         )
     session = fleet.open_session()
-    first = work.claim(session, START, PROVIDER, 2)
-    second = work.claim(session, START, PROVIDER, 2)
-    third = work.claim(session, START, PROVIDER, 2)
-    assert [ids(claim.work) for claim in (first, second, third)] == [machines[:2:-1], machines[2:0:-1], machines[:1]]
+    first = claimed(session, START, 2)
+    second = claimed(session, START, 2)
+    third = claimed(session, START, 2)
+    assert [ids(claim) for claim in (first, second, third)] == [machines[:2:-1], machines[2:0:-1], machines[:1]]

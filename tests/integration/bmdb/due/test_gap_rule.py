@@ -51,7 +51,7 @@ def planted(fleet: Fleet, late: float, among: list[Gap]) -> Machines:
 def due(fleet: Fleet) -> dict[UUID, bool]:
     """Return which machines are due for recovery now."""
     now = "due_at <= statement_timestamp()"
-    return dict(fleet.sql(f"SELECT machine_id, {now} FROM machine_due_at WHERE process = 'ShepherdRecovery'"))
+    return dict(fleet.sql(f"SELECT machine_id, {now} FROM machine_eligibility WHERE process = 'ShepherdRecovery'"))
 
 
 def minutes_of(*pairs: tuple[float, float]) -> list[Gap]:

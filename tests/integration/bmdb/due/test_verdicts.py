@@ -116,7 +116,6 @@ def test_operators_are_told_what_claims_do(fleet: Fleet, name: str) -> None:
         machine_id = fleet.locate(MACHINES[name](fleet), HERE)
         for statement in statements:
             fleet.sql(statement, **({"id": machine_id} if ":id" in statement else {}))
-        fleet.change(machine_id)  # its due rows are early, so that claims examine it
         told = {verdict.process: verdict.eligible for verdict in explain.why(fleet.connection, machine_id)[0]}
         session = fleet.open_session()
         taken = {}
@@ -135,6 +134,5 @@ def test_only_the_database_says_that_a_claim_would_take_a_machine(fleet: Fleet, 
     """If it does not, there is a reason, although none is known here."""
     fleet.watch(PROVIDER)
     machine_id = MACHINES[name](fleet)
-    fleet.change(machine_id)
     for record in fleet.connection.records("why", machine_id=machine_id):
         assert not explain.evaluate(record | {"taken": False}).eligible

@@ -161,7 +161,7 @@ ATTACKS = {
     "take work over": "UPDATE sessions SET deadline = 'infinity'",
     "forget machines": "DELETE FROM machines",
     "drop the schema": "DROP TABLE work_history",
-    "change the schema": "ALTER TABLE machine_due DROP COLUMN not_before",
+    "change the schema": "ALTER TABLE work DROP COLUMN process",
     "take rights": "GRANT UPDATE ON pauses TO PUBLIC",
 }
 

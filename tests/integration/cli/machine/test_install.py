@@ -301,11 +301,9 @@ def test_a_change_during_confirmation_is_reported(fleet: Fleet) -> None:
     thread = threading.Thread(target=lambda: ended.append(shepherdctl.process(*arguments)))
 
     def unit() -> None:
-        concurrent.run("lock_due_rows", machine_ids=[machine_id])
+        concurrent.script(f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', 1, '')")
         thread.start()
         fleet.wait_until_blocked()
-        concurrent.script(f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', 1, '')")
-        concurrent.run("reschedule", machine_ids=[machine_id])
 
     concurrent.transact(unit)
     thread.join()

@@ -37,7 +37,6 @@ def test_a_healthy_machine_is_rebooted_after_a_confirmation_that_says_so(
     """Somebody may be working on it; a slip in the id must not interrupt that."""
     name, machine_id = next(iter(machines.items()))
     fleet.change(
-        machine_id,
         f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now(), decode(repeat('5e', 32), 'hex'))",
         f"INSERT INTO machine_agent_heartbeat VALUES ('{machine_id}', clock_timestamp())",
     )
@@ -78,8 +77,7 @@ def test_machines_are_rebooted_while_recovery_is_suspended(
             fleet.make_overdue(machine_id)
         else:
             key = "decode(repeat('5e', 32), 'hex')"
-            started = f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', {key})"
-            fleet.change(machine_id, started)
+            fleet.change(f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', {key})")
     fleet.sql(f"INSERT INTO {held} VALUES ('ec2', 'rack 3', now(), NULL, '?')")
     (told,) = [each for each in shepherdctl.load("status", status=3)["attention"] if "if the machines are down" in each]
     _, _, command = told.partition("if the machines are down: shepherdctl ")

@@ -140,7 +140,7 @@ def known_as(fleet: Fleet, machine_id: UUID) -> str:
 def old(fleet: Fleet, machine_id: UUID, provider: str = "cloud") -> UUID:
     """Let a planted machine be a provider's, and created long ago."""
     fleet.watch(provider)
-    fleet.change(machine_id, f"UPDATE machine_provided SET provider = '{provider}' WHERE machine_id = '{machine_id}'")
+    fleet.change(f"UPDATE machine_provided SET provider = '{provider}' WHERE machine_id = '{machine_id}'")
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
     return machine_id
 

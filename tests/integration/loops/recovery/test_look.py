@@ -399,7 +399,6 @@ def test_a_machine_whose_look_failed_by_our_fault_is_still_seen_by_the_limits(en
     session.close()
     assert stats.late.total() == 1
     env.fleet.sql("UPDATE work_backoff SET until = until - interval '1 day'")
-    env.fleet.sql("UPDATE machine_due SET not_before = now() WHERE process = 'ShepherdRecovery'")
     session = env.fleet.open_session()
     (stats,) = suspension.take_health_snapshot(session, PROVIDER).stats.values()
     assert stats.due.total() == 1
@@ -452,7 +451,6 @@ def test_a_machine_whose_agent_is_gone_is_not_looked_at(env: LookSetup) -> None:
         " 'unreached')",
         id=env.machine,
     )
-    env.fleet.sql("UPDATE machine_due SET not_before = now() WHERE process = 'ShepherdRecovery'")
     env.run()
     assert env.provider.asked == ["reboot", "reboot"]
     assert len(env.server.logins) == logins

@@ -5,9 +5,10 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.listings import provider_facts, provisioning
 from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.bmdb.recovery import explain, remediation
+from shepherd_core.bmdb.recovery import explain, remediation, suspension
 from shepherd_core.bmdb.recovery.explain import Block
 from shepherd_core.bmdb.work import history, work
+from shepherd_core.bmdb.work.work import Candidates
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.provisioning import make_plan
@@ -48,7 +49,7 @@ CHANGES = {
 def test_no_loop_is_handed_a_machine_in_quarantine_whatever_happens_to_it(fleet: Fleet, change: str) -> None:
     """Not even if its facts change: a loop that comes back to it would undo what an operator is doing."""
     machine_id = quarantined(fleet)
-    fleet.change(machine_id, CHANGES[change])
+    fleet.change(CHANGES[change])
     session = fleet.open_session(24 * HOUR)
     for seconds in (0, 5 * HOUR):
         fleet.pass_time(seconds)
@@ -58,12 +59,12 @@ def test_no_loop_is_handed_a_machine_in_quarantine_whatever_happens_to_it(fleet:
     assert [verdict.blocked_by for verdict in verdicts] == [Block.QUARANTINED] * 2
 
 
-def test_a_machine_in_quarantine_costs_a_claim_nothing(fleet: Fleet) -> None:
-    """Its row is not examined by a claim; otherwise hundreds of such rows would hide the others."""
+def test_no_reading_of_the_fleet_has_a_machine_in_quarantine(fleet: Fleet) -> None:
+    """Otherwise hundreds of them would hide the others."""
     quarantined(fleet)
     session = fleet.open_session()
-    assert work.claim(session, RECOVER, PROVIDER, 10).examined == 0
-    assert fleet.sql("SELECT not_before FROM machine_due") == [[None], [None]]
+    assert work.candidates(session, START, PROVIDER) == work.candidates(session, RECOVER, PROVIDER) == Candidates()
+    assert suspension.take_health_snapshot(session, PROVIDER).due == {}
 
 
 def listed(fleet: Fleet, machine_id: UUID) -> Machine:
@@ -148,7 +149,6 @@ def test_the_evidence_is_what_went_wrong_last(fleet: Fleet) -> None:
         work.fail(session, {held: work.Failure(f"SshTimedOut: step {number}\nand more", 1)})
         fleet.pass_time(60)
     fleet.change(
-        machine_id,
         f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '3 hours', "
         "decode(repeat('00', 32), 'hex'))",
     )

@@ -240,3 +240,20 @@ def test_a_dry_run_names_the_machines_and_reboots_none(env: RecovererSetup) -> N
     ]
     assert env.reboots(machine) == 0
     assert env.fleet.events(machine) == []
+
+
+def test_a_machine_that_fails_is_due_since_the_end_of_its_backoff(env: RecovererSetup) -> None:
+    """One that has failed for a day neither goes before the others nor looks as if nobody had worked on it."""
+    env.add_reporting(10)
+    failing, other = env.fleet.unhealthy_machine(24 * HOUR, 25 * HOUR), env.fleet.unhealthy_machine(6 * MINUTE)
+    env.fleet.sql(
+        "INSERT INTO work_backoff VALUES (:id, 'ShepherdRecovery', now() - interval '10 seconds', '?', 3600)",
+        id=failing,
+    )
+    planned = env.dry_run()
+    assert [work.machine_id for work in planned.work] == [other, failing]
+    later = planned.due_at[failing] - planned.due_at[other]
+    assert later.total_seconds() == pytest.approx(50, abs=5)
+    env.run(concurrency=1)
+    started = env.fleet.sql("SELECT machine_id FROM work_history WHERE event = 'Started' ORDER BY timestamp")
+    assert started == [[other], [failing]]

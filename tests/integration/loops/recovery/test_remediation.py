@@ -172,7 +172,7 @@ def test_both_loops_may_have_a_machine_that_did_not_come_back_but_one_has_it(env
 
     def claim(number: int) -> list[UUID]:
         together.wait(WAIT_SECONDS)
-        return ids(work.claim(sessions[number], (START, RECOVER)[number], PROVIDER, 10).work)
+        return ids(claimed(sessions[number], (START, RECOVER)[number], 10))
 
     with ThreadPoolExecutor(2) as pool:
         found = [each.result() for each in [pool.submit(claim, number) for number in range(2)]]
@@ -705,7 +705,7 @@ def test_a_machine_that_is_not_due_any_more_is_not_interrupted(env: RemediationS
     session = env.fleet.open_session()
     (held,) = claimed(session, RECOVER)
     assert env.loop.no_longer_due(session, [held]) == {}
-    env.fleet.change(env.machine, change.format(id=f"'{env.machine}'::uuid"))
+    env.fleet.change(change.format(id=f"'{env.machine}'::uuid"))
     (reason,) = env.loop.no_longer_due(session, [held]).values()
     assert (str(reason), reason.recovered) == (told, False)
 

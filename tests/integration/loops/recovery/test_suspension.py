@@ -8,7 +8,7 @@ from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import ProviderUnavailable
-from shepherd_core.domain.health import WHOLE_PROVIDER, Unhealthy
+from shepherd_core.domain.health import WHOLE_PROVIDER
 from shepherd_core.domain.machine import Process
 from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.telemetry import Metric
@@ -194,7 +194,7 @@ def test_a_suspension_binds_every_later_claim(env: RecoveryEnvironment) -> None:
     env.add_reporting(REPORTING)
     machines = env.add_unhealthy(2)
     concurrent = env.fleet.open_session()
-    assert env.loop.admit(concurrent).limit == len(machines)
+    assert env.loop.admit(concurrent, PROVIDER).candidates.total == len(machines)
     other = env.fleet.open_session(connection=env.fleet.connect())
     suspension.set_suspensions(other, PROVIDER, {WHOLE_PROVIDER: "?"})
     assert claimed(concurrent, Process.RECOVERY, timeouts=TIMEOUTS) == []
@@ -276,39 +276,10 @@ def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(env: Recov
         connection.close()
 
 
-MANY = """
-INSERT INTO machines SELECT FROM generate_series(1, 1500);
-INSERT INTO machine_provided (machine_id, provider, provider_id, provider_location)
-    SELECT machine_id, 'static', machine_id::text, CASE WHEN row_number() OVER () <= 15 THEN 'fra' ELSE 'ams' END
-    FROM machines;
-INSERT INTO machine_agent_started
-    SELECT machine_id, now() - interval '1 hour', decode(repeat('5e', 32), 'hex') FROM machines;
-INSERT INTO machine_agent_heartbeat SELECT machine_id, now() FROM machines;
-INSERT INTO machine_due (machine_id, process, provider, not_before)
-    SELECT machine_id, x, provider, CASE WHEN x = process THEN now() + interval '1 hour' END
-    FROM machine_need, unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x;
-"""
-
-
-def test_each_snapshot_is_of_another_sample(env: RecoveryEnvironment) -> None:
-    """A sample may have too few machines of a small location to judge it; the next ones have others."""
-    env.fleet.sql(MANY)
-    session = env.fleet.open_session()
-    snapshots = [suspension.take_health_snapshot(session, PROVIDER).stats for _ in range(10)]
-    assert {sum(cell.reporting for cell in cells.values()) for cells in snapshots} == {1000}
-    assert len({cells["fra"].reporting for cells in snapshots}) > 1
-
-
-def test_a_second_snapshot_keeps_the_shares_of_the_first(env: RecoveryEnvironment) -> None:
-    """Otherwise the unhealthy machines of the first count would be missing in the metrics, or counted twice."""
-    env.add_reporting(10, "ams")
-    env.add_unhealthy(5, "fra")
-    session = env.fleet.open_session()
-    first = suspension.take_health_snapshot(session, PROVIDER)
-    second = suspension.take_health_snapshot(session, PROVIDER, skipped_locations=["fra"], before=first)
-    for cells in (first.stats, second.stats):
-        assert (cells["ams"].reporting, cells["fra"].late[Unhealthy.STOPPED_REPORTING]) == (10, 5)
-    assert (
-        first.stats["fra"].due[Unhealthy.STOPPED_REPORTING],
-        second.stats["fra"].due[Unhealthy.STOPPED_REPORTING],
-    ) == (5, 0)
+def test_a_snapshot_counts_every_machine(env: RecoveryEnvironment) -> None:
+    """A location with a few machines is judged by all of them, in a provider with thousands."""
+    env.add_reporting(1485, "ams")
+    env.add_reporting(12, "fra")
+    env.add_unhealthy(3, "fra")
+    stats = suspension.take_health_snapshot(env.fleet.open_session(), PROVIDER).stats
+    assert (stats["ams"].reporting, stats["fra"].reporting, stats["fra"].late.total()) == (1485, 12, 3)

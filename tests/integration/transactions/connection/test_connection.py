@@ -98,10 +98,10 @@ def test_a_deadlock_ends_with_both_transactions_done(own_fleet: Fleet) -> None:
     def transaction(connection: Connection, first: UUID, second: UUID) -> None:
         def unit() -> None:
             runs.append(1)
-            connection.run("lock_due_rows", machine_ids=[first])
+            connection.run("lock_facts", machine_id=first)
             if len(runs) <= 2:
                 met.wait(timeout=10)
-            connection.run("lock_due_rows", machine_ids=[second])
+            connection.run("lock_facts", machine_id=second)
 
         connection.transact(unit)
 
@@ -153,11 +153,11 @@ def test_a_refused_statement_names_itself_and_the_reason(connection: Connection)
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(fleet: Fleet, in_transaction: bool) -> None:
     """A forgotten lock must not block an invocation until its time is up."""
     machine_id = fleet.provided_machine()
-    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = 9")
+    fleet.connection.script("BEGIN; UPDATE machine_provided SET provider_status = 'Running'")
     connection = fleet.connect(limits=TimeLimits(statement=0.05))
 
     def lock() -> object:
-        return connection.run("lock_due_rows", machine_ids=[machine_id])
+        return connection.run("lock_facts", machine_id=machine_id)
 
     with pytest.raises(StatementFailed) as caught:
         connection.transact(lock) if in_transaction else lock()

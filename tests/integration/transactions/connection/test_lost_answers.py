@@ -20,31 +20,21 @@ LOSSES = get_args(Lost)
 either = pytest.mark.parametrize("lost", LOSSES)
 
 
-def test_a_claim_whose_answer_was_lost_returns_what_it_claimed(
-    fleet: Fleet, session: Session, breaking: BreakingConnection
+@pytest.mark.parametrize("statement", [1, 2], ids=["that locks", "that begins"])
+@either
+def test_a_claim_returns_what_it_claimed_whatever_was_lost(
+    fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost, statement: int
 ) -> None:
     """Otherwise the machines would be locked until the session closes, with no work done on them."""
     machines = {fleet.provided_machine() for _ in range(3)}
     fleet.sql("INSERT INTO machine_host_key SELECT machine_id, 'pinned', now() FROM machines")
-    breaking.lose("answer")
-    claim = work.claim(session, Process.AGENT_START, PROVIDER, 2)
+    breaking.lose(lost, after=statement - 1)
+    claim = work.claim(session, Process.AGENT_START, machines)
 
-    assert len(claim.work) == 2
-    assert set(ids(claim.work)) <= machines
-    assert {found.host_key for found in claim.work} == {"pinned"}
-    assert all(found.provider_id and found.provider_id.startswith("machine-") for found in claim.work)
-    assert work.cancel(session, claim.work) == set(ids(claim.work))
-
-
-def test_a_claim_whose_request_was_lost_has_claimed_nothing(
-    fleet: Fleet, session: Session, breaking: BreakingConnection
-) -> None:
-    """It must not invent work; the next claim takes the machine."""
-    machine_id = fleet.provided_machine()
-    breaking.lose("request")
-    assert work.claim(session, Process.AGENT_START, PROVIDER, 2) == work.Claim((), 0)
-    assert fleet.events(machine_id) == []
-    assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
+    assert set(ids(claim)) == machines
+    assert {found.host_key for found in claim} == {"pinned"}
+    assert all(found.provider_id and found.provider_id.startswith("machine-") for found in claim)
+    assert work.cancel(session, claim) == machines
 
 
 def test_a_lost_answer_does_not_return_what_the_session_already_knew_of(
@@ -54,20 +44,9 @@ def test_a_lost_answer_does_not_return_what_the_session_already_knew_of(
     fleet.provided_machine()
     (known,) = claimed(session, Process.AGENT_START)
     new = fleet.provided_machine()
-    breaking.lose("answer")
-    claim = work.claim(session, Process.AGENT_START, PROVIDER, 5, known=[known.machine_id])
-    assert ids(claim.work) == [new]
-
-
-def test_work_from_a_lost_answer_can_be_given_back_at_once(
-    fleet: Fleet, session: Session, breaking: BreakingConnection
-) -> None:
-    """The due date is lost with the answer; using the session's deadline instead would delay the machine."""
-    machine_id = fleet.provided_machine()
-    breaking.lose("answer")
-    claim = work.claim(session, Process.AGENT_START, PROVIDER, 1)
-    assert work.cancel(session, claim.work) == {machine_id}
-    assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
+    breaking.lose("answer", after=1)
+    claim = work.claim(session, Process.AGENT_START, [known.machine_id, new], known=[known.machine_id])
+    assert ids(claim) == [new]
 
 
 @either
@@ -177,7 +156,7 @@ def test_a_session_closes_whatever_was_lost(
     machine_id = fleet.provided_machine()
     claimed(session, Process.AGENT_START)
     breaking.lose(lost)
-    session.close(Process.AGENT_START, PROVIDER)
+    session.close()
     assert fleet.events(machine_id) == ["Started", "Canceled"]
     assert fleet.sql("SELECT 1 FROM sessions") == []
 

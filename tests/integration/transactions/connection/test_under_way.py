@@ -56,7 +56,7 @@ def test_a_claim_that_commits_late_is_waited_for(fleet: Fleet, session: Session,
     """Asked earlier, the BMDB has no such work, and the work would never end."""
     machine_id = fleet.provided_machine()
     breaking.lose("late")
-    assert ids(work.claim(session, START, PROVIDER, 2).work) == [machine_id]
+    assert ids(work.claim(session, START, [machine_id])) == [machine_id]
     session.close()
     assert fleet.events(machine_id) == ["Started", "Canceled"]
 
@@ -67,7 +67,7 @@ def test_a_session_that_closes_loses_no_work_that_commits_late(
     """The work was deleted with the session, and the history had a start without an end."""
     machines = [fleet.provided_machine() for _ in range(3)]
     breaking.lose("late")
-    work.claim(session, START, PROVIDER, 3)
+    work.claim(session, START, machines)
     session.close()
     assert [fleet.events(machine_id) for machine_id in machines] == [["Started", "Canceled"]] * 3
     assert fleet.sql("SELECT 1 FROM sessions") == []
@@ -81,7 +81,7 @@ def test_a_client_that_stops_waiting_for_an_answer_waits_for_the_commit(
     limits = TimeLimits(statement=2 * SHORT, connect=SHORT)
     session = fleet.open_session(connection=fleet.connect(breaking.settings, limits))
     breaking.lose("late", silent=True)
-    assert ids(work.claim(session, START, PROVIDER, 2).work) == [machine_id]
+    assert ids(work.claim(session, START, [machine_id])) == [machine_id]
 
 
 def test_a_step_that_is_recorded_late_is_recorded_once(
@@ -95,21 +95,21 @@ def test_a_step_that_is_recorded_late_is_recorded_once(
     assert steps(fleet) == ["reboot"]
 
 
-@pytest.mark.parametrize("begin", ["claim", "by name"])
+@pytest.mark.parametrize(("statement", "events"), [(0, []), (1, ["Started", "Expired"])], ids=["lock", "begin"])
 def test_a_statement_that_does_not_end_blocks_its_session(
-    fleet: Fleet, hasty: Session, breaking: BreakingConnection, begin: str
+    fleet: Fleet, hasty: Session, breaking: BreakingConnection, statement: int, events: list[str]
 ) -> None:
     """Its session is left to expire: closing it would abandon what is committed a moment later."""
     machine_id = fleet.provided_machine()
-    breaking.lose("late", stubborn=True)
-    begins: dict[str, Callable[[], object]] = {
-        "claim": lambda: work.claim(hasty, START, PROVIDER, 2),
-        "by name": lambda: work.start_work(hasty, machine_id, "?"),
-    }
+    breaking.lose("late", stubborn=True, after=statement)
+
+    def claim() -> object:
+        return work.claim(hasty, START, [machine_id])
+
     with pytest.raises(CommitUnknown):
-        begins[begin]()
-    calls: list[Callable[[], object]] = [hasty.renew, begins["claim"], hasty.close]
-    for call in calls if begin == "claim" else calls[-1:]:  # each waits
+        claim()
+    calls: list[Callable[[], object]] = [hasty.renew, claim, hasty.close]
+    for call in calls:  # each waits
         with pytest.raises(CommitUnknown, match="the server is still running it"):
             call()
         assert hasty.seconds_left() < 0
@@ -118,7 +118,7 @@ def test_a_statement_that_does_not_end_blocks_its_session(
 
     fleet.expire(hasty)
     fleet.open_session()
-    assert fleet.events(machine_id) == ["Started", "Expired"]
+    assert fleet.events(machine_id) == events
 
 
 def test_a_session_that_could_not_be_closed_can_be_later(
@@ -126,9 +126,9 @@ def test_a_session_that_could_not_be_closed_can_be_later(
 ) -> None:
     """A later attempt, when the server has finished, returns the machines at once."""
     machine_id = fleet.provided_machine()
-    breaking.lose("late", stubborn=True)
+    breaking.lose("late", stubborn=True, after=1)
     with pytest.raises(CommitUnknown):
-        work.claim(hasty, START, PROVIDER, 2)
+        work.claim(hasty, START, [machine_id])
     breaking.let_go()
     hasty.close()
     assert fleet.events(machine_id) == ["Started", "Canceled"]
@@ -145,7 +145,7 @@ class OldClaim:
         self._connection.script(f"""
             BEGIN;
             SELECT FROM sessions WHERE session_id = '{session_id}' FOR UPDATE;
-            INSERT INTO work VALUES ('{self.machine_id}', 'ShepherdAgentStart', '{session_id}');
+            INSERT INTO work VALUES ('{self.machine_id}', 'ShepherdAgentStart', '{session_id}', now());
             INSERT INTO work_history VALUES
                 ('{self.machine_id}', 'ShepherdAgentStart', 'Started', clock_timestamp(), NULL, '{session_id}')
         """)
@@ -233,7 +233,7 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postg
             left.set()
 
         def begin() -> list[Work]:
-            return attempt(session, held[0]) if held else list(work.claim(session, RECOVER, PROVIDER, 1).work)
+            return attempt(session, held[0]) if held else list(work.claim(session, RECOVER, [machine_id]))
 
         try:
             breaking.leave(leave)
@@ -254,22 +254,6 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postg
 # A statement that still waits for a lock.
 
 
-def test_a_statement_that_waits_for_a_machine_is_fenced_off(
-    fleet: Fleet, session: Session, breaking: BreakingConnection
-) -> None:
-    """Its owner continued without it; executed now, it would lock the machine for a session that does not know."""
-    machine_id = fleet.provided_machine()
-    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
-    breaking.leave(fleet.wait_until_blocked)
-    with pytest.raises(CommitUnknown):
-        work.start_work(session, machine_id, "?")
-    session.renew()
-    fleet.connection.script("COMMIT")
-    fleet.wait_until_idle()
-    assert fleet.holders(machine_id) == []
-    assert fleet.events(machine_id) == []
-
-
 @each_end
 def test_an_end_that_still_waits_is_repeated_and_happens_once(
     fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
@@ -283,7 +267,7 @@ def test_an_end_that_still_waits_is_repeated_and_happens_once(
         fleet.wait_until_blocked()
         left.set()
 
-    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
+    fleet.connection.script("BEGIN; UPDATE sessions SET fence = fence")
     breaking.leave(leave)
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(end.end, session, held)
@@ -321,19 +305,19 @@ def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session
 # Every statement that writes for a session.
 
 
-def _claim(fleet: Fleet, session: Session) -> Callable[[], object]:
-    fleet.provided_machine()
-    return lambda: work.claim(session, START, PROVIDER, 1).work
-
-
-def _claim_recovery(fleet: Fleet, session: Session) -> Callable[[], object]:
-    fleet.unhealthy_machine()
-    return lambda: work.claim(session, RECOVER, PROVIDER, 1).work
-
-
-def _start_work(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _lock(fleet: Fleet, session: Session) -> Callable[[], object]:
     machine_id = fleet.provided_machine()
-    return lambda: work.start_work(session, machine_id, "?")
+    return lambda: work.claim(session, START, [machine_id])
+
+
+def _begin(fleet: Fleet, session: Session) -> Callable[[], object]:
+    work.lock_machine(session, START, fleet.provided_machine())
+    return lambda: session.records_once("begin_work", process=START, remark=None)[0]["machine_id"]
+
+
+def _let_go(fleet: Fleet, session: Session) -> Callable[[], object]:
+    work.lock_machine(session, START, fleet.provided_machine())
+    return lambda: work.let_go(session)
 
 
 def _end(end: End) -> Callable[[Fleet, Session], Callable[[], object]]:
@@ -420,9 +404,9 @@ def _write_facts(fleet: Fleet, session: Session) -> Callable[[], object]:
 
 
 WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
-    "claim": _claim,
-    "claim (recovery)": _claim_recovery,
-    "start_work": _start_work,
+    "lock_machines": _lock,
+    "begin_work": _begin,
+    "let_go": _let_go,
     **{name: _end(end) for name, end in ENDS.items()},
     "record_attempts": _record_attempts,
     "quarantine": _quarantine,

@@ -106,7 +106,6 @@ def plant(fleet: Fleet, combinations: Iterable[Combination]) -> dict[UUID, State
     for table, values in rows.items():
         if values:
             fleet.sql(f"INSERT INTO {table} VALUES {', '.join(values)}")
-    fleet.connection.transact(lambda: fleet.connection.run("reschedule", machine_ids=list(planted)))
     return {machine_id: each.state() for machine_id, each in planted.items()}
 
 

@@ -1,5 +1,5 @@
 """
-A model of sessions, work and the due index as plain Python: no database, no concurrency, no index.
+A model of sessions and work as plain Python: no database, no concurrency.
 
 Machines and sessions are small numbers. Time is whole seconds and passes when a
 test says so. Every statement of the product is one step here, and must have the
@@ -153,7 +153,7 @@ class Model:
             and machine.backoffs.get(Process.AGENT_START, (0, None))[1] is not None  # an agent start has failed since
         )
         if machine.needs is not process and not not_back:
-            return "a_due_row_names_the_needed_process"
+            return "a_claim_takes_only_machines_that_need_it"
         if any((number, other) in self.work for other in LOOPS):
             return "no_machine_has_two_live_works"
         if any(self._in_force(pause, number, process) for pause in self.pauses):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.machines import due
 from shepherd_core.domain.errors.bmdb import CommitUnknown, MachineUnknown
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSInstallationRequest
 
@@ -100,7 +99,7 @@ def request(
     generation = seen.next_generation
     raw = encode(OSInstallationRequest(generation=generation, metropolis=installation))
 
-    def unit() -> bool:
+    def write() -> bool:
         rows = connection.run(
             "request_installation",
             machine_id=machine_id,
@@ -112,13 +111,10 @@ def request(
         )
         return bool(rows)
 
-    def write() -> bool:
-        return connection.transact(lambda: due.change(connection, machine_id, unit))
-
     try:
         written = write()
     except CommitUnknown:
-        # Waits for the lost transaction to end. If it committed, this one changes nothing, and the request is found.
+        # If the lost statement committed, this one changes nothing, and the request is found.
         written = write() or _is_requested(connection, machine_id, raw)
     return generation if written else None
 

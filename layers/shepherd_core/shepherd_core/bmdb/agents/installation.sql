@@ -17,8 +17,9 @@ WHERE m.machine_id = :machine_id;
 
 -- name: request_installation
 -- Request an installation, in place of the previous request. No row: the request or the report has changed since the
--- caller read them, or the machine is not provided, for example because it was forgotten meanwhile.
-INSERT INTO machine_os_installation_request (machine_id, generation, os_installation_request_raw, requested_at)
+-- caller read them, or the machine is not provided, for example because it was forgotten meanwhile (FOR SHARE waits for
+-- that).
+INSERT INTO machine_os_installation_request AS x (machine_id, generation, os_installation_request_raw, requested_at)
 SELECT p.machine_id, :generation::bigint, decode(:request, 'hex'), clock_timestamp()
 FROM machine_provided p
 LEFT JOIN machine_os_installation_request q ON q.machine_id = p.machine_id
@@ -27,9 +28,11 @@ WHERE p.machine_id = :machine_id
     AND q.generation IS NOT DISTINCT FROM :requested::bigint
     AND r.generation IS NOT DISTINCT FROM :reported::bigint
     AND r.os_installation_result IS NOT DISTINCT FROM :reported_result::text
+FOR SHARE OF p
 ON CONFLICT (machine_id) DO UPDATE
 SET
     generation = excluded.generation,
     os_installation_request_raw = excluded.os_installation_request_raw,
     requested_at = excluded.requested_at
+WHERE x.generation = :requested::bigint -- also if it waited for another request
 RETURNING machine_id;

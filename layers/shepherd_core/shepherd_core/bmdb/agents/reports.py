@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
 from shepherd_core.domain.errors.bmdb import CommitUnknown, StatementFailed
 
@@ -158,7 +157,7 @@ def _accept(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) 
 
     if heartbeat.installation is not None:
         try:
-            return connection.transact(lambda: due.change(connection, heartbeat.machine_id, unit))
+            return connection.transact(unit)
         except _GenerationRefused as refusal:
             return HeartbeatOutcome(refusal.time, refused=True)
     return unit() if heartbeat.hardware is None else connection.transact(unit)

@@ -15,8 +15,8 @@ LEFT JOIN machine_agent_started a ON a.machine_id = n.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 
 -- name: accept_heartbeat
--- Record a heartbeat, and return the installation that is requested. Writes one row and no index entry, and leaves the due
--- rows alone (a claim compares). An agent's first heartbeat inserts the row, and first_heartbeat_at by its default; later
+-- Record a heartbeat, and return the installation that is requested. Writes one row and no index entry. An
+-- agent's first heartbeat inserts the row, and first_heartbeat_at by its default; later
 -- ones leave that as it is. No row: the machine has no agent, or its agent has another key; the agent's time differs too
 -- much from the database's, or is not later than the last one; or the schema has another version.
 --
@@ -27,7 +27,7 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 --
 -- Before its first heartbeat, an agent has no such row. FOR SHARE on the agent's row orders this statement with those that
 -- delete the agent. Either the agent was deleted first, and this statement finds none; or the other one waits for this
--- statement and sees its heartbeat (lock_agent). A recovery waits too, but its single statement has an older snapshot, so
+-- statement and sees its heartbeat (lock_facts). A recovery waits too, but its single statement has an older snapshot, so
 -- the heartbeat's row remains. It has no effect; the next agent start or the decommissioning deletes it.
 WITH timely AS (
     SELECT 1
@@ -83,10 +83,16 @@ LEFT JOIN machine_os_installation_request q
         WHERE r.machine_id = q.machine_id AND r.generation = q.generation
     );
 
--- name: lock_agent
--- Keep heartbeats out until this transaction ends, and wait for those in progress, so that the next statement sees
--- them. Runs after lock_due_rows.
-SELECT machine_id FROM machine_agent_started WHERE machine_id = :machine_id FOR UPDATE;
+-- name: lock_facts
+-- Keep heartbeats and requests of installations out until this transaction ends, and wait for those in progress, so that
+-- the next statement sees them.
+WITH provided AS (
+    SELECT machine_id FROM machine_provided WHERE machine_id = :machine_id FOR UPDATE
+),
+agent AS (
+    SELECT machine_id FROM machine_agent_started WHERE machine_id = :machine_id FOR UPDATE
+)
+SELECT (SELECT count(*) FROM provided), (SELECT count(*) FROM agent);
 
 -- name: write_hardware_report
 -- The hardware of the machine, and the sums that the inventory reads.
@@ -104,8 +110,7 @@ SET
     disk_bytes = excluded.disk_bytes;
 
 -- name: write_installation_report
--- The outcome of an installation. Runs in due.change, because after a success the machine needs nothing. No row: the
--- generation is lower than the last reported one, or was never requested. A repeated report is accepted again; a success
+-- The outcome of an installation. No row: the generation is lower than the last reported one, or was never requested. A repeated report is accepted again; a success
 -- is never overwritten by an error of the same generation.
 WITH accepted AS (
     SELECT q.machine_id

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.connection import sanitize_for_db
-from shepherd_core.bmdb.machines import due
+from shepherd_core.bmdb.work.work import let_go, lock_machine
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
+from shepherd_core.domain.machine import Process
 
 if TYPE_CHECKING:
     from typing import Any
@@ -46,9 +47,7 @@ def forget(session: Session, provider: str, machine_id: UUID, order: RemovalRequ
         CommitUnknown: the connection broke again, or what was sent is still running.
     """
     asked = {"how": "Forgotten", "owner": sanitize_for_db(order.owner), "reason": sanitize_for_db(order.reason)}
-    row = _run_decommissioning(
-        session, "decommission", provider, machine_id, fresh_seconds=order.fresh_seconds, **asked
-    )
+    row = _run_locked(session, "decommission", provider, machine_id, fresh_seconds=order.fresh_seconds, **asked)
     _require_done(row, machine_id)
 
 
@@ -59,7 +58,11 @@ def remove_released(session: Session, provider: str, machine_id: UUID) -> bool:
     May run twice. Raises as ``forget``, except WorkConflict.
     """
     asked = {"how": "Released", "owner": None, "reason": None}
-    return bool(_run_decommissioning(session, "decommission", provider, machine_id, fresh_seconds=0, **asked)["done"])
+    try:
+        row = _run_locked(session, "decommission", provider, machine_id, fresh_seconds=0, **asked)
+    except WorkConflict:
+        return False
+    return bool(row["done"])
 
 
 def request_release(session: Session, provider: str, machine_id: UUID, order: RemovalRequest) -> bool:
@@ -69,7 +72,7 @@ def request_release(session: Session, provider: str, machine_id: UUID, order: Re
     Then ask the provider, then call ``accept_release``. Returns False if the
     request was on record before. May run twice. Raises as ``forget``.
     """
-    row = _run_decommissioning(
+    row = _run_locked(
         session,
         "request_release",
         provider,
@@ -105,20 +108,35 @@ def cancel_release(session: Session, provider: str, machine_id: UUID, order: Rem
     _run_decommissioning(session, "cancel_release", provider, machine_id, reason=reason)
 
 
+def _run_locked(
+    session: Session, statement: str, provider: str, machine_id: UUID, **parameters: object
+) -> dict[str, Any]:
+    """
+    Lock the machine, run one of the statements, give up the lock, and return its row.
+
+    The lock is committed first, so that the statement sees what its last holder did.
+    """
+    lock_machine(session, Process.REMOVAL, machine_id)
+    try:
+        return _run_decommissioning(session, statement, provider, machine_id, **parameters)
+    finally:
+        let_go(session)
+
+
 def _run_decommissioning(
     session: Session, statement: str, provider: str, machine_id: UUID, **parameters: object
 ) -> dict[str, Any]:
-    """Run one of the statements under the locks on the machine's due row and agent, and return its row."""
+    """Run one of the statements under the lock on the machine's facts, and return its row."""
     connection = session.connection
 
     def unit() -> dict[str, Any]:
-        connection.run("lock_agent", machine_id=machine_id)
+        connection.run("lock_facts", machine_id=machine_id)
         rows = connection.records(statement, **session.key, provider=provider, machine_id=machine_id, **parameters)
         if not rows:
             raise SessionExpired
         return rows[0]
 
-    return session.transact(lambda: due.change(connection, machine_id, unit))
+    return session.transact(unit)
 
 
 def _require_done(row: dict[str, Any], machine_id: UUID) -> None:
@@ -130,9 +148,7 @@ def _require_done(row: dict[str, Any], machine_id: UUID) -> None:
     """
     if row["done"]:
         return
-    if row["live_work"]:
-        message = f"machine {machine_id} is being worked on: see shepherdctl machine show, and try again"
-    elif row["heartbeat_seconds"] is not None:
+    if row["heartbeat_seconds"] is not None:
         message = f"the agent of machine {machine_id} reported {row['heartbeat_seconds']:.0f} s ago"
     else:
         message = f"machine {machine_id} is not in the BMDB as one of this provider's"

@@ -1,24 +1,23 @@
 -- Decommissioning: machines that are released or forgotten. Like the Provisioner's writes, all statements but
--- accept_release require the provider's lock and a live session. They follow lock_due_rows and lock_agent in their
--- transaction: a claim in progress ends before, and its work is seen here. Lock order: due rows, agent, provider's row,
--- session's row, heartbeat.
+-- accept_release require the provider's lock and a live session. decommission and request_release also require that this
+-- session has locked the machine (lock_machines), so that no loop works on it. They follow lock_facts in their
+-- transaction.
 
 -- name: decommission
 -- Decommission a machine: write a tombstone of what it was, and delete every fact by which it would be claimed, counted
 -- or listed, and the installation request, which may contain secrets. Its row in machines, its history and other facts
 -- about its past stay.
 --
--- It is not done while a live session works on the machine. A machine is not forgotten after a heartbeat younger than
+-- A machine is not forgotten after a heartbeat younger than
 -- :fresh_seconds, and not removed as released before the provider accepted the release. Locks the heartbeat row, so
 -- that no heartbeat is missed. No row: the lock or the session is lost.
 WITH {locked_provider},
 {last_heartbeat},
-{live_work},
+{locked_machine},
 provided_deleted AS (
     DELETE FROM machine_provided
-    WHERE machine_id = :machine_id
+    WHERE machine_id IN (SELECT machine_id FROM locked_machine)
         AND provider IN (SELECT provider FROM locked_provider)
-        AND NOT EXISTS (SELECT 1 FROM live_work)
         AND CASE :how::text
             WHEN 'Released' THEN EXISTS (
                 SELECT 1 FROM machine_release WHERE machine_id = :machine_id AND accepted_at IS NOT NULL
@@ -47,9 +46,6 @@ tombstone AS (
     FROM provided_deleted g
     LEFT JOIN machine_release r ON r.machine_id = g.machine_id
 ),
-due_row_deleted AS (
-    DELETE FROM machine_due WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
-),
 agent_deleted AS (
     DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 ),
@@ -77,23 +73,20 @@ release_deleted AS (
 SELECT
     EXISTS (SELECT 1 FROM provided_deleted)
         OR EXISTS (SELECT 1 FROM machine_tombstone WHERE machine_id = :machine_id) AS done,
-    EXISTS (SELECT 1 FROM live_work) AS live_work,
     (SELECT extract(epoch FROM clock_timestamp() - agent_heartbeat_at)::float8 FROM last_heartbeat) AS heartbeat_seconds
 FROM locked_provider;
 
 -- name: request_release
--- Record that a machine is to be released, and pause it for every loop. It is not done while a live session works on
--- the machine, nor after a heartbeat younger than :fresh_seconds unless :despite_heartbeat. A request that is on record
+-- Record that a machine is to be released, and pause it for every loop. It is not done after a heartbeat younger than :fresh_seconds unless :despite_heartbeat. A request that is on record
 -- already stays as it is, and the column release_on_record says so. No row: the lock or the session is lost.
 WITH {locked_provider},
 {last_heartbeat},
-{live_work},
+{locked_machine},
 allowed AS (
     SELECT p.machine_id
     FROM machine_provided p
-    WHERE p.machine_id = :machine_id
+    WHERE p.machine_id IN (SELECT machine_id FROM locked_machine)
         AND p.provider IN (SELECT provider FROM locked_provider)
-        AND NOT EXISTS (SELECT 1 FROM live_work)
         AND (
             :despite_heartbeat::boolean
             OR NOT EXISTS (
@@ -116,7 +109,6 @@ pause_row AS (
 )
 SELECT
     EXISTS (SELECT 1 FROM allowed) AS done,
-    EXISTS (SELECT 1 FROM live_work) AS live_work,
     (SELECT extract(epoch FROM clock_timestamp() - agent_heartbeat_at)::float8 FROM last_heartbeat) AS heartbeat_seconds,
     EXISTS (SELECT 1 FROM release_on_record) AS release_on_record
 FROM locked_provider;

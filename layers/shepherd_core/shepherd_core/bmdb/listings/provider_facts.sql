@@ -53,27 +53,11 @@ FROM machine_facts
 WHERE provider = :provider AND not_ready;
 
 -- name: write_facts
--- Record what the provider lists about some machines, and renew the session's lease. What a machine needs does not
--- depend on these facts; but suspensions and SSH outages apply to locations, so a machine whose location changes is due
--- for a check of its recovery now. No row: the session has expired, or another took its place.
-WITH due_rows AS (
-    SELECT machine_id
-    FROM machine_due
-    WHERE process = 'ShepherdRecovery' AND not_before IS NOT NULL AND machine_id = ANY (
-        ARRAY(
-            SELECT p.machine_id
-            FROM unnest(:machine_ids::uuid[], :locations::text[]) AS g (machine_id, location)
-            JOIN machine_provided p ON p.machine_id = g.machine_id
-            WHERE p.provider_location IS DISTINCT FROM g.location
-        )
-    )
-    ORDER BY machine_id
-    FOR UPDATE
-),
-provider_lock AS (
+-- Record what the provider lists about some machines, and renew the session's lease. No row: the session has expired, or another took its place.
+WITH provider_lock AS (
     SELECT provider
     FROM provider_listings
-    WHERE (SELECT count(*) FROM due_rows) >= 0 AND provider = :provider AND session_id = :session_id
+    WHERE provider = :provider AND session_id = :session_id
     FOR UPDATE
 ),
 session_renewed AS (
@@ -95,13 +79,6 @@ updated_machines AS (
     ) AS g (machine_id, reservation_id, address, location, status)
     WHERE p.machine_id = g.machine_id AND EXISTS (SELECT 1 FROM session_renewed)
     RETURNING p.machine_id
-),
-rescheduled AS (
-    UPDATE machine_due
-    SET not_before = least(not_before, clock_timestamp()), revision = revision + 1
-    WHERE process = 'ShepherdRecovery'
-        AND machine_id = ANY (ARRAY(SELECT machine_id FROM due_rows))
-        AND EXISTS (SELECT 1 FROM session_renewed)
 )
 SELECT w.machine_id FROM session_renewed f LEFT JOIN updated_machines w ON true;
 

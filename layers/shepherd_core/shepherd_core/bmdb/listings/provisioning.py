@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
-from shepherd_core.bmdb.machines import due
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone
@@ -146,7 +145,7 @@ def provide(
     boot_seconds: float = 0.0,
 ) -> None:
     """
-    Record that *machine* exists at the provider, and make it due for its agent after *boot_seconds*.
+    Record that *machine* exists at the provider; its agent is started after *boot_seconds*.
 
     If it was *created* for this, the interval until the next creation starts now. If
     the provider reports its SSH host key, that is pinned, so that even the first
@@ -227,12 +226,7 @@ def set_aside(session: Session, machine_id: UUID, reason: str) -> None:
 
 def take_back(session: Session, machine_id: UUID) -> None:
     """End that pause: the provider lists the machine again. May run twice."""
-    connection = session.connection
-
-    def unit() -> bool:
-        return bool(connection.run("take_back", machine_id=machine_id))
-
-    connection.transact(lambda: due.change(connection, machine_id, unit))
+    session.connection.run("take_back", machine_id=machine_id)
 
 
 def run_locked(session: Session, statement: str, **parameters: object) -> UUID:

@@ -109,7 +109,7 @@ RETURNING machine_id;
 
 -- name: provide
 -- The machine exists at the provider: record it, pin its host key if the provider reports one, delete the intent and
--- any penalty on its capacity, and make it due for its agent, but not before it can have booted. :created: the provider
+-- any penalty on its capacity. Its agent is not started before it can have booted. :created: the provider
 -- created it for this; the interval until the next creation starts now. No row: the lock or the session is lost, and
 -- the intent stays for a later invocation.
 WITH {locked_provider},
@@ -153,16 +153,7 @@ lock_updated AS (
     SET last_creation_at = clock_timestamp()
     WHERE :created::boolean AND provider IN (SELECT provider FROM provided_row)
 )
-INSERT INTO machine_due (machine_id, process, provider, not_before)
-SELECT
-    p.machine_id,
-    x.process,
-    p.provider,
-    CASE x.process
-        WHEN 'ShepherdAgentStart' THEN clock_timestamp() + :boot_seconds::float8 * interval '1 second'
-    END
-FROM provided_row p CROSS JOIN unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
-RETURNING machine_id;
+SELECT machine_id FROM provided_row;
 
 -- name: record_adoption
 -- An operator added the machine to the BMDB. In the transaction of provide.

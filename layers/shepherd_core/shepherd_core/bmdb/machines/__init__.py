@@ -1,1 +1,1 @@
-"""Machines as a whole: the due index, pauses, and what operators look up, search and count."""
+"""Machines as a whole: pauses, and what operators look up, search and count."""

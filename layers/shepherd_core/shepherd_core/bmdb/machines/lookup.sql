@@ -47,8 +47,8 @@ SELECT
     n.unhealthy_at,
     coalesce(n.backoff_until > clock_timestamp(), false) AS backing_off,
     n.backoff_until,
-    n.locked_until IS NOT NULL AS being_worked_on,
-    n.locked_until,
+    l.deadline IS NOT NULL AS being_worked_on,
+    l.deadline AS locked_until,
     ARRAY(
         SELECT x.pause_id
         FROM machine_pauses x
@@ -68,6 +68,8 @@ LEFT JOIN machine_host_key k ON k.machine_id = m.machine_id
 LEFT JOIN machine_rebooted b ON b.machine_id = m.machine_id
 LEFT JOIN machine_creation_intent i ON i.machine_id = m.machine_id
 LEFT JOIN machine_eligibility n ON n.machine_id = m.machine_id AND NOT n.overdue
+LEFT JOIN work x ON x.machine_id = m.machine_id
+LEFT JOIN sessions l ON l.session_id = x.session_id
 LEFT JOIN machine_grace w ON w.machine_id = m.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
 LEFT JOIN machine_release r ON r.machine_id = m.machine_id

@@ -166,7 +166,10 @@ ORDER BY 3 DESC, loop, kind;
 -- The number of machines in each state, and how many of them are being worked on, backing off or paused. Reads all
 -- machines. A machine that is not provided yet counts for the provider that is to create it.
 WITH machine_states AS (
-    SELECT machine_id, provider, state, locked_until, backoff_until FROM machine_eligibility WHERE NOT overdue
+    SELECT n.machine_id, n.provider, n.state, w.machine_id AS locked, b.until AS backoff_until
+    FROM machine_need n
+    LEFT JOIN work w ON w.machine_id = n.machine_id
+    LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process
     UNION ALL
     SELECT machine_id, provider, 'creating', NULL, NULL FROM machine_creation_intent
 )
@@ -174,7 +177,7 @@ SELECT
     provider,
     state,
     count(*) AS machines,
-    count(locked_until) AS being_worked_on,
+    count(locked) AS being_worked_on,
     count(*) FILTER (WHERE backoff_until > statement_timestamp()) AS backing_off,
     count(*) FILTER (WHERE machine_id IN (SELECT machine_id FROM machine_pauses WHERE NOT overdue)) AS paused
 FROM machine_states

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb.machines import due
-
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -53,14 +51,4 @@ def resume(connection: Connection, pause_id: UUID, owner: str | None = None) -> 
 
     That an operator, *owner*, did so is written to the machine's history.
     """
-
-    def unit() -> bool:
-        return bool(connection.run("resume", pause_id=pause_id, owner=owner))
-
-    def ended() -> bool:
-        rows = connection.run("machine_of_pause", pause_id=pause_id)
-        if not rows or rows[0][0] is None:  # a pause of many machines does not change their due rows
-            return unit()
-        return due.change(connection, rows[0][0], unit)
-
-    return connection.transact(ended)
+    return bool(connection.run("resume", pause_id=pause_id, owner=owner))

@@ -15,10 +15,6 @@ SELECT pause_id, machine_id, process, provider, owner, reason, created_at, expir
 FROM pauses_in_force
 ORDER BY created_at;
 
--- name: machine_of_pause
--- The machine that a pause is for, which never changes; null: more than one machine.
-SELECT machine_id FROM pauses WHERE pause_id = :pause_id;
-
 -- name: resume
 -- End one pause; if an operator does, record that in the history of its machine, with what the pause was.
 WITH pause_deleted AS (

@@ -20,7 +20,7 @@ SELECT
     n.process AS needs,
     coalesce(n.backoff_until > clock_timestamp(), false) AS backing_off,
     n.backoff_until,
-    n.locked_until IS NOT NULL AS being_worked_on,
+    (SELECT x.machine_id FROM work x WHERE x.machine_id = c.machine_id) IS NOT NULL AS being_worked_on,
     ARRAY(
         SELECT x.pause_id
         FROM machine_pauses x

@@ -6,7 +6,7 @@
 SELECT
     x.process,
     statement_timestamp() AS now,
-    n.ready IS TRUE AND y.pause_id IS NULL AND h.location IS NULL AS taken,
+    n.ready IS TRUE AND l.machine_id IS NULL AS taken,
     p.provider,
     p.provider_location AS location,
     e.installed,
@@ -28,9 +28,9 @@ SELECT
     n.backoff_until,
     b.cause AS backoff_cause,
     n.last_interval_seconds,
-    n.locked_until,
-    l.component_name AS locked_by,
-    l.runtime_info AS locked_info,
+    s.deadline AS locked_until,
+    s.component_name AS locked_by,
+    s.runtime_info AS locked_info,
     y.pause_id,
     y.owner AS pause_owner,
     y.reason AS pause_reason,
@@ -57,9 +57,8 @@ LEFT JOIN LATERAL (
     ORDER BY location
     LIMIT 1
 ) AS o ON true
-LEFT JOIN LATERAL (
-    SELECT component_name, runtime_info FROM shepherd_work WHERE machine_id = m.machine_id ORDER BY deadline DESC LIMIT 1
-) AS l ON true
+LEFT JOIN work l ON l.machine_id = m.machine_id
+LEFT JOIN sessions s ON s.session_id = l.session_id
 LEFT JOIN LATERAL (
     SELECT u.pause_id, u.owner, u.reason, u.expires_at
     FROM machine_pauses u
@@ -69,8 +68,8 @@ LEFT JOIN LATERAL (
 ) AS y ON true
 LEFT JOIN LATERAL (
     SELECT v.location, v.reason
-    FROM machine_suspensions v
-    WHERE x.process = 'ShepherdRecovery' AND v.machine_id = m.machine_id
+    FROM suspensions_in_force v
+    WHERE x.process = 'ShepherdRecovery' AND v.provider = p.provider AND v.location IN ('', p.provider_location)
     ORDER BY v.location
     LIMIT 1
 ) AS h ON true

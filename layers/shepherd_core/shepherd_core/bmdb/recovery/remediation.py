@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
-from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import NoLongerDue
 from shepherd_core.domain.errors.bmdb import SessionExpired
@@ -185,10 +184,10 @@ def unquarantine(connection: Connection, machine_id: UUID, *, reason: str) -> di
     """
 
     def unit() -> list[dict[str, Any]]:
-        connection.run("lock_agent", machine_id=machine_id)
+        connection.run("lock_facts", machine_id=machine_id)
         return connection.records("unquarantine", machine_id=machine_id, reason=sanitize_for_db(reason))
 
-    return next(iter(connection.transact(lambda: due.change(connection, machine_id, unit))), {})
+    return next(iter(connection.transact(unit)), {})
 
 
 def retry(
@@ -199,8 +198,4 @@ def retry(
 
     *reason* is written to the history if a backoff was ended. May run twice.
     """
-
-    def unit() -> list[dict[str, Any]]:
-        return connection.records("retry", machine_id=machine_id, process=process, reason=sanitize_for_db(reason))
-
-    return connection.transact(lambda: due.change(connection, machine_id, unit))
+    return connection.records("retry", machine_id=machine_id, process=process, reason=sanitize_for_db(reason))

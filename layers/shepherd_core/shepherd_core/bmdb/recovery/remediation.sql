@@ -151,13 +151,12 @@ claimed_machines AS (
         n.unhealthy_at,
         n.due_at,
         n.paused_until,
-        n.in_outage OR h.machine_id IS NOT NULL AS suspended
+        n.suspended
     FROM work w
     JOIN session s ON s.session_id = w.session_id
     LEFT JOIN LATERAL (
         SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND process = :process LIMIT 1
     ) AS n ON true
-    LEFT JOIN LATERAL (SELECT machine_id FROM machine_suspensions WHERE machine_id = w.machine_id LIMIT 1) AS h ON true
     WHERE w.machine_id = ANY(:machine_ids::uuid[]) AND w.process = :process
 )
 SELECT
@@ -177,8 +176,7 @@ LEFT JOIN claimed_machines j ON true;
 
 -- name: end_unneeded_recovery
 -- Nothing was done to these machines, because they are not to be recovered any more (no_longer_due): end the work with
--- the event :ended_as, record that the step on record was not taken ('NotTaken'), and make the machines due now, so
--- that they are evaluated again.
+-- the event :ended_as, and record that the step on record was not taken ('NotTaken').
 WITH input_rows AS (
     SELECT g.machine_id, g.reason, g.step, g.host_key, g.origin
     FROM unnest(:machine_ids::uuid[], :reasons::text[], :steps::text[], :host_keys::text[], :origins::text[])
@@ -200,11 +198,6 @@ history_rows AS (
     UNION ALL
     SELECT g.machine_id, 'ShepherdRecovery', :ended_as, NULL, g.reason, :session_id::uuid
     FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
-),
-rescheduled AS (
-    UPDATE machine_due
-    SET not_before = clock_timestamp(), revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM work_deleted) AND not_before IS NOT NULL
 )
 SELECT machine_id FROM work_deleted;
 
@@ -264,7 +257,7 @@ WHERE (
 WITH input_rows AS (
     SELECT g.machine_id, g.cause FROM unnest(:machine_ids::uuid[], :causes::text[]) AS g (machine_id, cause)
 ),
-{ended_work_on_due_machines},
+{ended_work},
 quarantine_rows AS (
     INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence)
     SELECT
@@ -302,18 +295,13 @@ history_rows AS (
     JOIN input_rows g ON g.machine_id = e.machine_id
     UNION ALL
     SELECT machine_id, :process, 'Finished', clock_timestamp(), NULL, :session_id::uuid FROM work_deleted
-),
-rescheduled AS (
-    UPDATE machine_due
-    SET not_before = NULL, revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 )
 SELECT machine_id FROM work_deleted;
 
 -- name: unquarantine
 -- End the quarantine of a machine: a new agent is started on it first, within the grace of the Recoverer's policy
 -- (without a policy: at any time). The last heartbeat stays until then, because a machine that has just reported must
--- not be forgotten. Runs between lock_due_rows and reschedule. No row: it is not in quarantine.
+-- not be forgotten. Follows lock_facts. No row: it is not in quarantine.
 WITH quarantine_deleted AS (
     DELETE FROM machine_quarantine WHERE machine_id = :machine_id RETURNING machine_id, quarantined_at, cause
 ),
@@ -345,7 +333,7 @@ SELECT quarantined_at, cause FROM quarantine_deleted;
 
 -- name: retry
 -- End the backoffs of a machine that are in force, and the suspicion that it kills functions (of one process, or of all);
--- record that in its history. Runs between lock_due_rows and reschedule. A row for each one that was ended.
+-- record that in its history. A row for each one that was ended.
 WITH backoffs_deleted AS (
     DELETE FROM work_backoff
     WHERE machine_id = :machine_id

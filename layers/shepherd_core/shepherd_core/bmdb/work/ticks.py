@@ -44,7 +44,7 @@ class TickEnd:
     """The end of a tick."""
 
     counts: Mapping[str, float] = field(default_factory=dict)
-    """Metrics by name, without the backlog, which the session counts when it closes."""
+    """Metrics by name."""
     cause: str | None = None
     """Why it failed; None: it succeeded."""
 

@@ -1,12 +1,13 @@
 """
 Work: the lock on a machine for one process, and the ways to end it.
 
-A claim locks machines that are due. Each Work must then be ended once, by one of
-the ``finish`` functions, ``fail`` or ``cancel``. Each takes several works in one
-round trip and returns the machines whose work it ended. Work that is missing in
-the result was lost: its session expired, or it was ended elsewhere; nothing was
-written for it. Unfinished work is canceled when the session closes, and
-expires when the session does.
+``candidates`` reads the machines that seem ready. ``claim`` locks some of them,
+then looks at their facts, and begins the work on those that are ready. Each Work
+must then be ended once, by one of the ``finish`` functions, ``fail`` or
+``cancel``. Each takes several works in one round trip and returns the machines
+whose work it ended. Work that is missing in the result was lost: its session
+expired, or it was ended elsewhere; nothing was written for it. Unfinished work
+is canceled when the session closes, and expires when the session does.
 
 If the connection breaks, the outcome is not guessed: the BMDB is asked, as soon
 as what was sent cannot commit any more.
@@ -19,23 +20,21 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.domain.errors import Fault
-from shepherd_core.domain.errors.bmdb import MachineUnknown, SessionExpired, StatementFailed, WorkConflict
+from shepherd_core.domain.errors.bmdb import MachineUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId, WorkEvent
 from shepherd_core.domain.remediation import REBOOT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from datetime import datetime
     from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.remediation import StepKind
 
 CLAIM_LIMIT = 100
-"""The most machines that one claim can take; it examines no more due rows than that."""
-
-_UNIQUE_VIOLATION = "23505"
-_FOREIGN_KEY_VIOLATION = "23503"
+"""The most machines that one claim can take."""
+_CANDIDATES = 2000
+"""The most machines that one reading returns; a tick that works on all of them reads again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,92 +48,124 @@ class Work:
     """The SSH host key that is pinned."""
     last_interval_seconds: int | None
     """The backoff after the last failure of this process; None: no failure since it last finished."""
-    due_at: datetime
-    """When the machine became due."""
     host_key_origin: HostKeyOrigin | None = None
     """Where the pinned host key is from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """The result of a claim."""
+class Candidate:
+    """A machine that seemed ready for a process when the fleet was read."""
 
-    work: tuple[Work, ...]
-    examined: int
-    """
-    Number of due rows that were examined, claimed ones included.
+    machine_id: UUID
+    due_seconds: float
+    """For how long it had been due then."""
+    suspect: bool = False
+    """It may have killed the function that worked on it last."""
 
-    If it exceeds the number claimed, claim again: more machines may be due.
-    """
-    suspects: int = 0
-    """Number of due suspects that are left: machines that may have killed their function."""
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The machines of a provider that seemed ready for a process."""
+
+    machines: tuple[Candidate, ...] = ()
+    """The longest waiting first; at most 2,000."""
+    total: int = 0
+
+
+def candidates(session: Session, process: Process, provider: str) -> Candidates:
+    """Return the machines of *provider* that seem ready for *process*. Reads the facts of the whole fleet once."""
+    rows = session.records("find_candidates", process=process, provider=provider, limit=_CANDIDATES)
+    machines = tuple(Candidate(row["machine_id"], row["due_seconds"], row["suspect"]) for row in rows)
+    return Candidates(machines, rows[0]["total"] if rows else 0)
 
 
 def claim(
     session: Session,
     process: Process,
-    provider: str,
-    limit: int,
+    machine_ids: Collection[UUID],
     *,
     known: Collection[UUID] = (),
-    suspects: bool = False,
     alone: bool = False,
-) -> Claim:
+) -> tuple[Work, ...]:
     """
-    Lock up to *limit* (at most ``CLAIM_LIMIT``) due machines of *provider* for *process*, the longest due first.
+    Lock those of *machine_ids* that nobody has locked, and begin *process* on those that are ready.
 
-    One statement. It skips, and never waits for, machines that another session works
-    on, that are in backoff, that are paused or that have a recent heartbeat.
-    *known* are the machines that this session has claimed already. With *suspects*,
-    lock machines that may have killed their function; otherwise, those that have not.
-    *alone*: this function works on nothing else, and *limit* is 1.
+    Two round trips; one if all are locked, three if some are not ready. *known* are the machines that this
+    session has claimed already. *alone*: this function works on nothing else.
 
     Raises:
         SessionExpired: the deadline passed. Abandon everything.
     """
-
-    def take() -> Claim:
-        rows = session.run_once(
-            "claim", process=process, provider=provider, limit=limit, suspects=suspects, alone=alone
-        )
-        if not rows[0][0]:
-            raise SessionExpired
-        works = tuple(_work(row, process) for row in rows if row[3] is not None)
-        return Claim(works, rows[0][1], rows[0][2] - (len(works) if suspects else 0))
-
-    def find() -> Claim:
-        rows = session.run("find_unacknowledged_claims", process=process, known=list(known))
-        return Claim(tuple(_work(row, process) for row in rows), len(rows))
-
-    return session.repeat_if_unanswered(take, find)
+    return _begin(session, process, known) if _lock(session, process, machine_ids, alone=alone) else ()
 
 
 def start_work(session: Session, machine_id: UUID, remark: str) -> Work:
     """
-    Lock one machine for its recovery, whether it is due or not; no loop claims it meanwhile.
+    Begin the recovery of one machine, whether it is ready or not; no loop claims it meanwhile.
 
     *remark* is written to the history: who wants it, and why.
 
     Raises:
-        WorkConflict: a session works on it.
+        WorkConflict: another session works on it.
         SessionExpired: the deadline passed.
         MachineUnknown: the BMDB has no such machine.
     """
-    conflict = WorkConflict(f"machine {machine_id} is being worked on")
-    try:
-        rows = session.run_once("start_work", machine_id=machine_id, remark=sanitize_for_db(remark))
-    except StatementFailed as error:
-        if error.sqlstate == _UNIQUE_VIOLATION:
-            raise conflict from error
-        if error.sqlstate == _FOREIGN_KEY_VIOLATION:
-            message = f"the BMDB has no machine {machine_id}"
-            raise MachineUnknown(message) from error
-        raise
-    if not rows[0][0]:
+    lock_machine(session, Process.RECOVERY, machine_id)
+    (work,) = _begin(session, Process.RECOVERY, (), remark=sanitize_for_db(remark))
+    return work
+
+
+def lock_machine(session: Session, process: Process, machine_id: UUID) -> None:
+    """Lock a machine, and begin no work: no loop works on it until ``let_go``. Raises as ``start_work``."""
+    if _lock(session, process, [machine_id]):
+        return
+    if not session.run("machine_exists", machine_id=machine_id):
+        message = f"the BMDB has no machine {machine_id}"
+        raise MachineUnknown(message)
+    message = f"machine {machine_id} is being worked on"
+    raise WorkConflict(message)
+
+
+def let_go(session: Session) -> None:
+    """Give up the locks with which no work was begun. May run twice."""
+    session.run("let_go")
+
+
+def _lock(session: Session, process: Process, machine_ids: Collection[UUID], *, alone: bool = False) -> bool:
+    """Lock machines; return whether this session has locks with which no work was begun."""
+
+    def lock() -> list[dict[str, Any]]:
+        return session.records_once("lock_machines", process=process, machine_ids=list(machine_ids), alone=alone)
+
+    # If the answer is lost, the second run locks nothing that the first one has: the locks are found by their session.
+    rows = session.repeat_if_unanswered(lock, lambda: lock() + session.records("own_locks", process=process))
+    if not rows[0]["sessions"]:
         raise SessionExpired
-    if rows[0][3] is None:
-        raise conflict
-    return _work(rows[0], Process.RECOVERY)
+    return any(row["machine_id"] is not None for row in rows)
+
+
+def _begin(
+    session: Session,
+    process: Process,
+    known: Collection[UUID],
+    *,
+    remark: str | None = None,
+) -> tuple[Work, ...]:
+    """Begin work on those of the locked machines that are ready; with a *remark*, on all."""
+
+    def begin() -> list[dict[str, Any]]:
+        return session.records_once("begin_work", process=process, remark=remark)
+
+    def begin_again() -> list[dict[str, Any]]:
+        begun = session.records("find_unacknowledged_claims", process=process, known=list(known))
+        return begun + begin()
+
+    rows = session.repeat_if_unanswered(begin, begin_again)
+    if not rows[-1]["sessions"]:
+        raise SessionExpired
+    if rows[-1]["others"]:
+        let_go(session)
+    return tuple(_work(row, process) for row in rows if row["machine_id"] is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +212,10 @@ def finish_recovery(
     Record that a step of this *kind* was taken, and return the machines whose work this ended.
 
     If it loses the agents, delete them and their heartbeats, and delay the agent
-    start by *boot_wait_seconds*. Otherwise the machines are due for recovery
-    again after *grace_seconds*, unless their agents report.
+    start by *boot_wait_seconds*.
 
-    A machine whose agent cannot be started within *grace_seconds* is due for
-    recovery again; None: it never is. No recovery is claimed for
+    A machine whose agent cannot be started within *grace_seconds* needs recovery
+    again; None: it never does. No recovery is claimed for
     *cooldown_seconds*. If the machines boot, that is recorded; recent reboots count when
     the circuit breaker decides whether too many machines are unhealthy at once.
     *lost_answers* says for some works why it is unknown whether the step was taken.
@@ -235,8 +265,8 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
 
 
 def cancel(session: Session, undone: Sequence[Work]) -> set[UUID]:
-    """Cancel the work and restore the due time; return the machines whose work this ended. All of one process."""
-    return end(session, "cancel", WorkEvent.CANCELED, undone, not_befores=[work.due_at for work in undone])
+    """Cancel the work, and return the machines whose work this ended. All of one process."""
+    return end(session, "cancel", WorkEvent.CANCELED, undone)
 
 
 def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work], **parameters: Any) -> set[UUID]:
@@ -258,14 +288,13 @@ def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work
     return {row[0] for row in session.repeat_if_unanswered(carry_out, carry_out_again)}
 
 
-def _work(row: Sequence[Any], process: Process) -> Work:
-    _, _, _, machine_id, provider_id, host_key, origin, last_interval_seconds, due_at = row
+def _work(row: Mapping[str, Any], process: Process) -> Work:
+    provider_id, origin = row["provider_id"], row["host_key_origin"]
     return Work(
-        machine_id,
+        row["machine_id"],
         process,
         provider_id and ProviderId(provider_id),
-        host_key,
-        last_interval_seconds,
-        due_at,
+        row["host_key"],
+        row["last_interval_seconds"],
         origin and HostKeyOrigin(origin),
     )

@@ -1,201 +1,138 @@
 -- Work: claim, and the ways to end it.
 --
--- Every statement that ends work takes its locks in the same order: first the due rows, by machine id, then the
--- session's row, whose deadline and fence it checks (see session.sql). Then it deletes the work rows of this session,
--- and does everything else only for the machines whose work row it deleted. It returns those machines; the work of a
--- machine that is missing in the result was lost.
+-- A claim takes two statements, each a transaction of its own. lock_machines inserts a row for each machine: by the
+-- primary key of work, one session has it, whatever the process. begin_work then looks at the facts of exactly these
+-- machines. Its snapshot is younger than the lock, so it contains everything that an earlier holder committed before its
+-- lock went. What is not ready is let go. If the function dies in between, the locks go with its session and leave no
+-- event. That holds in READ COMMITTED and under snapshot isolation: no statement relies on waiting for a row.
+--
+-- Every statement that ends work locks the session's row first, whose deadline and fence it checks (see session.sql).
+-- Then it deletes the work rows of this session, and does everything else only for the machines whose work row it
+-- deleted. It returns those machines; the work of a machine that is missing in the result was lost.
 
--- name: claim
--- Claim up to :limit due machines, the longest due first. Locks as many due rows as are wanted (10 if :limit is 0) and
--- evaluates their machines by the facts (machine_eligibility). Those that are ready are claimed; their rows move to the
--- session's deadline, so that the machines become due if the session expires. The other rows move to the time from
--- which they may be ready. Where recovery is suspended, machines are skipped and stay due.
---
--- Suspects are machines whose work for this process expired last time: one of them may have killed its function. They
--- are claimed only by a claim that asks for :suspects, and that takes no other machines; until their backoff is over, any
--- claim may examine them, and none takes them. :alone is recorded: the function works on nothing else meanwhile.
---
--- Two claims never take the same machine:
--- - Every claim locks the due row of the agent start and raises its revision. A claim for recovery also locks its own
---   row. In candidates, d is the claim's row and a that of the agent start. A machine of which another statement has
---   locked one of these rows is skipped, never waited for (SKIP LOCKED). Of two claims for different processes, the one
---   that gets the row of the agent start goes on.
--- - Whatever ends work with a result, or changes a fact that decides what a machine needs, also changes the revisions
---   of its rows, and has them locked until it commits.
--- - Rows are locked in their newest version. If that is newer than this statement's snapshot, PostgreSQL evaluates the
---   inner query of candidates again, with the newest version of the locked rows and with seen, which has no lock, as it
---   was (OFFSET 0 keeps it apart): the revisions differ, and the machine is left alone. So a machine is evaluated by a
---   snapshot that contains every claim before this one, or not at all. As a condition, the comparison would make the
---   planner expect no row, and read all that are due.
--- - The primary key of work (machine_id, process) would refuse a second claim for the same process.
---
--- Lock order: due rows, then the session's row. Only a claim that takes a machine locks the session's row; a claim that
--- finds nothing writes nothing.
---
--- Plan: the inner limit is a constant and the evaluation is LATERAL, so the planner expects few rows in a fleet of any
--- size and never scans it.
-WITH session AS (
-    SELECT session_id FROM sessions WHERE {live_session}
-),
-skipped_locations AS (
-    SELECT location FROM suspensions_in_force WHERE :process = 'ShepherdRecovery' AND provider = :provider
-),
-candidates AS (
-    SELECT machine_id, not_before, unchanged
-    FROM (
-        SELECT d.machine_id, d.not_before, seen.revisions = d.revision + a.revision AS unchanged
-        FROM machine_due d
-        JOIN machine_due a ON a.machine_id = d.machine_id AND a.process = 'ShepherdAgentStart'
-        CROSS JOIN LATERAL (SELECT d.revision + a.revision AS revisions OFFSET 0) AS seen
-        WHERE d.process = :process
-            AND d.provider = :provider
-            AND d.not_before >= {due_floor}
-            AND d.not_before <= statement_timestamp()
-            AND EXISTS (SELECT 1 FROM session)
-            AND NOT EXISTS ({wide_pauses})
-            AND {outside_skipped_locations}
-            AND d.machine_id IN ({suspects}) = :suspects
-        ORDER BY d.not_before, d.machine_id
-        LIMIT 100
-        FOR UPDATE OF d, a SKIP LOCKED
-    ) AS first_due
-    LIMIT CASE WHEN :limit > 0 THEN :limit ELSE 10 END
-),
-evaluated AS (
-    SELECT c.machine_id, c.not_before, n.ready IS TRUE AS ready, n.recheck_at, n.last_interval_seconds
-    FROM candidates c
-    LEFT JOIN LATERAL (
-        SELECT ready, recheck_at, last_interval_seconds
-        FROM machine_eligibility
-        WHERE machine_id = c.machine_id AND process = :process
-        LIMIT 1
-    ) AS n ON true
-    WHERE c.unchanged
-),
-work_rows AS (
-    INSERT INTO work (machine_id, process, session_id, alone)
-    SELECT e.machine_id, :process, s.session_id, :alone
-    FROM (
-        SELECT session_id FROM sessions WHERE {live_session} AND EXISTS (SELECT 1 FROM evaluated WHERE ready) FOR UPDATE
-    ) AS s
-    -- LATERAL, so that the session is locked once and not for each machine.
-    CROSS JOIN LATERAL (
-        SELECT machine_id FROM evaluated WHERE ready AND s.session_id IS NOT NULL ORDER BY not_before, machine_id LIMIT :limit
-    ) AS e
-    RETURNING machine_id, session_id
-),
-rescheduled AS (
-    UPDATE machine_due d
-    SET
-        not_before = CASE
-            WHEN d.process <> :process THEN d.not_before
-            WHEN e.machine_id IN (SELECT machine_id FROM work_rows)
-                THEN (SELECT deadline FROM sessions WHERE session_id = :session_id)
-            ELSE e.recheck_at
-        END,
-        revision = d.revision + 1
-    FROM evaluated e
-    WHERE d.machine_id = e.machine_id
-        -- So each row is found by the whole primary key.
-        AND d.process IN (:process, 'ShepherdAgentStart')
-        AND (e.machine_id IN (SELECT machine_id FROM work_rows) OR (d.process = :process AND NOT e.ready))
-    RETURNING d.process
-),
-history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, :process, 'Started', session_id FROM work_rows
+-- name: find_candidates
+-- The machines of the provider that need the process and that nothing is seen to keep from it, the longest waiting
+-- first: at most :limit of them, and their total. Suspects are machines whose work for this process expired last time:
+-- one of them may have killed its function. Reads the facts of the whole fleet once; a claim looks at each machine again.
+WITH candidates AS (
+    SELECT
+        n.machine_id,
+        greatest(n.since + CASE WHEN n.process = 'ShepherdRecovery' THEN n.timeout ELSE interval '0' END, b.until) AS due_at,
+        coalesce(b.deaths > 0, false) AS suspect
+    FROM machine_need n
+    LEFT JOIN work w ON w.machine_id = n.machine_id
+    LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = :process
+    WHERE n.provider = :provider
+        AND n.process = :process
+        AND w.machine_id IS NULL
+        AND NOT EXISTS ({wide_pauses})
+        AND n.machine_id NOT IN (
+            SELECT x.machine_id
+            FROM pause_scopes x
+            WHERE x.machine_id IS NOT NULL AND x.process IN ('', :process) AND x.provider IN ('', :provider)
+        )
 )
 SELECT
-    (SELECT count(*) FROM session) AS sessions,
-    (SELECT count(*) FROM rescheduled WHERE process = :process) AS examined,
-    ({due_suspects}) AS suspects,
-    w.machine_id,
-    p.provider_id,
-    k.host_key,
-    k.origin AS host_key_origin,
-    e.last_interval_seconds,
-    e.not_before
-FROM (SELECT 1) AS one_row
-LEFT JOIN work_rows w ON true
-LEFT JOIN evaluated e ON e.machine_id = w.machine_id
-LEFT JOIN machine_provided p ON p.machine_id = w.machine_id
-LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
-ORDER BY e.not_before, w.machine_id;
+    machine_id,
+    extract(epoch FROM statement_timestamp() - due_at)::float8 AS due_seconds,
+    suspect,
+    count(*) OVER () AS total
+FROM candidates
+WHERE due_at <= statement_timestamp()
+ORDER BY due_at, machine_id
+LIMIT :limit;
 
--- name: start_work
--- Lock one machine that was named for recovery, whether it is due or not; :remark goes to the history. Locks the due row,
--- then the session's row.
---
--- No machine in the row: it is being worked on, or was claimed after this statement began (the revision changed). Fails
--- with a unique violation if another session took a machine without a due row meanwhile.
-WITH revisions_before AS (
-    SELECT sum(revision) AS revisions FROM machine_due WHERE machine_id = :machine_id
+-- name: lock_machines
+-- Lock those of the machines that nobody has locked. :alone is recorded: the function works on nothing else meanwhile.
+-- One row in any case. Rows are inserted in the order of their ids, so that two claims never wait for each other.
+WITH {locked_session},
+work_rows AS (
+    INSERT INTO work (machine_id, process, session_id, alone)
+    SELECT g.machine_id, :process, s.session_id, :alone
+    FROM locked_session s
+    CROSS JOIN unnest(:machine_ids::uuid[]) AS g (machine_id)
+    JOIN machines m ON m.machine_id = g.machine_id
+    ORDER BY g.machine_id
+    ON CONFLICT (machine_id) DO NOTHING
+    RETURNING machine_id
+)
+SELECT (SELECT count(*) FROM locked_session) AS sessions, w.machine_id
+FROM (SELECT 1) AS one_row
+LEFT JOIN work_rows w ON true;
+
+-- name: begin_work
+-- Look at the facts of the machines that this session has locked for the process and not begun: begin the work on those
+-- that are ready; let_go lets the others go. With a :remark, which goes to the history, an operator wants them: all are
+-- begun. Returns the work that was begun, and one row in any case. others: how many were not begun.
+WITH {locked_session},
+looked_at AS (
+    SELECT w.machine_id, :remark::text IS NOT NULL OR e.ready IS TRUE AS ready, greatest(e.due_at, e.backoff_until) AS due_at
+    FROM work w
+    JOIN locked_session s ON s.session_id = w.session_id
+    LEFT JOIN LATERAL (
+        SELECT ready, due_at, backoff_until
+        FROM machine_eligibility
+        WHERE machine_id = w.machine_id AND process = :process AND ready
+        LIMIT 1
+    ) AS e ON true
+    WHERE w.process = :process AND w.began_at IS NULL
 ),
-due_rows AS (
-    SELECT revision FROM machine_due WHERE machine_id = :machine_id ORDER BY process FOR UPDATE
-),
-session AS (
-    SELECT session_id, deadline
-    FROM sessions
-    WHERE (SELECT count(*) FROM due_rows) >= 0
-        AND {live_session}
-    FOR UPDATE
-),
-allowed AS (
-    SELECT session_id, deadline
-    FROM session
-    WHERE (SELECT sum(revision) FROM due_rows) IS NOT DISTINCT FROM (SELECT revisions FROM revisions_before)
-        AND NOT EXISTS (SELECT 1 FROM work WHERE machine_id = :machine_id)
-),
-rescheduled AS (
-    UPDATE machine_due
-    SET not_before = (SELECT deadline FROM allowed), revision = revision + 1
-    WHERE machine_id = :machine_id AND not_before IS NOT NULL AND EXISTS (SELECT 1 FROM allowed)
-),
-work_row AS (
-    INSERT INTO work (machine_id, process, session_id)
-    SELECT :machine_id::uuid, 'ShepherdRecovery', session_id FROM allowed
+begun AS (
+    UPDATE work SET began_at = clock_timestamp()
+    WHERE machine_id IN (SELECT machine_id FROM looked_at WHERE ready)
     RETURNING machine_id
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
-    SELECT l.machine_id, 'ShepherdRecovery', 'Started', :remark, s.session_id FROM work_row l CROSS JOIN session s
+    SELECT machine_id, :process, 'Started', :remark::text, :session_id::uuid FROM begun
 )
 SELECT
-    (SELECT count(*) FROM session) AS sessions,
-    1 AS examined,
-    0 AS suspects,
-    l.machine_id,
-    p.provider_id,
-    k.host_key,
-    k.origin AS host_key_origin,
-    b.last_interval_seconds,
-    clock_timestamp() AS not_before
-FROM (SELECT 1) AS one_row
-LEFT JOIN work_row l ON true
-LEFT JOIN machine_provided p ON p.machine_id = l.machine_id
-LEFT JOIN machine_host_key k ON k.machine_id = l.machine_id
-LEFT JOIN work_backoff b ON b.machine_id = l.machine_id AND b.process = 'ShepherdRecovery';
-
--- name: find_unacknowledged_claims
--- Work of this session that its owner does not know of, because the connection broke before the answer of a claim
--- arrived. Same columns as claim. When the machine became due is lost; the current time stands for it.
-SELECT
-    1 AS sessions,
-    0 AS examined,
-    0 AS suspects,
+    (SELECT count(*) FROM locked_session) AS sessions,
+    (SELECT count(*) FROM looked_at WHERE NOT ready) AS others,
     w.machine_id,
     p.provider_id,
     k.host_key,
     k.origin AS host_key_origin,
-    b.last_interval_seconds,
-    clock_timestamp() AS not_before
+    b.last_interval_seconds
+FROM (SELECT 1) AS one_row
+LEFT JOIN begun w ON true
+LEFT JOIN looked_at l ON l.machine_id = w.machine_id
+LEFT JOIN machine_provided p ON p.machine_id = w.machine_id
+LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
+LEFT JOIN work_backoff b ON b.machine_id = w.machine_id AND b.process = :process
+ORDER BY l.due_at, w.machine_id;
+
+-- name: own_locks
+-- The locks of this session for the process with which no work was begun.
+SELECT 1 AS sessions, machine_id FROM work WHERE session_id = :session_id AND process = :process AND began_at IS NULL;
+
+-- name: machine_exists
+-- The machine, if the BMDB has it.
+SELECT machine_id FROM machines WHERE machine_id = :machine_id;
+
+-- name: let_go
+-- Give up the locks of this session that it has not begun work with. May run twice.
+WITH {locked_session}
+DELETE FROM work WHERE session_id IN (SELECT session_id FROM locked_session) AND began_at IS NULL;
+
+-- name: find_unacknowledged_claims
+-- Work of this session that its owner does not know of, because the connection broke before the answer of begin_work
+-- arrived. Same columns.
+SELECT
+    1 AS sessions,
+    0 AS others,
+    w.machine_id,
+    p.provider_id,
+    k.host_key,
+    k.origin AS host_key_origin,
+    b.last_interval_seconds
 FROM work w
 JOIN machine_provided p ON p.machine_id = w.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
 LEFT JOIN work_backoff b ON b.machine_id = w.machine_id AND b.process = w.process
 WHERE w.session_id = :session_id
     AND w.process = :process
+    AND w.began_at IS NOT NULL
     AND NOT w.machine_id = ANY(:known::uuid[]);
 
 -- name: find_unacknowledged_ends
@@ -217,8 +154,7 @@ WHERE h.machine_id = ANY(:machine_ids::uuid[])
     );
 
 -- name: finish_agent_start
--- The agent was started: record its key and, at first contact, the host key; clear the backoff; make the machine due
--- for the Recoverer, which watches it from now on.
+-- The agent was started: record its key and, at first contact, the host key; clear the backoff.
 --
 -- If another host key was pinned meanwhile, the agent runs on some other machine: the work is canceled, the next one
 -- compares the keys, and this machine is missing in the result. The snapshot shows what was pinned before this statement
@@ -228,7 +164,7 @@ WITH input_rows AS (
     FROM unnest(:machine_ids::uuid[], :public_keys::text[], :host_keys::text[], :origins::text[])
         AS g (machine_id, public_key, host_key, origin)
 ),
-{ended_work_on_due_machines},
+{ended_work},
 {host_key_pinned},
 started AS (
     SELECT g.machine_id, g.public_key
@@ -261,17 +197,6 @@ history_rows AS (
     SELECT machine_id, 'ShepherdAgentStart', 'Canceled', 'another host key was pinned meanwhile', :session_id::uuid
     FROM work_deleted
     WHERE machine_id NOT IN (SELECT machine_id FROM started)
-),
-rescheduled AS (
-    UPDATE machine_due d
-    SET
-        not_before = CASE
-            WHEN s.machine_id IS NULL AND d.not_before IS NULL THEN NULL
-            WHEN s.machine_id IS NULL OR d.process = 'ShepherdRecovery' THEN clock_timestamp()
-        END,
-        revision = d.revision + 1
-    FROM work_deleted e LEFT JOIN started s ON s.machine_id = e.machine_id
-    WHERE d.machine_id = e.machine_id
 )
 SELECT machine_id FROM started;
 
@@ -283,7 +208,7 @@ SELECT machine_id FROM started;
 -- If :grace_seconds is given and the machine has no agent after that time, it needs recovery again. For
 -- :cooldown_seconds it gets no other step, whether it came back or not. :rebooted is false if only the agent was
 -- restarted.
-WITH {ended_work_on_due_machines},
+WITH {ended_work},
 -- One time for both rows: the health snapshot compares them.
 step AS (
     SELECT clock_timestamp() AS taken_at
@@ -337,18 +262,6 @@ history_rows AS (
     SELECT e.machine_id, 'ShepherdRecovery', 'Finished', g.cause, :session_id::uuid
     FROM work_deleted e
     JOIN unnest(:machine_ids::uuid[], :causes::text[]) AS g (machine_id, cause) ON g.machine_id = e.machine_id
-),
-rescheduled AS (
-    UPDATE machine_due
-    SET
-        not_before = clock_timestamp() + CASE
-            WHEN process = 'ShepherdAgentStart' AND (:loses_agent::boolean OR not_before IS NOT NULL)
-                THEN :boot_wait_seconds::float8
-            WHEN process = 'ShepherdRecovery' AND :loses_agent::boolean THEN :grace_seconds::float8
-            WHEN process = 'ShepherdRecovery' THEN :boot_wait_seconds::float8
-        END * interval '1 second',
-        revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 )
 SELECT machine_id FROM work_deleted;
 
@@ -390,52 +303,14 @@ history_rows AS (
     UNION ALL
     SELECT g.machine_id, :process, 'Failed', NULL, g.cause, :session_id::uuid
     FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
-),
-rescheduled AS (
-    UPDATE machine_due d
-    SET
-        not_before = clock_timestamp() + CASE WHEN d.process = :process THEN g.seconds ELSE 0 END * interval '1 second',
-        revision = d.revision + 1
-    FROM input_rows g
-    JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE d.machine_id = g.machine_id AND d.not_before IS NOT NULL
 )
 SELECT machine_id FROM work_deleted;
 
 -- name: cancel
--- Cancel work that was not done, through no fault of the machine, and restore its due time. The floor may have been
--- raised above that time meanwhile, so it is lowered. Its new revision tells a concurrent close_session not to raise it.
--- If there was no floor, one below all due rows is inserted for its revision: other machines may have been due for longer.
-WITH input_rows AS (
-    SELECT g.machine_id, g.not_before
-    FROM unnest(:machine_ids::uuid[], :not_befores::timestamptz[]) AS g (machine_id, not_before)
-),
-{ended_work},
+-- Cancel work that was not done, through no fault of the machine.
+WITH {ended_work},
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
     SELECT machine_id, :process, 'Canceled', :session_id::uuid FROM work_deleted
-),
-rescheduled AS (
-    UPDATE machine_due d
-    SET not_before = g.not_before, revision = d.revision + 1
-    FROM input_rows g
-    JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE d.machine_id = g.machine_id AND d.not_before IS NOT NULL
-    RETURNING d.process, d.provider, d.not_before
-),
-floors_lowered AS (
-    INSERT INTO due_floors AS f (process, provider, floor, revision)
-    SELECT process, provider, '-infinity', 1
-    FROM rescheduled
-    GROUP BY process, provider
-    HAVING min(not_before) < clock_timestamp() - interval '30 seconds'
-    ORDER BY process, provider
-    ON CONFLICT (process, provider) DO UPDATE
-    SET
-        floor = least(
-            f.floor,
-            (SELECT min(r.not_before) FROM rescheduled r WHERE r.process = f.process AND r.provider = f.provider)
-        ),
-        revision = f.revision + 1
 )
 SELECT machine_id FROM work_deleted;

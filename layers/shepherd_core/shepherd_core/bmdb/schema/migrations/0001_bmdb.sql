@@ -1,8 +1,8 @@
 -- The BMDB: what Shepherd knows about its machines, and who is working on them.
 --
 -- One narrow table for each fact about a machine: if a row exists, the fact holds. What a machine needs follows from
--- its facts (the views at the end). Each comment says what a row means, who writes it, and when it goes. The order in
--- which facts and machine_due are written is in machines/due.sql.
+-- its facts (the views at the end), and nothing of it is stored. Each comment says what a row means, who writes it, and
+-- when it goes.
 
 -- Machines -----------------------------------------------------------------------------------------------------------
 
@@ -199,16 +199,16 @@ CREATE TABLE ticks (
 CREATE INDEX ticks_by_loop ON ticks (loop, provider, began_at);
 CREATE INDEX ticks_by_time ON ticks (began_at);
 
--- A session has locked the machine for one process. alone: its function works on no other machine meanwhile. Written by
--- a claim; goes when the work ends, with an event in work_history. A session that has work cannot be deleted, so that
--- no work ends without an event.
+-- A session has locked the machine: one at a time, whatever the process. began_at is null until the session has looked
+-- at the machine's facts and begun the work, which leaves an event in work_history; a lock that goes before leaves none.
+-- alone: its function works on no other machine meanwhile. Written by a claim; goes when the work ends, with an event in
+-- work_history.
 CREATE TABLE work (
-    machine_id uuid NOT NULL CONSTRAINT work_machine REFERENCES machines,
-    process text NOT NULL CONSTRAINT work_process CHECK (process IN
-        ('ShepherdAgentStart', 'ShepherdRecovery')),
+    machine_id uuid PRIMARY KEY CONSTRAINT work_machine REFERENCES machines,
+    process text NOT NULL,
     session_id uuid NOT NULL CONSTRAINT work_session REFERENCES sessions,
-    alone boolean NOT NULL DEFAULT false,
-    PRIMARY KEY (machine_id, process)
+    began_at timestamptz,
+    alone boolean NOT NULL DEFAULT false
 );
 
 CREATE INDEX work_by_session ON work (session_id);
@@ -270,39 +270,6 @@ CREATE TABLE pauses (
 
 CREATE INDEX pauses_by_machine ON pauses (machine_id);
 
--- The due index, derived from the facts: the time (not_before) from which a process may need a machine; null while it
--- does not. Each provided machine has a row for each process of a loop. not_before may be too early (the claim
--- evaluates the facts), never too late. revision counts the changes of the row: a claim whose snapshot has an older
--- revision leaves the row alone. The rows of a machine are the lock on the facts that decide what it needs. Written
--- with every such fact, and by claims; goes when the machine is decommissioned.
-CREATE TABLE machine_due (
-    machine_id uuid NOT NULL CONSTRAINT machine_due_machine REFERENCES machines,
-    process text NOT NULL CONSTRAINT machine_due_process CHECK (process IN ('ShepherdAgentStart', 'ShepherdRecovery')),
-    provider text NOT NULL,
-    not_before timestamptz,
-    revision bigint NOT NULL DEFAULT 0,
-    PRIMARY KEY (machine_id, process)
-);
-
-CREATE INDEX machine_due_by_time ON machine_due (process, provider, not_before, machine_id) WHERE not_before IS NOT NULL;
-
--- No due row of the process at the provider is earlier than floor: claims and snapshots begin to read
--- machine_due_by_time there. Each move of a due row leaves a dead entry in that index, which an open transaction keeps;
--- nearly all of them are below the floor. The floor only saves time: without a row, the whole index is read. revision
--- changes when the floor is lowered. Written when a loop closes its session (raised), and by cancel (lowered); stays.
--- machines/due.sql says why it is safe.
-CREATE TABLE due_floors (
-    process text NOT NULL,
-    provider text NOT NULL,
-    floor timestamptz NOT NULL,
-    revision bigint NOT NULL DEFAULT 0,
-    PRIMARY KEY (process, provider)
-);
-
--- Machines that may need recovery, by their ids. Ids are random, so a range of them is a random sample.
-CREATE INDEX machine_due_for_recovery ON machine_due (provider, machine_id)
-    WHERE process = 'ShepherdRecovery' AND not_before IS NOT NULL;
-
 -- Recovery -----------------------------------------------------------------------------------------------------------
 
 -- The last reboot by the Recoverer or an operator, until when the machine may be booting, and whether it had reported
@@ -335,17 +302,15 @@ CREATE TABLE machine_quarantine (
 );
 
 -- When an agent of the provider's machines counts as unhealthy: this long after its last heartbeat, or after its start
--- if it never reported. grace_seconds: how long a machine has to come back. forward_from: a timeout became shorter,
--- and the due rows of machines with higher ids have not been brought forward yet. Written by the Recoverer when it opens
--- its session, from its settings; stays.
+-- if it never reported. grace_seconds: how long a machine has to come back. Written by the
+-- Recoverer when it opens its session, from its settings; stays.
 CREATE TABLE recovery_policy (
     provider text PRIMARY KEY,
     heartbeat_timeout_seconds double precision NOT NULL
         CONSTRAINT recovery_policy_heartbeat CHECK (heartbeat_timeout_seconds > 0),
     startup_timeout_seconds double precision NOT NULL
         CONSTRAINT recovery_policy_startup CHECK (startup_timeout_seconds > 0),
-    grace_seconds double precision NOT NULL CONSTRAINT recovery_policy_grace CHECK (grace_seconds >= 0),
-    forward_from uuid
+    grace_seconds double precision NOT NULL CONSTRAINT recovery_policy_grace CHECK (grace_seconds >= 0)
 );
 
 -- Recovery is suspended at a location of a provider ('': all of it), because too much of the fleet is unhealthy at
@@ -437,12 +402,6 @@ SELECT
     owner, reason, created_at, expires_at
 FROM pauses_in_force;
 
--- The work in progress, at most one on each machine, and the session that has it.
-CREATE VIEW shepherd_work AS
-SELECT w.machine_id, w.process, s.deadline, s.component_name, s.runtime_info
-FROM work w
-JOIN sessions s ON s.session_id = w.session_id;
-
 -- The suspensions of recovery in force now.
 CREATE VIEW suspensions_in_force AS
 SELECT provider, location, suspended_at, reason FROM recovery_suspensions WHERE ended_at IS NULL;
@@ -456,7 +415,7 @@ SELECT provider, location, began_at, reason FROM ssh_outages WHERE ended_at IS N
 -- agent. While recovery was suspended, a machine may have been unable to report: since is not before the end of the
 -- last suspension, and last_heartbeat_at is the true last heartbeat.
 --
--- state: its state, a value of domain/states.py. timeout: of an agent that never reported, the startup timeout; of one that did,
+-- state: its state, as in domain/states.py. timeout: of an agent that never reported, the startup timeout; of one that did,
 -- the heartbeat timeout of the policy, but at least two and a half of the intervals at which it reports. So at least one
 -- heartbeat is due in the first half of the timeout; a machine that has sent none by then is late, and the circuit
 -- breaker counts it. Without a policy, no agent is unhealthy.
@@ -554,17 +513,21 @@ CROSS JOIN LATERAL (
     ) AS state
 ) AS s;
 
--- The suspensions of recovery that keep the Recoverer away from each machine now.
-CREATE VIEW machine_suspensions AS
-SELECT p.machine_id, x.location, x.reason
-FROM machine_provided p
-JOIN suspensions_in_force x ON x.provider = p.provider AND x.location IN ('', p.provider_location);
+-- The gaps between health snapshots, and the time from the last snapshot until now.
+CREATE VIEW recovery_gaps_until_now AS
+SELECT provider, began_at, ended_at FROM recovery_gaps
+UNION ALL
+SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;
 
--- The processes that each machine needs: that of machine_need and, with overdue, also its recovery if it did not come
--- back. It did not come back if an agent start has failed since, with fault `machine` or `unreached`. If recovery was
--- suspended in between, it may be our fault that the machine could not be reached: its grace starts again. in_outage:
--- it is unreached, and SSH has an outage at its location, or had one when the agent start began. It has no timeout.
-CREATE VIEW machine_process_needs AS
+-- Whether each machine may be worked on now, by which process, and what keeps it from that. Claims, health snapshots and
+-- operators read it. A row for the process of machine_need (none: null); with overdue, one more for the recovery of a
+-- machine that did not come back.
+--
+-- timeout_at: when the timeout is over; unhealthy_at: the same without regard to suspensions. due_at: timeout_at, or the
+-- end of the doubt about a gap if that is later (in_doubt). in_outage: the machine is unreached, and SSH has an
+-- outage at its location, or had one when the agent start began. due: nothing about the machine itself keeps the process from it. ready: nor does a
+-- pause of the process or the provider, or a suspension. A lock does not matter here: a claim looks after it has locked.
+CREATE VIEW machine_eligibility AS
 SELECT
     n.machine_id,
     n.provider,
@@ -574,21 +537,36 @@ SELECT
     n.last_heartbeat_at,
     n.location,
     n.quarantined,
-    n.report_interval_seconds,
-    n.failed_attempts,
-    n.heartbeat_timeout,
-    x.timeout,
     n.state,
+    n.failed_attempts,
+    x.timeout,
     x.overdue,
-    x.in_outage
+    x.since + x.timeout AS timeout_at,
+    n.last_heartbeat_at + n.timeout AS unhealthy_at,
+    e.due_at,
+    x.since + x.timeout <= statement_timestamp() AND d.doubt_until > statement_timestamp() AS in_doubt,
+    b.until AS backoff_until,
+    b.last_interval_seconds,
+    u.paused_until,
+    x.in_outage,
+    x.in_outage OR s.suspensions > 0 AS suspended,
+    e.due,
+    e.due AND s.suspensions = 0 AND NOT EXISTS (
+        SELECT 1
+        FROM pause_scopes y
+        WHERE y.machine_id IS NULL AND y.process IN ('', x.process) AND y.provider IN ('', n.provider)
+    ) AS ready
 FROM machine_need n
 CROSS JOIN LATERAL (
+    -- What it needs by its facts.
     SELECT n.process, n.since, n.timeout, false AS overdue, false AS in_outage
     UNION ALL
+    -- Its recovery, if its grace is over and an agent start has failed since, with fault `machine` or `unreached`. If
+    -- recovery was suspended in between, it may be our fault that it could not be reached: its grace starts again.
     SELECT
         'ShepherdRecovery',
         CASE
-            WHEN s.fault IN ('machine', 'unreached') THEN greatest(
+            WHEN f.fault IN ('machine', 'unreached') THEN greatest(
                 w.grace_until,
                 (
                     SELECT max(v.ended_at)
@@ -600,166 +578,91 @@ CROSS JOIN LATERAL (
         END,
         interval '0 seconds',
         true,
-        coalesce(s.fault = 'unreached', false) AND EXISTS (
+        coalesce(f.fault = 'unreached', false) AND EXISTS (
             SELECT 1
             FROM ssh_outages o
             WHERE o.provider = n.provider
                 AND o.location IN ('', n.location)
-                AND coalesce(o.ended_at >= s.until - s.last_interval_seconds * interval '1 second', true)
+                AND coalesce(o.ended_at >= f.until - f.last_interval_seconds * interval '1 second', true)
         )
     FROM machine_grace w
-    LEFT JOIN work_backoff s
-        ON s.machine_id = w.machine_id AND s.process = 'ShepherdAgentStart' AND s.last_interval_seconds IS NOT NULL
+    LEFT JOIN work_backoff f
+        ON f.machine_id = w.machine_id AND f.process = 'ShepherdAgentStart' AND f.last_interval_seconds IS NOT NULL
     WHERE w.machine_id = n.machine_id AND n.process = 'ShepherdAgentStart'
-) AS x;
-
--- The gaps between health snapshots, and the time from the last snapshot until now.
-CREATE VIEW recovery_gaps_until_now AS
-SELECT provider, began_at, ended_at FROM recovery_gaps
-UNION ALL
-SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;
-
--- When each of these processes is due by the facts and the policy of its provider. timeout_at: when the timeout is
--- over; unhealthy_at: the same without regard to suspensions. due_at is timeout_at, or the end of the doubt about a gap
--- if that is later and the timeout did not begin before the doubt; in_doubt: it waits for that.
---
+) AS x
 -- The doubt: while the BMDB was down, no heartbeats arrived, so that a healthy machine looks like an unhealthy one. An
 -- agent that cannot report waits longer after each attempt: for about half of the time that it has been trying, and for
 -- some heartbeats at most. So a gap leaves a doubt for as long before its begin and after its end. It is longer if the
 -- interval of the agent is more than a sixth of the timeout: its last heartbeat may be an interval older than the gap.
 -- Gaps of up to two fifths of the timeout make no difference. A machine that did not come back must have been overdue
 -- before the gap began.
-CREATE VIEW machine_due_at AS
-SELECT
-    n.machine_id,
-    n.provider,
-    n.process,
-    n.since,
-    n.reported,
-    n.last_heartbeat_at,
-    n.location,
-    n.quarantined,
-    n.overdue,
-    n.in_outage,
-    n.since + n.timeout AS timeout_at,
-    n.last_heartbeat_at + n.timeout AS unhealthy_at,
-    CASE n.process
-        WHEN 'ShepherdAgentStart' THEN n.since
-        WHEN 'ShepherdRecovery' THEN greatest(coalesce(n.since + n.timeout, 'infinity'), d.doubt_until)
-    END AS due_at,
-    n.since + n.timeout <= statement_timestamp() AND d.doubt_until > statement_timestamp() AS in_doubt,
-    n.timeout,
-    n.heartbeat_timeout,
-    n.state,
-    n.failed_attempts
-FROM machine_process_needs n
 LEFT JOIN LATERAL (
     SELECT max(g.ended_at + g.doubt) AS doubt_until
     FROM (
         SELECT
-            x.began_at,
-            x.ended_at,
+            r.began_at,
+            r.ended_at,
             o.timeout,
             least(
                 o.timeout,
-                0.6 * (x.ended_at - x.began_at)
+                0.6 * (r.ended_at - r.began_at)
                     + greatest(0.15 * o.timeout, 0.85 * n.report_interval_seconds * interval '1 second')
             ) AS doubt
-        FROM (SELECT CASE WHEN n.overdue THEN n.heartbeat_timeout ELSE n.timeout END AS timeout) AS o
-        JOIN recovery_gaps_until_now x ON x.ended_at > statement_timestamp() - o.timeout
-        WHERE x.provider = n.provider AND n.process = 'ShepherdRecovery'
+        FROM (SELECT CASE WHEN x.overdue THEN n.heartbeat_timeout ELSE n.timeout END AS timeout) AS o
+        JOIN recovery_gaps_until_now r ON r.ended_at > statement_timestamp() - o.timeout
+        WHERE r.provider = n.provider AND x.process = 'ShepherdRecovery'
     ) AS g
     WHERE g.ended_at - g.began_at + g.doubt > g.timeout
         AND g.ended_at + g.doubt > statement_timestamp()
-        AND n.since > g.began_at - CASE WHEN n.overdue THEN interval '0 seconds' ELSE g.doubt END
-) AS d ON true;
-
--- The same, with everything that may block it. Whether and when a claim takes a machine is decided here, for claims,
--- snapshots and operators alike. ready: now; ready_at: not before then; null: the process is not needed. recheck_at: when
--- to evaluate the machine again if it is not ready: at ready_at, or earlier where that may become earlier without a
--- change of the due row: the first heartbeat of an agent ends the startup timeout, a heartbeat may bring a shorter
--- interval, and a policy may be recorded. locked_until is set while a process has work on the machine, even if
--- its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat,
--- and not by a fault of ours; a backoff without an interval does not come from a failure. The lookups are aggregates in
--- joins, so that each is planned and done once for a machine, and left out where its column is not read.
-CREATE VIEW machine_eligibility AS
-SELECT
-    n.machine_id,
-    n.provider,
-    n.process,
-    n.since,
-    n.reported,
-    b.until AS backoff_until,
-    b.last_interval_seconds,
-    l.locked_until,
-    u.paused_until,
-    n.last_heartbeat_at,
-    n.location,
-    coalesce(
-        b.fault <> 'ours' AND b.until - b.last_interval_seconds * interval '1 second' > n.last_heartbeat_at,
-        false
-    ) AS failed,
-    n.overdue,
-    n.in_outage,
-    n.quarantined,
-    n.state,
-    n.timeout_at,
-    n.unhealthy_at,
-    n.due_at,
-    n.in_doubt,
-    n.timeout,
-    n.failed_attempts,
-    r.ready_at,
-    coalesce(r.ready_at <= statement_timestamp(), false) AS ready,
-    least(
-        r.ready_at,
-        CASE
-            WHEN n.process = 'ShepherdRecovery'
-                AND NOT n.overdue
-                AND (NOT n.reported OR n.timeout_at IS NULL OR n.timeout > n.heartbeat_timeout)
-                THEN statement_timestamp() + coalesce(n.heartbeat_timeout, interval '1 minute')
-        END
-    ) AS recheck_at
-FROM machine_due_at n
-LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process
+        AND x.since > g.began_at - CASE WHEN x.overdue THEN interval '0 seconds' ELSE g.doubt END
+) AS d ON true
+LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = x.process
+-- Pauses of this machine.
 LEFT JOIN LATERAL (
-    SELECT max(w.deadline) AS locked_until FROM shepherd_work w WHERE w.machine_id = n.machine_id
-) AS l ON true
-LEFT JOIN LATERAL (
-    SELECT max(coalesce(x.expires_at, 'infinity')) AS paused_until
-    FROM pause_scopes x
-    WHERE x.machine_id = n.machine_id AND x.process IN ('', n.process) AND x.provider IN ('', n.provider)
+    SELECT max(coalesce(y.expires_at, 'infinity')) AS paused_until
+    FROM pause_scopes y
+    WHERE y.machine_id = n.machine_id AND y.process IN ('', x.process) AND y.provider IN ('', n.provider)
 ) AS u ON true
+-- Suspensions of recovery at its location.
+LEFT JOIN LATERAL (
+    SELECT count(*) AS suspensions
+    FROM suspensions_in_force v
+    WHERE v.provider = n.provider AND v.location IN ('', n.location) AND x.process = 'ShepherdRecovery'
+) AS s ON true
 CROSS JOIN LATERAL (
     SELECT
-        CASE
-            WHEN n.due_at IS NULL THEN NULL
-            WHEN l.locked_until IS NOT NULL THEN greatest(l.locked_until, statement_timestamp() + interval '5 seconds')
-            WHEN n.in_outage THEN 'infinity'
-            WHEN u.paused_until IS NOT NULL
-                THEN greatest(n.due_at, b.until, least(u.paused_until, statement_timestamp() + interval '10 minutes'))
-            ELSE greatest(n.due_at, b.until)
-        END AS ready_at
-) AS r;
-
--- The processes that machines need, and the machines that are not created yet, which need none.
-CREATE VIEW pausable_machines AS
-SELECT machine_id, provider, process, overdue FROM machine_process_needs
-UNION ALL
-SELECT machine_id, provider, NULL, false FROM machine_creation_intent;
+        t.due_at,
+        coalesce(greatest(t.due_at, b.until) <= statement_timestamp(), false)
+            AND u.paused_until IS NULL
+            AND NOT x.in_outage AS due
+    FROM (
+        SELECT CASE x.process
+            WHEN 'ShepherdAgentStart' THEN x.since
+            WHEN 'ShepherdRecovery' THEN greatest(coalesce(x.since + x.timeout, 'infinity'), d.doubt_until)
+        END AS due_at
+    ) AS t
+) AS e;
 
 -- A row for each pause that keeps a loop away from a machine: of the machine, the process, the provider, or
--- everything. Claims look at the two kinds of pauses one by one, at less cost, and a test compares that with this view.
--- Pauses of one machine are found by an index, those of many machines are few: the two are separate, so that neither
--- needs a scan of the fleet.
+-- everything. Pauses of one machine are found by an index, those of many machines are few: the two are separate, so that
+-- neither needs a scan of the fleet.
 CREATE VIEW machine_pauses AS
+WITH pausable AS NOT MATERIALIZED (
+    SELECT machine_id, provider, process, false AS overdue FROM machine_need
+    UNION ALL
+    SELECT w.machine_id, n.provider, 'ShepherdRecovery', true
+    FROM machine_grace w
+    JOIN machine_need n ON n.machine_id = w.machine_id AND n.process = 'ShepherdAgentStart'
+    UNION ALL
+    SELECT machine_id, provider, NULL, false FROM machine_creation_intent
+)
 SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
-FROM pausable_machines w
+FROM pausable w
 JOIN pause_scopes x ON x.machine_id = w.machine_id
 WHERE x.process IN ('', w.process) AND x.provider IN ('', w.provider)
 UNION ALL
 SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
-FROM pausable_machines w
+FROM pausable w
 JOIN pause_scopes x ON x.machine_id IS NULL
 WHERE x.process IN ('', w.process) AND x.provider IN ('', w.provider);
 

@@ -14,16 +14,13 @@ GRANT USAGE ON SCHEMA public TO {provisioner}, {initializer}, {recoverer}, {upda
 -- Provisioner
 
 GRANT SELECT, INSERT, UPDATE (until, cause), DELETE ON capacity_penalties TO {provisioner};
-GRANT SELECT, INSERT, UPDATE (floor) ON due_floors TO {provisioner};
 GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {provisioner}; -- lock
 GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {provisioner}; -- lock
 GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {provisioner};
-GRANT SELECT, INSERT, UPDATE (provider, not_before, revision), DELETE ON machine_due TO {provisioner};
 GRANT SELECT, DELETE ON machine_grace TO {provisioner};
 GRANT INSERT ON machine_host_key TO {provisioner};
 GRANT SELECT, DELETE ON machine_os_installation_request TO {provisioner};
-GRANT SELECT ON machine_process_needs TO {provisioner};
-GRANT SELECT, INSERT, DELETE ON machine_provided TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (provider_status), DELETE ON machine_provided TO {provisioner}; -- lock
 GRANT SELECT, DELETE ON machine_quarantine TO {provisioner};
 GRANT SELECT, DELETE ON machine_release TO {provisioner};
 GRANT SELECT, INSERT ON machine_tombstone TO {provisioner};
@@ -31,41 +28,38 @@ GRANT SELECT, INSERT, DELETE ON machines TO {provisioner};
 GRANT SELECT, INSERT, DELETE ON pauses TO {provisioner};
 GRANT SELECT ON pause_scopes TO {provisioner};
 GRANT SELECT, INSERT, UPDATE (session_id, last_creation_at, waiting, max_machines, waiting_seen_at) ON provisioner_lock TO {provisioner};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, forward_from) ON recovery_policy TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {provisioner};
 GRANT SELECT ON schema_migrations TO {provisioner};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {provisioner};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {provisioner}; -- lock
-GRANT SELECT, DELETE ON work TO {provisioner};
+GRANT SELECT, INSERT, DELETE ON work TO {provisioner};
 GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths, deaths_alone, died_at), DELETE ON work_backoff TO {provisioner};
 GRANT INSERT ON work_history TO {provisioner};
 
 -- Initializer
 
-GRANT SELECT, INSERT, UPDATE (floor, revision) ON due_floors TO {initializer};
 GRANT SELECT, DELETE ON machine_agent_heartbeat TO {initializer};
 GRANT SELECT, INSERT, UPDATE (agent_public_key, agent_started_at) ON machine_agent_started TO {initializer};
-GRANT SELECT, UPDATE (not_before, revision) ON machine_due TO {initializer};
 GRANT SELECT ON machine_eligibility TO {initializer};
 GRANT SELECT, DELETE ON machine_grace TO {initializer};
 GRANT SELECT, INSERT ON machine_host_key TO {initializer};
+GRANT SELECT ON machine_need TO {initializer};
 GRANT SELECT ON machine_provided TO {initializer};
 GRANT SELECT, INSERT ON machine_quarantine TO {initializer};
+GRANT SELECT ON machines TO {initializer};
 GRANT SELECT ON pause_scopes TO {initializer};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, forward_from) ON recovery_policy TO {initializer};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {initializer};
 GRANT SELECT ON schema_migrations TO {initializer};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {initializer};
-GRANT SELECT ON suspensions_in_force TO {initializer};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {initializer}; -- lock
-GRANT SELECT, INSERT, DELETE ON work TO {initializer};
+GRANT SELECT, INSERT, UPDATE (began_at), DELETE ON work TO {initializer};
 GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths, deaths_alone, died_at), DELETE ON work_backoff TO {initializer};
 GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {initializer}; -- lock
 
 -- Recoverer
 
-GRANT SELECT, INSERT, UPDATE (floor, revision) ON due_floors TO {recoverer};
 GRANT SELECT, DELETE ON machine_agent_heartbeat TO {recoverer};
 GRANT SELECT, DELETE ON machine_agent_started TO {recoverer};
-GRANT SELECT, UPDATE (not_before, revision) ON machine_due TO {recoverer};
 GRANT SELECT ON machine_eligibility TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (grace_began_at, grace_until) ON machine_grace TO {recoverer};
 GRANT SELECT, INSERT, DELETE ON machine_host_key TO {recoverer};
@@ -73,12 +67,12 @@ GRANT SELECT ON machine_need TO {recoverer};
 GRANT SELECT ON machine_provided TO {recoverer};
 GRANT SELECT, INSERT ON machine_quarantine TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (rebooted_at, boot_wait_until, had_reported) ON machine_rebooted TO {recoverer};
-GRANT SELECT ON machine_suspensions TO {recoverer};
+GRANT SELECT ON machines TO {recoverer};
 GRANT SELECT ON outages_in_force TO {recoverer};
 GRANT SELECT ON pause_scopes TO {recoverer};
 GRANT SELECT, INSERT, DELETE ON recovery_gaps TO {recoverer};
 GRANT SELECT ON recovery_gaps_until_now TO {recoverer};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, forward_from) ON recovery_policy TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (taken_at) ON recovery_snapshots TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (suspended_at, ended_at, reason), DELETE ON recovery_suspensions TO {recoverer};
 GRANT SELECT ON schema_migrations TO {recoverer};
@@ -86,23 +80,17 @@ GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {recoverer
 GRANT SELECT, INSERT, UPDATE (began_at, ended_at, reason), DELETE ON ssh_outages TO {recoverer};
 GRANT SELECT ON suspensions_in_force TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {recoverer}; -- lock
-GRANT SELECT, INSERT, DELETE ON work TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (began_at), DELETE ON work TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths, deaths_alone, died_at), DELETE ON work_backoff TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {recoverer}; -- lock
 
 -- Updater
 
-GRANT SELECT, INSERT, UPDATE (floor) ON due_floors TO {updater};
-GRANT SELECT, INSERT, UPDATE (provider, not_before, revision), DELETE ON machine_due TO {updater};
-GRANT SELECT ON machine_eligibility TO {updater};
 GRANT SELECT ON machine_facts TO {updater};
-GRANT SELECT ON machine_grace TO {updater};
-GRANT SELECT ON machine_process_needs TO {updater};
 GRANT SELECT, UPDATE (provider_reservation_id, provider_ip_address, provider_location, provider_status) ON machine_provided TO {updater};
 GRANT SELECT ON pause_scopes TO {updater};
 GRANT SELECT, INSERT, UPDATE (session_id, began_at, listed_at) ON provider_listings TO {updater};
-GRANT SELECT ON recovery_gaps TO {updater};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, forward_from) ON recovery_policy TO {updater};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {updater};
 GRANT SELECT ON schema_migrations TO {updater};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {updater};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {updater}; -- lock
@@ -114,22 +102,17 @@ GRANT INSERT ON work_history TO {updater};
 
 GRANT SELECT, INSERT, UPDATE (agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts, padding) ON machine_agent_heartbeat TO {agent_api};
 GRANT SELECT, UPDATE (agent_started_at) ON machine_agent_started TO {agent_api}; -- lock
-GRANT SELECT, INSERT, UPDATE (provider, not_before, revision) ON machine_due TO {agent_api};
 GRANT SELECT, INSERT, UPDATE (hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes) ON machine_hardware_report TO {agent_api};
 GRANT SELECT, INSERT, UPDATE (generation, os_installation_result, os_installation_report_raw, reported_at) ON machine_os_installation_report TO {agent_api};
 GRANT SELECT ON machine_os_installation_request TO {agent_api};
-GRANT SELECT ON machine_process_needs TO {agent_api};
-GRANT SELECT ON machine_provided TO {agent_api};
 GRANT SELECT ON schema_migrations TO {agent_api};
 
 -- Operators (shepherdctl)
 
 GRANT SELECT, DELETE ON capacity_penalties TO {operator};
-GRANT SELECT, INSERT, UPDATE (floor, revision) ON due_floors TO {operator};
 GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {operator}; -- lock
 GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {operator}; -- lock
 GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {operator};
-GRANT SELECT, INSERT, UPDATE (provider, not_before, revision), DELETE ON machine_due TO {operator};
 GRANT SELECT ON machine_eligibility TO {operator};
 GRANT SELECT, INSERT, UPDATE (grace_began_at, grace_until), DELETE ON machine_grace TO {operator};
 GRANT SELECT ON machine_hardware_report TO {operator};
@@ -138,13 +121,11 @@ GRANT SELECT ON machine_need TO {operator};
 GRANT SELECT ON machine_os_installation_report TO {operator};
 GRANT SELECT, INSERT, UPDATE (generation, os_installation_request_raw, requested_at), DELETE ON machine_os_installation_request TO {operator};
 GRANT SELECT ON machine_pauses TO {operator};
-GRANT SELECT ON machine_process_needs TO {operator};
-GRANT SELECT, INSERT, DELETE ON machine_provided TO {operator};
+GRANT SELECT, INSERT, UPDATE (provider_status), DELETE ON machine_provided TO {operator}; -- lock
 GRANT SELECT, DELETE ON machine_quarantine TO {operator};
 GRANT SELECT, INSERT, UPDATE (rebooted_at, boot_wait_until, had_reported) ON machine_rebooted TO {operator};
 GRANT SELECT, INSERT, UPDATE (accepted_at), DELETE ON machine_release TO {operator};
 GRANT SELECT ON machine_states TO {operator};
-GRANT SELECT ON machine_suspensions TO {operator};
 GRANT SELECT, INSERT ON machine_tombstone TO {operator};
 GRANT SELECT, INSERT ON machines TO {operator};
 GRANT SELECT, INSERT, DELETE ON pauses TO {operator};
@@ -153,14 +134,13 @@ GRANT SELECT ON pause_scopes TO {operator};
 GRANT SELECT ON pauses_in_force TO {operator};
 GRANT SELECT, INSERT, UPDATE (session_id, last_creation_at) ON provisioner_lock TO {operator};
 GRANT SELECT ON recovery_gaps_until_now TO {operator};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, forward_from) ON recovery_policy TO {operator};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {operator};
 GRANT SELECT ON recovery_suspensions TO {operator};
 GRANT SELECT ON schema_migrations TO {operator};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {operator};
-GRANT SELECT ON shepherd_work TO {operator};
 GRANT SELECT ON ssh_outages TO {operator};
 GRANT SELECT ON suspensions_in_force TO {operator};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {operator}; -- lock
-GRANT SELECT, INSERT, DELETE ON work TO {operator};
+GRANT SELECT, INSERT, UPDATE (began_at), DELETE ON work TO {operator};
 GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths, deaths_alone, died_at), DELETE ON work_backoff TO {operator};
 GRANT SELECT, INSERT ON work_history TO {operator};

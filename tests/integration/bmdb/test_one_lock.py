@@ -1,0 +1,94 @@
+"""One lock for each machine, whatever the process: every one that there is, and one that somebody may add."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+from uuid import UUID
+
+import pytest
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.errors.bmdb import WorkConflict
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import Fleet, ids
+from tests.support.waiting import WAIT_SECONDS
+
+PROCESSES = [*Process, cast("Process", "ShepherdMadeUp")]
+
+
+def locked(session: Session, process: Process, machine_id: UUID) -> bool:
+    """Return whether the session got the lock on the machine."""
+    try:
+        work.lock_machine(session, process, machine_id)
+    except WorkConflict:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("second", PROCESSES)
+@pytest.mark.parametrize("first", PROCESSES)
+def test_two_sessions_never_hold_one_machine(fleet: Fleet, first: Process, second: Process) -> None:
+    """Not even for processes that know nothing of each other."""
+    machine_id = fleet.provided_machine()
+    session, other = fleet.open_session(), fleet.open_session()
+    assert locked(session, first, machine_id)
+    assert not locked(other, second, machine_id)
+    assert work.claim(other, second, [machine_id]) == ()
+    work.let_go(other)
+    assert fleet.holders(machine_id) == [session.session_id]
+    work.let_go(session)
+    assert locked(other, second, machine_id)
+    assert fleet.holders(machine_id) == [other.session_id]
+
+
+@pytest.mark.parametrize("second", PROCESSES)
+def test_work_that_has_begun_keeps_every_process_away(fleet: Fleet, second: Process) -> None:
+    """Also what its own session would lock, and what an operator wants."""
+    machine_id = fleet.provided_machine()
+    session, other = fleet.open_session(), fleet.open_session()
+    held = work.claim(session, Process.AGENT_START, [machine_id])
+    assert ids(held) == [machine_id]
+    assert not locked(other, second, machine_id)
+    assert not locked(session, second, machine_id)
+    work.let_go(session)
+    work.let_go(other)
+    assert fleet.holders(machine_id) == [session.session_id]
+    assert work.cancel(session, held) == {machine_id}
+    assert locked(other, second, machine_id)
+
+
+def test_of_all_processes_at_once_one_gets_the_machine(fleet: Fleet) -> None:
+    """Each tries it at the same moment, again and again."""
+    machine_id = fleet.provided_machine()
+    together = threading.Barrier(len(PROCESSES))
+    rounds = 10
+
+    def compete(process: Process) -> int:
+        session, had = fleet.open_session(connection=fleet.connect()), 0
+        for _ in range(rounds):
+            together.wait(WAIT_SECONDS)
+            if locked(session, process, machine_id):
+                had += 1
+                assert fleet.holders(machine_id) == [session.session_id]
+            together.wait(WAIT_SECONDS)
+            work.let_go(session)
+        return had
+
+    with ThreadPoolExecutor(len(PROCESSES)) as pool:
+        had = [each.result() for each in [pool.submit(compete, process) for process in PROCESSES]]
+    assert sum(had) == rounds
+
+
+def test_a_lost_statement_that_comes_late_gives_up_no_later_lock(fleet: Fleet) -> None:
+    """The session has gone on meanwhile, and counts on the lock."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    sent = session.key
+    fleet.connection.run("fence_session", session_id=session.session_id, fence=1)
+    session._fence = 1
+    assert locked(session, Process.REMOVAL, machine_id)
+    fleet.connection.run("let_go", **sent)
+    assert fleet.holders(machine_id) == [session.session_id]
+    work.let_go(session)
+    assert fleet.holders(machine_id) == []
