@@ -20,7 +20,9 @@ from pathlib import Path
 from bench.results import machine, shown
 
 ROOT = Path(__file__).parents[1]
-PARTS = {module.rpartition(".")[2]: module for module in ("claims", "heartbeats.heartbeats", "ssh.initializer")}
+PARTS = {
+    module.rpartition(".")[2]: module for module in ("claims", "heartbeats.heartbeats", "minute", "ssh.initializer")
+}
 
 
 def main() -> None:

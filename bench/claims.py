@@ -104,21 +104,24 @@ def _cell(fleet: BenchFleet, count: int, repeats: int) -> tuple[dict[str, float]
 def _ours(fleet: BenchFleet, batch: int) -> Callable[[], Done]:
     session = fleet.session()
     meter = Meter(session.connection._connected())  # noqa: SLF001 - to find the server's process
-    # Warm up like a warm function: one spare machine for each worker, and a claim that finds nothing.
-    warm = work.claim(session, Process.AGENT_START, PROVIDER, 1)
-    work.finish_agent_start(session, dict.fromkeys(warm.work, _FACTS))
-    work.claim(session, Process.AGENT_START, "nobody", batch)
+    # Warm up like a warm function: one spare machine for each worker.
+    for each in work.candidates(session, Process.AGENT_START, PROVIDER).machines:
+        if warm := work.claim(session, Process.AGENT_START, [each.machine_id]):
+            work.finish_agent_start(session, dict.fromkeys(warm, _FACTS))
+            break
 
     def run() -> Done:
         meter.begin()
         began = last = time.perf_counter()
         count = 0
-        while True:
-            claim = work.claim(session, Process.AGENT_START, PROVIDER, batch)
-            if not claim.examined:
-                return Done(count, last - began, meter.spent())
-            count += len(work.finish_agent_start(session, dict.fromkeys(claim.work, _FACTS)))
-            last = time.perf_counter()
+        while found := work.candidates(session, Process.AGENT_START, PROVIDER).machines:
+            machine_ids = [each.machine_id for each in found]
+            for start in range(0, len(machine_ids), batch):
+                claim = work.claim(session, Process.AGENT_START, machine_ids[start : start + batch])
+                if claim:
+                    count += len(work.finish_agent_start(session, dict.fromkeys(claim, _FACTS)))
+                    last = time.perf_counter()
+        return Done(count, last - began, meter.spent())
 
     return run
 

@@ -19,12 +19,9 @@ INSERT INTO machine_provided
     SELECT machine_id, 'static', machine_id::text, NULL, '192.0.2.1', 'ams', 'Running' FROM machines;
 INSERT INTO machine_agent_started
     SELECT machine_id, machine_created_at + interval '1 hour', decode(repeat('5e', 32), 'hex') FROM machines;
-INSERT INTO machine_agent_heartbeat SELECT machine_id, clock_timestamp() FROM machines;
+INSERT INTO machine_agent_heartbeat
+    SELECT machine_id, clock_timestamp() - random() * interval '4 minutes' FROM machines;
 INSERT INTO machine_host_key SELECT machine_id, 'key', machine_created_at FROM machines;
-INSERT INTO machine_due
-    SELECT n.machine_id, x.process, n.provider,
-        CASE WHEN x.process = n.process THEN now() + interval '1 hour' + random() * interval '1 day' END
-    FROM machine_need n CROSS JOIN unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process);
 INSERT INTO work_history
     SELECT machine_id, 'ShepherdAgentStart', event, machine_created_at, NULL, gen_random_uuid()
     FROM machines, unnest(ARRAY['Started', 'Finished']) AS event;
@@ -39,13 +36,10 @@ CREATE TEMPORARY TABLE wanted ON COMMIT DROP AS SELECT machine_id FROM bench_due
 DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM wanted);
 DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM wanted);
 DELETE FROM work WHERE machine_id IN (SELECT machine_id FROM wanted);
-UPDATE machine_due
-    SET not_before = CASE process WHEN 'ShepherdAgentStart' THEN now() - random() * interval '1 minute' END
-    WHERE machine_id IN (SELECT machine_id FROM wanted);
 """
 SPARE = 16
 """Additional machines that can be made due, for the warm-up of workers."""
-_CHANGING = ("machine_agent_started", "machine_agent_heartbeat", "machine_due", "work", "sessions")
+_CHANGING = ("machine_agent_started", "machine_agent_heartbeat", "work", "sessions")
 
 
 class BenchFleet:
@@ -76,7 +70,7 @@ class BenchFleet:
         )
         return int(rows[0][0])
 
-    def session(self) -> Session:
+    def session(self, connection: Connection | None = None) -> Session:
         """Open a session of an hour, over a connection like that of the functions."""
-        connection = Connection(self.settings, None, SystemClock())
+        connection = connection or Connection(self.settings, None, SystemClock())
         return Session.open(connection, SystemClock(), "bench", "bench", 3600, (PROVIDER, defaults.HEALTH))

@@ -37,8 +37,9 @@ class Done:
 class Meter:
     """Measures the processor time of this process and of the server's process for a connection."""
 
-    def __init__(self, connection: pg8000.native.Connection) -> None:
+    def __init__(self, connection: pg8000.native.Connection, *, server_only: bool = False) -> None:
         """Call ``begin`` to start."""
+        self._server_only = server_only
         self._backend = Path(f"/proc/{connection.run('SELECT pg_backend_pid()')[0][0]}/schedstat")
         self._began = 0.0
 
@@ -51,7 +52,8 @@ class Meter:
         return self._now() - self._began
 
     def _now(self) -> float:
-        return time.process_time() + int(self._backend.read_text(encoding="ascii").split()[0]) / 1e9
+        own = 0.0 if self._server_only else time.process_time()
+        return own + int(self._backend.read_text(encoding="ascii").split()[0]) / 1e9
 
 
 def together(count: int, ready: Callable[[int], Callable[[], Any]]) -> Sequence[Any]:

@@ -31,9 +31,6 @@ WITH new AS (INSERT INTO machines SELECT FROM generate_series(1, {count}) RETURN
 numbered AS (SELECT machine_id, row_number() OVER () AS number FROM new)
 INSERT INTO machine_provided (machine_id, provider, provider_id)
 SELECT machine_id, 'static', (ARRAY[{addresses}])[number] FROM numbered;
-INSERT INTO machine_due
-    SELECT n.machine_id, x.process, n.provider, CASE WHEN x.process = n.process THEN n.since END
-    FROM machine_need n CROSS JOIN unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process);
 """
 
 

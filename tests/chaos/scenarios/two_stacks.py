@@ -31,7 +31,7 @@ class Rack(FleetOperation):
         for machine_id, entry in zip(
             [fleet.provided_machine(self.provider), *reporting], self.entries[1:], strict=True
         ):
-            known_as = f"UPDATE machine_provided SET provider_id = '{entry['ID']}' WHERE machine_id = '{machine_id}'"
+            fleet.change(f"UPDATE machine_provided SET provider_id = '{entry['ID']}' WHERE machine_id = '{machine_id}'")
         fleet.sql(
             "INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at) "
             "SELECT id, clock_timestamp() FROM unnest(CAST(:ids AS uuid[])) AS r (id)",

@@ -14,6 +14,7 @@ from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid
 from shepherd_core.domain.pace import Pace
+from shepherd_core.providers.latitude import name_of
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import pace
 from shepherd_core.wiring.loops import LOOPS
@@ -21,10 +22,10 @@ from shepherd_core.wiring.loops import LOOPS
 from agent.build import build
 from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
 from simulator.machines.pool import MachinePool
-from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
+from simulator.providers.latitude.api import PROJECT, LatitudeApi
 from tests.conftest import log_lines
-from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
+from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
 from tests.support.deployment import function_process
 from tests.support.waiting import eventually
@@ -41,6 +42,7 @@ MACHINE_LOOP_COUNTS = {
 }
 UPDATER_COUNTS = {Metric.UPDATED, Metric.NOT_READY, Metric.MISSING, Metric.INCOMPLETE}
 SSH_KEY_PARAMETER = "/shepherd/ssh-key"
+API_KEY = "an-api-key"
 PUBLIC_LINE = ssh_keys.public_line(ssh_keys.generate())
 
 
@@ -81,7 +83,7 @@ def environment(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "SHEPHERD_BMDB_USER": fleet.settings.bmdb_user,
         "SHEPHERD_BMDB_ROLES": fleet.settings.bmdb_roles or "",
         "SHEPHERD_PROVIDER": "static",
-        "SHEPHERD_STATIC_LIST": str(tmp_path / "list.json"),
+        "SHEPHERD_PROVIDER_MACHINES": str(tmp_path / "list.json"),
         "SHEPHERD_CREATION_SECONDS": "0",
         "SHEPHERD_AGENT_SOURCE": str(tmp_path / "agent"),
         "SHEPHERD_AGENT_ENDPOINT": "http://127.0.0.1:9",
@@ -92,18 +94,20 @@ def environment(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def equinix(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[EquinixApi]:
-    """Return a project that the functions are configured for, with two free reservations."""
+def latitude(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[LatitudeApi]:
+    """Return an account that the functions are configured for, with room for two servers."""
     boto3.client("ssm").put_parameter(Name="/api-key", Value=API_KEY, Type="SecureString")
     SsmSecretStore().put(ssh_keys.public_parameter(SSH_KEY_PARAMETER), PUBLIC_LINE, secret=False)
-    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=2) as api:
+    with LatitudeApi(NoHardware(), secret=API_KEY) as api:
         for name, value in {
-            "SHEPHERD_PROVIDER": "equinix",
-            "SHEPHERD_EQUINIX_PROJECT_ID": PROJECT,
-            "SHEPHERD_CREDENTIAL_PARAMETER": "/api-key",
-            "SHEPHERD_EQUINIX_API_URL": api.url,
-            "SHEPHERD_EQUINIX_DEVICE_PREFIX": PREFIX,
-            "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
+            "SHEPHERD_PROVIDER": "latitude",
+            "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER": "/api-key",
+            "SHEPHERD_PROVIDER_API_URL": api.url,
+            "SHEPHERD_PROVIDER_KEY_NAME": "shepherd",
+            "SHEPHERD_PROVIDER_LIMIT": "2",
+            "SHEPHERD_PROVIDER_MACHINE_TYPE": "c3-small-x86",
+            "SHEPHERD_PROVIDER_PROJECT": PROJECT,
+            "SHEPHERD_PROVIDER_LOCATION": "ASH",
         }.items():
             monkeypatch.setenv(name, value)
         yield api
@@ -113,7 +117,7 @@ def equinix(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyPa
 def list_machines(environment: dict[str, str], *entries: tuple[str, str]) -> None:
     """Write the list of the static provider: ids and addresses."""
     machines = [{"ID": name, "Addr": address} for name, address in entries]
-    Path(environment["SHEPHERD_STATIC_LIST"]).write_text(json.dumps(machines))
+    Path(environment["SHEPHERD_PROVIDER_MACHINES"]).write_text(json.dumps(machines))
 
 
 def output(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -151,11 +155,10 @@ def test_the_provisioner_takes_machines_from_a_list(fleet: Fleet, environment: d
     assert sessions(fleet) == 0
 
 
-@pytest.mark.parametrize("setting", ["AGENT_ENDPOINT", "NEW_AGENT_ENDPOINT"])
 def test_the_initializer_starts_agents_with_the_key_in_ssm(
-    fleet: Fleet, environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+    fleet: Fleet, environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key is only there; it opens all machines. The agents report to the endpoint, above all to the new one."""
+    """The key is only there; it opens all machines. The agents report to the endpoint."""
     private_key = ssh_keys.generate()
     SsmSecretStore().put(SSH_KEY_PARAMETER, private_key)
     build(Path(environment["SHEPHERD_AGENT_SOURCE"]))
@@ -170,7 +173,7 @@ def test_the_initializer_starts_agents_with_the_key_in_ssm(
         eventually(lambda: {pool.state(name).value for name, _ in addresses} == {"Up"})
         list_machines(environment, *addresses)
         monkeypatch.setenv("SHEPHERD_SSH_PORT", str(pool.port))
-        monkeypatch.setenv(f"SHEPHERD_{setting}", endpoint.url)
+        monkeypatch.setenv("SHEPHERD_AGENT_ENDPOINT", endpoint.url)
         invoke("provisioner")
         answer = invoke("initializer")
         assert {name: answer[name] for name in ("claimed", "finished", "failed", "backlog")} == {
@@ -209,31 +212,31 @@ def test_the_updater_follows_the_list(
     assert fleet.sql("SELECT provider_ip_address FROM machine_provided") == [["192.0.2.7"]]
 
 
-def test_the_recoverer_reboots_unhealthy_machines(fleet: Fleet, equinix: EquinixApi) -> None:
+def test_the_recoverer_reboots_unhealthy_machines(fleet: Fleet, latitude: LatitudeApi) -> None:
     """With a provider that can."""
-    fleet.unhealthy_machine()
-    device = equinix.add_active_device(f"{PREFIX}x", racked=False)
-    fleet.change(f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}'")
+    machine = fleet.unhealthy_machine()
+    server = latitude.add_active(name_of(machine, "1"))
+    fleet.change(f"UPDATE machine_provided SET provider = 'latitude', provider_id = '{server.id}'")
     assert invoke("recoverer")["finished"] == 1
-    assert equinix.devices()[0].actions_taken == ["reboot"]
+    assert latitude.calls["POST", "/servers/{id}/actions"] == 1
 
 
-def test_the_provisioner_of_an_api_puts_our_key_into_the_project(fleet: Fleet, equinix: EquinixApi) -> None:
+def test_the_provisioner_of_an_api_puts_our_key_into_the_project(fleet: Fleet, latitude: LatitudeApi) -> None:
     """Of the key that the Initializer logs in with, the public half alone is read."""
     assert invoke("provisioner")["created"] == 2
     assert len(provided(fleet)) == 2
-    (key,) = equinix.keys()
-    assert key.key == PUBLIC_LINE
+    (key,) = latitude.keys.values()
+    assert key["public_key"] == PUBLIC_LINE
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_an_invocation_answers_and_logs_the_same_counts(
-    equinix: EquinixApi, capsys: pytest.CaptureFixture[str], loop: str
+    latitude: LatitudeApi, capsys: pytest.CaptureFixture[str], loop: str
 ) -> None:
     """Those that an alarm evaluates are metrics besides, if there is something to tell."""
     answer = invoke(loop)
     (record,), _ = output(capsys)
-    assert (record["loop"], record["provider"]) == (loop, "equinix")
+    assert (record["loop"], record["provider"]) == (loop, "latitude")
     counts = {name: value for name, value in answer.items() if name not in {"loop", "provider", "dry_run"}}
     assert {name: record[name] for name in counts} == counts
     assert measured(record) == {name: count for name, count in counts.items() if count and Metric(name).dimensions}
@@ -280,21 +283,19 @@ def test_a_warm_invocation_uses_the_connection_that_is_open(fleet: Fleet, enviro
 
 @pytest.mark.parametrize("loop", ["provisioner", "recoverer"])
 def test_a_dry_run_answers_the_plan_and_changes_nothing(
-    fleet: Fleet, equinix: EquinixApi, capsys: pytest.CaptureFixture[str], loop: str
+    fleet: Fleet, latitude: LatitudeApi, capsys: pytest.CaptureFixture[str], loop: str
 ) -> None:
     """Nor does it count anything."""
     machine = fleet.unhealthy_machine()
-    device = equinix.add_active_device(f"{PREFIX}x", racked=False)
-    fleet.change(f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}'")
+    server = latitude.add_active(name_of(machine, "1"))
+    fleet.change(f"UPDATE machine_provided SET provider = 'latitude', provider_id = '{server.id}'")
     answer = invoke(loop, {"loop": loop, "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": True})
     assert answer["dry_run"] is True
     if loop == "provisioner":
-        free = {reservation.id for reservation in equinix.reservations()}
-        assert {creation["capacity"]["reservation_id"] for creation in answer["plan"]["create"]} == free
+        assert [creation["capacity"]["reservation_id"] for creation in answer["plan"]["create"]] == [f"{PROJECT}/2"]
     else:
         assert [work["machine_id"] for work in answer["plan"]] == [str(machine)]
-    assert len(equinix.devices()) == 1
-    assert equinix.devices()[0].actions_taken == []
+    assert {method for method, _ in latitude.calls} == ({"GET"} if loop == "provisioner" else set())
     assert fleet.events(machine) == []
     assert sessions(fleet) == 0
     assert output(capsys)[0] == []
@@ -336,17 +337,17 @@ def test_every_fault_of_the_settings_is_reported_at_once(
     monkeypatch.delenv("SHEPHERD_BMDB_HOST")
     monkeypatch.setenv("SHEPHERD_BMDB_PORT", "many")
     monkeypatch.setenv("SHEPHERD_PROVIDER", "equinix")
-    monkeypatch.setenv("SHEPHERD_EQUINIX_DEVICE_PREFIX", "FIXME-")
+    monkeypatch.setenv("SHEPHERD_PROVIDER_FLEET", "FIXME-")
     with pytest.raises(ConfigError) as caught:
         invoke(loop)
     faults = {fault.split()[0]: fault for fault in caught.value.faults}
     assert set(faults) == {
         "SHEPHERD_BMDB_HOST",
         "SHEPHERD_BMDB_PORT",
-        "SHEPHERD_EQUINIX_PROJECT_ID",
-        "SHEPHERD_CREDENTIAL_PARAMETER",
-        "SHEPHERD_EQUINIX_DEVICE_PREFIX",
-        "SHEPHERD_EQUINIX_KEY_LABEL",
+        "SHEPHERD_PROVIDER_PROJECT",
+        "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER",
+        "SHEPHERD_PROVIDER_FLEET",
+        "SHEPHERD_PROVIDER_KEY_NAME",
     }
     assert len(faults) == len(caught.value.faults)
     assert "'many'" in faults["SHEPHERD_BMDB_PORT"]
