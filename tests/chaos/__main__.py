@@ -253,7 +253,7 @@ class Chaos:
         self.tell("samples", "every case run", [] if ended.returncode == 0 else ["a test failed: see above"], began)
 
     def model(self) -> None:
-        """Search for histories in which the BMDB differs from its model, or the due index from the facts."""
+        """Search for histories in which the BMDB differs from its model."""
         began = time.monotonic()
         searched = pytest.main(
             [
@@ -261,7 +261,6 @@ class Chaos:
                 "-p",
                 "no:cacheprovider",
                 f"{ROOT}/tests/integration/bmdb/test_model.py",
-                f"{ROOT}/tests/integration/bmdb/due/test_index.py",
                 "--hypothesis-profile=long",
                 f"--hypothesis-seed={self.seed}",
             ]

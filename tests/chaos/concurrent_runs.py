@@ -188,6 +188,7 @@ class Scheduler:
 
     def run(self, cast: Mapping[str, Callable[[], object]], points: Points) -> Ran:
         """Run the invocations of *cast* inside *points* until all have ended, and return the result."""
+        violations(self._environment, watched=True)
         with points:
             for name in sorted(cast):
                 self._begin(_Actor(name), cast[name])

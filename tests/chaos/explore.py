@@ -128,6 +128,7 @@ def invoke(scenario: Scenario, environment: Environment, explored: Explored, kil
         explored.checks += 1
         found.extend(each for each in violations(environment, watched=True) if each not in found)
 
+    watch()
     with Points(kill, watch) as points:
         if alive(lambda: (scenario.tick(environment, points),)) is not None and kill.killed:
             found.append("some code caught the kill")
@@ -142,9 +143,6 @@ def converge(
     missing: list[str] = []
     for tick in range(TICKS):
         environment.pass_time(TICK_SECONDS if tick else gap)
-        broken = environment.inconsistencies()  # before the Updater may repair any
-        if broken:
-            return broken
         try:
             broken = invoke(scenario, environment, explored, KillAt())
         except ShepherdError as error:
@@ -153,5 +151,5 @@ def converge(
         explored.ticks += 1
         missing = scenario.missing(environment)
         if not missing or broken:
-            return broken + environment.inconsistencies()
+            return broken
     return [f"not converged after {TICKS} ticks: {each}" for each in missing]

@@ -13,6 +13,8 @@ Besides the tables, the queries read:
   the invariants are checked after every effect; decided_at: when its worker
   stopped before that effect, where other invocations continue meanwhile;
 - ``session_seen``: the deadlines of all sessions that were ever observed;
+- ``ready_seen``: since when each machine has been ready for a process and not locked, as far as that was observed
+  after every effect;
 - the parameters ``limit`` (machines, 0: none), ``to_release`` (machines by
   provider id that an operator releases) and ``margin`` (seconds by which clocks
   may be read in another order than transactions commit).
@@ -106,9 +108,21 @@ INVARIANTS = (
             SELECT machine_id, process,
                 count(*) FILTER (WHERE event = 'Started') AS started,
                 count(*) FILTER (WHERE event IN {_ENDS}) AS ended,
-                (SELECT count(*) FROM work w WHERE w.machine_id = h.machine_id AND w.process = h.process) AS held
+                (
+                    SELECT count(w.began_at) FROM work w WHERE w.machine_id = h.machine_id AND w.process = h.process
+                ) AS held
             FROM work_history h GROUP BY machine_id, process
         ) AS counted WHERE started <> ended + held
+        UNION ALL
+        SELECT format('%s: session %s began %s, which has no event', w.machine_id, w.session_id, w.process)
+        FROM work w
+        WHERE w.began_at IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM work_history h
+            WHERE h.machine_id = w.machine_id
+                AND h.process = w.process
+                AND h.session_id = w.session_id
+                AND h.event = 'Started'
+        )
         """,
     ),
     Invariant(
@@ -129,28 +143,27 @@ INVARIANTS = (
         "no_machine_waits_without_end",
         "A machine is due for the process that it needs, not later than after the longest wait.",
         f"""
-        SELECT format('%s needs %s, but is due for it at %s', n.machine_id, n.process, d.not_before)
-        FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id AND d.process = n.process
-        WHERE n.process IS NOT NULL
-            AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = n.machine_id)
-            AND (d.not_before IS NULL OR d.not_before > clock_timestamp() + interval '{LONGEST_WAIT}')
-        UNION ALL
-        SELECT format('%s is overdue after a step, and has no time for its recovery', w.machine_id)
-        FROM machine_process_needs w LEFT JOIN machine_due d ON d.machine_id = w.machine_id AND d.process = w.process
-        WHERE w.overdue AND d.not_before IS NULL
-        UNION ALL
-        SELECT format('%s is due below the floor', d.machine_id)
-        FROM machine_due d JOIN due_floors f ON f.process = d.process AND f.provider = d.provider
-        WHERE d.not_before < f.floor
+        SELECT format('%s needs %s, but is due for it at %s', machine_id, process, greatest(due_at, backoff_until))
+        FROM machine_eligibility
+        WHERE process IS NOT NULL
+            AND paused_until IS NULL
+            AND since <> 'infinity' -- no agent start has failed, and so its recovery is not needed yet
+            AND coalesce(greatest(due_at, backoff_until), 'infinity')
+                > clock_timestamp() + interval '{LONGEST_WAIT}'
         """,
     ),
     Invariant(
-        "a_due_row_names_the_needed_process",
-        "The loop that the machine waits for finds it only by the process in its due row.",
+        "no_ready_machine_is_left",
+        "By a tick that had room for it: the machine would wait for another one.",
         """
-        SELECT format('%s needs %s and is not due for it', n.machine_id, n.process)
-        FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id AND d.process = n.process
-        WHERE n.process IS NOT NULL AND d.not_before IS NULL
+        SELECT format('%s is ready for %s since %s; the tick of %s left it', r.machine_id, r.process, r.since, t.began_at)
+        FROM ready_seen r
+        JOIN machine_eligibility e ON e.machine_id = r.machine_id AND e.process = r.process AND e.ready
+        JOIN ticks t ON t.provider = e.provider AND t.began_at > r.since
+        WHERE r.process = CASE t.loop WHEN 'initializer' THEN 'ShepherdAgentStart' WHEN 'recoverer' THEN 'ShepherdRecovery' END
+            AND t.outcome = 'Succeeded'
+            AND (t.counts->>'incomplete')::bigint = 0
+            AND r.machine_id NOT IN (SELECT machine_id FROM work)
         """,
     ),
     Invariant(
@@ -332,12 +345,6 @@ INVARIANTS = (
         SELECT format('work by %s without a session', session_id)
         FROM work WHERE session_id NOT IN (SELECT session_id FROM sessions)
         UNION ALL
-        SELECT format('%s is due, but not provided', machine_id)
-        FROM machine_due WHERE machine_id NOT IN (SELECT machine_id FROM machine_provided)
-        UNION ALL
-        SELECT format('%s is provided, but never due', machine_id)
-        FROM machine_provided WHERE machine_id NOT IN (SELECT machine_id FROM machine_due)
-        UNION ALL
         SELECT format('%s is provided and still intended', machine_id)
         FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM machine_provided)
         UNION ALL
@@ -354,12 +361,26 @@ INVARIANTS = (
     ),
 )
 
-SEEN = "CREATE TEMPORARY TABLE IF NOT EXISTS session_seen (session_id uuid PRIMARY KEY, deadline timestamptz)"
+SEEN = """
+CREATE TEMPORARY TABLE IF NOT EXISTS session_seen (session_id uuid PRIMARY KEY, deadline timestamptz);
+CREATE TEMPORARY TABLE IF NOT EXISTS ready_seen
+    (machine_id uuid, process text, since timestamptz, PRIMARY KEY (machine_id, process))
+"""
 """In the connection that the invariants are checked over."""
 
 _SEE = """
-INSERT INTO session_seen SELECT session_id, deadline FROM sessions
-ON CONFLICT (session_id) DO UPDATE SET deadline = excluded.deadline
+WITH sessions_now AS (
+    INSERT INTO session_seen SELECT session_id, deadline FROM sessions
+    ON CONFLICT (session_id) DO UPDATE SET deadline = excluded.deadline
+),
+ready_now AS MATERIALIZED (
+    SELECT DISTINCT machine_id, process FROM machine_eligibility
+    WHERE ready AND machine_id NOT IN (SELECT machine_id FROM work)
+),
+not_ready_now AS (
+    DELETE FROM ready_seen WHERE (machine_id, process) NOT IN (SELECT machine_id, process FROM ready_now)
+)
+INSERT INTO ready_seen SELECT machine_id, process, clock_timestamp() FROM ready_now ON CONFLICT DO NOTHING
 """
 _DEVICES = """
 WITH device AS (
@@ -384,7 +405,8 @@ def violations(environment: Environment, *, watched: bool = False) -> list[str]:
     """
     Return all violations, each with the name of its invariant.
 
-    *watched*: this is called after every effect, so that sessions that were deleted since can be judged too.
+    *watched*: this is called after every effect, so that sessions that were deleted since can be judged too, and
+    what ticks left.
     """
     devices = _devices(environment, watched=watched)
     parameters: dict[str, Any] = {

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import due
 from shepherd_core.domain.clock import Clock
 from shepherd_core.domain.machine import Process
 
@@ -17,7 +16,7 @@ from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.invariants import SEEN
 from tests.chaos.stage.project import API_KEY, PREFIX, PROJECT
-from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import PROVIDER, Fleet
 
 SESSION_SECONDS = 60.0
 MACHINE_SECONDS = 120.0
@@ -56,14 +55,16 @@ class Environment:
     """Opened connections, by the thread that opened them."""
 
     def __post_init__(self) -> None:
-        """Open the provider's API."""
+        """Open the provider's API; Recoverers watch the machines."""
         self.fleet.sql(SEEN)
+        for provider in ("equinix", PROVIDER):
+            self.fleet.watch(provider)
         self.api = EquinixApi(self.hardware, project_id=PROJECT, api_key=API_KEY, reservations=self.reservations)
         self.api.start()
 
     def close(self) -> None:
         """Close everything, and empty the database."""
-        self.fleet.sql("DELETE FROM session_seen")
+        self.fleet.sql("DELETE FROM session_seen; DELETE FROM ready_seen")
         self.api.close()
         self.fleet.disconnect()
         self.fleet.empty()
@@ -72,6 +73,7 @@ class Environment:
         """Let time pass; healthy agents continue to report."""
         self.fleet.pass_time(seconds)
         self.fleet.sql(f"UPDATE session_seen SET deadline = deadline - interval '{seconds} seconds'")
+        self.fleet.sql(f"UPDATE ready_seen SET since = since - interval '{seconds} seconds'")
         self.fleet.sql(
             "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp() - interval '1 minute' "
             "WHERE machine_id = ANY(:ids)",
@@ -92,14 +94,6 @@ class Environment:
         """
         need = self.fleet.sql("SELECT process FROM machine_need WHERE machine_id = :id", id=machine_id)
         return need == [[Process.AGENT_START]] and "Attempted" in self.fleet.events(machine_id)
-
-    def inconsistencies(self) -> list[str]:
-        """Return the due rows that the repair would change now; there must never be any."""
-        providers = [row[0] for row in self.fleet.sql("SELECT DISTINCT provider FROM machine_due")]
-        found = [
-            fault for provider in providers for fault in due.inconsistencies(self.fleet.connection, provider).items()
-        ]
-        return [f"no_due_row_needs_repair: {machine_id}: {what}" for machine_id, what in found]
 
     def machine_at_provider(self, machine_id: UUID) -> str:
         """Create a device for a machine that stands in the BMDB, and return its provider id."""

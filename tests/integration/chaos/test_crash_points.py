@@ -165,7 +165,7 @@ def test_an_undisturbed_invocation_is_checked_after_every_effect(real_time: Flee
     with closing(scenario.arrange()) as environment:
         explored, kill = Explored(), KillAt()
         assert invoke(scenario, environment, explored, kill) == []
-        assert explored.checks == len(kill.names) + 1
+        assert explored.checks == len(kill.names) + 2, "before the first too, and at the end"
 
 
 @pytest.fixture(scope="module")
@@ -183,12 +183,10 @@ def recovered(postgres: Postgres) -> Iterator[Environment]:
 @pytest.mark.parametrize(
     ("damage", "promise"),
     [
-        ("UPDATE machine_due SET not_before = NULL", "no_machine_waits_without_end"),
-        ("UPDATE machine_due SET not_before = now() + interval '1 day'", "no_machine_waits_without_end"),
-        (
-            "UPDATE machine_due SET not_before = CASE process WHEN 'ShepherdAgentStart' THEN now() END",
-            "a_due_row_names_the_needed_process",
-        ),
+        ("UPDATE machine_rebooted SET boot_wait_until = now() + interval '1 day'", "no_machine_waits_without_end"),
+        ("DELETE FROM recovery_policy", "no_machine_waits_without_end"),
+        (("DELETE FROM pauses; INSERT INTO ready_seen SELECT machine_id, process, 'epoch' FROM machine_eligibility "
+         "WHERE ready"), "no_ready_machine_is_left"),
         ("DELETE FROM work_history WHERE event = 'Finished'", "every_started_work_ends_once"),
         ("UPDATE work_history SET event = 'Failed' WHERE event = 'Finished'", "every_failure_names_its_cause"),
         ("DELETE FROM work_history WHERE event = 'Attempted'", "every_effect_is_explained_by_a_record"),
@@ -198,9 +196,17 @@ def recovered(postgres: Postgres) -> Iterator[Environment]:
          "an_expired_session_commits_nothing"),
         (("INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline) "
          "VALUES ('a', '', 60, now() + interval '1 hour'); "
+         "ALTER TABLE work DROP CONSTRAINT work_pkey; "
          "INSERT INTO work SELECT m.machine_id, p, s.session_id FROM sessions s, "
          "(SELECT machine_id FROM machines LIMIT 1) m, "
-         "unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) p"), "no_machine_has_two_live_works"),
+         "unnest(ARRAY['ShepherdAgentStart', 'ShepherdRemoval']) p"), "no_machine_has_two_live_works"),
+        (("INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline) "
+         "VALUES ('a', '', 60, now() + interval '1 hour'); "
+         "INSERT INTO work SELECT m.machine_id, 'ShepherdRemoval', s.session_id, now() FROM sessions s, "
+         "(SELECT machine_id FROM machines LIMIT 1) m"), "every_started_work_ends_once"),
+        (("ALTER TABLE work DROP CONSTRAINT work_session; "
+         "INSERT INTO work SELECT machine_id, 'ShepherdRemoval', machine_id FROM machines LIMIT 1"),
+         "related_rows_come_and_go_together"),
         (("INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline) "
          "VALUES ('a', '', 60, now() + interval '1 hour'); "
          "INSERT INTO work SELECT m.machine_id, 'ShepherdRecovery', s.session_id FROM sessions s, "
@@ -213,7 +219,7 @@ def recovered(postgres: Postgres) -> Iterator[Environment]:
          "SELECT session_id, 'a', '', 60, now() FROM ticks"), "every_tick_is_recorded_when_its_session_ends"),
         ("DELETE FROM ticks", "every_tick_is_recorded_when_its_session_ends"),
         ("UPDATE ticks SET counts = '{\"finished\": 99}'", "every_tick_is_recorded_when_its_session_ends"),
-        ("DELETE FROM machine_due WHERE machine_id = (SELECT machine_id FROM machine_due LIMIT 1)",
+        ("INSERT INTO machine_creation_intent SELECT machine_id, provider FROM machine_provided LIMIT 1",
          "related_rows_come_and_go_together"),
         (("INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '' FROM machines LIMIT 1; "
          "INSERT INTO work_history (machine_id, process, event) "
