@@ -13,7 +13,7 @@ Besides the tables, the queries read:
   the invariants are checked after every effect; decided_at: when its worker
   stopped before that effect, where other invocations continue meanwhile;
 - ``session_seen``: the deadlines of all sessions that were ever observed;
-- ``ready_seen``: since when each machine has been ready for a process and not locked, as far as that was observed
+- ``ready_seen``: since when each machine has been ready for a process and not locked by a live session, as observed
   after every effect;
 - the parameters ``limit`` (machines, 0: none), ``to_release`` (machines by
   provider id that an operator releases) and ``margin`` (seconds by which clocks
@@ -156,14 +156,13 @@ INVARIANTS = (
         "no_ready_machine_is_left",
         "By a tick that had room for it: the machine would wait for another one.",
         """
-        SELECT format('%s is ready for %s since %s; the tick of %s left it', r.machine_id, r.process, r.since, t.began_at)
+        SELECT format('%s is ready for %s since %s, the tick of %s left it', e.machine_id, e.process, r.since, began_at)
         FROM ready_seen r
         JOIN machine_eligibility e ON e.machine_id = r.machine_id AND e.process = r.process AND e.ready
         JOIN ticks t ON t.provider = e.provider AND t.began_at > r.since
-        WHERE r.process = CASE t.loop WHEN 'initializer' THEN 'ShepherdAgentStart' WHEN 'recoverer' THEN 'ShepherdRecovery' END
+        WHERE (t.loop, r.process) IN (('initializer', 'ShepherdAgentStart'), ('recoverer', 'ShepherdRecovery'))
             AND t.outcome = 'Succeeded'
             AND (t.counts->>'incomplete')::bigint = 0
-            AND r.machine_id NOT IN (SELECT machine_id FROM work)
         """,
     ),
     Invariant(
@@ -375,7 +374,9 @@ WITH sessions_now AS (
 ),
 ready_now AS MATERIALIZED (
     SELECT DISTINCT machine_id, process FROM machine_eligibility
-    WHERE ready AND machine_id NOT IN (SELECT machine_id FROM work)
+    WHERE ready AND machine_id NOT IN (
+        SELECT machine_id FROM work JOIN sessions USING (session_id) WHERE deadline > clock_timestamp()
+    )
 ),
 not_ready_now AS (
     DELETE FROM ready_seen WHERE (machine_id, process) NOT IN (SELECT machine_id, process FROM ready_now)

@@ -887,9 +887,10 @@ class KnownHistory:
         self.step("renew", at=0, event="failover", moment="between")
         self.wait(0, 1, "death")
         self.end("fail")
-        for moment in ("old transaction", "between"):
+        for moment in ("after", "old transaction", "between"):
             self.step("invoke", at=0, close=False)
-            self.claim(0, moment=moment)
+            self.wait(0, 1)
+            self.claim(0, moment=moment, suspects=True)
         self.step("invoke", at=0, close=True)
         self.claim(0)
         self.end("do it", moment="old transaction")
