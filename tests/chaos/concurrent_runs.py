@@ -13,17 +13,18 @@ The same ``Choices`` give the same schedule.
 
 from __future__ import annotations
 
+import queue
 import re
 import struct
-import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from types import FrameType
 from typing import NamedTuple, Protocol, TypeVar
+from unittest.mock import patch
 
 from shepherd_core.domain.errors import ShepherdError
 
@@ -49,13 +50,6 @@ _OPEN = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'shepherd' AND state <> 'idle'
 """
-_WAITS = {
-    ("session.py", "wait"),
-    ("thread_messages.py", "collect"),
-    ("thread_messages.py", "ask"),
-    ("thread.py", "_worker"),
-}
-"""Files and functions in which one thread waits for another."""
 _ACTION = re.compile(r"POST .*/devices/([^/]+)/actions")
 _THERE = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(CAST(:pids AS int[]))"
 
@@ -130,6 +124,71 @@ class Ran:
     """How often a thread waited for another's row lock."""
 
 
+class Waits:
+    """
+    Which threads wait for another one: each says so itself, where it waits, and for what.
+
+    All waiting of the loops is for a condition, or for the end of a thread. A thread
+    that was woken waits no more, although it may not have run since. A thread that
+    only waits until the one that it starts has begun does not count as waiting.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, threading.Condition | threading.Thread] = {}
+        """What each thread waits for, by its number."""
+        self._starting: set[int] = set()
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Within the block, note all waiting of this process."""
+        waits, joins, starts = threading.Condition.wait, threading.Thread.join, threading.Thread.start
+
+        def wait(self_: threading.Condition, timeout: float | None = None) -> bool:
+            with self._noted(self_):
+                return waits(self_, timeout)
+
+        def join(self_: threading.Thread, timeout: float | None = None) -> None:
+            with self._noted(self_):
+                joins(self_, timeout)
+
+        def start(self_: threading.Thread) -> None:
+            mine = threading.get_ident()
+            self._starting.add(mine)
+            try:
+                starts(self_)
+            finally:
+                self._starting.discard(mine)
+
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(threading.Condition, "wait", wait))
+            stack.enter_context(patch.object(threading.Thread, "join", join))
+            stack.enter_context(patch.object(threading.Thread, "start", start))
+            # The idle threads of a pool wait in one. This kind waits for a condition.
+            stack.enter_context(patch.object(queue, "SimpleQueue", queue.Queue))
+            yield
+
+    @contextmanager
+    def _noted(self, what: threading.Condition | threading.Thread) -> Iterator[None]:
+        mine = threading.get_ident()
+        if mine not in self._starting:
+            self._waiting[mine] = what
+        try:
+            yield
+        finally:
+            self._waiting.pop(mine, None)
+
+    def all_wait(self, threads: Iterable[int | None]) -> bool:
+        """Return whether each of these threads waits, and none of them has been woken."""
+        waiting = Counter(self._waiting.get(each or 0) for each in threads)
+        return all(
+            # Whoever wakes a thread first takes it off the list of the condition.
+            len(what._waiters) >= number  # type: ignore[attr-defined]  # of every version of Python
+            if isinstance(what, threading.Condition)
+            else what is not None and what.is_alive()
+            for what, number in waiting.items()
+        )
+
+
 class Scheduler:
     """A ``Guard`` for several invocations at once."""
 
@@ -140,6 +199,7 @@ class Scheduler:
         self._change = threading.Condition()
         self._threads: list[_Thread] = []
         self._by_ident: dict[int, _Thread] = {}
+        self._waits = Waits()
         self._ran = Ran()
 
     # Called by the threads of the invocations.
@@ -189,7 +249,7 @@ class Scheduler:
     def run(self, cast: Mapping[str, Callable[[], object]], points: Points) -> Ran:
         """Run the invocations of *cast* inside *points* until all have ended, and return the result."""
         violations(self._environment, watched=True)
-        with points:
+        with self._waits.noted(), points:
             for name in sorted(cast):
                 self._begin(_Actor(name), cast[name])
                 self._rest()  # one invocation at a time runs up to its first effect
@@ -265,7 +325,6 @@ class Scheduler:
     def _rest(self) -> list[Stop]:
         """Wait until no thread can continue by itself; return those stopped at an effect, none if all have ended."""
         end = time.monotonic() + _PATIENCE_SECONDS
-        before: object = None
         while True:
             assert time.monotonic() < end, f"no thread continues, after {self._ran.trace}"
             self._close_connections()
@@ -274,19 +333,14 @@ class Scheduler:
                 stopped = [each for each in living if each.state is _State.STOPPED]
                 busy = [each for each in living if each.state is _State.IN_EFFECT]
                 running = [each for each in living if each.state is _State.RUNS]
+                asleep = self._waits.all_wait(each.thread.ident for each in running)
             if not living:
                 return []
-            frames = (
-                sys._current_frames()
-            )  # after the states: a thread that stopped meanwhile is examined in the next round
-            seen = [_asleep(frames.get(each.thread.ident or 0)) for each in running]
-            # A sleeping thread is woken by another thread of its invocation. If there is none, it was woken already.
-            waited_for = {each.actor for each in (*stopped, *busy)}
-            asleep = all(seen) and (not seen or seen == before) and {each.actor for each in running} <= waited_for
+            # A waiting thread is woken by another one of its invocation. If there is none, it will go on by itself.
+            asleep = asleep and {each.actor for each in running} <= {each.actor for each in (*stopped, *busy)}
             if stopped and asleep and self._all_blocked(busy):
                 names = sorted((each.actor.name, each.name, each.effect) for each in stopped)
                 return [Stop(*each) for each in names]
-            before = seen
             with self._change:
                 self._change.wait(_LOOK_SECONDS)
 
@@ -323,20 +377,6 @@ class Scheduler:
                     if each.actor is actor and each.state is _State.STOPPED:
                         each.state = _State.RUNS  # it continues, and raises Killed
                 self._change.notify_all()
-
-
-def _asleep(frame: FrameType | None) -> tuple[int, int] | None:
-    """Return the place where a thread waits for another, by its stack; None: it does not wait."""
-    if frame is None:
-        return None
-    here, code = (id(frame), frame.f_lasti), frame.f_code
-    if code.co_filename.endswith("threading.py"):
-        while frame is not None and frame.f_code.co_filename.endswith("threading.py"):
-            if frame.f_code.co_name == "start":
-                return None  # not asleep: it starts another
-            frame = frame.f_back
-        return here
-    return here if (code.co_filename.rpartition("/")[2], code.co_name) in _WAITS else None
 
 
 def normal(trace: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Deadline
 
 F = TypeVar("F")
+
+_LONGEST_SECONDS = threading.TIMEOUT_MAX / 2
+"""The queue adds the time to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +44,14 @@ class Question:
 
     work: Work
     decision: object | None = None
-    answer: SimpleQueue[ShepherdError | None] = field(default_factory=SimpleQueue)
+    answer: Queue[ShepherdError | None] = field(default_factory=Queue)
 
 
 class Messages(Generic[F]):
     """The messages of one invocation that have not been read."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[WorkResult[F] | Question] = SimpleQueue()
+        self._queue: Queue[WorkResult[F] | Question] = Queue()
         self._closed = False
 
     def put(self, result: WorkResult[F]) -> None:
@@ -69,7 +72,7 @@ class Messages(Generic[F]):
         if self._closed:
             raise SessionExpired
         try:
-            refusal = question.answer.get(timeout=deadline.left(threading.TIMEOUT_MAX))
+            refusal = question.answer.get(timeout=deadline.left(_LONGEST_SECONDS))
         except Empty:
             raise TimeLimitExceeded from None
         if refusal is not None:
