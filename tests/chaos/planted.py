@@ -239,7 +239,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "a statement whose answer was lost is not waited for",
         (_NOT_WAITED,),
-        MODEL,
+        f"{NETWORK}[recoverer, database]",
         "every_started_work_ends_once",
     ),
     PlantedBug(
@@ -257,7 +257,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "the same, when a remediation step is recorded",
-        (_NOT_WAITED,),
+        (Edit("bmdb/session.py", "if self._unanswered is None:", 'if self._unanswered in (None, "record_attempts"):'),),
         f"{NETWORK}[recoverer, database]",
         "every_step_is_recorded_once",
     ),
@@ -277,8 +277,8 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
                 "lock_machines",
             ),
         ),
-        MODEL,
-        "no_machine_has_two_live_works",
+        f"{RACES}::test_a_lock_that_is_not_committed_yet_is_waited_for[start_work]",
+        "test_a_lock_that_is_not_committed_yet_is_waited_for",
     ),
     PlantedBug(
         "a machine has a lock for each process",
@@ -291,8 +291,8 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
             ),
             Edit(_WORK, "ON CONFLICT (machine_id) DO NOTHING", "ON CONFLICT DO NOTHING", "lock_machines"),
         ),
-        MODEL,
-        "no_machine_has_two_live_works",
+        f"{RACES}::test_a_machine_has_one_lock_whatever_the_process[ShepherdAgentStart-ShepherdNextYear]",
+        "test_a_machine_has_one_lock_whatever_the_process",
     ),
     PlantedBug(
         "a claim for recovery takes the last heartbeat to be a day older",

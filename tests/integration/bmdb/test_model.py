@@ -802,6 +802,17 @@ class KnownHistory:
         self.end("do it", moment="request lost")
         self.end("do it")
 
+    def taken_over(self) -> None:
+        """End work once more, on machines that another function has by now."""
+        self.end("cancel")
+        before = len(self.bmdb.handed_out)
+        self.claim(1)
+        taken = len(self.bmdb.handed_out) - before
+        assert taken
+        self.step("end", which=taken, batch=True, how="cancel")
+        self.end("cancel")
+        self.claim(0)
+
     def late_commits(self) -> None:
         """Let the server commit after the function has lost the connection and asks."""
         self.end("cancel", moment="late commit", event="heartbeats")
@@ -940,6 +951,7 @@ def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way
     known = KnownHistory(bmdb)
     known.operators()
     known.late_commits()
+    known.taken_over()
     known.lost_answers()
     known.agents()
     known.intervals()
