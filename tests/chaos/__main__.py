@@ -13,6 +13,7 @@ The second form replays one schedule and prints it.
 """
 
 import argparse
+import faulthandler
 import logging
 import os
 import subprocess
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -112,6 +114,20 @@ class Chaos:
             Concurrent(Reboots(fleet)),
         )
         return {play.name: play for play in all_plays}
+
+    def carry_out(self, part: str) -> None:
+        """Carry out a part. One that does not come to its end has found nothing out: that is told as a violation."""
+        try:
+            getattr(self, part)()
+        except Exception as error:  # noqa: BLE001 - the other parts may still find something
+            traceback.print_exc()
+            self.broken.append(f"the part {part} did not come to its end: {type(error).__name__}: {error}")
+
+    def thread_ended(self, end: threading.ExceptHookArgs) -> None:
+        """Tell of the error that ended a thread, unless it was killed as planned."""
+        if not issubclass(end.exc_type, Killed):
+            threading.__excepthook__(end)
+            self.broken.append(f"a thread ended: {end.exc_type.__name__}: {end.exc_value}")
 
     def tell(self, what: str, text: str, broken: list[str], began: float) -> None:
         """Print one line of results."""
@@ -297,7 +313,7 @@ def main() -> int:
     parser.add_argument("--replay", metavar="NAME", help="replay the schedule of --seed; NAME as it was printed")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # the functions log every planned failure
-    threading.excepthook = _report_thread_error
+    faulthandler.enable()
     began = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -307,22 +323,17 @@ def main() -> int:
         fleet = Fleet(postgres.new_database(), SystemClock())
         stack.callback(fleet.close)
         chaos = Chaos(fleet, folder, arguments.seconds, arguments.seed, stack)
+        threading.excepthook = chaos.thread_ended
         if arguments.replay is not None:
             return _replay(chaos.plays()[arguments.replay], arguments.seed)
         for name in arguments.only or PARTS:
-            getattr(chaos, name)()
+            chaos.carry_out(name)
         sys.stdout.write(
             f"{sum(chaos.points.values())} crash points, {chaos.kills} kills, {chaos.interleavings} schedules, "
             f"seed {chaos.seed}, {len(chaos.broken)} violations, {time.monotonic() - began:.0f} s\n"
         )
         sys.stdout.writelines(f"  - {each}\n" for each in chaos.broken)
         return 1 if chaos.broken else 0
-
-
-def _report_thread_error(end: threading.ExceptHookArgs) -> None:
-    """Print the error of a thread, unless it was killed as planned."""
-    if not issubclass(end.exc_type, Killed):
-        threading.__excepthook__(end)
 
 
 def _replay(play: Play, seed: int) -> int:
