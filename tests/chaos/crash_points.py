@@ -203,13 +203,13 @@ def _names() -> dict[str, str]:
 
 
 def _statement(method: str, arguments: tuple[Any, ...]) -> str:
-    """Return the name of a round trip to the database; in brackets if it only prepares another."""
+    """Return the name of a round trip to the database; in brackets if it only prepares another, or a connection."""
     match method:
         case "execute_named":
             return _names().get(arguments[4], "statement")
         case "prepare_statement":
             return f"(prepare {_names().get(arguments[0], 'statement')})"
-        case "execute_simple" | "execute_unnamed":
+        case "execute_simple" | "execute_unnamed" if arguments[0] != "RESET ALL":  # for a warm connection
             return str(arguments[0]).split(maxsplit=1)[0]
     return f"({method.strip('_')})"
 

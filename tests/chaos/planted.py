@@ -277,7 +277,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
                 "lock_machines",
             ),
         ),
-        f"{RACES}::test_a_lock_that_is_not_committed_yet_is_waited_for[start_work]",
+        f"{RACES}::test_a_lock_that_is_not_committed_yet_is_waited_for[read committed-start_work]",
         "test_a_lock_that_is_not_committed_yet_is_waited_for",
     ),
     PlantedBug(
@@ -291,7 +291,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
             ),
             Edit(_WORK, "ON CONFLICT (machine_id) DO NOTHING", "ON CONFLICT DO NOTHING", "lock_machines"),
         ),
-        f"{RACES}::test_a_machine_has_one_lock_whatever_the_process[ShepherdAgentStart-ShepherdNextYear]",
+        f"{RACES}::test_a_machine_has_one_lock_whatever_the_process[read committed-ShepherdRecovery-ShepherdNextYear]",
         "test_a_machine_has_one_lock_whatever_the_process",
     ),
     PlantedBug(
@@ -470,15 +470,33 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "an installation is requested for a machine that is just being forgotten",
-        (Edit("bmdb/agents/installation.sql", "FOR SHARE OF p\n", "", "request_installation"),),
+        (
+            Edit(
+                "bmdb/agents/installation.sql",
+                "UPDATE machine_provided SET provider_status = provider_status WHERE machine_id = :machine_id "
+                "RETURNING machine_id",
+                "SELECT machine_id FROM machine_provided WHERE machine_id = :machine_id",
+                "request_installation",
+            ),
+        ),
         f"{LOCKS}[unheard-forget]",
         "test_the_second_writer_sees_the_change_of_the_first",
         quick=True,
     ),
     PlantedBug(
         "a heartbeat is recorded for an agent that is just being deleted",
-        (Edit("bmdb/agents/reports.sql", "    FOR SHARE OF a\n", "", "accept_heartbeat"),),
-        f"{COMMANDS}[forget+heartbeat]",
+        (
+            Edit(
+                "bmdb/agents/reports.sql",
+                "UPDATE machine_agent_started SET agent_started_at = agent_started_at\n",
+                "SELECT machine_id FROM machine_agent_started\n",
+                "accept_heartbeat",
+            ),
+            Edit(
+                "bmdb/agents/reports.sql", "    RETURNING machine_id\n),\nfirst AS", "),\nfirst AS", "accept_heartbeat"
+            ),
+        ),
+        f"{COMMANDS}[read committed-forget+heartbeat]",
         "related_rows_come_and_go_together",
     ),
     PlantedBug(
@@ -488,7 +506,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
                 "bmdb/listings/decommissioning.py", '        connection.run("lock_facts", machine_id=machine_id)\n', ""
             ),
         ),
-        f"{COMMANDS}[forget+report]",
+        f"{COMMANDS}[read committed-forget+report]",
         "related_rows_come_and_go_together",
     ),
 )

@@ -22,7 +22,7 @@ from tests.chaos.scenarios.two_stacks import TwoStacks
 from tests.chaos.schedules import Chance, Concurrent, Interrupting, Play, play, play_all, play_seed, play_seeds
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.processes import Functions, explore_processes, load
-from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import LEVELS, Fleet
 
 # A killed thread does not close its sockets, as the operating system does for a process.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -34,6 +34,13 @@ BESIDE = 4
 """Number of schedules of each pair of commands."""
 EFFECTS = 48
 """Of a Provisioner in a process of its own, or a few more."""
+
+
+@pytest.fixture(params=LEVELS)
+def isolated(real_time: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    """Return a BMDB in the time of the day, at one of the isolation levels."""
+    with real_time.isolated(request.param):
+        yield real_time
 
 
 @pytest.mark.parametrize(
@@ -57,19 +64,17 @@ EFFECTS = 48
         "two_stacks",
     ],
 )
-def test_concurrent_invocations_keep_every_promise(real_time: Fleet, make: Callable[[Fleet], Play]) -> None:
+def test_concurrent_invocations_keep_every_promise(isolated: Fleet, make: Callable[[Fleet], Play]) -> None:
     """Lambda may start a function twice, and the schedules start all functions in the same second."""
-    played = play_seeds(make(real_time), iter(range(SEED, SEED + SEEDS)))
+    played = play_seeds(make(isolated), iter(range(SEED, SEED + SEEDS)))
     assert played.broken == [], f"seed {SEED}"
     assert played.schedules == SEEDS
 
 
-def test_two_provisioners_with_one_capacity_create_one_machine(
-    real_time: Fleet,
-) -> None:
+def test_two_provisioners_with_one_capacity_create_one_machine(isolated: Fleet) -> None:
     """A sample of the schedules with at most one interruption."""
     more = iter(range(INTERRUPTED))
-    played = play_all(Concurrent(OneCapacity(real_time)), 1, Random(SEED), lambda: next(more, None) is not None)
+    played = play_all(Concurrent(OneCapacity(isolated)), 1, Random(SEED), lambda: next(more, None) is not None)
     assert played.broken == [], f"seed {SEED}"
     assert played.schedules == INTERRUPTED
     assert played.left > 0
@@ -78,10 +83,10 @@ def test_two_provisioners_with_one_capacity_create_one_machine(
 @pytest.mark.parametrize(
     "pair", [("unquarantine", "resume"), ("forget", "heartbeat"), ("forget", "report")], ids="+".join
 )
-def test_concurrent_commands_on_one_machine_keep_every_promise(real_time: Fleet, pair: tuple[str, str]) -> None:
+def test_concurrent_commands_on_one_machine_keep_every_promise(isolated: Fleet, pair: tuple[str, str]) -> None:
     """Two commands in two shells, or a command at the moment of a heartbeat. ``make chaos`` plays all pairs."""
     more = iter(range(1_000 if WHOLE else BESIDE))
-    played = play_all(OperatorsAndAgents(real_time, *pair), 1, Random(SEED), lambda: next(more, None) is not None)
+    played = play_all(OperatorsAndAgents(isolated, *pair), 1, Random(SEED), lambda: next(more, None) is not None)
     assert played.broken == [], f"seed {SEED}"
     assert played.schedules > 5 if WHOLE else played.schedules == BESIDE
 

@@ -1,6 +1,6 @@
-"""Concurrent workers: in every interleaving, each machine has at most one worker."""
+"""Concurrent workers: in every interleaving, and at each isolation level, each machine has at most one worker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from uuid import UUID
@@ -11,11 +11,18 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.fleet import LEVELS, PROVIDER, Fleet, claimed, ids
 from tests.support.waiting import WAIT_SECONDS
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 WORKERS, ROUNDS = 6, 15
+
+
+@pytest.fixture(autouse=True, params=LEVELS)
+def _level(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run the test at one of the isolation levels."""
+    with fleet.isolated(request.param):
+        yield
 
 
 @pytest.mark.parametrize("process", [START, RECOVER])

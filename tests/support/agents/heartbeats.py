@@ -6,8 +6,13 @@ from shepherd_core.bmdb.connection import Connection
 
 _NAME = "record_heartbeat"
 _STATEMENT = """
+WITH agent AS (
+    UPDATE machine_agent_started SET agent_started_at = agent_started_at
+    WHERE machine_id = :machine_id
+    RETURNING machine_id
+)
 INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at)
-SELECT a.machine_id, clock_timestamp() FROM machine_agent_started a WHERE a.machine_id = :machine_id FOR SHARE OF a
+SELECT machine_id, clock_timestamp() FROM agent
 ON CONFLICT (machine_id) DO UPDATE SET agent_heartbeat_at = excluded.agent_heartbeat_at
 RETURNING machine_id
 """

@@ -1,7 +1,7 @@
 """A BMDB with machines in every state; time passes when a test says so."""
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from typing import Any
 from uuid import UUID
@@ -23,6 +23,8 @@ from tests.support.waiting import eventually
 
 PROVIDER = "static"
 HOUR = 3600
+LEVELS = ("read committed", "repeatable read")
+"""The isolation levels at which the promises hold: PostgreSQL's default, and that of a distributed engine."""
 
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
 _TIMES = f"""
@@ -106,9 +108,15 @@ class Backends:
         """Return a statement that finds rows that lack the row they belong to; planned once."""
         return self._keeper.prepare(_LEAKS)
 
+    def end_idle(self) -> None:
+        """End those of the product that nobody uses."""
+        while self.idle:
+            _end(self.idle.pop())
+
     def close(self) -> None:
         """End them."""
-        for driver in (self.admin, self._keeper, *self.idle):
+        self.end_idle()
+        for driver in (self.admin, self._keeper):
             _end(driver)
 
 
@@ -184,6 +192,20 @@ class Fleet:
             self._backends.close()
         else:
             self._admin.run("DISCARD ALL")  # which fails if a test left a transaction open
+
+    @contextmanager
+    def isolated(self, level: str) -> Iterator[None]:
+        """Within the block, let the product's transactions in this database have this one of the LEVELS."""
+        self._isolate(level)
+        try:
+            yield
+        finally:
+            self._isolate(LEVELS[0])
+
+    def _isolate(self, level: str) -> None:
+        self.disconnect()
+        self._backends.end_idle()  # a server process knows only what was set when it began
+        self.sql(f"ALTER DATABASE {self.settings.bmdb_name} SET default_transaction_isolation = '{level}'")
 
     def empty(self) -> None:
         """Delete everything but the schema."""

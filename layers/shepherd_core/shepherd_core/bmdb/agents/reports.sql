@@ -25,10 +25,11 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 -- statement updates the row first, and the other one waits for it; or this one waits, and then finds no row that it may
 -- update. A machine whose row is in the snapshot can only be in renewed, and every other one only in first.
 --
--- Before its first heartbeat, an agent has no such row. FOR SHARE on the agent's row orders this statement with those that
--- delete the agent. Either the agent was deleted first, and this statement finds none; or the other one waits for this
--- statement and sees its heartbeat (lock_facts). A recovery waits too, but its single statement has an older snapshot, so
--- the heartbeat's row remains. It has no effect; the next agent start or the decommissioning deletes it.
+-- Before its first heartbeat, an agent has no such row. An update of the agent's row, which changes nothing, orders this
+-- statement with those that delete the agent. Either the agent was deleted first, and this statement finds none; or the
+-- other one waits for this statement and sees its heartbeat (lock_facts). A lock would not do: under snapshot isolation
+-- only two writes conflict. A recovery waits too, but its single statement has an older snapshot, so the heartbeat's row
+-- remains. It has no effect; the next agent start or the decommissioning deletes it.
 WITH timely AS (
     SELECT 1
     WHERE abs(extract(epoch FROM clock_timestamp()) * 1000 - :signed_at::bigint) <= :stale_seconds::float8 * 1000
@@ -50,17 +51,20 @@ renewed AS (
         AND EXISTS (SELECT 1 FROM timely)
     RETURNING h.agent_heartbeat_at
 ),
+agent AS (
+    UPDATE machine_agent_started SET agent_started_at = agent_started_at
+    WHERE machine_id = :machine_id::uuid
+        AND agent_public_key = decode(:public_key::text, 'hex')
+        AND EXISTS (SELECT 1 FROM timely)
+        AND NOT EXISTS (SELECT 1 FROM machine_agent_heartbeat WHERE machine_id = :machine_id::uuid)
+    RETURNING machine_id
+),
 first AS (
     INSERT INTO machine_agent_heartbeat AS h
         (machine_id, agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts)
     SELECT
-        a.machine_id, clock_timestamp(), :signed_at::bigint, :report_interval::integer, :failed_attempts::integer
-    FROM machine_agent_started a
-    WHERE a.machine_id = :machine_id::uuid
-        AND a.agent_public_key = decode(:public_key::text, 'hex')
-        AND EXISTS (SELECT 1 FROM timely)
-        AND NOT EXISTS (SELECT 1 FROM machine_agent_heartbeat WHERE machine_id = :machine_id::uuid)
-    FOR SHARE OF a
+        machine_id, clock_timestamp(), :signed_at::bigint, :report_interval::integer, :failed_attempts::integer
+    FROM agent
     ON CONFLICT (machine_id) DO UPDATE
     SET
         agent_heartbeat_at = excluded.agent_heartbeat_at,
