@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shepherd_core.settings.base import variable
+from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.providers import SPECS
 
 ROOT = Path(__file__).parents[1]
 PATHS = [str(ROOT), str(ROOT / "layers" / "shepherd_core"), sysconfig.get_path("purelib")]
-FUNCTIONS = ("provisioner", "initializer", "recoverer", "updater", "agent_api", "migrator")
 
 # Made up: none of it is used until the first invocation.
 SETTINGS = {

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 from shepherd_core.domain.machine import Process
+from shepherd_core.settings.functions import PROCESS_OF_LOOP
 from shepherd_core.settings.providers import SPECS
 
 from shepherdctl.output.printing import OneOf, one_of
@@ -15,7 +16,6 @@ SYSTEM_OWNERS = ("provisioner", "release")
 """Owners of pauses that end by themselves: of machines that were set aside or are being released."""
 REASON_TO_WRITE = "…"
 """Stands in commands that are shown, for the reason that an operator has to write."""
-PROCESS_OF_LOOP = {"initializer": Process.AGENT_START, "recoverer": Process.RECOVERY}
 process_of_loop = OneOf(tuple(PROCESS_OF_LOOP), PROCESS_OF_LOOP.__getitem__)
 """Returns the process that a loop carries out."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 from shepherd_core.settings.base import PREFIX, ProviderSettings, variable
 from shepherd_core.settings.deployment import DeploymentSettings, OperatorSettings
-from shepherd_core.settings.functions import FUNCTIONS
+from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.functions.shared import ProviderChoice
 from shepherd_core.settings.keys import bounds, path, readers, tables
 from shepherd_core.settings.providers import SPECS
@@ -62,7 +62,7 @@ def _joined(fields: Sequence[tuple[str, FieldInfo]], tell: Callable[[FieldInfo],
 
 def _readers(functions: Iterable[str]) -> str:
     found = tuple(functions)
-    groups = {tuple(FUNCTIONS): "all", tuple(FUNCTIONS)[:4]: "loops"}
+    groups = {tuple(FUNCTIONS): "all", LOOPS: "loops"}
     return groups.get(found) or ", ".join(map(function_name, found))
 
 

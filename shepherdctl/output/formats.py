@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
-from shepherd_core.domain.machine import Process
+from shepherd_core.settings.functions import PROCESS_OF_LOOP
 from shepherd_core.telemetry import Metric
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -16,7 +16,7 @@ _SPANS = ((120, 1, "s"), (120, 60, "min"), (48, 3_600, "h"))
 _LONGEST_DAYS = 366
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
-_LOOPS = {Process.AGENT_START: "Initializer", Process.RECOVERY: "Recoverer"}
+_LOOPS: dict[str, str] = {process: loop.capitalize() for loop, process in PROCESS_OF_LOOP.items()}
 
 
 def duration(text: str) -> float:
@@ -67,7 +67,7 @@ def speed(octets: int) -> str:
 
 def loop_name(process: str) -> str:
     """Return the loop that carries out *process*, or *process* itself if that is no loop's."""
-    return _LOOPS.get(Process(process), process) if process in set(Process) else process
+    return _LOOPS.get(process, process)
 
 
 def fingerprint(host_key: str) -> str:

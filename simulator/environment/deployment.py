@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.remediation import USUAL_TIMEOUTS
-from shepherd_core.settings.functions.bmdb import ROLES
+from shepherd_core.settings.functions import ROLES
 from shepherd_core.settings.functions.loops import RecovererSettings
 
 from shepherdctl.interrupts import deferred

@@ -22,6 +22,7 @@ from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.work import open_work
 from shepherd_core.bmdb.work.history import read_history
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.settings.functions import LOOPS
 
 from simulator.closeable import Assembled
 from simulator.environment import certificate, deployment
@@ -37,8 +38,6 @@ from simulator.machines.pool import MachinePool
 from simulator.machines.shell import unprivileged_user
 from simulator.providers import SimulatedProvider, machine_source
 from simulator.temporary_folder import temporary_folder
-
-LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 
 _SESSIONS = 100
 

@@ -11,7 +11,8 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.make_roles import RoleLogin, make
 from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.settings.functions.bmdb import ROLES, BmdbSettings
+from shepherd_core.settings.functions import ROLES
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.temporary_folder import temporary_folder
 

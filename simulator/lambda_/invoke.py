@@ -25,6 +25,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from shepherd_core.settings.functions import SPECS
+
 from simulator.environment.environment import Environment, EnvironmentSettings
 from simulator.environment.status import machine_statuses
 from simulator.lambda_ import sam_local
@@ -32,9 +34,7 @@ from simulator.lambda_.emulator import Emulator
 from simulator.lambda_.service import ROOT, Invocation, Service
 from simulator.machines.server import MachineState
 
-FUNCTIONS = ("migrator", "provisioner", "initializer", "agent_api", "recoverer", "updater")
-"""In the order in which each makes work for the next."""
-
+FUNCTIONS = tuple(spec.name for spec in SPECS)
 _TIMEOUT_SECONDS = 60
 _MACHINES = 3
 _SPEED = 120

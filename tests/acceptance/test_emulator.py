@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
+from shepherd_core.settings.functions import LOOPS
 
-from simulator.environment.environment import LOOPS, Environment, EnvironmentSettings
+from simulator.environment.environment import Environment, EnvironmentSettings
 from simulator.lambda_.emulator import Emulator
 from simulator.lambda_.invoke import event, invoke, make_work
 from tests.support.waiting import eventually

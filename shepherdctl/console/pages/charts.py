@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.machine import Process, WorkEvent
+from shepherd_core.domain.machine import WorkEvent
+from shepherd_core.settings.functions import PROCESS_OF_LOOP
 
 from shepherdctl.output.formats import loop_name
 
@@ -118,9 +119,7 @@ def timeline(
     def stretch(end: datetime, begin: datetime | None, kind: str, text: str) -> list[Span]:
         return [] if begin is None or end < since else [span(begin, end, kind, text)]
 
-    lanes = [
-        _work(loop_name(process), process, history, span, now) for process in (Process.AGENT_START, Process.RECOVERY)
-    ]
+    lanes = [_work(loop_name(process), process, history, span, now) for process in PROCESS_OF_LOOP.values()]
     lanes.append(_quarantine(history, span, now))
     reports = Lane("Heartbeats")
     started, heartbeat, unhealthy = (

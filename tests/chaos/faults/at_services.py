@@ -9,8 +9,9 @@ from typing import BinaryIO
 
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.agent.takeover import AgentBinary
+from shepherd_core.settings.functions import LOOPS
 
-from tests.chaos.faults.stage import LOOPS, Stage, rows
+from tests.chaos.faults.stage import Stage, rows
 from tests.support.bmdb.fleet import _TABLES, HOUR
 from tests.support.providers.scripted_http import Answer, scripted_server
 

@@ -16,8 +16,6 @@ from uuid import UUID
 from tests.chaos.faults.fault import FaultyScenario
 from tests.chaos.stage.environment import Environment
 
-LOOPS = ("provisioner", "initializer", "recoverer", "updater")
-
 
 @dataclass
 class Stage:

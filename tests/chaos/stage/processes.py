@@ -22,6 +22,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.pace import Pace
+from shepherd_core.settings.functions import LOOPS
 
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
@@ -32,8 +33,6 @@ from tests.chaos.stage.project import API_KEY, PREFIX, PROJECT
 from tests.support.agents.signed_agent import SignedAgent
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
-
-LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 
 _AWS = {
     "AWS_ACCESS_KEY_ID": "made-up",

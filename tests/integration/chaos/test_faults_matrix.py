@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.settings.functions import LOOPS
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.machines.pool import MachinePool
 from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Provisions, Recoveries, Updates
 from tests.chaos.faults.run import try_fault, try_machine_faults
-from tests.chaos.faults.stage import LOOPS
 from tests.chaos.faults.table import ELSEWHERE, FAULTS, MACHINES, NAMED
 from tests.chaos.sample import SEED, drawn
 from tests.support.agents.machine_client import Client

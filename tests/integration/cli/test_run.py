@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shepherd_core.wiring.loops import LOOPS
+from shepherd_core.settings.functions import LOOPS
 
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine

@@ -15,9 +15,9 @@ from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid
 from shepherd_core.domain.pace import Pace
 from shepherd_core.providers.latitude import name_of
+from shepherd_core.settings.functions import LOOPS
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import pace
-from shepherd_core.wiring.loops import LOOPS
 
 from agent.build import build
 from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder

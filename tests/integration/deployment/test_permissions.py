@@ -26,7 +26,8 @@ from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.latitude import name_of
 from shepherd_core.settings.base import Settings, variable
-from shepherd_core.settings.functions.bmdb import ROLES, BmdbSettings
+from shepherd_core.settings.functions import FUNCTIONS, LOOPS, ROLES
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.loops import RecovererSettings
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.wiring import providers
@@ -50,13 +51,11 @@ from tests.support.deployment.deployments import (
     EC2,
     EC2_SETTINGS,
     EQUINIX,
-    FUNCTIONS,
     HETZNER,
     IAM,
     IRONIC,
     KEY,
     LATITUDE,
-    LOOPS,
     ONE_PASSWORD,
     REDFISH,
     REQUIRED,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from shepherd_core.settings.base import PREFIX, Settings, variable
+from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.loops import (
     InitializerSettings,
@@ -23,11 +24,9 @@ from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
     DEPLOYMENTS,
     EQUINIX,
-    FUNCTIONS,
     HTTP_API,
     IAM,
     KEY,
-    LOOPS,
     REDFISH,
     REQUIRED,
     ROOT,

@@ -16,8 +16,6 @@ from tests.support.deployment.cloudformation import Stack, read, read_file
 ROOT = Path(__file__).parents[3]
 FILES = (ROOT / "template.yaml", *sorted(ROOT.glob("templates/*.yaml")))
 TEMPLATE = read_file(ROOT / "template.yaml")
-LOOPS = ("provisioner", "initializer", "recoverer", "updater")
-FUNCTIONS = ("migrator", *LOOPS, "agent_api")
 
 # The answers that a deployment needs, and for each provider the settings that its document needs.
 ANSWERS = {"Bucket": "bucket", "BmdbHost": "db.example.com"}

@@ -10,6 +10,7 @@ import pytest
 from shepherd_core import telemetry
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
+from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.telemetry import Metric
 
 from bench.cost.formula import found_after, month
@@ -18,9 +19,7 @@ from bench.cost.tables import INTERVALS, MACHINES, comparison, intervals, table
 from tests.support.console import parsed
 from tests.support.deployment.cloudformation import PSEUDO, Stack, read_file
 from tests.support.deployment.deployments import (
-    FUNCTIONS,
     HTTP_API,
-    LOOPS,
     REDFISH,
     ROOT,
     STATIC,

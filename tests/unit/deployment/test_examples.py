@@ -10,15 +10,15 @@ import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.providers.redfish.machine_list import redfish_list
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.settings import functions
 from shepherd_core.settings.document import parse
 from shepherd_core.settings.effective import effective
+from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import load
 
 from bench.cost.formula import month
 from bench.cost.inputs import Inputs
-from tests.support.deployment.deployments import FUNCTIONS, LOOPS, ROOT, environment, stack_of
+from tests.support.deployment.deployments import ROOT, environment, stack_of
 
 EXAMPLES = [path.parent for path in sorted((ROOT / "examples").glob("*/README.md"))]
 EVERY_EXAMPLE = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
@@ -69,7 +69,7 @@ def test_a_function_accepts_the_settings(folder: Path, function: str, monkeypatc
     assert faults == []
     assert effective(read).faults == []
     assert read.provider == folder.name
-    assert load(functions.FUNCTIONS[function], document=read)
+    assert load(FUNCTIONS[function], document=read)
     assert function not in LOOPS or load(PROVIDERS[folder.name], document=read)
 
 

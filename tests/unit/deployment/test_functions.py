@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.provider import Capability
+from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.providers import SPECS
 from shepherd_core.wiring import loops
-from shepherd_core.wiring.loops import LOOPS
 
 from bench import coldstart
 
 ROOT = Path(__file__).parents[3]
-FUNCTIONS = (*LOOPS, "migrator", "agent_api")
 PROVIDERS = {spec.name: spec.always for spec in SPECS}
 
 # What takes long to import, and what only some functions or only some invocations need, or none.

@@ -8,10 +8,10 @@ from typing import Any, get_args
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.clock import ANSWER_SECONDS
-from shepherd_core.settings import functions
 from shepherd_core.settings.base import PREFIX
-from shepherd_core.settings.deployment import FUNCTION_SECONDS, DeploymentSettings
+from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.effective import FIXED, GIVEN
+from shepherd_core.settings.functions import FUNCTION_SECONDS, FUNCTIONS, LOOPS
 from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.settings.providers import SPECS
 from shepherd_core.settings.sources import DEFAULT_PREFIX
@@ -21,8 +21,6 @@ from tests.support.deployment.cloudformation import PSEUDO
 from tests.support.deployment.deployments import (
     DEPLOYMENTS,
     FILES,
-    FUNCTIONS,
-    LOOPS,
     STATIC,
     TEMPLATE,
     environment,
@@ -120,10 +118,10 @@ def test_a_function_is_told_only_what_is_read_and_all_that_it_needs(function: st
         (spec,) = (each for each in SPECS if each.name == stack.parameters["Provider"])
         of_provider = {f"provider_{name}" for name in spec.settings.model_fields}
         read = {"settings", *of_provider, *DeploymentSettings.model_fields}.union(
-            *(settings.model_fields for settings in functions.FUNCTIONS.values())
+            *(settings.model_fields for settings in FUNCTIONS.values())
         )
         assert told <= read
-        assert functions.FUNCTIONS[function].model_fields.keys() & GIVEN <= told
+        assert FUNCTIONS[function].model_fields.keys() & GIVEN <= told
         assert {f"provider_{name}" for name in spec.given if function in LOOPS} <= told
 
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.providers.ec2 import objects
+from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.deployment.cloudformation import PSEUDO
@@ -14,7 +15,6 @@ from tests.support.deployment.deployments import (
     EC2_BY_TEMPLATE,
     EC2_SETTINGS,
     EC2_TEMPLATE_SETTINGS,
-    FUNCTIONS,
     logical_id,
     stack_of,
 )

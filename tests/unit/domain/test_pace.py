@@ -11,7 +11,7 @@ from shepherd_core.domain.clock import (
 from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.remediation import USUAL_TIMEOUTS
 from shepherd_core.providers.redfish.adapter import REQUEST_SECONDS
-from shepherd_core.settings.deployment import FUNCTION_SECONDS, LOOPS
+from shepherd_core.settings.functions import FUNCTION_SECONDS, LOOPS
 from shepherd_core.settings.functions.loops import ProvisionerSettings
 from shepherd_core.wiring import agent_endpoint
 from shepherd_core.wiring.adapters import LIMITS, MIGRATION_LIMITS

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 from shepherd_core import telemetry
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.bmdb.work.work import Candidates, candidates
+from shepherd_core.settings.functions import PROCESS_OF_LOOP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -122,21 +123,24 @@ class Loop(ABC, Generic[F]):
     """
     One loop's work on a machine. F is the result of that work.
 
-    A loop sets ``name``, ``process`` and ``backoff``, implements ``work_on`` and
+    A loop sets ``name`` and ``backoff``, implements ``work_on`` and
     ``finish``, and overrides the other methods where it needs more than their
     defaults.
     """
 
     name: str
-    """As in metrics and in the records of its ticks."""
-    process: Process
-    """The process that this loop's work is."""
+    """As in ``settings.functions.SPECS``, in metrics and in the records of its ticks."""
     backoff: Backoff
     """How long to leave a machine alone after a failure."""
     timeouts: HealthTimeouts | None = None
     """When the provider's machines count as unhealthy, if this loop decides that; recorded when a session opens."""
     guard: Guard | None = None
     """Asked just before a machine is interrupted; None: this loop interrupts none."""
+
+    @property
+    def process(self) -> Process:
+        """Return the process that this loop's work is."""
+        return PROCESS_OF_LOOP[self.name]
 
     def admit(self, session: Session, provider: str) -> Admission:
         """

@@ -11,7 +11,7 @@ from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
 from shepherd_core.domain.clock import time_of_day
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.machine import HostKeyUnknown, NoAddress
-from shepherd_core.domain.machine import HostKeyOrigin, Process
+from shepherd_core.domain.machine import HostKeyOrigin
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
 from shepherd_core.loops.base import Loop
 
@@ -50,7 +50,6 @@ class Initializer(Loop[AgentStarted]):
     """Starts agents. Where one runs already, the newer one replaces it, but not during an installation."""
 
     name = "initializer"
-    process = Process.AGENT_START
 
     def __init__(
         self,

@@ -32,7 +32,6 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnavailable,
     ProviderUnusable,
 )
-from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import QUARANTINE, AgentState, LookTarget, NextStep
 from shepherd_core.loops.base import Admission, Loop, cause_of
 from shepherd_core.loops.circuit_breaker import CircuitBreaker
@@ -78,7 +77,6 @@ class Recoverer(Loop[NextStep]):
     """Takes one step on each unhealthy machine, and does not wait: the Initializer starts agents later."""
 
     name = "recoverer"
-    process = Process.RECOVERY
 
     def __init__(
         self, provider: Provider, takes: Mapping[StepKind, Take], rules: RecoveryRules, look: Look | None = None

@@ -7,14 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from shepherd_core.settings.base import Count, Settings
-
-LOOPS = ("provisioner", "initializer", "recoverer", "updater")
-"""In the order of ``loop_minutes``."""
-
-FUNCTION_SECONDS = {
-    "provisioner": 300, "initializer": 300, "recoverer": 180, "updater": 180, "agent_api": 10, "migrator": 300
-}  # fmt: skip
-"""How long an invocation of each function may take, as the template says."""
+from shepherd_core.settings.functions import LOOPS
 
 AGENT_API_CONNECTIONS = 50
 """Of 100, which a small PostgreSQL accepts: the rest is for the loops. Requests beyond them are answered with 503."""

@@ -20,7 +20,8 @@ from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ConfigError, SourceMissing
 from shepherd_core.settings.deployment import DeploymentSettings, OperatorSettings
-from shepherd_core.settings.functions.bmdb import ROLES, BmdbSettings
+from shepherd_core.settings.functions import ROLES
+from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.wiring.settings import bucket_owner, load
 

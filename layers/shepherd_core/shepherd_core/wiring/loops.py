@@ -61,7 +61,8 @@ def build(loop: str) -> Function:
         ConfigError: the settings are wrong; lists every fault.
         SourceError: the settings document cannot be read.
     """
-    return _BUILDERS[loop]()
+    builder: Callable[[], Function] = globals()[f"_{loop}"]
+    return builder()
 
 
 @per_document
@@ -168,17 +169,6 @@ def _updater() -> Function:
         return {"plan": updater.plan(deadline)}
 
     return Function(provider.name, updater.run, plan, connection.close)
-
-
-_BUILDERS: dict[str, Callable[[], Function]] = {
-    "provisioner": _provisioner,
-    "initializer": _initializer,
-    "recoverer": _recoverer,
-    "updater": _updater,
-}
-
-LOOPS = tuple(_BUILDERS)
-"""The names of the loops."""
 
 
 def _require(provider: Provider, capability: Capability) -> None:

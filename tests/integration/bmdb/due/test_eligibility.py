@@ -8,13 +8,14 @@ import pytest
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.machine import Process
+from shepherd_core.settings.functions import PROCESS_OF_LOOP
 
 from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import Fleet, claimed, ids
 from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
 
-LOOPS = (Process.AGENT_START, Process.RECOVERY)
+LOOPS = tuple(PROCESS_OF_LOOP.values())
 
 
 def installed(

@@ -6,11 +6,11 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.machine import Process
+from shepherd_core.settings.functions import PROCESS_OF_LOOP
 
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 
-LOOPS = (Process.AGENT_START, Process.RECOVERY)
+LOOPS = tuple(PROCESS_OF_LOOP.values())
 HERE = "ams"
 _NOW = "clock_timestamp()"
 

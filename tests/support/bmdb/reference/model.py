@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process, WorkEvent
+from shepherd_core.settings.functions import PROCESS_OF_LOOP
 
 from tests.support.bmdb.reference.gap_rule import Gap, extended_timeout
 
-LOOPS = (Process.AGENT_START, Process.RECOVERY)
+LOOPS = tuple(PROCESS_OF_LOOP.values())
 
 UNIT = 600
 """Seconds. Everything lasts whole units, so that nothing is just about to happen while a step runs."""

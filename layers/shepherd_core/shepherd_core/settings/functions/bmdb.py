@@ -8,9 +8,6 @@ from pydantic import Field
 
 from shepherd_core.settings.base import Settings
 
-ROLES = ("provisioner", "initializer", "recoverer", "updater", "agent-api", "operator")
-"""Those with a database user of their own if ``bmdb_roles`` is set: all functions but the Migrator, and operators."""
-
 
 class BmdbSettings(Settings):
     """The connection to the BMDB."""
@@ -40,7 +37,7 @@ class BmdbSettings(Settings):
     )
 
     def of_role(self, role: str) -> Self:
-        """Return these settings with the login of *role*, a name in ``ROLES``."""
+        """Return these settings with the login of *role*, a name in ``functions.ROLES``."""
         parameter = self.bmdb_password_parameter
         return self.model_copy(
             update={
