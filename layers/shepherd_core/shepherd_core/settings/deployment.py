@@ -19,7 +19,7 @@ def loop_minutes(text: str) -> dict[str, int]:
     Return the minutes between two runs of each loop; 0: it is off.
 
     Raises:
-        ValueError: *text* is not four numbers separated by commas.
+        ValueError: *text* is not a number for each, separated by commas.
     """
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != len(LOOPS) or not all(part.isdecimal() and int(part) <= _DAY_MINUTES for part in parts):
@@ -53,8 +53,8 @@ class DeploymentSettings(Settings):
     """What the deployment says of itself, in environment variables alone. The rules between settings read it."""
 
     loop_minutes: Annotated[str, AfterValidator(_minutes)] = Field(
-        "1,1,1,1",
-        description="Minutes between two runs of Provisioner, Initializer, Recoverer and Updater; 0: that loop is off.",
+        ",".join("1" for _ in LOOPS),
+        description=f"Minutes between two runs of {', '.join(map(str.capitalize, LOOPS))}; 0: that loop is off.",
     )
     bucket_owner: str | None = Field(
         None,
