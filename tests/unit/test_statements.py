@@ -223,6 +223,7 @@ SHARED = {
     "locked_machine": {"decommission", "request_release"},
     "waits_for_limit": {"waiting", "fleet_notices"},
     "locked_provider": NEEDS_PROVIDER_LOCK,
+    "death_seconds": {"open_session", "failures", "search_machines"},
     "failed_at": {"failures", "search_machines"},
     "fails": {"failures", "search_machines"},
     "wide_pauses": {"find_candidates", "no_longer_due", "create_intent", "creation_paused"},

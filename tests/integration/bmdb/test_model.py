@@ -293,17 +293,14 @@ class Bmdb(RuleBasedStateMachine):
         limit=st.integers(1, MACHINES),
         moment=moments,
         event=events,
-        suspects=st.booleans(),
     )
-    def claim(
-        self, at: int, process: Process, limit: int, moment: Moment | None, event: Event, *, suspects: bool = False
-    ) -> None:
+    def claim(self, at: int, process: Process, limit: int, moment: Moment | None, event: Event) -> None:
         """Claim as a loop does."""
         function = self.functions[at]
         found: list[work.Work] = []
 
         def real() -> None:
-            found.extend(claimed(function.session, process, limit, suspects=suspects))
+            found.extend(claimed(function.session, process, limit))
 
         def modelled() -> None:
             numbers = {self.machines.index(held.machine_id) for held in found}
@@ -316,7 +313,7 @@ class Bmdb(RuleBasedStateMachine):
                 number = self.machines.index(held.machine_id)
                 broken = self.model.obstacle(number, process)
                 assert broken is None, broken
-                assert self.model.suspect(number, process) is suspects, "a_suspect_is_worked_on_alone"
+                assert held.deaths == self.model.machines[number].deaths[process], "deaths_in_a_row_are_counted"
                 _, seconds = self.model.machines[number].backoffs.get(process, (0, None))
                 assert held.last_interval_seconds == seconds, "backoff_and_boot_wait_are_observed"
             self.model.claim(function.number, process, numbers)
@@ -340,8 +337,7 @@ class Bmdb(RuleBasedStateMachine):
         """Carry out a whole invocation of a loop, which may be late, and may be killed in the middle."""
         self.pass_time(units)
         self.functions[at] = self._function()
-        for suspects in (False, True):
-            self.claim(at, process, MACHINES, None, event, suspects=suspects)
+        self.claim(at, process, MACHINES, None, event)
         if self.handed_out and how is not None:
             self.end(0, True, how, moment, event)
 
@@ -771,10 +767,8 @@ class KnownHistory:
         self.step("end", which=0, batch=True, how=how, **arguments)
 
     def claim(self, at: int, **arguments: Any) -> None:
-        """Claim machines that need an agent, in the end also those whose function died."""
+        """Claim machines that need an agent."""
         self.step("claim", at=at, process=Process.AGENT_START, limit=3, **arguments)
-        if not arguments:
-            self.step("claim", at=at, process=Process.AGENT_START, limit=3, suspects=True)
 
     def recover(self, at: int, units: int, how: str | None, **arguments: Any) -> None:
         """Carry out an invocation of the Recoverer."""
@@ -901,7 +895,7 @@ class KnownHistory:
         for moment in ("after", "old transaction", "between"):
             self.step("invoke", at=0, close=False)
             self.wait(0, 1)
-            self.claim(0, moment=moment, suspects=True)
+            self.claim(0, moment=moment)
         self.step("invoke", at=0, close=True)
         self.claim(0)
         self.end("do it", moment="old transaction")

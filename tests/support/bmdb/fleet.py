@@ -33,10 +33,9 @@ FROM information_schema.columns
 WHERE table_schema = 'public' AND data_type = 'timestamp with time zone' AND table_name IN ({_TABLES})
 """
 _TRIED = """
-SELECT p.machine_id, coalesce(e.ready, false), coalesce(b.deaths > 0, false)
+SELECT p.machine_id, coalesce(e.ready, false)
 FROM machine_provided p
 LEFT JOIN machine_eligibility e ON e.machine_id = p.machine_id AND e.process = '{process}'
-LEFT JOIN work_backoff b ON b.machine_id = p.machine_id AND b.process = '{process}'
 WHERE p.provider = '{provider}' AND p.machine_id NOT IN (SELECT machine_id FROM work)
 ORDER BY e.due_at, p.machine_id
 """
@@ -451,23 +450,16 @@ def claimed(
     limit: int | None = None,
     provider: str = PROVIDER,
     *,
-    suspects: bool | None = None,
     timeouts: HealthTimeouts | None = None,
 ) -> list[work.Work]:
-    """
-    Claim up to *limit* machines that are ready, the longest due first; None: try all of the provider.
-
-    Only *suspects*, or only others; None: both.
-    """
+    """Claim up to *limit* machines that are ready, the longest due first; None: try all of the provider."""
     if timeouts is not None:
         session.connection.script(
             f"UPDATE recovery_policy SET heartbeat_timeout_seconds = {timeouts.heartbeat_timeout_seconds}, "
             f"startup_timeout_seconds = {timeouts.startup_timeout_seconds} WHERE provider = '{provider}'"
         )
     rows = _rows(session.connection, _TRIED.format(provider=provider, process=process.value))
-    chosen = [
-        machine_id for machine_id, ready, suspect in rows if (limit is None or ready) and suspects in (None, suspect)
-    ]
+    chosen = [machine_id for machine_id, ready in rows if limit is None or ready]
     return list(work.claim(session, process, chosen[:limit])) if chosen else []
 
 

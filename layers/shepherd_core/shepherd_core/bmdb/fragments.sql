@@ -79,9 +79,13 @@ SELECT owner, reason
 FROM pause_scopes
 WHERE machine_id IS NULL AND process IN ('', :process::text) AND provider IN ('', :provider)
 
+-- fragment: death_seconds
+-- The backoff after the last of b.deaths in a row: 30 s, then four times as long each time, up to 64 minutes.
+least(30 * power(4, least(b.deaths, 9) - 1), 3840)
+
 -- fragment: failed_at
--- When the work failed from which the backoff b comes.
-coalesce(b.died_at, b.until - b.last_interval_seconds * interval '1 second')
+-- When the work failed, or its function died, from which the backoff b comes.
+b.until - coalesce(b.last_interval_seconds, {death_seconds}) * interval '1 second'
 
 -- fragment: fails
 -- The backoff b comes from a failure, and the agent, whose last heartbeat is h, has not reported since. A backoff without

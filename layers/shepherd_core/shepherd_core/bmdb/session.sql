@@ -15,8 +15,8 @@
 -- new session reaps.
 --
 -- One of the machines of an expired session may have killed its function, or none. So each gets a cause that says this,
--- and a backoff that grows with the number of deaths in a row: 30 s, then four times as long each time, up to 64 minutes.
--- From now on they are suspects (see claim). The backoff has no interval, because it says nothing about the machine.
+-- and a backoff that grows with the number of deaths in a row. From now on they are suspects (see loops/claims.py). The
+-- backoff has no interval, because it says nothing about the machine.
 --
 -- The row of an expired session is locked first (SKIP LOCKED): a session that is renewing its lease or committing at
 -- this moment is left alone. A lock with which no work was begun leaves no event and no backoff. At most 20 expired sessions are reaped at a time, so that opening a session stays fast
@@ -38,7 +38,7 @@ WITH expired_sessions AS (
 work_deleted AS (
     DELETE FROM work
     WHERE session_id IN (SELECT session_id FROM expired_sessions)
-    RETURNING machine_id, process, session_id, alone, began_at
+    RETURNING machine_id, process, session_id, began_at
 ),
 deaths AS (
     SELECT
@@ -46,9 +46,7 @@ deaths AS (
         w.process,
         w.session_id,
         coalesce(b.deaths, 0) + 1 AS deaths,
-        coalesce(b.deaths_alone, 0) + CASE WHEN w.alone THEN 1 ELSE 0 END AS deaths_alone,
         'FunctionDied: ' || s.component_name || ' died or was cut off while it worked on this machine'
-            || CASE WHEN w.alone THEN ' alone' ELSE '' END
             || CASE WHEN c.machines > 1 THEN ' and ' || c.machines - 1 || ' more' ELSE '' END
             || ', ' || coalesce(b.deaths, 0) + 1 || ' times in a row' AS cause
     FROM work_deleted w
@@ -63,26 +61,22 @@ history_rows AS (
     SELECT machine_id, process, 'Expired', cause, session_id FROM deaths
 ),
 backoff_rows AS (
-    INSERT INTO work_backoff (machine_id, process, until, cause, deaths, deaths_alone, died_at)
+    INSERT INTO work_backoff (machine_id, process, until, cause, deaths)
     SELECT
-        machine_id,
-        process,
-        clock_timestamp() + least(30 * power(4, least(deaths, 9) - 1), 3840) * interval '1 second',
-        cause,
-        deaths,
-        deaths_alone,
-        statement_timestamp()
-    FROM deaths
-    ORDER BY machine_id, process
+        b.machine_id,
+        b.process,
+        clock_timestamp() + {death_seconds} * interval '1 second',
+        b.cause,
+        b.deaths
+    FROM deaths b
+    ORDER BY b.machine_id, b.process
     ON CONFLICT (machine_id, process) DO UPDATE
     SET
         until = excluded.until,
         cause = excluded.cause,
         last_interval_seconds = NULL,
         fault = excluded.fault,
-        deaths = excluded.deaths,
-        deaths_alone = excluded.deaths_alone,
-        died_at = excluded.died_at
+        deaths = excluded.deaths
 ),
 -- Not even a lock if nothing changed: the loops of all functions open sessions at the same time.
 policy_row AS (

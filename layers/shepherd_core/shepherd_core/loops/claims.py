@@ -1,13 +1,13 @@
 """
-Claims for one invocation: machines that its loop read as due, and suspects one at a time.
+Claims for one invocation: machines that its loop read as due.
 
-A suspect is a machine that may have killed the function that worked on it.
+A *suspect* is a machine that may have killed the function that worked on it last. It comes after the others, and is
+worked on alone in this operating-system process, so that it takes no other machine with it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 _ADMISSION_SECONDS = 30.0
 """For how long a reading of the fleet holds."""
 
-_SUSPECT_BATCHES = 10
-"""If twice as many suspects or more are due, a claim takes this fraction of them; else one."""
+_DEATHS_ALONE = 3
+"""
+A machine is quarantined after so many deaths in a row while it was worked on alone, which the first may not have been.
+Fewer may be chance: functions also die at a deployment, at their time limit, or with their host.
+"""
 
 THREAD = "work on a machine"
 """The name of the threads of all invocations that work on machines."""
@@ -46,58 +49,68 @@ class Claims:
     provider: str
     counts: Counter[Metric]
     admission: Admission | None = None
-    suspected: bool = False
-    """Suspects were claimed last: nothing else is claimed until the work on them has ended."""
     held: dict[UUID, float] = field(default_factory=dict, init=False)
     """Since when the machines are due that were claimed and whose work has not ended, or was canceled."""
     _read_at: float = field(default=0.0, init=False)
-    _due: deque[Candidate] = field(default_factory=deque, init=False)
-    _suspects: deque[Candidate] = field(default_factory=deque, init=False)
+    _due: list[Candidate] = field(default_factory=list, init=False)
+    """Suspects last."""
     _unread: int = field(default=0, init=False)
     """Number of due machines beyond those that the reading returned."""
 
     @property
     def more(self) -> bool:
-        """Whether more machines that are not suspects seem to be due."""
+        """Whether more machines seem to be due."""
         return self.admission is None or bool(self._due or self._unread)
-
-    @property
-    def suspects(self) -> int:
-        """The number of suspects that seem to be due."""
-        return len(self._suspects)
 
     @property
     def backlog(self) -> dict[Metric, float]:
         """The machines that are still due, as far as is known: how many, and for how long the first has been."""
-        since = [*map(self._due_since, (*self._due, *self._suspects)), *self.held.values()]
+        since = [*map(self._due_since, self._due), *self.held.values()]
         now = self.clock.monotonic()
         return {
             Metric.BACKLOG: len(since) + self._unread,
             Metric.OLDEST_DUE_AGE: round(now - min(since, default=now), 3),
         }
 
-    def claim(self, limit: int, in_hand: Collection[Work] = (), *, suspects: bool = False) -> Sequence[Work]:
-        """Claim up to *limit* machines that the reading of the fleet found due; read it first, if that is needed."""
-        if not (self._due or self._suspects) or self.clock.monotonic() >= self._read_at + _ADMISSION_SECONDS:
+    def must_wait(self, in_hand: Collection[Work]) -> bool:
+        """Return whether nothing may be claimed beside *in_hand*: a suspect is among them, or comes next."""
+        if any(work.deaths for work in in_hand):
+            return True
+        if not self._due or not self._due[0].suspect:
+            return False
+        # A thread of abandoned work, also of an earlier invocation, could be what kills this process.
+        return bool(in_hand) or any(thread.name == THREAD for thread in threading.enumerate())
+
+    def claim(self, limit: int, in_hand: Collection[Work] = ()) -> Sequence[Work]:
+        """
+        Claim up to *limit* machines, or one suspect; read the fleet first, if that is needed.
+
+        A suspect that kills functions is put into quarantine, and not returned.
+        """
+        if not self._due or self.clock.monotonic() >= self._read_at + _ADMISSION_SECONDS:
             self._read()
-        queue = self._suspects if suspects else self._due
-        self.suspected = suspects
         works: tuple[Work, ...] = ()
-        while queue and len(works) < limit:
-            chosen = {
-                each.machine_id: each for each in (queue.popleft() for _ in range(min(limit - len(works), len(queue))))
-            }
-            claimed = bmdb_work.claim(
-                self.session,
-                self.loop.process,
-                chosen,
-                known=[work.machine_id for work in (*in_hand, *works)],
-                alone=suspects and limit == 1 and not any(thread.name == THREAD for thread in threading.enumerate()),
-            )
+        while self._due and len(works) < limit and not self.must_wait((*in_hand, *works)):
+            suspect = self._due[0].suspect
+            batch = self._due[: 1 if suspect else limit - len(works)]
+            chosen = {each.machine_id: each for each in batch if each.suspect is suspect}
+            del self._due[: len(chosen)]
+            known = [work.machine_id for work in (*in_hand, *works)]
+            claimed = bmdb_work.claim(self.session, self.loop.process, chosen, known=known)
+            self.counts[Metric.CLAIMED] += len(claimed)
+            claimed = tuple(work for work in claimed if not self._quarantined(work))
             self.held |= {work.machine_id: self._due_since(chosen[work.machine_id]) for work in claimed}
             works += claimed
-        self.counts[Metric.CLAIMED] += len(works)
         return works
+
+    def _quarantined(self, work: Work) -> bool:
+        """Put a machine that kills functions into quarantine, and return whether it is one."""
+        if work.deaths <= _DEATHS_ALONE or not remediation.quarantine_killer(self.session, work):
+            return False
+        cause = "functions died while they worked on it alone"
+        telemetry.warning("machine quarantined", machine_id=work.machine_id, cause=cause)
+        self.counts[Metric.FINISHED] += 1
+        return True
 
     def _due_since(self, candidate: Candidate) -> float:
         return self._read_at - candidate.due_seconds
@@ -107,25 +120,5 @@ class Claims:
         self._read_at = self.clock.monotonic()
         self.admission = self.loop.admit(self.session, self.provider)
         found = self.admission.candidates
-        self._due = deque(each for each in found.machines if not each.suspect)
-        self._suspects = deque(each for each in found.machines if each.suspect)
+        self._due = sorted(found.machines, key=lambda each: each.suspect)
         self._unread = found.total - len(found.machines)
-
-    def claim_suspects(self, concurrency: int) -> Sequence[Work]:
-        """
-        Claim one suspect, or a tenth of many; quarantine those that kill functions, and return the others.
-
-        Only suspects are worked on meanwhile, so that one that kills this function takes no other machine with it. Its
-        work is *alone* only if no thread of abandoned work is left in this operating-system process, from this
-        invocation or an earlier one: that thread could be the cause.
-        """
-        limit = min(max(1, self.suspects // _SUSPECT_BATCHES), concurrency)
-        works = self.claim(limit, suspects=True)
-        gone = remediation.quarantine_killers(self.session, works) if works else set()
-        for machine_id in gone:
-            del self.held[machine_id]
-            telemetry.warning(
-                "machine quarantined", machine_id=machine_id, cause="functions died while they worked on it alone"
-            )
-        self.counts[Metric.FINISHED] += len(gone)
-        return [work for work in works if work.machine_id not in gone]

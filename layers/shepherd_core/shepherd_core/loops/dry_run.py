@@ -53,8 +53,9 @@ def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock
 
         due_at: dict[UUID, datetime] = {}
 
-        def claimed(found: Candidates, limit: int, *, suspects: bool = False) -> Sequence[Work]:
-            chosen = [each.machine_id for each in found.machines if each.suspect == suspects]
+        def claimed(found: Candidates, limit: int) -> Sequence[Work]:
+            suspects = [each.machine_id for each in found.machines if each.suspect]
+            chosen = [each.machine_id for each in found.machines if not each.suspect] or suspects[:1]
             now = server.now(connection)
             due_at.update((each.machine_id, now - timedelta(seconds=each.due_seconds)) for each in found.machines)
             works: tuple[Work, ...] = ()
@@ -64,8 +65,7 @@ def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock
                 chosen = chosen[wanted:]
             return works
 
-        found = admission.candidates
-        work = list(claimed(found, limits.concurrency) or claimed(found, 1, suspects=True))
+        work = list(claimed(admission.candidates, limits.concurrency))
         suspended: list[Work] = []
         decisions = dict(loop.decide(session, work)) if work else {}
         if admission.suspended:

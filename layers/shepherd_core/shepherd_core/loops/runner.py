@@ -4,7 +4,7 @@ The runner of the loops that work on machines.
 One call is one invocation: it opens a session, claims a bounded batch of due
 machines, works on them in threads, commits results as they arrive (all that are
 waiting in one statement), claims again while time allows, and closes the session.
-Suspects come after the other machines, one at a time. Only the calling thread
+Only the calling thread
 talks to the BMDB; while it waits, it renews the session. A slow machine does not
 delay the others: their results are committed, and new machines take their places.
 A thread that is about to interrupt a machine asks whether it still may; one
@@ -125,7 +125,7 @@ class _Run(Generic[F]):
             counted += _GUARDED
         return {
             **{metric: self.counts[metric] for metric in counted},
-            Metric.INCOMPLETE: int(self.claims.more or self.claims.suspects > 0 or self.counts[Metric.CANCELED] > 0),
+            Metric.INCOMPLETE: int(self.claims.more or self.counts[Metric.CANCELED] > 0),
             **(self.claims.admission.counts if self.claims.admission else {}),
         }
 
@@ -243,19 +243,16 @@ def run(
     state = _Run(
         loop, session, clock, limits, deadline, claims, counts, next_renewal=clock.monotonic() + session.renew_interval
     )
-    prepared, waited, half = False, False, (deadline.remaining() + needed) / 2
+    prepared, waited = False, False
     with Closing(session, lambda: {**state.counted(), **claims.backlog}), closing(state.messages):
-        while claims.more or state.running or claims.suspects:
+        while claims.more or state.running:
             free = min(limits.concurrency - len(state.running), bmdb_work.CLAIM_LIMIT)
             # A claim costs a round trip even if it finds nothing: it is made when half of the places are free, or when
             # no result has come for a second.
             enough = 1 if waited else max(1, min(limits.concurrency, bmdb_work.CLAIM_LIMIT) // 2)
-            # Suspects come last, since one may kill this function; if any are due, the others get half of the time.
-            others = claims.more and (not claims.suspects or deadline.remaining() > half)
-            ready = free >= enough and not (claims.suspected and state.running) if others else not state.running
-            if ready and state.has_time():
+            if claims.more and free >= enough and not claims.must_wait(state.running) and state.has_time():
                 waited = False
-                works = claims.claim(free, state.running) if others else claims.claim_suspects(limits.concurrency)
+                works = claims.claim(free, state.running)
                 if works and not prepared:
                     state.prepare(works)
                     prepared = True

@@ -280,7 +280,7 @@ def test_retry_tries_a_suspect_together_with_others_again(fleet: Fleet) -> None:
     """The dry run names the suspicion too, also when its backoff is over: that it is worked on alone would end."""
     machine_id = failed(fleet)
     fleet.pass_time(600)
-    fleet.sql("UPDATE work_backoff SET deaths = 1, died_at = now() - interval '1 hour'")
+    fleet.sql("UPDATE work_backoff SET deaths = 1")
     shepherdctl = CommandLine(fleet.settings)
     arguments = ("machine", "retry", str(machine_id), *REASON)
     tried = shepherdctl.load(*arguments, "--dry-run")["machines"]

@@ -135,10 +135,6 @@ class Model:
 
     # Work.
 
-    def suspect(self, number: int, process: Process) -> bool:
-        """Return whether the machine may have killed its function, and is only claimed as such."""
-        return self.machines[number].deaths[process] > 0
-
     def claimable(self, process: Process) -> set[int]:
         """Return the machines that a claim may take, if it takes all."""
         return {number for number in range(len(self.machines)) if not self.obstacle(number, process)}

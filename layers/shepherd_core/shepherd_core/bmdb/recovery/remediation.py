@@ -163,15 +163,14 @@ def quarantine(session: Session, causes: Mapping[Work, str]) -> set[UUID]:
     )
 
 
-def quarantine_killers(session: Session, suspects: Sequence[Work]) -> set[UUID]:
+def quarantine_killer(session: Session, suspect: Work) -> bool:
     """
-    Put those of *suspects* into quarantine whose functions died because of them; return those whose work this ended.
+    Put a machine into quarantine whose functions died because of it; return whether that ended the work.
 
-    All are of one process. ``machines_that_kill`` says what proves that.
+    ``cause_of_deaths`` says what proves it.
     """
-    suspected = {work.machine_id: work for work in suspects}
-    rows = session.run("machines_that_kill", machine_ids=list(suspected), process=suspects[0].process)
-    return quarantine(session, {suspected[machine_id]: cause for machine_id, cause in rows}) if rows else set()
+    found = session.run("cause_of_deaths", machine_id=suspect.machine_id, process=suspect.process)
+    return bool(found and quarantine(session, {suspect: found[0][0]}))
 
 
 def unquarantine(connection: Connection, machine_id: UUID, *, reason: str) -> dict[str, Any]:

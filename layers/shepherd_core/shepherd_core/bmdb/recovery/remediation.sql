@@ -201,55 +201,43 @@ history_rows AS (
 )
 SELECT machine_id FROM work_deleted;
 
--- name: machines_that_kill
--- Those of the machines whose function has died at least twice in a row while it worked on them alone, with the cause.
--- They are to be quarantined, unless the functions had an outage that no machine caused. So one of these must hold:
--- - work on other machines of the provider has ended between the last two deaths, or
--- - the function died alone with fewer than three machines of the provider, and work on no other machine has ended since
---   the last death but one.
--- None is returned while ten machines of the provider are in quarantine for this. The history row of a death is a moment
--- later than died_at.
-WITH suspects AS (
-    SELECT b.machine_id, p.provider, b.cause, b.died_at, x.timestamp AS died_before_at
-    FROM work_backoff b
-    JOIN machine_provided p ON p.machine_id = b.machine_id
-    CROSS JOIN LATERAL (
-        SELECT timestamp
-        FROM work_history
-        WHERE machine_id = b.machine_id AND process = :process AND event = 'Expired' AND timestamp < b.died_at
-        ORDER BY timestamp DESC
-        LIMIT 1
-    ) AS x
-    WHERE b.machine_id = ANY(:machine_ids::uuid[]) AND b.process = :process AND b.deaths_alone >= 2
+-- name: cause_of_deaths
+-- How the last function died that worked on the machine, if functions have worked between its last two deaths, only not
+-- with this machine: work on another machine of the provider has ended. In an outage of the functions none does, so that
+-- it quarantines nobody.
+WITH deaths AS (
+    SELECT timestamp
+    FROM work_history
+    WHERE machine_id = :machine_id AND process = :process AND event = 'Expired'
+    ORDER BY timestamp DESC
+    LIMIT 2
 ),
-ended AS (
-    SELECT s.machine_id, h.timestamp < s.died_at AS before
-    FROM suspects s
-    JOIN work_history h ON h.timestamp > s.died_before_at
-    CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = h.machine_id LIMIT 1) AS p
-    WHERE h.process = :process
-        AND h.event IN ('Finished', 'Failed')
-        AND h.machine_id <> s.machine_id
-        AND p.provider = s.provider
+-- When the work began in which the last function died. Its death is on record only later, maybe after an outage.
+began AS (
+    SELECT timestamp
+    FROM work_history
+    WHERE machine_id = :machine_id
+        AND process = :process
+        AND event = 'Started'
+        AND timestamp < (SELECT max(timestamp) FROM deaths)
+    ORDER BY timestamp DESC
+    LIMIT 1
 )
-SELECT s.machine_id, s.cause
-FROM suspects s
-WHERE (
-    EXISTS (SELECT 1 FROM ended e WHERE e.machine_id = s.machine_id AND e.before)
-    OR NOT EXISTS (SELECT 1 FROM ended e WHERE e.machine_id = s.machine_id)
-    AND (
-        SELECT count(*)
-        FROM work_backoff b
-        CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = b.machine_id LIMIT 1) AS p
-        WHERE b.process = :process AND b.deaths > 0 AND b.deaths_alone > 0 AND p.provider = s.provider
-    ) < 3
-)
-    AND (
-        SELECT count(*)
-        FROM (SELECT machine_id FROM machine_quarantine WHERE cause LIKE 'FunctionDied: %') AS z
-        CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = z.machine_id LIMIT 1) AS p
-        WHERE p.provider = s.provider
-    ) < 10;
+SELECT b.cause
+FROM work_backoff b
+JOIN machine_provided p ON p.machine_id = b.machine_id
+WHERE b.machine_id = :machine_id
+    AND b.process = :process
+    AND EXISTS (
+        SELECT 1
+        FROM work_history h
+        WHERE h.timestamp > (SELECT min(timestamp) FROM deaths)
+            AND h.timestamp < (SELECT timestamp FROM began)
+            AND h.process = :process
+            AND h.event IN ('Finished', 'Failed')
+            AND h.machine_id <> :machine_id
+            AND (SELECT provider FROM machine_provided WHERE machine_id = h.machine_id) = p.provider
+    );
 
 -- name: quarantine
 -- Put machines into quarantine, for which no recovery step is left, or whose functions died: no loop works on them until

@@ -50,6 +50,8 @@ class Work:
     """The backoff after the last failure of this process; None: no failure since it last finished."""
     host_key_origin: HostKeyOrigin | None = None
     """Where the pinned host key is from."""
+    deaths: int = 0
+    """How often in a row a function has died while it worked on the machine for this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +87,17 @@ def claim(
     machine_ids: Collection[UUID],
     *,
     known: Collection[UUID] = (),
-    alone: bool = False,
 ) -> tuple[Work, ...]:
     """
     Lock those of *machine_ids* that nobody has locked, and begin *process* on those that are ready.
 
     Two round trips; one if all are locked, three if some are not ready. *known* are the machines that this
-    session has claimed already. *alone*: this function works on nothing else.
+    session has claimed already.
 
     Raises:
         SessionExpired: the deadline passed. Abandon everything.
     """
-    return _begin(session, process, known) if _lock(session, process, machine_ids, alone=alone) else ()
+    return _begin(session, process, known) if _lock(session, process, machine_ids) else ()
 
 
 def start_work(session: Session, machine_id: UUID, remark: str) -> Work:
@@ -131,11 +132,11 @@ def let_go(session: Session) -> None:
     session.run("let_go")
 
 
-def _lock(session: Session, process: Process, machine_ids: Collection[UUID], *, alone: bool = False) -> bool:
+def _lock(session: Session, process: Process, machine_ids: Collection[UUID]) -> bool:
     """Lock machines; return whether this session has locks with which no work was begun."""
 
     def lock() -> list[dict[str, Any]]:
-        return session.records_once("lock_machines", process=process, machine_ids=list(machine_ids), alone=alone)
+        return session.records_once("lock_machines", process=process, machine_ids=list(machine_ids))
 
     # If the answer is lost, the second run locks nothing that the first one has: the locks are found by their session.
     rows = session.repeat_if_unanswered(lock, lambda: lock() + session.records("own_locks", process=process))
@@ -297,4 +298,5 @@ def _work(row: Mapping[str, Any], process: Process) -> Work:
         row["host_key"],
         row["last_interval_seconds"],
         origin and HostKeyOrigin(origin),
+        row["deaths"] or 0,
     )

@@ -12,8 +12,8 @@
 
 -- name: find_candidates
 -- The machines of the provider that need the process and that nothing is seen to keep from it, the longest waiting
--- first: at most :limit of them, and their total. Suspects are machines whose work for this process expired last time:
--- one of them may have killed its function. Reads the facts of the whole fleet once; a claim looks at each machine again.
+-- first: at most :limit of them, and their total. A suspect is a machine whose work for this process expired last
+-- time: it may have killed its function. Reads the facts of the whole fleet once; a claim looks at each machine again.
 WITH candidates AS (
     SELECT
         n.machine_id,
@@ -43,12 +43,11 @@ ORDER BY due_at, machine_id
 LIMIT :limit;
 
 -- name: lock_machines
--- Lock those of the machines that nobody has locked. :alone is recorded: the function works on nothing else meanwhile.
--- One row in any case. Rows are inserted in the order of their ids, so that two claims never wait for each other.
+-- Lock those of the machines that nobody has locked. One row in any case. Rows are inserted in the order of their ids, so that two claims never wait for each other.
 WITH {locked_session},
 work_rows AS (
-    INSERT INTO work (machine_id, process, session_id, alone)
-    SELECT g.machine_id, :process, s.session_id, :alone
+    INSERT INTO work (machine_id, process, session_id)
+    SELECT g.machine_id, :process, s.session_id
     FROM locked_session s
     CROSS JOIN unnest(:machine_ids::uuid[]) AS g (machine_id)
     JOIN machines m ON m.machine_id = g.machine_id
@@ -93,7 +92,8 @@ SELECT
     p.provider_id,
     k.host_key,
     k.origin AS host_key_origin,
-    b.last_interval_seconds
+    b.last_interval_seconds,
+    b.deaths
 FROM (SELECT 1) AS one_row
 LEFT JOIN begun w ON true
 LEFT JOIN looked_at l ON l.machine_id = w.machine_id
@@ -125,7 +125,8 @@ SELECT
     p.provider_id,
     k.host_key,
     k.origin AS host_key_origin,
-    b.last_interval_seconds
+    b.last_interval_seconds,
+    b.deaths
 FROM work w
 JOIN machine_provided p ON p.machine_id = w.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
@@ -253,8 +254,7 @@ backoff_reset AS (
         END,
         cause = CASE WHEN process = 'ShepherdRecovery' THEN 'no other step so soon after the last' ELSE cause END,
         last_interval_seconds = NULL,
-        deaths = 0,
-        deaths_alone = 0
+        deaths = 0
     WHERE machine_id IN (SELECT machine_id FROM work_deleted) AND (:loses_agent::boolean OR process = 'ShepherdRecovery')
 ),
 history_rows AS (
@@ -291,8 +291,7 @@ backoff_rows AS (
         cause = excluded.cause,
         last_interval_seconds = excluded.last_interval_seconds,
         fault = excluded.fault,
-        deaths = 0,
-        deaths_alone = 0
+        deaths = 0
 ),
 {host_key_pinned},
 history_rows AS (

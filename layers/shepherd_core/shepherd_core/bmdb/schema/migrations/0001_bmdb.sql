@@ -201,14 +201,12 @@ CREATE INDEX ticks_by_time ON ticks (began_at);
 
 -- A session has locked the machine: one at a time, whatever the process. began_at is null until the session has looked
 -- at the machine's facts and begun the work, which leaves an event in work_history; a lock that goes before leaves none.
--- alone: its function works on no other machine meanwhile. Written by a claim; goes when the work ends, with an event in
--- work_history.
+-- Written by a claim; goes when the work ends, with an event in work_history.
 CREATE TABLE work (
     machine_id uuid PRIMARY KEY CONSTRAINT work_machine REFERENCES machines,
     process text NOT NULL,
     session_id uuid NOT NULL CONSTRAINT work_session REFERENCES sessions,
-    began_at timestamptz,
-    alone boolean NOT NULL DEFAULT false
+    began_at timestamptz
 );
 
 CREATE INDEX work_by_session ON work (session_id);
@@ -216,8 +214,7 @@ CREATE INDEX work_by_session ON work (session_id);
 -- The process leaves the machine alone until then; fault says what is wrong, see domain/errors. Written when work fails
 -- (with the interval, from which the next one follows), when it expires, and as a plain delay (both without one); goes
 -- when the process succeeds, or by `machine retry`. deaths: how often in a row the work has expired because its
--- function died or was cut off, the last time at died_at; deaths_alone: how often the function worked on no other
--- machine then. A machine with deaths is a suspect.
+-- function died or was cut off. A machine with deaths is a suspect: it is worked on alone.
 CREATE TABLE work_backoff (
     machine_id uuid NOT NULL CONSTRAINT work_backoff_machine REFERENCES machines,
     process text NOT NULL,
@@ -226,13 +223,10 @@ CREATE TABLE work_backoff (
     last_interval_seconds bigint,
     fault text NOT NULL DEFAULT 'machine',
     deaths bigint NOT NULL DEFAULT 0,
-    deaths_alone bigint NOT NULL DEFAULT 0,
-    died_at timestamptz,
     PRIMARY KEY (machine_id, process)
 );
 
 CREATE INDEX work_backoff_for_access ON work_backoff (machine_id) WHERE fault = 'access';
-CREATE INDEX work_backoff_of_suspects ON work_backoff (process) WHERE deaths > 0;
 
 -- The audit trail: work that started, how it ended, and the steps of remediation (see WorkEvent in domain/machine.py).
 -- Written by the statements that begin and end work; goes after SHEPHERD_HISTORY_DAYS, by Initializer and Recoverer. No
