@@ -302,7 +302,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a machine is not checked again just before its remediation step",
-        (Edit("loops/runner.py", "partial(self.messages.ask, work) if self.loop.guard else None", "None"),),
+        (Edit("loops/runner.py", "partial(self.messages.ask, work, deadline)", "None"),),
         RECOVERER,
         "no_healthy_machine_is_rebooted",
     ),

@@ -20,7 +20,7 @@ from moto import mock_aws
 from moto.ec2.models import ec2_backends
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.schema.make_roles import RoleLogin, make
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors.provider import ProviderError
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Capability
@@ -541,7 +541,7 @@ def take_all_steps(provider_id: ProviderId) -> None:
     ):
         if capability in provider.capabilities:
             with suppress(ProviderError):  # no BMC is there; and what is waited for takes longer than this
-                act(provider_id, Deadline(CLOCK, 15))
+                act(provider_id, Permission(Deadline(CLOCK, 15)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)

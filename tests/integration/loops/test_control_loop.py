@@ -771,6 +771,12 @@ def test_history_is_kept_unless_a_retention_is_set(fleet: Fleet, run: Runner) ->
 # --- before a machine is interrupted ---
 
 
+def confirm(task: Task) -> None:
+    """Do what comes before an interruption."""
+    assert task.permission is not None
+    task.permission.confirm()
+
+
 class ConfirmingLoop(FakeLoop):
     """A loop that interrupts machines; *reasons* says why one is not to be."""
 
@@ -802,7 +808,7 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
     def run_task(task: Task) -> None:
         together.wait(WAIT_SECONDS)
         task.not_taken = "a step"
-        task.deadline.confirm()
+        confirm(task)
 
     loop = ConfirmingLoop(run_task)
     loop.reasons = {machine: NoLongerDue("it is back", recovered=True) for machine in machines[:2]}
@@ -817,7 +823,7 @@ def test_the_questions_that_are_there_are_answered_by_one_statement(fleet: Fleet
     """With a thousand machines to interrupt, they would wait for a statement each."""
     for _ in range(8):
         fleet.provided_machine()
-    loop = ConfirmingLoop(lambda task: task.deadline.confirm())
+    loop = ConfirmingLoop(confirm)
 
     # All others come while the first is answered.
     loop.answering = lambda: eventually(lambda: len(loop.asked) != 1 or waiting_for_answers(8))
@@ -847,7 +853,7 @@ def test_a_worker_stops_waiting_for_an_answer_when_the_session_expires(
 
     def run_task(task: Task) -> None:
         try:
-            task.deadline.confirm()
+            confirm(task)
         except ShepherdError as refusal:
             ended.put(refusal)
             raise
@@ -869,7 +875,7 @@ def test_an_abandoned_worker_may_not_interrupt_its_machine(fleet: Fleet, run: Ru
         clock.now += 100  # its time is over
         assert given_up.wait(WAIT_SECONDS)
         try:
-            task.deadline.confirm()
+            confirm(task)
         except ShepherdError as refusal:
             late.put(refusal)
             raise
@@ -894,9 +900,10 @@ def test_an_error_is_not_hidden_by_a_session_that_cannot_be_closed(fleet: Fleet)
         pass
 
 
-def test_a_loop_that_interrupts_no_machine_asks_no_check(fleet: Fleet, run: Runner) -> None:
-    """To confirm is to check, there."""
+def test_a_loop_without_a_guard_may_interrupt_no_machine(fleet: Fleet, run: Runner) -> None:
+    """Nobody would check the machine before."""
     fleet.provided_machine()
-    counts = run(FakeLoop(lambda task: task.deadline.confirm()))
-    assert counts[Metric.FINISHED] == 1
+    loop = FakeLoop()
+    counts = run(loop)
+    assert [task.permission for task in loop.tasks] == [None]
     assert Metric.NO_LONGER_DUE not in counts

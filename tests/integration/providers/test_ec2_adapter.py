@@ -17,7 +17,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.aws import answers as aws_answers
 from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER, MOST_VALUES
 from shepherd_core.adapters.ssh.dialer import SshDialer
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Deadline, Permission, SystemClock
 from shepherd_core.domain.errors import SecretMissing, SecretUnavailable
 from shepherd_core.domain.errors.machine import SshHostKeyChanged
 from shepherd_core.domain.errors.provider import (
@@ -39,6 +39,7 @@ from shepherd_core.settings.providers.ec2 import Ec2Settings
 from tests.conftest import ManualClock
 from tests.support.agents.ssh_server import SshServer
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, refusal, subnets
+from tests.support.providers.provider_contract import _method
 from tests.support.providers.scripted_http import Answer, scripted_server
 
 OUR_KEY = ssh_keys.generate()
@@ -51,7 +52,7 @@ class Site:
     """An account without instances, and the provider of a fleet there."""
 
     def __init__(self, api: Ec2Api, clock: ManualClock, deadline: Deadline) -> None:
-        self.api, self.clock, self.deadline = api, clock, deadline
+        self.api, self.clock, self.deadline, self.permission = api, clock, deadline, Permission(deadline)
         self.provider = self.make()
 
     def make(self, public_key: Callable[[], str] = lambda: OUR_LINE, **settings: Any) -> Ec2Provider:
@@ -296,7 +297,7 @@ def test_a_refusal_of_our_account_is_no_machines_fault(site: Site, machine: Mach
     """It counts for no machine: a permission or a key that is missing brings none of them into quarantine."""
     site.api.refuse("RebootInstances", refusal(status, code, "no"))
     with pytest.raises(ProviderUnusable):
-        site.provider.reboot(machine.provider_id, site.deadline)
+        site.provider.reboot(machine.provider_id, site.permission)
 
 
 def test_a_provider_shows_no_key(site: Site, machine: Machine) -> None:
@@ -310,7 +311,7 @@ def test_a_provider_shows_no_key(site: Site, machine: Machine) -> None:
 def test_a_power_cycle_waits_until_the_machine_has_stopped(site: Site, machine: Machine) -> None:
     """EC2 starts nothing that is still stopping."""
     site.api.looks_until_stopped = 3
-    site.provider.power_cycle(machine.provider_id, site.deadline)
+    site.provider.power_cycle(machine.provider_id, site.permission)
     assert state(site.api, machine) == "running"
     assert site.api.restarts[machine.provider_id] == 1
     assert len(site.clock.slept) == 4
@@ -324,21 +325,21 @@ def test_a_machine_that_takes_too_long_to_stop_is_started_by_the_next_call(
     site.api.looks_until_stopped = 1_000
     begin = site.clock.now
     with pytest.raises(ProviderUnavailable, match="still stopping"):
-        site.provider.power_cycle(machine.provider_id, Deadline(site.clock, seconds))
+        site.provider.power_cycle(machine.provider_id, Permission(Deadline(site.clock, seconds)))
     assert site.clock.now - begin <= min(seconds, STOPPING_SECONDS)
     for call in (site.provider.power_cycle, site.provider.reboot, site.provider.reinstall):
         with pytest.raises(ProviderUnavailable, match="still stopping"):
-            call(machine.provider_id, Deadline(site.clock, seconds))
+            call(machine.provider_id, Permission(Deadline(site.clock, seconds)))
     site.api._stopping.clear()
     site.api.set_state(machine.provider_id, "stopped")
-    site.provider.power_cycle(machine.provider_id, Deadline(site.clock, seconds))
+    site.provider.power_cycle(machine.provider_id, Permission(Deadline(site.clock, seconds)))
     assert (state(site.api, machine), site.api.calls["StopInstances"]) == ("running", 1)
 
 
 def test_a_machine_that_is_stopped_is_started_by_a_reboot(site: Site, machine: Machine) -> None:
     """The function that stopped it for a power cycle may have been killed."""
     site.api.set_state(machine.provider_id, "stopped")
-    site.provider.reboot(machine.provider_id, site.deadline)
+    site.provider.reboot(machine.provider_id, site.permission)
     assert (state(site.api, machine), changes(site.api)) == ("running", {"RunInstances", "StartInstances"})
 
 
@@ -346,9 +347,9 @@ def test_a_machine_for_which_there_is_no_room_any_more_is_started_later(site: Si
     """To stop an instance is to give its hardware back."""
     site.api.refuse("StartInstances", refusal(500, "InsufficientInstanceCapacity"), times=1)
     with pytest.raises(ProviderUnavailable, match=r"could not start i-.*InsufficientInstanceCapacity"):
-        site.provider.power_cycle(machine.provider_id, site.deadline)
+        site.provider.power_cycle(machine.provider_id, site.permission)
     assert site.provider.get_machine(machine.provider_id, site.deadline).status is ProviderStatus.STOPPED
-    site.provider.reboot(machine.provider_id, site.deadline)
+    site.provider.reboot(machine.provider_id, site.permission)
     assert state(site.api, machine) == "running"
 
 
@@ -356,7 +357,7 @@ def test_a_machine_in_the_wrong_state_for_a_moment_may_be_tried_again(site: Site
     """It changed between the look and the call."""
     site.api.refuse("RebootInstances", refusal(400, "IncorrectInstanceState"))
     with pytest.raises(ProviderUnavailable):
-        site.provider.reboot(machine.provider_id, site.deadline)
+        site.provider.reboot(machine.provider_id, site.permission)
 
 
 # --- reinstalling ---
@@ -365,7 +366,7 @@ def test_a_machine_in_the_wrong_state_for_a_moment_may_be_tried_again(site: Site
 @pytest.mark.parametrize("image", [IMAGE, None], ids=["the image of the settings", "as at launch"])
 def test_a_reinstall_replaces_the_root_volume(site: Site, machine: Machine, image: str | None) -> None:
     """With a launch template alone, EC2 knows best what the machine was launched from."""
-    site.make(image=image, launch_template="metal").reinstall(machine.provider_id, site.deadline)
+    site.make(image=image, launch_template="metal").reinstall(machine.provider_id, site.permission)
     (asked,) = site.api.reinstalled
     assert (asked["InstanceId"], asked.get("ImageId")) == (machine.provider_id, image)
     assert asked["DeleteReplacedRootVolume"] == "true"
@@ -378,7 +379,7 @@ def test_bare_metal_is_not_reinstalled(site: Site, machine: Machine) -> None:
     assert Capability.REINSTALL in provider.capabilities
     site.api.instance(machine.provider_id).instance_type = "m5.metal"
     with pytest.raises(NotSupported, match=r"m5\.metal"):
-        provider.reinstall(machine.provider_id, site.deadline)
+        provider.reinstall(machine.provider_id, site.permission)
     assert site.api.reinstalled == []
 
 
@@ -386,8 +387,8 @@ def test_a_machine_is_started_before_it_can_be_reinstalled(site: Site, machine: 
     """EC2 replaces the root volume of a running instance alone."""
     site.api.set_state(machine.provider_id, "stopped")
     with pytest.raises(ProviderUnavailable, match="when it runs"):
-        site.provider.reinstall(machine.provider_id, site.deadline)
-    site.provider.reinstall(machine.provider_id, site.deadline)
+        site.provider.reinstall(machine.provider_id, site.permission)
+    site.provider.reinstall(machine.provider_id, site.permission)
     assert len(site.api.reinstalled) == 1
 
 
@@ -399,9 +400,11 @@ def test_instances_outside_the_fleet_are_neither_listed_nor_touched(site: Site, 
     """An account is full of other people's machines."""
     foreign = ProviderId(site.api.launch_by_hand(**tags))
     site.api.calls.clear()
-    for call in (site.provider.get_machine, site.provider.reboot, site.provider.power_cycle, site.provider.reinstall):
+    with pytest.raises(MachineNotFound, match="no tag shepherd-fleet"):
+        site.provider.get_machine(foreign, site.deadline)
+    for interrupt in (site.provider.reboot, site.provider.power_cycle, site.provider.reinstall):
         with pytest.raises(MachineNotFound, match="no tag shepherd-fleet"):
-            call(foreign, site.deadline)
+            interrupt(foreign, site.permission)
     site.provider.release(foreign, site.deadline)
     assert changes(site.api) == set()
     assert foreign not in {each.provider_id for each in site.provider.list_machines(site.deadline)}
@@ -411,7 +414,7 @@ def test_a_terminated_instance_is_not_found(site: Site, machine: Machine) -> Non
     """EC2 shows it for an hour, and would refuse everything."""
     site.api.set_state(machine.provider_id, "terminated", "Client.UserInitiatedShutdown")
     with pytest.raises(MachineNotFound, match="has ended"):
-        site.provider.reboot(machine.provider_id, site.deadline)
+        site.provider.reboot(machine.provider_id, site.permission)
     site.provider.release(machine.provider_id, site.deadline)
     assert changes(site.api) == {"RunInstances"}
 
@@ -439,7 +442,7 @@ def test_a_throttled_read_is_tried_again(site: Site) -> None:
     ("call", "action"),
     [
         ("reboot", "RebootInstances"),
-        ("power_cycle", "StopInstances"),
+        ("power-cycle", "StopInstances"),
         ("reinstall", "CreateReplaceRootVolumeTask"),
         ("release", "TerminateInstances"),
     ],
@@ -448,7 +451,7 @@ def test_a_throttled_change_is_not_tried_again(site: Site, machine: Machine, cal
     """The loops know better when to repeat it, and whether the machine is still theirs then."""
     site.api.refuse(action, refusal(503, "RequestLimitExceeded"))
     with pytest.raises(ProviderUnavailable, match="RequestLimitExceeded") as raised:
-        getattr(site.provider, call)(machine.provider_id, site.deadline)
+        _method(site.provider, call)(machine.provider_id, site.deadline)
     assert raised.value.retry_after is None
     assert site.api.calls[action] == 1
 
@@ -476,7 +479,7 @@ def test_an_answer_beyond_the_limits_of_all_providers_is_not_parsed(
     """Botocore itself would read it to its end, into a function with 512 MB."""
     site.api.refuse("RebootInstances", answer)
     with pytest.raises(ProviderUnavailable, match="HTTPClientError"):
-        site.provider.reboot(machine.provider_id, site.deadline)
+        site.provider.reboot(machine.provider_id, site.permission)
 
 
 def test_an_answer_of_aws_that_trickles_in_is_cut_off() -> None:

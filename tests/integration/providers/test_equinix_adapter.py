@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
 
 import pytest
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors.provider import CapacityTaken, MachineNotFound, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId
 from shepherd_core.providers.equinix.adapter import EquinixProvider
@@ -88,8 +88,8 @@ def test_the_requests_are_those_of_the_description(clock: ManualClock, deadline:
         script.requests.clear()
         created = ours.create_machine(offered, TOKEN, deadline)
         elsewhere = ours.create_machine(capacity(plan=None, metro=None), TOKEN, deadline)
-        ours.reboot(ProviderId("d-1"), deadline)
-        ours.reinstall(ProviderId("d-1"), deadline)
+        ours.reboot(ProviderId("d-1"), Permission(deadline))
+        ours.reinstall(ProviderId("d-1"), Permission(deadline))
         rest = list(map(told, script.requests))
         assert {request.headers["X-Auth-Token"] for request in script.requests} == {"an-api-key"}
     pages = [{"page": str(page), "per_page": "100"} for page in (1, 2)]
@@ -202,5 +202,5 @@ def test_only_devices_of_ours_that_are_there_are_acted_on(
         ours = provider(script.url, clock)
         for act in (ours.reboot, ours.reinstall):
             with pytest.raises(MachineNotFound, match="web-server" if hostname == "web-server" else "404"):
-                act(ProviderId("d-1"), deadline)
+                act(ProviderId("d-1"), Permission(deadline))
         assert ("POST" in {request.method for request in script.requests}) is (hostname == "shepherd-1")

@@ -7,7 +7,7 @@ from urllib.parse import unquote_plus
 from uuid import UUID
 
 import pytest
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.provider import (
     MachineNotFound,
@@ -148,7 +148,7 @@ def test_a_step_sends_these_requests(case: str, clock: ManualClock, deadline: De
     outcome = ""
     with scripted_server(robot) as script:
         try:
-            getattr(provider(script.url, clock, **settings), step)(A, deadline)
+            getattr(provider(script.url, clock, **settings), step)(A, Permission(deadline))
         except ProviderError as raised:
             outcome = f"{type(raised).__name__}: {raised}"
     assert re.match(error or "$", outcome), outcome
@@ -159,7 +159,7 @@ def test_nothing_is_armed_without_time_to_reset(clock: ManualClock) -> None:
     """It would be left behind."""
     robot = Robot({})
     with scripted_server(robot) as script, pytest.raises(TimeLimitExceeded, match="was not armed"):
-        provider(script.url, clock).reinstall(A, Deadline(clock, 9))
+        provider(script.url, clock).reinstall(A, Permission(Deadline(clock, 9)))
     assert ARM not in robot.asked
 
 
@@ -167,7 +167,7 @@ def test_nothing_is_armed_without_time_to_reset(clock: ManualClock) -> None:
 def test_a_provider_id_that_is_no_number_is_not_asked_for(odd: str, clock: ManualClock, deadline: Deadline) -> None:
     """Robot also takes addresses, and might take other spellings: one server would have two provider ids."""
     with pytest.raises(MachineNotFound, match="is not the number"):
-        provider("http://127.0.0.1:9", clock).reboot(ProviderId(odd), deadline)
+        provider("http://127.0.0.1:9", clock).reboot(ProviderId(odd), Permission(deadline))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_refused_credential_is_sent_once_by_all_threads(clock: ManualClock, de
 
         def attempt(_: int) -> str:
             with pytest.raises(ProviderRefused) as caught:
-                one.reboot(A, deadline)
+                one.reboot(A, Permission(deadline))
             return str(caught.value)
 
         with ThreadPoolExecutor(10) as pool:

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.domain.clock import Clock, Deadline, SystemClock
+from shepherd_core.domain.clock import Clock, Deadline, Permission, SystemClock
 from shepherd_core.domain.errors.provider import (
     CapacityTaken,
     MachineNotFound,
@@ -113,7 +113,7 @@ def test_a_locked_node_is_called_again_soon(nodes: Nodes) -> None:
     """Ironic is working on it: neither node nor capacity is at fault, and the request was not carried out."""
     created = nodes.create()
     nodes.api.faults.add(FakeAnswer(method="PUT", times=0, status=409, body=LOCKED))
-    limit = Deadline(SystemClock(), 30)
+    limit = Permission(Deadline(SystemClock(), 30))
     with pytest.raises(ProviderUnavailable, match="is locked") as raised:
         nodes.provider.power_cycle(created.provider_id, limit)
     assert raised.value.retry_after == LOCKED_SECONDS
@@ -126,7 +126,7 @@ def test_a_reboot_is_a_reset_where_the_driver_knows_no_other(nodes: Nodes) -> No
         pytest.skip("all fake drivers can")
     created = nodes.create()
     nodes.api.without_soft.update(nodes.ids)
-    limit = Deadline(SystemClock(), 30)
+    limit = Permission(Deadline(SystemClock(), 30))
     nodes.provider.reboot(created.provider_id, limit)
     assert limit.interrupted
     eventually(nodes.api.settled)
@@ -296,4 +296,4 @@ def test_a_machine_of_another_fleet_is_unknown(nodes: Nodes, clock: ManualClock)
     other = ironic_provider(nodes.api, clock, fleet=f"{FLEET}-2", machine_type=mine.machine_type)
     assert other.list_machines(nodes.deadline) == []
     with pytest.raises(MachineNotFound):
-        other.reboot(created.provider_id, nodes.deadline)
+        other.reboot(created.provider_id, Permission(nodes.deadline))

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Deadline, Permission, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderStatus
@@ -55,7 +55,7 @@ def test_a_reboot_is_what_the_bmc_offers(
 ) -> None:
     """BMCs differ in what they can, and say so in one of two places; force is what cures a machine that hangs."""
     site.bmc.reset_types, site.bmc.action_info = offered, action_info
-    site.provider(graceful=graceful).reboot(NAME, site.deadline)
+    site.provider(graceful=graceful).reboot(NAME, site.permission)
     site.rack.wait_until_idle()
     assert site.bmc.resets == sent
     assert site.rack.power(NAME) == "On"
@@ -67,7 +67,7 @@ def test_a_bmc_that_does_not_get_to_say_what_it_offers_is_asked_later(site: Site
     site.bmc.reset_types, site.bmc.action_info = ("On", "ForceOff"), True
     site.bmc.faults.add(FakeAnswer(method="GET", path=f"{site.bmc.system}/ResetActionInfo", times=0, status=503))
     with pytest.raises(ProviderUnavailable):
-        site.provider().reboot(NAME, site.deadline)
+        site.provider().reboot(NAME, site.permission)
     assert site.bmc.resets == []
 
 
@@ -77,7 +77,7 @@ def test_a_bmc_that_does_not_get_to_say_what_it_offers_is_asked_later(site: Site
 def test_a_power_cycle_cuts_the_power(site: Site, offered: tuple[str, ...], sent: list[str]) -> None:
     """A restart does not reset what only loses its mind without power."""
     site.bmc.reset_types = offered
-    site.provider().power_cycle(NAME, site.deadline)
+    site.provider().power_cycle(NAME, site.permission)
     site.rack.wait_until_idle()
     assert site.bmc.resets == sent
     assert site.rack.starts(NAME) == 1
@@ -90,7 +90,7 @@ def test_a_machine_that_cannot_be_restarted_is_left_as_it_is(site: Site, action:
     site.bmc.reset_types = offered
     site.override("Once")
     with pytest.raises(NotSupported, match=r"offers no .*, only .*Nmi"):
-        getattr(site.provider(), action)(NAME, site.deadline)
+        getattr(site.provider(), action)(NAME, site.permission)
     assert (site.bmc.resets, site.bmc.override) == ([], "Once")
 
 
@@ -98,7 +98,7 @@ def test_a_machine_that_cannot_be_restarted_is_left_as_it_is(site: Site, action:
 def test_a_machine_that_is_off_is_switched_on(site: Site, action: str) -> None:
     """Many BMCs refuse to restart a machine that is off, and the machine must run afterwards."""
     site.switch_off()
-    getattr(site.provider(), action)(NAME, site.deadline)
+    getattr(site.provider(), action)(NAME, site.permission)
     site.rack.wait_until_idle()
     assert site.bmc.resets == ["On"]
     assert site.rack.power(NAME) == "On"
@@ -113,7 +113,7 @@ def test_unknown_is_not_off(site: Site, state: object) -> None:
     adapter = site.provider()
     assert adapter.get_machine(NAME, site.deadline).status is ProviderStatus.UNKNOWN
     assert adapter.list_machines(site.deadline)[0].status is ProviderStatus.UNKNOWN
-    adapter.reboot(NAME, site.deadline)
+    adapter.reboot(NAME, site.permission)
     assert site.bmc.resets == ["ForceRestart"]
 
 
@@ -122,7 +122,7 @@ def test_a_machine_that_does_not_go_off_is_not_switched_on(site: Site, state: ob
     """Sent too early, On does nothing, and a machine that goes off late stays off."""
     site.bmc.power = state
     with pytest.raises(ProviderUnavailable, match="not reported to be off"):
-        site.provider(seconds=60).power_cycle(NAME, site.deadline)
+        site.provider(seconds=60).power_cycle(NAME, site.permission)
     assert site.bmc.resets == ["ForceOff"]
     assert sum(site.clock.slept) <= 60
 
@@ -130,7 +130,7 @@ def test_a_machine_that_does_not_go_off_is_not_switched_on(site: Site, state: ob
 def test_a_bmc_may_be_busy_while_the_machine_goes_off(site: Site) -> None:
     """Given up half-way, the machine would stay off until the next attempt."""
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=4, status=503))
-    site.provider().power_cycle(NAME, site.deadline)
+    site.provider().power_cycle(NAME, site.permission)
     assert site.bmc.resets == ["ForceOff", "On"]
 
 
@@ -138,13 +138,13 @@ def test_a_bmc_may_be_busy_while_the_machine_goes_off(site: Site) -> None:
 def test_a_power_cycle_that_died_half_way_is_finished_by_the_next_restart(site: Site, again: str) -> None:
     """The machine is off then, and nothing else would switch it on."""
     # The session ends with the first effect, as if the function had died there.
-    dying = Deadline(site.clock, 120, session_left=lambda: 0.0 if site.bmc.resets else 1.0)
+    dying = Permission(Deadline(site.clock, 120, session_left=lambda: 0.0 if site.bmc.resets else 1.0))
     adapter = site.provider()
     with pytest.raises(SessionExpired, match="; the machine is off"):
         adapter.power_cycle(NAME, dying)
     assert site.bmc.resets == ["ForceOff"]
     assert site.rack.power(NAME) == "Off"
-    getattr(adapter, again)(NAME, site.deadline)
+    getattr(adapter, again)(NAME, site.permission)
     site.rack.wait_until_idle()
     assert site.bmc.resets == ["ForceOff", "On"]
     assert site.rack.power(NAME) == "On"
@@ -158,7 +158,7 @@ def test_a_power_cycle_that_died_half_way_is_finished_by_the_next_restart(site: 
 def test_a_plain_restart_never_reinstalls(site: Site, action: str, source: str | None) -> None:
     """An override that somebody set and never used would wipe the machine at a reboot that means to keep it."""
     site.override("Once")
-    getattr(site.provider(reinstall=source), action)(NAME, site.deadline)
+    getattr(site.provider(reinstall=source), action)(NAME, site.permission)
     site.rack.wait_until_idle()
     assert site.done == ["power_off", "power_on"]
     assert site.bmc.override == "Disabled"
@@ -168,7 +168,7 @@ def test_a_plain_restart_never_reinstalls(site: Site, action: str, source: str |
 def test_an_override_that_waits_for_the_next_reset_is_taken_back(site: Site, action: str) -> None:
     """Some BMCs show what was asked for elsewhere until it holds, and then it is too late."""
     site.bmc.pending = {"BootSourceOverrideTarget": "Pxe", "BootSourceOverrideEnabled": "Once"}
-    getattr(site.provider(), action)(NAME, site.deadline)
+    getattr(site.provider(), action)(NAME, site.permission)
     site.rack.wait_until_idle()
     assert site.done == ["power_off", "power_on"]
 
@@ -177,8 +177,8 @@ def test_a_reinstallation_may_be_asked_for_in_a_resource_of_its_own(site: Site) 
     """It holds when the machine is switched on, and for no boot after that."""
     site.bmc.pending = {"BootSourceOverrideTarget": "None", "BootSourceOverrideEnabled": "Disabled"}
     adapter = site.provider(reinstall="pxe")
-    adapter.reinstall(NAME, site.deadline)
-    adapter.reboot(NAME, site.deadline)
+    adapter.reinstall(NAME, site.permission)
+    adapter.reboot(NAME, site.permission)
     site.rack.wait_until_idle()
     assert site.done == ["power_off", "reinstall", "power_off", "power_on"]
 
@@ -186,7 +186,7 @@ def test_a_reinstallation_may_be_asked_for_in_a_resource_of_its_own(site: Site) 
 def test_a_permanent_boot_override_is_left_alone(site: Site) -> None:
     """With a permanent network boot, the boot server decides what machines boot."""
     site.override("Continuous")
-    site.provider().reboot(NAME, site.deadline)
+    site.provider().reboot(NAME, site.permission)
     assert site.bmc.override == "Continuous"
     assert not [call for call in site.bmc.calls if call.startswith("PATCH")]
 
@@ -196,7 +196,7 @@ def test_a_bmc_is_not_believed_about_the_boot_override(site: Site, shown: str) -
     """Some show one that waits as disabled, or one for one boot as lasting: a plain restart would wipe the machine."""
     site.override("Once")
     site.bmc.shown_override = shown
-    site.provider(reinstall="pxe").reboot(NAME, site.deadline)
+    site.provider(reinstall="pxe").reboot(NAME, site.permission)
     site.rack.wait_until_idle()
     assert site.done == ["power_off", "power_on"]
 
@@ -209,7 +209,7 @@ def test_a_bmc_that_cannot_clear_a_cleared_override_is_restarted_unless_one_may_
     site.bmc.faults.add(FakeAnswer(method="PATCH", times=0, status=400))
     expected = does_not_raise() if source is None else pytest.raises(ProviderRefused)
     with expected:
-        site.provider(reinstall=source).reboot(NAME, site.deadline)
+        site.provider(reinstall=source).reboot(NAME, site.permission)
     assert site.bmc.resets == ["ForceRestart"] * (source is None)
 
 
@@ -218,7 +218,7 @@ def test_an_override_that_cannot_be_taken_back_stops_the_restart(site: Site) -> 
     site.override("Once")
     site.bmc.faults.add(FakeAnswer(method="PATCH", times=0, status=400))
     with pytest.raises(ProviderRefused):
-        site.provider().reboot(NAME, site.deadline)
+        site.provider().reboot(NAME, site.permission)
     assert site.bmc.resets == []
 
 
@@ -226,11 +226,11 @@ def test_an_override_that_cannot_be_taken_back_stops_the_restart(site: Site) -> 
 def test_a_reinstallation_boots_once_from_the_source(site: Site, media: bool) -> None:
     """The boot after it must find what was installed."""
     adapter = site.provider(reinstall=site.source(media=media))
-    adapter.reinstall(NAME, site.deadline)
+    adapter.reinstall(NAME, site.permission)
     site.rack.wait_until_idle()
     assert site.done == ["power_off", "reinstall"]
     assert site.inserted == media
-    adapter.reboot(NAME, site.deadline)
+    adapter.reboot(NAME, site.permission)
     site.rack.wait_until_idle()
     assert site.done == ["power_off", "reinstall", "power_off", "power_on"]
     assert not site.inserted
@@ -241,9 +241,9 @@ def test_another_image_in_the_drive_gives_way_and_is_otherwise_left_alone(site: 
     other = f"{site.rack.image_url}?rescue"
     site.bmc._forwarded("POST", f"{site.bmc.system}/VirtualMedia/Cd/Actions/VirtualMedia.InsertMedia", {"Image": other})
     adapter = site.provider(reinstall=site.rack.image_url)
-    adapter.reboot(NAME, site.deadline)
+    adapter.reboot(NAME, site.permission)
     assert site.inserted
-    adapter.reinstall(NAME, site.deadline)
+    adapter.reinstall(NAME, site.permission)
     assert site.inserted
     assert site.bmc.resets == ["ForceRestart", "ForceOff", "On"]
 
@@ -265,13 +265,13 @@ def test_a_reinstallation_that_died_does_not_happen_at_a_later_restart(
     site.bmc.faults.add(Drop(method=method, path=path, nth=nth, when=when))
     adapter = site.provider(reinstall=site.source(media=media))
     with pytest.raises(ProviderUnavailable):
-        adapter.reinstall(NAME, site.deadline)
+        adapter.reinstall(NAME, site.permission)
     site.rack.wait_until_idle()
     happened = site.done
     assert happened in ([], ["power_off"], ["power_off", "power_on"], ["power_off", "reinstall"])
     if site.rack.power(NAME) == "On":
         assert site.bmc.override == "Disabled"  # nothing waits for a machine that runs
-    adapter.reboot(NAME, site.deadline)
+    adapter.reboot(NAME, site.permission)
     site.rack.wait_until_idle()
     assert "reinstall" not in site.done[len(happened) :]
     assert site.rack.power(NAME) == "On"
@@ -282,10 +282,10 @@ def test_a_machine_that_cannot_be_reinstalled_is_not_switched_off(site: Site) ->
     """What the BMC lacks can be seen before anything is done."""
     site.bmc.faults.add(FakeAnswer(path="/**/VirtualMedia", times=0, status=404))
     with pytest.raises(NotSupported, match="no virtual CD"):
-        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.deadline)
+        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.permission)
     site.bmc.reset_types = ("ForceOff", "ForceRestart")
     with pytest.raises(NotSupported, match="offers no On"):
-        site.provider(reinstall="pxe").reinstall(NAME, site.deadline)
+        site.provider(reinstall="pxe").reinstall(NAME, site.permission)
     assert site.bmc.resets == []
 
 
@@ -295,7 +295,7 @@ def test_a_bmc_that_names_no_virtual_drives_has_none(site: Site) -> None:
     del system["VirtualMedia"], system["Links"]["ManagedBy"]
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, times=0, status=200, body=system))
     with pytest.raises(NotSupported, match="no virtual CD"):
-        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.deadline)
+        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.permission)
     assert site.bmc.resets == []
 
 
@@ -308,7 +308,7 @@ def test_a_reinstallation_that_is_refused_leaves_the_machine_running(
     """A BMC that could not fetch the image left its machine off, and every further attempt found it so."""
     site.bmc.faults.add(FakeAnswer(method=method, path=path, nth=nth, times=1, status=400))
     with pytest.raises(ProviderRefused, match="400"):
-        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.deadline)
+        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.permission)
     site.rack.wait_until_idle()
     assert site.rack.power(NAME) == "On"
     assert "reinstall" not in site.done
@@ -322,8 +322,8 @@ def test_a_restart_that_is_refused_in_the_middle_says_that_the_machine_is_off(si
     site.bmc.reset_types = ("On", "ForceOff")
     site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=3, status=status))
     with pytest.raises((ProviderRefused, ProviderUnavailable), match="; the machine is off"):
-        site.provider().power_cycle(NAME, site.deadline)
-    site.provider().reboot(NAME, site.deadline)
+        site.provider().power_cycle(NAME, site.permission)
+    site.provider().reboot(NAME, site.permission)
     assert site.bmc.resets == ["ForceOff", "On"]
 
 
@@ -332,7 +332,7 @@ def test_a_machine_that_was_switched_off_is_switched_on_again(site: Site, status
     """Some BMCs refuse it for the first seconds; a machine that is off waits for the next attempt, an hour later."""
     site.bmc.reset_types = ("On", "ForceOff")
     site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=2, status=status))
-    site.provider().power_cycle(NAME, site.deadline)
+    site.provider().power_cycle(NAME, site.permission)
     assert site.bmc.resets == ["ForceOff", "On"]
 
 
@@ -340,7 +340,7 @@ def test_time_is_left_to_switch_on_what_was_switched_off(site: Site) -> None:
     """A BMC that is busy for all the time that a machine has to go off does not leave it off."""
     site.bmc.reset_types = ("On", "ForceOff")
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=37, status=503))
-    site.provider(seconds=30).power_cycle(NAME, Deadline(site.clock, 40))
+    site.provider(seconds=30).power_cycle(NAME, Permission(Deadline(site.clock, 40)))
     assert site.bmc.resets == ["ForceOff", "On"]
     assert 28 < sum(site.clock.slept) < 40
 
@@ -352,7 +352,7 @@ def test_a_machine_whose_time_is_up_may_be_off(site: Site, monkeypatch: pytest.M
     site.bmc.reset_types = ("On", "ForceOff")
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=0, status=503))
     with pytest.raises(ProviderUnavailable, match="; the machine may be off"):
-        site.provider().power_cycle(NAME, site.deadline)
+        site.provider().power_cycle(NAME, site.permission)
 
 
 @pytest.mark.parametrize("action", ["power_cycle", "reinstall"])
@@ -365,7 +365,7 @@ def test_a_machine_that_goes_off_late_may_be_off(site: Site, action: str, *, ans
     if not answered:
         site.bmc.faults.add(Drop(method="POST", path=RESET))
     with pytest.raises(ProviderUnavailable, match="; the machine may be off"):
-        getattr(site.provider(reinstall="pxe"), action)(NAME, site.deadline)
+        getattr(site.provider(reinstall="pxe"), action)(NAME, site.permission)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_a_reinstallation_that_is_not_understood_leaves_the_machine_running(site
     shown = {name: value for name, value in {**system, "PowerState": "Off", **change}.items() if value is not None}
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=1, status=200, body=shown))
     with suppress(ProviderRefused, ProviderUnavailable):
-        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.deadline)
+        site.provider(reinstall=site.rack.image_url).reinstall(NAME, site.permission)
     assert site.bmc.resets[0] == "ForceOff"
     assert len([call for call in site.bmc.calls if call == f"GET {site.bmc.system}"]) >= 3
     site.rack.wait_until_idle()
@@ -396,7 +396,7 @@ def test_a_machine_that_cannot_be_switched_on_is_reported_as_off(site: Site) -> 
     """Somebody has to switch it on."""
     site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=0, status=400))
     with pytest.raises(ProviderRefused, match="the machine is off"):
-        site.provider(reinstall="pxe").reinstall(NAME, site.deadline)
+        site.provider(reinstall="pxe").reinstall(NAME, site.permission)
     assert site.rack.power(NAME) == "Off"
 
 
@@ -406,7 +406,7 @@ def test_a_bmc_without_a_reset_is_not_supported(site: Site) -> None:
     del system["Actions"]
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, times=0, status=200, body=system))
     with pytest.raises(NotSupported, match="cannot reset"):
-        site.provider().reboot(NAME, site.deadline)
+        site.provider().reboot(NAME, site.permission)
 
 
 def test_it_reinstalls_only_with_a_boot_source(site: Site) -> None:
@@ -414,7 +414,7 @@ def test_it_reinstalls_only_with_a_boot_source(site: Site) -> None:
     without = site.provider()
     assert without.capabilities == {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE}
     with pytest.raises(NotSupported, match="redfish cannot reinstall"):
-        without.reinstall(NAME, site.deadline)
+        without.reinstall(NAME, site.permission)
     assert Capability.REINSTALL in site.provider(reinstall="pxe").capabilities
 
 

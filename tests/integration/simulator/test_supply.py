@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Deadline, Permission, SystemClock
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Provider
 from shepherd_core.providers.kit.context import ProviderContext
@@ -72,7 +72,7 @@ def test_a_machine_that_hangs_that_was_there_before_is_brought_back(
         assert (taken.provider_id, pool.reboots(chosen), told) == (chosen, 0, [])
         wait_until_up(chosen)
         pool.hang(chosen)
-        provider.reboot(taken.provider_id, deadline)
+        provider.reboot(taken.provider_id, Permission(deadline))
         while not pool.reboots(chosen):
             deadline.check()
             time.sleep(0.005)

@@ -9,7 +9,7 @@ from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.machine import Process, ProviderId
@@ -44,7 +44,7 @@ class RecoveryEnvironment:
         self.provider = FakeSteps()
         self.policy: str | tuple[Step, ...] = defaults.POLICY
         """As text, or steps that the product does not have."""
-        self.takes: dict[StepKind, Callable[[ProviderId, Deadline], None]] = {}
+        self.takes: dict[StepKind, Callable[[ProviderId, Permission], None]] = {}
         """How steps are taken for which the provider is not asked."""
         self.limits = defaults.LIMITS
         self.reporting: list[UUID] = []
@@ -56,8 +56,8 @@ class RecoveryEnvironment:
         """Let the policy begin with a step that only opens a ticket; return the machines that it was taken on."""
         told: list[str] = []
 
-        def tell(machine: ProviderId, deadline: Deadline) -> None:
-            deadline.confirm()
+        def tell(machine: ProviderId, permission: Permission) -> None:
+            permission.confirm()
             told.append(machine)
 
         ticket = StepKind(name="ticket", reboots=False, loses_agent=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 from uuid import UUID
 
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors.provider import CapacityTaken, MachineNotFound, ProviderError
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
@@ -50,28 +50,28 @@ class FakeSteps(FakeProvider):
         self.answers = False
         """Whether it answers that it is unavailable; else no answer comes."""
 
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reboot(self, provider_id: ProviderId, permission: Permission) -> None:
         """Record it."""
-        self._take("reboot", deadline)
+        self._take("reboot", permission)
         self.reboots[provider_id] += 1
 
-    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def power_cycle(self, provider_id: ProviderId, permission: Permission) -> None:
         """Record it."""
-        self._take("power-cycle", deadline)
+        self._take("power-cycle", permission)
 
-    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
         """Record it."""
-        self._take("reinstall", deadline)
+        self._take("reinstall", permission)
 
-    def _take(self, step: str, deadline: Deadline) -> None:
+    def _take(self, step: str, permission: Permission) -> None:
         self.before(step)
-        deadline.confirm()
+        permission.confirm()
         self.asked.append(step)
         try:
             self.then(step)
         except ProviderError as error:
             if self.answers or not error.retryable:
-                deadline.declined()
+                permission.declined()
             raise
 
 
@@ -149,7 +149,7 @@ class Cloud(FakeProvider):
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Remove a machine, if it is there."""
-        deadline.confirm()
+        deadline.check()
         self.machines.pop(provider_id, None)
 
 

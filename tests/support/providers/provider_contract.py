@@ -25,7 +25,7 @@ from typing import Any, Self
 from uuid import UUID
 
 import pytest
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Deadline, Permission, SystemClock
 from shepherd_core.domain.errors import NoLongerDue, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import (
@@ -276,7 +276,7 @@ class ProviderContract:
         machine = setup.provider.create_machine(first, TOKEN, deadline)
         calls: dict[str, Callable[[], object]] = {
             "create": lambda: setup.provider.create_machine(second, OTHER_TOKEN, deadline),
-            Capability.REINSTALL: lambda: setup.provider.reinstall(machine.provider_id, deadline),
+            Capability.REINSTALL: lambda: setup.provider.reinstall(machine.provider_id, Permission(deadline)),
         }
         for action in setup.keyed:
             setup.settle()
@@ -371,23 +371,23 @@ class ProviderContract:
         self, setup: Setup, deadline: Deadline, action: Capability
     ) -> None:
         """It may have come back while the adapter looked it up, logged in or waited for a connection."""
-        interrupt = _action(setup, action)
+        interrupt = _interruption(setup.provider, action)
         created = _create(setup, deadline)
         setup.settle()
         before = setup.provider.get_machine(created.provider_id, deadline)
         asked: list[int] = []
 
-        def ask(_: Deadline) -> None:
+        def ask() -> None:
             asked.append(setup.requests())
             raise NoLongerDue
 
-        limit = Deadline(SystemClock(), 60, ask=ask)
+        permission = Permission(Deadline(SystemClock(), 60), ask)
         already = setup.requests()
         with pytest.raises(NoLongerDue):
-            interrupt(created.provider_id, limit)
+            interrupt(created.provider_id, permission)
         assert len(asked) == 1
         assert asked[0] > already, "what is looked up is looked up before"
-        assert not limit.interrupted
+        assert not permission.interrupted
         setup.settle()
         assert setup.provider.get_machine(created.provider_id, deadline) == before
         if setup.reboots is not None:
@@ -399,21 +399,21 @@ class ProviderContract:
     ) -> None:
         """Otherwise the machine may come back in the time between. A declined request was not carried out."""
         assert setup.make_refusing is not None
-        interrupt = _action(setup, action)
+        interrupt = _interruption(setup.provider, action)
         created = _create(setup, deadline)
         setup.settle()
         confirmed: list[int] = []
 
-        def ask(limit: Deadline) -> None:
-            assert not limit.interrupted
+        def ask() -> None:
+            assert not permission.interrupted
             confirmed.append(setup.requests())
             setup.make_refusing()  # type: ignore[misc]  # it is there, see above
 
-        limit = Deadline(SystemClock(), 60, ask=ask)
+        permission = Permission(Deadline(SystemClock(), 60), ask)
         with pytest.raises(ProviderRefused):
-            interrupt(created.provider_id, limit)
+            interrupt(created.provider_id, permission)
         assert len(confirmed) == 1
-        assert not limit.interrupted, "the edge said that it did not do it"
+        assert not permission.interrupted, "the edge said that it did not do it"
         if setup.reboots is not None:
             assert setup.reboots(created.provider_id) == 0
 
@@ -424,28 +424,28 @@ class ProviderContract:
     ) -> None:
         """Taken for not done, it would be done again to a machine that is booting, and never counted."""
         assert setup.stall is not None
-        interrupt = _action(setup, action)
+        interrupt = _interruption(setup.provider, action)
         created = _create(setup, deadline)
         setup.settle()
         # Its clock stands still: each request has a second, whatever a busy computer takes for those before it.
-        limit = Deadline(clock, 1, ask=lambda _: setup.stall and setup.stall())
+        permission = Permission(Deadline(clock, 1), setup.stall)
         with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
-            interrupt(created.provider_id, limit)
-        assert limit.interrupted
+            interrupt(created.provider_id, permission)
+        assert permission.interrupted
 
     @pytest.mark.parametrize("action", INTERRUPTIONS)
     def test_an_interruption_that_was_accepted_is_known_and_is_asked_for_once(
         self, setup: Setup, deadline: Deadline, action: Capability
     ) -> None:
         """A step of several requests must not be left in the middle because the machine said something meanwhile."""
-        interrupt = _action(setup, action)
+        interrupt = _interruption(setup.provider, action)
         created = _create(setup, deadline)
         setup.settle()
-        asked: list[Deadline] = []
-        limit = Deadline(SystemClock(), 60, ask=asked.append)
-        interrupt(created.provider_id, limit)
+        asked: list[bool] = []
+        permission = Permission(Deadline(SystemClock(), 60), lambda: asked.append(True))
+        interrupt(created.provider_id, permission)
         assert len(asked) == 1
-        assert limit.interrupted
+        assert permission.interrupted
 
     @pytest.mark.needs("release")
     def test_a_released_machine_is_in_use_no_more(self, setup: Setup, deadline: Deadline) -> None:
@@ -554,13 +554,17 @@ def _actions(setup: Setup) -> list[Capability]:
 
 
 def _action(setup: Setup, action: str) -> Callable[[ProviderId, Deadline], None]:
-    """Return the provider's method for *action*, a ``Capability``."""
+    """Return the provider's method for *action*, a ``Capability``; what interrupts a machine is permitted."""
     return _method(setup.provider, action)
 
 
 def _method(provider: Provider, action: str) -> Callable[[ProviderId, Deadline], None]:
     if action == Capability.RELEASE:
         return provider.release
+    return lambda provider_id, deadline: _interruption(provider, action)(provider_id, Permission(deadline))
+
+
+def _interruption(provider: Provider, action: str) -> Callable[[ProviderId, Permission], None]:
     return provider_steps(provider)[INTERRUPTIONS[Capability(action)]]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER, MOST_VALUES
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Deadline, Permission, SystemClock
 from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.provider import (
     CapacityTaken,
@@ -41,7 +41,7 @@ from tests.support.providers.provider_contract import (
     _by_capacity,
     _call,
     _create,
-    _method,
+    _interruption,
     _unused,
 )
 
@@ -127,11 +127,11 @@ class ProviderFaults:
         assert len(setup.provider.list_machines(deadline)) == len(setup.capacity_ids)
         for action in INTERRUPTIONS:
             if action in setup.provider.capabilities:
-                limit = Deadline(SystemClock(), 60, ask=lambda _: _after(setup, fault))
+                permission = Permission(Deadline(SystemClock(), 60), lambda: _after(setup, fault))
                 already = setup.reboots(machine.provider_id) if setup.reboots else 0
                 with pytest.raises(ProviderUnavailable):
-                    _method(setup.provider, action)(machine.provider_id, limit)
-                assert limit.interrupted, action
+                    _interruption(setup.provider, action)(machine.provider_id, permission)
+                assert permission.interrupted, action
                 _faults(setup).clear()
                 setup.settle()
                 if setup.reboots is not None and action == Capability.REBOOT:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from shepherd_core.domain.clock import Clock, Deadline
+from shepherd_core.domain.clock import Clock, Deadline, Permission
 from shepherd_core.domain.errors import SecretMissing
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.providers.redfish.adapter import REQUEST_SECONDS, RedfishProvider
@@ -72,6 +72,11 @@ class Site:
     rack: RedfishRack
     clock: ManualClock
     deadline: Deadline
+
+    @property
+    def permission(self) -> Permission:
+        """Return a permission to interrupt the first machine."""
+        return Permission(self.deadline)
 
     @property
     def bmc(self) -> SimulatedBmc:

@@ -1,8 +1,8 @@
 """Elapsed time and its limits."""
 
 import pytest
-from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.clock import Deadline, Permission, SystemClock
+from shepherd_core.domain.errors import NoLongerDue, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
 
 from tests.conftest import ManualClock
@@ -72,6 +72,35 @@ def test_a_part_stands_behind_the_same_fence_or_its_own(clock: ManualClock) -> N
     with pytest.raises(SessionExpired):
         Deadline(clock, 10).within(5, session_left=lambda: 0).check()
     Deadline(clock, 10).within(5).check()
+
+
+def test_a_permission_is_asked_for_until_a_request_may_have_been_accepted(clock: ManualClock) -> None:
+    """A machine that was switched off must be switched on again, even if it reported last of all."""
+    asked: list[int] = []
+    permission = Permission(Deadline(clock, 10), lambda: asked.append(1))
+    permission.confirm()
+    permission.declined()
+    assert (permission.interrupted, len(asked)) == (False, 1)
+    permission.confirm()
+    permission.confirm()
+    assert (permission.interrupted, len(asked)) == (True, 2)
+
+
+def test_no_interruption_without_permission_time_and_session(clock: ManualClock) -> None:
+    """And none is counted, so that the step is no attempt."""
+
+    def refuse() -> None:
+        raise NoLongerDue
+
+    for deadline, ask, refusal in (
+        (Deadline(clock, 10), refuse, NoLongerDue),
+        (Deadline(clock, 0), None, TimeLimitExceeded),
+        (Deadline(clock, 10, session_left=lambda: 0), None, SessionExpired),
+    ):
+        permission = Permission(deadline, ask)
+        with pytest.raises(refusal):
+            permission.confirm()
+        assert not permission.interrupted
 
 
 def test_the_clock_of_this_machine_goes_forward_and_waits() -> None:

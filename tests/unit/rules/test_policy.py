@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.errors.provider import NotSupported
 from shepherd_core.domain.machine import ProviderId
@@ -133,4 +133,4 @@ def test_a_step_asks_the_provider_for_the_capability_that_it_needs(kind: StepKin
         assert kind.needs is None
         return
     with pytest.raises(NotSupported, match=f"the provider static cannot {kind.needs} machines"):
-        take(ProviderId("machine"), Deadline(ManualClock(), 1))
+        take(ProviderId("machine"), Permission(Deadline(ManualClock(), 1)))

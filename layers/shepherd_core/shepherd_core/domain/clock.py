@@ -65,33 +65,25 @@ def time_of_day() -> int:
 
 class Deadline:
     """
-    The end of the time for one piece of work, and the check before each of its outside effects.
+    The end of the time for one piece of work.
 
     Code with outside effects (a request, an SSH step) bounds them by ``left()``
-    and calls ``check()`` just before an effect that must not begin after the deadline
-    (create a machine, run a program). Before a request that interrupts a machine (reboot,
-    power off, reinstall) it calls ``confirm()`` instead, as the last thing:
-    after lookups, logins and rate limits. Safe to use from any thread.
+    and calls ``check()`` just before an effect that must not begin after the end
+    (create a machine, run a program). Work that is done in a BMDB session must not
+    begin an effect after the session's deadline either, which moves with each
+    renewal. ``check()`` sees to that too, since it is called before every effect.
+    To interrupt a machine takes a ``Permission``. Safe to use from any thread.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        seconds: float,
-        session_left: Callable[[], float] | None = None,
-        ask: Callable[[Deadline], object] | None = None,
-    ) -> None:
+    def __init__(self, clock: Clock, seconds: float, session_left: Callable[[], float] | None = None) -> None:
         """
         Begin the time, *seconds*, now.
 
-        *session_left* returns how many seconds the BMDB session has left, if the
-        work is done in one. *ask* returns if the machine may still be
-        interrupted, and raises a ShepherdError if not.
+        *session_left* returns how many seconds the BMDB session has left, if the work is done in one.
         """
         self._clock = clock
         self._end = clock.monotonic() + seconds
         self._session_left = session_left
-        self._interruption = _Interruption(ask)
 
     def left(self, at_most: float = float("inf")) -> float:
         """
@@ -113,20 +105,10 @@ class Deadline:
         """Return whether the end was *seconds* ago, or longer."""
         return self.remaining() <= -seconds
 
-    def within(
-        self,
-        seconds: float,
-        session_left: Callable[[], float] | None = None,
-        ask: Callable[[Deadline], object] | None = None,
-    ) -> Deadline:
-        """
-        Return a deadline in *seconds*, not later than this one.
-
-        It checks *session_left* and *ask*, or what this one checks if they are not given.
-        """
+    def within(self, seconds: float, session_left: Callable[[], float] | None = None) -> Deadline:
+        """Return a deadline in *seconds*, not later than this one; of the same session, unless another one is given."""
         part = Deadline(self._clock, seconds, session_left or self._session_left)
         part._end = min(part._end, self._end)
-        part._interruption = self._interruption if ask is None else _Interruption(ask)
         return part
 
     def check(self) -> None:
@@ -141,6 +123,22 @@ class Deadline:
         if self._session_left is not None and self._session_left() <= 0:
             raise SessionExpired
 
+
+class Permission:
+    """
+    The permission to interrupt one machine (reboot, power off, reinstall), until a deadline.
+
+    Code that holds it calls ``confirm()`` as the last thing before each request that interrupts the machine: after
+    lookups, logins and rate limits. If the request was certainly not accepted, it calls ``declined()`` afterwards. Safe
+    to use from any thread.
+    """
+
+    def __init__(self, deadline: Deadline, ask: Callable[[], object] | None = None) -> None:
+        """*ask* returns if the machine may still be interrupted, and raises a ShepherdError if not; None: it may be."""
+        self.deadline = deadline
+        self._ask = ask
+        self._requests = 0
+
     def confirm(self) -> None:
         """
         Check that a request that interrupts the machine may be sent now, and count the request.
@@ -150,31 +148,21 @@ class Deadline:
 
         Raises:
             NoLongerDue: the machine must not be interrupted any more.
-            TimeLimitExceeded, SessionExpired: as ``check``.
+            TimeLimitExceeded, SessionExpired: as ``Deadline.check``.
         """
-        interruption = self._interruption
-        if interruption.ask is not None and not interruption.requests:
-            interruption.ask(self)
-        self.check()
-        interruption.requests += 1
+        if self._ask is not None and not self._requests:
+            self._ask()
+        self.deadline.check()
+        self._requests += 1
 
     def declined(self) -> None:
         """Record that the request for which ``confirm`` was last called was certainly not accepted."""
-        self._interruption.requests -= 1
+        self._requests -= 1
 
     @property
     def interrupted(self) -> bool:
         """Whether a request that interrupts the machine may have been accepted."""
-        return self._interruption.requests > 0
-
-
-class _Interruption:
-    """The interrupting requests of a piece of work; shared by a deadline and the deadlines made from it."""
-
-    def __init__(self, ask: Callable[[Deadline], object] | None) -> None:
-        self.ask = ask
-        self.requests = 0
-        """Requests that were sent and not declined."""
+        return self._requests > 0
 
 
 def in_background(call: Callable[[], T]) -> Future[T]:

@@ -10,7 +10,7 @@ from shepherd_core.domain.errors.provider import NotSupported
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.clock import Deadline, Permission
     from shepherd_core.domain.machine import Machine, ProviderId
 
 
@@ -43,10 +43,10 @@ class Provider(Protocol):
       provider may allow the same for another machine or capacity.
     - ``MachineNotFound``, ``CapacityTaken``, ``NotSupported``, ``ListingInvalid`` where named below.
     - ``TimeLimitExceeded``: the deadline passed before a request could be sent.
-    - the errors of ``Deadline.check`` and ``confirm``.
+    - the errors of ``Deadline.check`` and ``Permission.confirm``.
 
-    Immediately before a request that interrupts a machine they call ``Deadline.confirm``, and afterwards
-    ``Deadline.declined`` if the request was certainly not accepted.
+    They interrupt a machine only with a ``Permission``: they call its ``confirm`` immediately before such a request,
+    and its ``declined`` afterwards if the request was certainly not accepted.
 
     No error holds a credential. Adapters retry requests that only read. A request that
     changes something is tried once, because the caller knows better when to repeat it.
@@ -96,7 +96,7 @@ class Provider(Protocol):
                 token, or find the token in a later listing.
         """
 
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reboot(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Ask for a restart of the machine; returns when the provider accepted, not when it is up.
 
@@ -106,7 +106,7 @@ class Provider(Protocol):
         """
         raise _cannot(self, Capability.REBOOT)
 
-    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def power_cycle(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Ask to turn its power off and on; returns when the provider accepted, not when the machine is up.
 
@@ -116,7 +116,7 @@ class Provider(Protocol):
         """
         raise _cannot(self, Capability.POWER_CYCLE)
 
-    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Ask for a new operating system; everything on the machine is lost, and its host key changes.
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.clock import Permission
     from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
 
-    Take = Callable[[ProviderId, Deadline], None]
-    """Takes a step on a machine. As a method of ``Provider``: calls ``Deadline.confirm`` just before its request."""
+    Take = Callable[[ProviderId, Permission], None]
+    """Takes a step on a machine. As a method of ``Provider``: confirms the permission just before its request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

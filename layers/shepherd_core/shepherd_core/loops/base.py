@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.backoff import Backoff
-    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.clock import Deadline, Permission
     from shepherd_core.domain.errors import NoLongerDue
     from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import Process
@@ -40,7 +40,9 @@ class Task:
 
     work: Work
     deadline: Deadline
-    """Ends the work. Its ``check``, or ``confirm`` where a machine is interrupted, is called before every effect."""
+    """Ends the work. Its ``check`` is called before every effect."""
+    permission: Permission | None = None
+    """To interrupt the machine until then; None: the loop interrupts none."""
     keeps_host_key: bool = False
     """Set by the loop if the pinned SSH host key still holds, although the recorded step deleted it."""
     decision: Any = None

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Candidates, Work
     from shepherd_core.domain.backoff import Backoff
-    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.clock import Deadline, Permission
     from shepherd_core.domain.errors import NoLongerDue
     from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import ProviderId
@@ -162,6 +162,8 @@ class Recoverer(Loop[NextStep]):
         """Take the step that was decided. The provider is asked at most once for a step that it accepts."""
         work = task.work
         decision: NextStep = task.decision
+        permission = task.permission
+        assert permission is not None  # the runner gives one where there is a guard
         if decision.look is not None and self._look is not None:
             decision = self._look.before(decision, decision.look, task.deadline)
             task.found_alive = decision.alive
@@ -179,11 +181,11 @@ class Recoverer(Loop[NextStep]):
         )
         try:
             if decision.concludes or decision.step.kind not in self._takes:
-                task.deadline.confirm()
+                permission.confirm()
             else:
-                self._take(decision.step.kind, work.provider_id, task.deadline)
+                self._take(decision.step.kind, work.provider_id, permission)
         except Exception as error:
-            if not (decision.concludes or decision.alive or task.deadline.interrupted):
+            if not (decision.concludes or decision.alive or permission.interrupted):
                 task.not_taken = decision.step.name
                 task.keeps_host_key = True  # nothing was done
                 raise
@@ -194,18 +196,18 @@ class Recoverer(Loop[NextStep]):
             return replace(decision, lost_answer=cause_of(error))
         return decision
 
-    def _take(self, kind: StepKind, provider_id: ProviderId | None, deadline: Deadline) -> None:
+    def _take(self, kind: StepKind, provider_id: ProviderId | None, permission: Permission) -> None:
         """Take a step, unless it needs the provider and the provider has an outage."""
         if provider_id is None:
             message = "the machine is not provided: it has no provider id"
             raise MachineNotFound(message)
         if kind.needs is None:
-            self._takes[kind](provider_id, deadline)
+            self._takes[kind](provider_id, permission)
             return
         self._outage.check()
-        deadline.check()
+        permission.deadline.check()
         try:
-            self._takes[kind](provider_id, deadline)
+            self._takes[kind](provider_id, permission)
         except (ProviderUnavailable, ProviderUnusable) as error:
             self._outage.failed(error)
             raise

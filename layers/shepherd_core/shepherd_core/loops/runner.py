@@ -27,7 +27,7 @@ from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import history
 from shepherd_core.bmdb.work import work as bmdb_work
-from shepherd_core.domain.clock import MARGIN_SECONDS
+from shepherd_core.domain.clock import MARGIN_SECONDS, Permission
 from shepherd_core.domain.errors import ConfigError, Fault, NoLongerDue, ShepherdError
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.loops.base import Closing, Task, cause_of, tick_head
@@ -90,9 +90,9 @@ class _Run(Generic[F]):
 
     def begin(self, work: Work, decision: object) -> None:
         """Start the work on a machine in a thread of its own."""
-        ask = partial(self.messages.ask, work) if self.loop.guard else None
-        deadline = self.deadline.within(self.limits.machine_seconds, self.session.seconds_left, ask)
-        task = Task(work, deadline, decision=decision)
+        deadline = self.deadline.within(self.limits.machine_seconds, self.session.seconds_left)
+        permission = Permission(deadline, partial(self.messages.ask, work, deadline)) if self.loop.guard else None
+        task = Task(work, deadline, permission, decision=decision)
         task.record = lambda decided: self.messages.ask(work, deadline, decided)
         self.running[work] = task
         threading.Thread(target=self._work_on, name=THREAD, args=(task,), daemon=True).start()

@@ -17,7 +17,7 @@ from shepherd_core.bmdb.machines.search import Search, search
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.work import Failure, cancel, fail, finish_recovery, start_work
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import Fault, ShepherdError
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.errors.provider import NotSupported, ProviderUnavailable
@@ -115,7 +115,7 @@ class Reboot:
             return outcome.with_result(ActionResult.REFUSED, "its work was lost: nothing was done")
         telemetry.info("remediation step of an operator", machine_id=work.machine_id, step=self.step.name)
         deadline = Deadline(self.clock, self.machine_seconds, session.seconds_left)
-        return self._ask(session, work, outcome, deadline)
+        return self._ask(session, work, outcome, Permission(deadline))
 
     def _changed(self, machine: Mapping[str, Any], record: RecoveryRecord, seen_at: datetime) -> str | None:
         """Return what happened to the machine since it was seen; None: nothing. No other session works on it now."""
@@ -141,17 +141,17 @@ class Reboot:
         number = 1 + sum(attempt.step == self.step.name for attempt in known.attempts)
         return NextStep(self.step, number, uncounted=known.uncounted, healthy_until=known.healthy_until)
 
-    def _ask(self, session: Session, work: Work, outcome: ActionOutcome, deadline: Deadline) -> ActionOutcome:
+    def _ask(self, session: Session, work: Work, outcome: ActionOutcome, permission: Permission) -> ActionOutcome:
         """Ask the provider for the step, and record what came of it."""
         take, provider_id = provider_steps(self.provider)[self.step.kind], work.provider_id
         timeouts, lost = self.step.timeouts, None
         assert provider_id is not None
         try:
-            session.run_renewing(lambda: take(provider_id, deadline))
+            session.run_renewing(lambda: take(provider_id, permission))
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
-            if not (deadline.interrupted and isinstance(error, ProviderUnavailable)):
-                fail(session, {work: self._failure(work, cause, error, untouched=not deadline.interrupted)})
+            if not (permission.interrupted and isinstance(error, ProviderUnavailable)):
+                fail(session, {work: self._failure(work, cause, error, untouched=not permission.interrupted)})
                 if not isinstance(error, ShepherdError):
                     raise
                 return outcome.with_result(ActionResult.REFUSED, cause)

@@ -20,7 +20,7 @@ from shepherd_core.providers.kit.registered_key import RegisteredKey, StoredKey
 from shepherd_core.settings.providers.latitude import LONGEST_SLOT
 
 if TYPE_CHECKING:
-    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.clock import Deadline, Permission
     from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers.latitude import LatitudeSettings
 
@@ -145,17 +145,17 @@ class LatitudeProvider(Provider):
 
         return create_once(lambda: with_token(self._machines(deadline), capacity, token), self._key.watched()(create))
 
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reboot(self, provider_id: ProviderId, permission: Permission) -> None:
         """Restart the server; switch it on if it is off."""
-        off = self.get_machine(provider_id, deadline).status is ProviderStatus.STOPPED
-        self._act(provider_id, "actions", {"action": "power_on" if off else "reboot"}, deadline)
+        off = self.get_machine(provider_id, permission.deadline).status is ProviderStatus.STOPPED
+        self._act(provider_id, "actions", {"action": "power_on" if off else "reboot"}, permission)
 
-    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
         """Install the server anew, with the operating system of the settings and under its name."""
-        machine = self.get_machine(provider_id, deadline)
+        machine = self.get_machine(provider_id, permission.deadline)
         assert machine.token is not None  # it is ours
         name = name_of(machine.token, machine.capacity_id)
-        self._act(provider_id, "reinstall", self._installed(name, deadline), deadline)
+        self._act(provider_id, "reinstall", self._installed(name, permission.deadline), permission)
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Delete the server."""
@@ -165,11 +165,11 @@ class LatitudeProvider(Provider):
         except MachineNotFound:
             return  # it was deleted before
 
-    def _act(self, provider_id: ProviderId, what: str, attributes: dict[str, Any], deadline: Deadline) -> None:
+    def _act(self, provider_id: ProviderId, what: str, attributes: dict[str, Any], permission: Permission) -> None:
         path = f"/servers/{segment(provider_id)}/{what}"
         body = _document("reinstalls" if what == "reinstall" else what, attributes)
         with self._key.watched():
-            self._api.post(path, body, deadline, missing=MachineNotFound, interrupts=True)
+            self._api.interrupt("POST", path, body, permission, MachineNotFound)
 
     def _installed(self, hostname: str, deadline: Deadline) -> dict[str, Any]:
         key = self._key.ensure(deadline)

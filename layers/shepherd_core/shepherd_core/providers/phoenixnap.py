@@ -22,7 +22,7 @@ from shepherd_core.settings.providers.phoenixnap import LONGEST_SLOT
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.clock import Deadline, Permission
     from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers.phoenixnap import PhoenixnapSettings
 
@@ -140,15 +140,17 @@ class PhoenixnapProvider(Provider):
 
         return create_once(lambda: with_token(self._machines(deadline), capacity, token), create)
 
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reboot(self, provider_id: ProviderId, permission: Permission) -> None:
         """Restart the server; switch it on if it is off."""
-        off = self.get_machine(provider_id, deadline).status is ProviderStatus.STOPPED  # raises unless it is ours
-        self._act(provider_id, "power-on" if off else "reboot", None, deadline)
+        off = (
+            self.get_machine(provider_id, permission.deadline).status is ProviderStatus.STOPPED
+        )  # raises unless it is ours
+        self._act(provider_id, "power-on" if off else "reboot", None, permission)
 
-    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
         """Install the server anew, with the operating system that it has."""
-        self.get_machine(provider_id, deadline)
-        self._act(provider_id, "reset", self._keys(), deadline)
+        self.get_machine(provider_id, permission.deadline)
+        self._act(provider_id, "reset", self._keys(), permission)
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Give the server back, with the block of addresses that was made for it."""
@@ -159,9 +161,9 @@ class PhoenixnapProvider(Provider):
         except MachineNotFound:
             return  # it was given back before
 
-    def _act(self, provider_id: ProviderId, action: str, body: object, deadline: Deadline) -> None:
+    def _act(self, provider_id: ProviderId, action: str, body: object, permission: Permission) -> None:
         path = f"/servers/{segment(provider_id)}/actions/{action}"
-        self._api.post(path, body, deadline, missing=MachineNotFound, interrupts=True)
+        self._api.interrupt("POST", path, body, permission, MachineNotFound)
 
     def _keys(self) -> dict[str, Any]:
         with readable("our public SSH key"):

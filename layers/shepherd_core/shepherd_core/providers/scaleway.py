@@ -20,7 +20,7 @@ from shepherd_core.providers.kit.registered_key import RegisteredKey, StoredKey
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.clock import Deadline, Permission
     from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers.scaleway import ScalewaySettings
 
@@ -155,16 +155,16 @@ class ScalewayProvider(Provider):
 
         return create_once(lambda: with_token(self._machines(deadline), capacity, token), create)
 
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reboot(self, provider_id: ProviderId, permission: Permission) -> None:
         """Switch the server off and on, or on if it is off; it boots from its disks."""
-        off = self.get_machine(provider_id, deadline).status is ProviderStatus.STOPPED
-        self._act(provider_id, "start" if off else "reboot", {"boot_type": "normal"}, deadline)
+        off = self.get_machine(provider_id, permission.deadline).status is ProviderStatus.STOPPED
+        self._act(provider_id, "start" if off else "reboot", {"boot_type": "normal"}, permission)
 
-    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
         """Install the operating system of the settings anew."""
-        wanted = self._install(self.get_machine(provider_id, deadline).token, deadline)
+        wanted = self._install(self.get_machine(provider_id, permission.deadline).token, permission.deadline)
         with self._key.watched():
-            self._act(provider_id, "install", wanted, deadline)
+            self._act(provider_id, "install", wanted, permission)
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Delete the server."""
@@ -174,9 +174,9 @@ class ScalewayProvider(Provider):
         except MachineNotFound:
             return  # it was deleted before
 
-    def _act(self, provider_id: ProviderId, action: str, body: object, deadline: Deadline) -> None:
+    def _act(self, provider_id: ProviderId, action: str, body: object, permission: Permission) -> None:
         path = f"{self._servers}/{segment(provider_id)}/{action}"
-        self._api.post(path, body, deadline, missing=MachineNotFound, interrupts=True)
+        self._api.interrupt("POST", path, body, permission, MachineNotFound)
 
     def _install(self, token: UUID | None, deadline: Deadline) -> dict[str, Any]:
         key = self._key.ensure(deadline)

@@ -15,7 +15,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import Dialer, MachineConnection
 from shepherd_core.bmdb.recovery import remediation, suspension
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import SecretMissing, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.machine import AgentRefused, SshForkServerLost, SshUploadFailed
 from shepherd_core.domain.machine import Process
@@ -412,7 +412,8 @@ def test_the_host_key_stays_if_the_time_is_over_before_the_step_is_recorded(env:
     (held,) = claimed(session, Process.RECOVERY)
     loop = env.loop
     decision = loop.decide(session, [held])[held]
-    task = Task(held, Deadline(env.clock, 60), decision=decision)
+    deadline = Deadline(env.clock, 60)
+    task = Task(held, deadline, Permission(deadline), decision=decision)
 
     def record(decided: object) -> None:
         loop.record(session, {held: decided})  # type: ignore[dict-item]  # it is a step

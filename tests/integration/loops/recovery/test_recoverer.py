@@ -11,7 +11,7 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import history
 from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderError, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process, ProviderId
@@ -46,7 +46,7 @@ class RecovererSetup(RecoveryEnvironment):
 
     def attempt(self, session: Session, work: Work, deadline: Deadline) -> Task:
         """Return a task of the loop."""
-        return Task(work, deadline, decision=self.loop.decide(session, [work])[work])
+        return Task(work, deadline, Permission(deadline), decision=self.loop.decide(session, [work])[work])
 
     def reboots(self, machine_id: UUID) -> int:
         """Return how often the provider was made to reboot the machine."""

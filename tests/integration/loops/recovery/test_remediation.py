@@ -13,7 +13,7 @@ from shepherd_core.bmdb.recovery import explain, remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import NoLongerDue, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import SshAuthenticationFailed, SshHostKeyChanged, SshTimedOut
@@ -442,7 +442,8 @@ def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(env: Re
     env.pin()
     session = env.fleet.open_session()
     (held,) = claimed(session, RECOVER)
-    attempt = Task(held, Deadline(env.clock, 60, session.seconds_left), decision=env.loop.decide(session, [held])[held])
+    deadline, decisions = Deadline(env.clock, 60, session.seconds_left), env.loop.decide(session, [held])
+    attempt = Task(held, deadline, Permission(deadline), decision=decisions[held])
     env.loop.work_on(attempt)
     env.fleet.expire(session)  # and there it ended
     (step,) = env.provider.asked
@@ -557,9 +558,9 @@ def test_a_step_that_does_not_ask_the_provider_has_nothing_to_do_with_its_outage
     (kind,) = env.takes
     tell = env.takes.pop(kind)
 
-    def fail(machine: ProviderId, deadline: Deadline) -> None:
-        tell(machine, deadline)
-        deadline.declined()
+    def fail(machine: ProviderId, permission: Permission) -> None:
+        tell(machine, permission)
+        permission.declined()
         raise ProviderUnavailable("?")
 
     env.takes[kind] = fail
@@ -746,10 +747,11 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(env: Rem
     assert (str(reason), reason.recovered) == ("its agent reports again", True)
     assert decision.step.kind in {RESTART_AGENT, QUARANTINE}
 
-    def ask(_: Deadline) -> None:
+    def ask() -> None:
         raise reason
 
-    attempt = Task(held, Deadline(env.clock, 60, session.seconds_left, ask), decision=decision)
+    deadline = Deadline(env.clock, 60, session.seconds_left)
+    attempt = Task(held, deadline, Permission(deadline, ask), decision=decision)
     with pytest.raises(NoLongerDue):
         env.loop.work_on(attempt)
     assert attempt.not_taken == decision.step.name

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Deadline, Permission, SystemClock
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine
 from shepherd_core.providers.latitude import LatitudeProvider, name_of, token_of
@@ -71,7 +71,7 @@ class TestLatitude(ProviderContract, ProviderFaults):
         """There is nothing to reboot."""
         (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
         api.change(ours.provider_id, state="off")
-        setup.provider.reboot(ours.provider_id, deadline)
+        setup.provider.reboot(ours.provider_id, Permission(deadline))
         assert api.machine(ours.provider_id).actions_taken == ["power_on"]
 
     def test_a_new_server_is_paid_for_by_the_hour(self, setup: Setup, api: LatitudeApi) -> None:

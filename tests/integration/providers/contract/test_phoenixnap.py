@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Deadline, Permission, SystemClock
 from shepherd_core.domain.machine import INVALID, Availability, Machine
 from shepherd_core.providers.phoenixnap import PhoenixnapProvider, name_of, read_name
 from shepherd_core.settings.providers.phoenixnap import PhoenixnapSettings
@@ -86,7 +86,7 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
         """There is nothing to reboot."""
         (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
         api.change(ours.provider_id, state="powered-off")
-        setup.provider.reboot(ours.provider_id, deadline)
+        setup.provider.reboot(ours.provider_id, Permission(deadline))
         assert api.machine(ours.provider_id).actions_taken == ["power_on"]
 
     def test_the_first_address_of_a_range_is_the_server_s(

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
 from shepherd_core.providers.scaleway import ScalewayProvider, read_tag, tag_of
@@ -99,7 +99,7 @@ class TestScaleway(ProviderContract, ProviderFaults):
         """There is nothing to reboot."""
         ours = next(each for each in setup.provider.list_machines(deadline) if each.token == OURS)
         api.change(ours.provider_id, state="stopped")
-        setup.provider.reboot(ours.provider_id, deadline)
+        setup.provider.reboot(ours.provider_id, Permission(deadline))
         assert api.machine(ours.provider_id).actions_taken == ["power_on"]
 
     @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.clock import Clock, Deadline, Permission
     from shepherd_core.domain.machine import Machine, ProviderId
     from shepherd_core.providers.ec2.objects import Instance
     from shepherd_core.providers.kit.context import ProviderContext
@@ -83,7 +83,7 @@ class Ec2Provider(Provider):
         """Launch an instance, or return the one that has the token already; see ``Launches.launch``."""
         return self._launches.launch(capacity, token, deadline)
 
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reboot(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Restart the instance; start it if it is stopped. Does not wait for the boot.
 
@@ -91,13 +91,13 @@ class Ec2Provider(Provider):
             MachineNotFound: the instance is gone, or not ours.
             ProviderUnavailable: for example, it is stopping; call again.
         """
-        instance = self._fleet.get(provider_id, deadline)
-        if not self._started(instance, deadline):
-            self._calls.change(
-                f"reboot {instance.id}", lambda ec2: ec2.reboot_instances(InstanceIds=[instance.id]), deadline
+        instance = self._fleet.get(provider_id, permission.deadline)
+        if not self._started(instance, permission):
+            self._calls.interrupt(
+                f"reboot {instance.id}", lambda ec2: ec2.reboot_instances(InstanceIds=[instance.id]), permission
             )
 
-    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def power_cycle(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Stop the instance and start it again, possibly on other hardware; instance store volumes are lost.
 
@@ -107,11 +107,12 @@ class Ec2Provider(Provider):
             MachineNotFound: the instance is gone, or not ours.
             ProviderUnavailable: for example, it is still stopping; call again, to start it when it has stopped.
         """
+        deadline = permission.deadline
         instance = self._fleet.get(provider_id, deadline)
-        if self._started(instance, deadline):
+        if self._started(instance, permission):
             return
-        self._calls.change(
-            f"stop {instance.id}", lambda ec2: ec2.stop_instances(InstanceIds=[instance.id], Force=True), deadline
+        self._calls.interrupt(
+            f"stop {instance.id}", lambda ec2: ec2.stop_instances(InstanceIds=[instance.id], Force=True), permission
         )
         waiting = deadline.within(STOPPING_SECONDS)
         while instance.state != objects.STOPPED:
@@ -119,9 +120,9 @@ class Ec2Provider(Provider):
                 raise ProviderUnavailable(f"instance {instance.id} is still stopping; the next call starts it")
             self._clock.sleep(POLL_SECONDS)
             instance = self._fleet.get(provider_id, deadline)
-        self._start(instance, deadline)
+        self._start(instance, permission)
 
-    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Request a new root volume from the image of the settings, or else of the launch. Other volumes stay.
 
@@ -132,18 +133,18 @@ class Ec2Provider(Provider):
             NotSupported: it is bare metal, whose root volume EC2 does not replace; nothing was done.
             ProviderUnavailable: for example, it does not run; it is started if possible. Call again.
         """
-        instance = self._fleet.get(provider_id, deadline)
+        instance = self._fleet.get(provider_id, permission.deadline)
         if not objects.has_replaceable_root(instance.type):
             raise NotSupported(f"EC2 does not replace root volumes of bare metal: {instance.id} is a {instance.type}")
-        if self._started(instance, deadline):
+        if self._started(instance, permission):
             raise ProviderUnavailable(f"instance {instance.id} was stopped and is starting; reinstall it when it runs")
         image = {} if self._settings.image is None else {"ImageId": self._settings.image}
-        self._calls.change(
+        self._calls.interrupt(
             f"replace the root volume of {instance.id}",
             lambda ec2: ec2.create_replace_root_volume_task(
                 InstanceId=instance.id, DeleteReplacedRootVolume=True, **image
             ),
-            deadline,
+            permission,
         )
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
@@ -154,7 +155,7 @@ class Ec2Provider(Provider):
                 f"terminate {instance.id}", lambda ec2: ec2.terminate_instances(InstanceIds=[instance.id]), deadline
             )
 
-    def _started(self, instance: Instance, deadline: Deadline) -> bool:
+    def _started(self, instance: Instance, permission: Permission) -> bool:
         """
         Start *instance* if it is stopped; return whether it was stopped.
 
@@ -164,11 +165,13 @@ class Ec2Provider(Provider):
         if instance.state == objects.STOPPING:
             raise ProviderUnavailable(f"instance {instance.id} is still stopping; try again when it has stopped")
         if instance.state == objects.STOPPED:
-            self._start(instance, deadline)
+            self._start(instance, permission)
         return instance.state == objects.STOPPED
 
-    def _start(self, instance: Instance, deadline: Deadline) -> None:
-        self._calls.change(f"start {instance.id}", lambda ec2: ec2.start_instances(InstanceIds=[instance.id]), deadline)
+    def _start(self, instance: Instance, permission: Permission) -> None:
+        self._calls.interrupt(
+            f"start {instance.id}", lambda ec2: ec2.start_instances(InstanceIds=[instance.id]), permission
+        )
 
 
 def build(settings: Ec2Settings, context: ProviderContext) -> Ec2Provider:

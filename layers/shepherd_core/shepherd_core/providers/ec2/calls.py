@@ -14,7 +14,7 @@ from shepherd_core.domain.errors.provider import MachineNotFound, ProviderRefuse
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.clock import Deadline, Permission
     from shepherd_core.domain.errors.provider import ProviderError
 
 T = TypeVar("T")
@@ -57,23 +57,30 @@ class Ec2Calls:
         """
         Return the result of *call* with a client that tries once, or the code of a refusal if it is one of *expected*.
 
-        All of these interrupt a machine, if there is one yet.
-
         Raises:
             SessionExpired: the BMDB session has no time left; nothing was sent.
             ProviderUnavailable: see ``read``; it is unknown whether it was done.
             MachineNotFound, ProviderRefused, TimeLimitExceeded: see ``read``; it was not done.
         """
+        return in_time(what, lambda: _asked(what, self._once, deadline.check, call, expected=expected), deadline)
 
-        def changing() -> Any:
-            self._changing = self._changing or aws.client("ec2", attempts=1)
-            return self._changing
+    def interrupt(self, what: str, call: Callable[[Any], Any], permission: Permission) -> Any:
+        """
+        Return the result of *call*, which interrupts a machine, with a client that tries once.
 
+        Raises:
+            NoLongerDue: nothing was sent.
+            SessionExpired, ProviderUnavailable, MachineNotFound, ProviderRefused, TimeLimitExceeded: see ``change``.
+        """
         return in_time(
             what,
-            lambda: _asked(what, changing, deadline.confirm, call, expected=expected, declined=deadline.declined),
-            deadline,
+            lambda: _asked(what, self._once, permission.confirm, call, declined=permission.declined),
+            permission.deadline,
         )
+
+    def _once(self) -> Any:
+        self._changing = self._changing or aws.client("ec2", attempts=1)
+        return self._changing
 
 
 def in_time(what: str, call: Callable[[], T], deadline: Deadline) -> T:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
 
-    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.clock import Clock, Deadline, Permission
     from shepherd_core.domain.machine import Machine, ProviderId
     from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers.equinix import EquinixSettings
@@ -156,28 +156,30 @@ class EquinixProvider(Provider):
             partial(self._existing, capacity.reservation_id, token, deadline), create, refuses_second=True
         )
 
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reboot(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Request a restart of the device; returns when the API has accepted.
 
         Raises:
             MachineNotFound: there is no such device, or it is not ours.
         """
-        self._act(provider_id, {"type": "reboot"}, deadline)
+        self._act(provider_id, {"type": "reboot"}, permission)
 
-    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Request a reinstall with the operating system of the settings; without wiping the disks, which takes long.
 
         Raises:
             MachineNotFound: there is no such device, or it is not ours.
         """
-        self._act(provider_id, {"type": "reinstall", "deprovision_fast": True, "operating_system": self._os}, deadline)
+        self._act(
+            provider_id, {"type": "reinstall", "deprovision_fast": True, "operating_system": self._os}, permission
+        )
 
-    def _act(self, provider_id: ProviderId, action: Mapping[str, object], deadline: Deadline) -> None:
-        self.get_machine(provider_id, deadline)  # raises if it is not ours
+    def _act(self, provider_id: ProviderId, action: Mapping[str, object], permission: Permission) -> None:
+        self.get_machine(provider_id, permission.deadline)  # raises if it is not ours
         path = f"/devices/{segment(provider_id)}/actions"
-        self._api.post(path, action, deadline, missing=MachineNotFound, interrupts=True)
+        self._api.interrupt("POST", path, action, permission, MachineNotFound)
 
     def _device(self, device_id: str, deadline: Deadline) -> Device:
         answer = self._api.get(f"/devices/{segment(device_id)}", deadline, _DEVICE, missing=MachineNotFound)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.clock import Clock, Deadline, Permission
     from shepherd_core.domain.machine import Machine, ProviderId
     from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers.hetzner import HetznerSettings
@@ -112,7 +112,7 @@ class HetznerProvider(Provider):
             raise ProviderRefused(f"server {taken.provider_id} is cancelled, so it cannot become machine {token}")
         return replace(taken, availability=Availability.KNOWN_USED)
 
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reboot(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Restart the server in the way of the settings; switch it on if Robot knows that it is off.
 
@@ -121,18 +121,18 @@ class HetznerProvider(Provider):
             NotSupported: this server cannot be reset by Robot.
             ProviderRefused: an operator armed the server, so that a boot would do something else.
         """
-        self._restart(provider_id, self._reboot, deadline)
+        self._restart(provider_id, self._reboot, permission)
 
-    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def power_cycle(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Press the reset button, Robot's strongest reset after which a server boots by itself; switch on one that is off.
 
         Raises:
             MachineNotFound, NotSupported, ProviderRefused: see ``reboot``.
         """
-        self._restart(provider_id, _HARDWARE, deadline)
+        self._restart(provider_id, _HARDWARE, permission)
 
-    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Make the server install the distribution of the settings, or boot the rescue system, by a reset.
 
@@ -142,6 +142,7 @@ class HetznerProvider(Provider):
             ProviderUnavailable: unknown whether it happens. If it does not, the server may stay armed
                 until the next call of this method or of ``reboot``.
         """
+        deadline = permission.deadline
         number = self._server(provider_id, deadline).server_number
         reset = self._reset_type(number, _HARDWARE, deadline)
         key = self._key.ensure(deadline)
@@ -150,7 +151,7 @@ class HetznerProvider(Provider):
             raise TimeLimitExceeded(f"server {number} was not armed: too little time is left to reset it afterwards")
         self._boot_configuration.arm(number, key, deadline)
         try:
-            self._reset(number, reset, deadline)
+            self._reset(number, reset, permission)
         except ShepherdError:
             # If the reset was carried out, the server only boots. If disarming fails, the next reboot disarms again.
             self._boot_configuration.try_to_disarm(number, deadline)
@@ -169,11 +170,11 @@ class HetznerProvider(Provider):
             )
         return server
 
-    def _restart(self, provider_id: ProviderId, wanted: Sequence[str], deadline: Deadline) -> None:
-        number = self._server(provider_id, deadline).server_number
-        reset = self._reset_type(number, wanted, deadline)
-        self._boot_configuration.disarm(number, deadline)
-        self._reset(number, reset, deadline)
+    def _restart(self, provider_id: ProviderId, wanted: Sequence[str], permission: Permission) -> None:
+        number = self._server(provider_id, permission.deadline).server_number
+        reset = self._reset_type(number, wanted, permission.deadline)
+        self._boot_configuration.disarm(number, permission.deadline)
+        self._reset(number, reset, permission)
 
     def _reset_type(self, number: int, wanted: Sequence[str], deadline: Deadline) -> str:
         """
@@ -188,8 +189,8 @@ class HetznerProvider(Provider):
             raise NotSupported(f"server {number} offers the resets {offered.type}, none of {list(wanted)}")
         return chosen
 
-    def _reset(self, number: int, reset: str, deadline: Deadline) -> None:
-        self._api.post(f"/reset/{number}", {"type": reset}, deadline, interrupts=True)
+    def _reset(self, number: int, reset: str, permission: Permission) -> None:
+        self._api.interrupt("POST", f"/reset/{number}", {"type": reset}, permission)
 
     def _listed_keys(self, deadline: Deadline) -> list[StoredKey]:
         try:

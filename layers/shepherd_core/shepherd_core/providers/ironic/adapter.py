@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from uuid import UUID
 
-    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.clock import Clock, Deadline, Permission
     from shepherd_core.domain.errors.provider import ProviderError
     from shepherd_core.providers.ironic.objects import IronicNode
     from shepherd_core.providers.kit.auth import Authentication
@@ -93,7 +93,7 @@ class IronicProvider(Provider):
             raise CapacityTaken(f"node {node.uuid} has another instance, {node.instance_uuid}")
         if node.provision_state == AVAILABLE:
             try:
-                self._calls.deploy(node, "active", deadline)
+                self._calls.deploy(node, deadline)
             except ProviderRefused as error:
                 node = self._calls.node(node.uuid, deadline)
                 if node.provision_state not in {ACTIVE, FAILED, *DEPLOYING}:  # not by an earlier call either
@@ -101,22 +101,22 @@ class IronicProvider(Provider):
                     raise
         return self._machine(node)
 
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reboot(self, provider_id: ProviderId, permission: Permission) -> None:
         """Have the operating system restarted, or the node reset if its driver cannot do that."""
-        node = self._ready(provider_id, {ACTIVE}, deadline)
+        node = self._ready(provider_id, {ACTIVE}, permission.deadline)
         try:
-            self._calls.reboot(node, deadline)
+            self._calls.reboot(node, permission)
         except NotSupported:
-            self._calls.reset(node, deadline)
+            self._calls.reset(node, permission)
 
-    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def power_cycle(self, provider_id: ProviderId, permission: Permission) -> None:
         """Have the node switched off and on."""
-        self._calls.reset(self._ready(provider_id, {ACTIVE}, deadline), deadline)
+        self._calls.reset(self._ready(provider_id, {ACTIVE}, permission.deadline), permission)
 
-    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
         """Have the image of the instance deployed again."""
-        node = self._ready(provider_id, {ACTIVE, FAILED}, deadline)
-        self._calls.deploy(node, "rebuild", deadline, interrupts=True)
+        node = self._ready(provider_id, {ACTIVE, FAILED}, permission.deadline)
+        self._calls.rebuild(node, permission)
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Have the node undeployed; Ironic cleans it before it offers it again."""

@@ -23,7 +23,7 @@ from shepherd_core.providers.kit.paging import NextLinks, listed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.clock import Clock, Deadline, Permission
     from shepherd_core.providers.kit.auth import Authentication
 
 VERSION = "1.61"
@@ -83,8 +83,15 @@ class IronicCalls:
         nothing = [{"op": "remove", "path": "/instance_uuid"}, _add("/instance_info", {})]
         self._api.patch(node.path, nothing, deadline)
 
-    def deploy(self, node: IronicNode, target: str, deadline: Deadline, *, interrupts: bool = False) -> None:
+    def deploy(self, node: IronicNode, deadline: Deadline) -> None:
         """Begin to deploy the image of the instance, with a config drive."""
+        self._api.put(f"{node.path}/states/provision", self._deployment(node, "active"), deadline)
+
+    def rebuild(self, node: IronicNode, permission: Permission) -> None:
+        """Begin to deploy the image of the instance again, with a config drive."""
+        self._api.interrupt("PUT", f"{node.path}/states/provision", self._deployment(node, "rebuild"), permission)
+
+    def _deployment(self, node: IronicNode, target: str) -> dict[str, object]:
         with readable("our SSH key"):
             key = self._ssh_public_key()
         config = json.dumps({"disable_root": False, "ssh_authorized_keys": [key]})  # JSON is valid YAML
@@ -92,23 +99,22 @@ class IronicCalls:
             "meta_data": {"uuid": node.instance_uuid, "public_keys": {"shepherd": key}},
             "user_data": f"#cloud-config\n{config}\n",
         }
-        body = {"target": target, "configdrive": drive}
-        self._api.put(f"{node.path}/states/provision", body, deadline, interrupts=interrupts)
+        return {"target": target, "configdrive": drive}
 
     def undeploy(self, node: IronicNode, deadline: Deadline) -> None:
         """Begin to undeploy a node. Raises MachineNotFound after a 404."""
         self._api.put(f"{node.path}/states/provision", {"target": "deleted"}, deadline, MachineNotFound)
 
-    def reboot(self, node: IronicNode, deadline: Deadline) -> None:
+    def reboot(self, node: IronicNode, permission: Permission) -> None:
         """Ask the operating system to reboot. Raises NotSupported if the node's driver cannot."""
-        self._power(node, {"target": "soft rebooting", "timeout": SOFT_REBOOT_SECONDS}, deadline)
+        self._power(node, {"target": "soft rebooting", "timeout": SOFT_REBOOT_SECONDS}, permission)
 
-    def reset(self, node: IronicNode, deadline: Deadline) -> None:
+    def reset(self, node: IronicNode, permission: Permission) -> None:
         """Switch the node off and on."""
-        self._power(node, {"target": "rebooting"}, deadline)
+        self._power(node, {"target": "rebooting"}, permission)
 
-    def _power(self, node: IronicNode, wanted: Mapping[str, object], deadline: Deadline) -> None:
-        self._api.put(f"{node.path}/states/power", wanted, deadline, interrupts=True)
+    def _power(self, node: IronicNode, wanted: Mapping[str, object], permission: Permission) -> None:
+        self._api.interrupt("PUT", f"{node.path}/states/power", wanted, permission)
 
 
 def _add(path: str, value: object) -> dict[str, Any]:

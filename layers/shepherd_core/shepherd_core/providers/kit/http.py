@@ -23,7 +23,7 @@ from shepherd_core.providers.kit.logins import Logins
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.clock import Clock, Deadline, Permission
     from shepherd_core.domain.errors.provider import ProviderError
     from shepherd_core.providers.kit.auth import Authentication, Login
     from shepherd_core.providers.kit.dialect import Dialect
@@ -51,7 +51,7 @@ class _Request:
     params: Params | None = None
     body: object = None
     effect: bool = field(default=False, kw_only=True)
-    interrupts: bool = field(default=False, kw_only=True)
+    permission: Permission | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -121,13 +121,9 @@ class HttpApi:
         deadline: Deadline,
         params: Params | None = None,
         missing: type[ProviderError] = ProviderRefused,
-        *,
-        interrupts: bool = False,
     ) -> Any:
         """
         Send a change, once, and return the decoded answer; None if the status means that there is none.
-
-        *interrupts*: it interrupts a machine, so that ``Deadline.confirm`` is called before.
 
         Raises:
             ProviderUnavailable: it is unknown whether it was done; after 429 it was not.
@@ -135,20 +131,29 @@ class HttpApi:
             TimeLimitExceeded: the deadline passed before the request could be sent.
             SessionExpired: the BMDB session ended before the request could be sent.
         """
-        request = _Request("POST", path, params, body, effect=True, interrupts=interrupts)
-        return self._change(request, deadline, missing)
+        return self._change(_Request("POST", path, params, body, effect=True), deadline, missing)
 
-    def put(
+    def interrupt(
         self,
+        method: str,
         path: str,
         body: object,
-        deadline: Deadline,
+        permission: Permission,
         missing: type[ProviderError] = ProviderRefused,
-        *,
-        interrupts: bool = False,
     ) -> Any:
+        """
+        Send a change that interrupts a machine, once, and confirm the permission just before.
+
+        Raises:
+            NoLongerDue: it was not sent.
+            ProviderUnavailable, ProviderRefused, TimeLimitExceeded, SessionExpired: see ``post``.
+        """
+        request = _Request(method, path, body=body, effect=True, permission=permission)
+        return self._change(request, permission.deadline, missing)
+
+    def put(self, path: str, body: object, deadline: Deadline, missing: type[ProviderError] = ProviderRefused) -> Any:
         """Send a PUT, once; see ``post``."""
-        return self._change(_Request("PUT", path, body=body, effect=True, interrupts=interrupts), deadline, missing)
+        return self._change(_Request("PUT", path, body=body, effect=True), deadline, missing)
 
     def patch(self, path: str, body: object, deadline: Deadline) -> Any:
         """Send a PATCH, once; see ``post``."""
@@ -196,8 +201,10 @@ class HttpApi:
         try:
             if locked := self._logins.locked_seconds(login):
                 raise ProviderUnusable(f"{request}: not sent: the credential was refused; retry in {locked:.0f} s")
-            if request.effect:
-                (deadline.confirm if request.interrupts else deadline.check)()
+            if request.permission is not None:
+                request.permission.confirm()
+            elif request.effect:
+                deadline.check()
             with self._session.request(
                 request.method,
                 self._url + request.path,
@@ -208,14 +215,14 @@ class HttpApi:
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                if request.interrupts and declines(response.status_code):
-                    deadline.declined()
+                if request.permission is not None and declines(response.status_code):
+                    request.permission.declined()
                 if response.status_code == requests.codes.unauthorized:
                     self._logins.refuse(login)
                 content = read(str(request), response.raw, deadline)
         except (requests.RequestException, HTTPError) as error:
-            if request.interrupts and never_sent(error):
-                deadline.declined()
+            if request.permission is not None and never_sent(error):
+                request.permission.declined()
             raise self._broken(request, error) from error
         finally:
             self._calls.release()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
-    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.clock import Clock, Deadline, Permission
     from shepherd_core.domain.machine import Machine, ProviderId
     from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.providers.kit.machine_list import Entry
@@ -123,7 +123,7 @@ class RedfishProvider(Provider):
         """Return the entry of *capacity*, as used; see ``MachineList.take``."""
         return self._list.take(capacity, token, capacity.status, deadline)
 
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reboot(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Restart the machine, which then boots from its disk; switch it on if it is off.
 
@@ -131,10 +131,10 @@ class RedfishProvider(Provider):
             MachineNotFound: the list has no such machine.
             NotSupported: its BMC cannot do it; nothing was done.
         """
-        with self._system(provider_id, deadline) as system:
+        with self._system(provider_id, permission) as system:
             system.reboot(graceful=self._graceful)
 
-    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def power_cycle(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Switch the machine off and on; switch it on if it is off.
 
@@ -144,10 +144,10 @@ class RedfishProvider(Provider):
             MachineNotFound: the list has no such machine.
             NotSupported: its BMC cannot do it; nothing was done.
         """
-        with self._system(provider_id, deadline) as system:
+        with self._system(provider_id, permission) as system:
             system.power_cycle()
 
-    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+    def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
         """
         Boot the machine once from the boot source of the settings, which must install a system.
 
@@ -156,16 +156,16 @@ class RedfishProvider(Provider):
             NotSupported: the settings name no boot source, or the BMC cannot use this one; nothing was done.
         """
         if self._boot_source is None:
-            super().reinstall(provider_id, deadline)
-        with self._system(provider_id, deadline) as system:
+            super().reinstall(provider_id, permission)
+        with self._system(provider_id, permission) as system:
             system.reinstall()
 
     @contextmanager
-    def _system(self, provider_id: ProviderId, deadline: Deadline) -> Iterator[ComputerSystem]:
-        entry = self._list.entry(provider_id, deadline)
-        with connected(self._options, self._bmc_access(entry), deadline) as bmc:
+    def _system(self, provider_id: ProviderId, permission: Permission) -> Iterator[ComputerSystem]:
+        entry = self._list.entry(provider_id, permission.deadline)
+        with connected(self._options, self._bmc_access(entry), permission.deadline) as bmc:
             path = entry.get("System") or path_of_the_only(bmc)
-            yield ComputerSystem(bmc, path, self._options, self._boot_source, deadline)
+            yield ComputerSystem(bmc, path, self._options, self._boot_source, permission)
 
     def _status(self, entry: Entry, bmc_access: BmcAccess, deadline: Deadline) -> ProviderStatus:
         with connected(self._options, bmc_access, deadline) as bmc:

@@ -24,7 +24,7 @@ from shepherd_core.providers.redfish.transport import BmcRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.clock import Clock, Deadline, Permission
     from shepherd_core.domain.errors.provider import ProviderError
     from shepherd_core.providers.redfish.login import BmcCredentials
     from shepherd_core.providers.redfish.transport import BmcAccess
@@ -81,8 +81,8 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         self._work = deadline.within(left - min(CLOSING_SECONDS, left / 4)) if options.sessions else deadline
         self.session = BmcSession(bmc_access, options.logins, deadline, sessions=options.sessions)
         self._retry_after: float | None = None
-        self.interrupts = False
-        """Whether requests from now on interrupt the machine."""
+        self.permission: Permission | None = None
+        """To interrupt the machine by the changes that are requested from now on; None: they do not interrupt it."""
         self.broken: ShepherdError | None = None
         """The last error of a request without a useful answer; kept here because sushy ignores some errors."""
 
@@ -140,7 +140,12 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         given = {name: value for name, value in (headers or {}).items() if value is not None}
         effect = method != "GET"
         request = BmcRequest(
-            method=method, path=path, data=data, headers=given, effect=effect, interrupts=effect and self.interrupts
+            method=method,
+            path=path,
+            data=data,
+            headers=given,
+            effect=effect,
+            permission=self.permission if effect else None,
         )
         try:
             answer = self._tried(request, self._work.within(self._options.seconds))

@@ -26,7 +26,7 @@ from shepherd_core.providers.redfish.boot import Boot
 from shepherd_core.providers.redfish.transport import ROOT
 
 if TYPE_CHECKING:
-    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.clock import Permission
     from shepherd_core.providers.redfish.bmc import Bmc, BmcOptions
 
 POLL_SECONDS = 1.0
@@ -62,12 +62,14 @@ def status(bmc: Bmc, path: str) -> ProviderStatus:
 class ComputerSystem:
     """The system at *path* of *bmc*, in its state when this object was created."""
 
-    def __init__(self, bmc: Bmc, path: str, options: BmcOptions, boot_source: str | None, deadline: Deadline) -> None:
+    def __init__(
+        self, bmc: Bmc, path: str, options: BmcOptions, boot_source: str | None, permission: Permission
+    ) -> None:
         """*boot_source*: ``pxe``, or the URL of an image for the virtual drive."""
         self._bmc = bmc
         self._path = path
         self._options = options
-        self._deadline = deadline
+        self._permission = permission
         self._system = System(bmc, path)
         self._boot = Boot(bmc, self._system, boot_source)
         try:
@@ -134,8 +136,8 @@ class ComputerSystem:
         *off*: it had been switched off when the failure came. If it runs all the same, it boots from the source by now
         and is left alone.
         """
-        self._bmc.interrupts = False
-        state = "may be off" if switch_on and self._deadline.interrupted else ""
+        self._bmc.permission = None
+        state = "may be off" if switch_on and self._permission.interrupted else ""
         try:
             stopped = status(self._bmc, self._path) is ProviderStatus.STOPPED
             if off and not stopped:
@@ -158,7 +160,7 @@ class ComputerSystem:
             with self._bmc.reserving(SWITCHING_ON_SECONDS if then else 0):
                 self._reset(first)
         except Exception as error:
-            if not (then and self._deadline.interrupted):
+            if not (then and self._permission.interrupted):
                 raise
             if not self._is_off():
                 raise self._off(error, "may be off") from error
@@ -172,7 +174,7 @@ class ComputerSystem:
                 return self._reset(kind)
             except Exception as error:
                 again = left and not isinstance(error, SessionExpired)
-                if not again or self._deadline.remaining() <= POLL_SECONDS:
+                if not again or self._permission.deadline.remaining() <= POLL_SECONDS:
                     raise self._off(error) from error
             self._options.clock.sleep(POLL_SECONDS)
         raise AssertionError  # the last try returns or raises
@@ -208,13 +210,13 @@ class ComputerSystem:
         raise NotSupported(f"{self._bmc.name} offers no {wanted} for {self._path}, only {offered}")
 
     def _reset(self, kind: ResetType) -> None:
-        self._bmc.interrupts = True
+        self._bmc.permission = self._permission
         self._system.reset_system(kind)
         if kind is ResetType.FORCE_OFF:
             self._wait_until_off()
 
     def _wait_until_off(self) -> None:
-        limit = self._deadline.within(self._options.seconds)
+        limit = self._permission.deadline.within(self._options.seconds)
         passed: ShepherdError | None = None
         while True:
             try:

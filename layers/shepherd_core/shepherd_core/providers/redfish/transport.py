@@ -22,7 +22,7 @@ from shepherd_core.providers.redfish.answer import TEXT_LENGTH, BmcAnswer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.clock import Deadline, Permission
 
 ROOT = "/redfish/v1/"
 """The path of a BMC's service root."""
@@ -53,8 +53,8 @@ class BmcRequest:
     headers: Mapping[str, str]
     effect: bool = False
     """Whether it changes something, so that it must not be sent after the end of the session."""
-    interrupts: bool = False
-    """Whether it interrupts the machine, so that ``Deadline.confirm`` is called when the connection is made."""
+    permission: Permission | None = None
+    """To interrupt the machine, confirmed when the connection is made; None: the request does not interrupt it."""
 
     def carrying(self, header: str, value: str) -> BmcRequest:
         """Return a copy with one more header."""
@@ -87,7 +87,7 @@ class Transport:
             ProviderRefused: the certificate is not trusted. Nothing was sent.
             TimeLimitExceeded: no time is left. Nothing was sent.
             SessionExpired: *deadline* leaves no time for an effect. Nothing was sent.
-            NoLongerDue: by *deadline*, the machine must not be interrupted. Nothing was sent.
+            NoLongerDue: the machine must not be interrupted. Nothing was sent.
         """
         parts = urlsplit(request.path)
         path = f"/{parts.path.lstrip('/')}{'?' if parts.query else ''}{parts.query}"
@@ -105,8 +105,8 @@ class Transport:
                 response = pool.request(
                     request.method, path, body=body, headers=headers, redirect=False, preload_content=False
                 )
-                if request.interrupts and declines(response.status):
-                    deadline.declined()
+                if request.permission is not None and declines(response.status):
+                    request.permission.declined()
                 try:
                     content = read(self.asked, response, limit, _LONGEST)
                 finally:
@@ -122,10 +122,10 @@ class Transport:
 def _may_send(request: BmcRequest, deadline: Deadline, limit: Deadline) -> None:
     """Check that *request* may be sent now. Raises as ``Transport.send``."""
     limit.left()
-    if request.interrupts:
-        deadline.confirm()
+    if request.permission is not None:
+        request.permission.confirm()
         if limit.remaining() <= 0:
-            deadline.declined()
+            request.permission.declined()
             raise TimeLimitExceeded
     elif request.effect:
         deadline.check()
