@@ -211,23 +211,41 @@ def test_an_outage_of_the_functions_quarantines_no_machine(functions: Functions)
     assert functions.open() == functions.quarantined() == set()
 
 
-def test_the_end_of_an_outage_is_no_evidence_though_its_last_death_is_seen_later(fleet: Fleet) -> None:
-    """A session dies some time after its function; other functions may have ended work by then."""
-    suspect, other = fleet.provided_machine(), fleet.provided_machine()
+@pytest.mark.parametrize(
+    ("provider", "deaths", "begun", "proved"),
+    [
+        (PROVIDER, 3, False, True),
+        ("other", 3, False, False),
+        (PROVIDER, 2, False, False),
+        (PROVIDER, 3, True, False),
+    ],
+    ids=["between the last two", "at another provider", "before", "when the last had begun"],
+)
+def test_only_work_that_ended_between_the_last_two_deaths_proves_that_functions_worked(
+    fleet: Fleet, provider: str, deaths: int, begun: bool, proved: bool
+) -> None:
+    """A death is on record some time after it, when an outage may be over and other work may have ended."""
+    suspect, other = fleet.provided_machine(), fleet.provided_machine(provider=provider)
+
+    def end_other() -> None:
+        session = fleet.open_session()
+        started = dict.fromkeys(work.claim(session, START, [other]), work.AgentStarted(bytes(32), None))
+        assert work.finish_agent_start(session, started) == {other}
+
     for times in range(4):
+        if times == deaths and not begun:
+            end_other()
         dead = fleet.open_session()
-        (held,) = work.claim(dead, START, [suspect])
-        if times == 3:
-            alive = fleet.open_session()
-            started = dict.fromkeys(work.claim(alive, START, [other]), work.AgentStarted(bytes(32), None))
-            assert work.finish_agent_start(alive, started) == {other}
+        assert ids(work.claim(dead, START, [suspect])) == [suspect]
+        if times == deaths and begun:
+            end_other()
         fleet.expire(dead)
         fleet.open_session()
         fleet.pass_time(LONGEST)
     session = fleet.open_session()
     (held,) = work.claim(session, START, [suspect])
     assert held.deaths == 4
-    assert not remediation.quarantine_killer(session, held)
+    assert remediation.quarantine_killer(session, held) is proved
 
 
 def test_many_killers_are_quarantined_while_others_are_worked_on(functions: Functions) -> None:
