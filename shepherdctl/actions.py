@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from typing import Any
+from dataclasses import dataclass
 from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
@@ -20,6 +20,19 @@ _SECONDS = 600.0
 """The time limit of a comparison, and of the actions after it."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewPause:
+    """A pause that was made; in a dry run, one without an id."""
+
+    pause_id: UUID | None
+    machine_id: UUID | None
+    process: Process | None
+    provider: str | None
+    owner: str
+    reason: str
+    seconds: float | None
+
+
 def pause(
     connection: Connection,
     machine_ids: Sequence[UUID],
@@ -30,36 +43,25 @@ def pause(
     reason: str,
     seconds: float | None,
     dry_run: bool = False,
-) -> list[dict[str, Any]]:
-    """
-    Pause these machines, all or none; without machines, what *process* and *provider* name, or everything.
+) -> list[NewPause]:
+    """Pause these machines, all or none; without machines, what *process* and *provider* name, or everything."""
 
-    Return the pauses.
-    """
-    scope = {"process": process, "provider": provider}
+    def one(machine_id: UUID | None) -> NewPause:
+        pause_id = None
+        if not dry_run:
+            pause_id = pauses.pause(
+                connection,
+                owner=owner,
+                reason=reason,
+                machine_id=machine_id,
+                process=process,
+                provider=provider,
+                seconds=seconds,
+            )
+        return NewPause(pause_id, machine_id, process, provider, owner, reason, seconds)
 
-    def unit() -> list[dict[str, Any]]:
-        return [
-            {
-                "pause_id": None
-                if dry_run
-                else pauses.pause(
-                    connection,
-                    owner=owner,
-                    reason=reason,
-                    machine_id=machine_id,
-                    process=process,
-                    provider=provider,
-                    seconds=seconds,
-                ),
-                "machine_id": machine_id,
-                **scope,
-                "owner": owner,
-                "reason": reason,
-                "seconds": seconds,
-            }
-            for machine_id in machine_ids or (None,)
-        ]
+    def unit() -> list[NewPause]:
+        return [one(machine_id) for machine_id in machine_ids or (None,)]
 
     return connection.transact(unit)
 

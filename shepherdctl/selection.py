@@ -5,7 +5,7 @@ A command that takes a ``selection`` and is decorated with ``selecting`` gets th
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Annotated, Any, Self
@@ -14,7 +14,7 @@ from uuid import UUID
 import typer
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.bmdb.machines.search import MOST_IDS, Search, matching
+from shepherd_core.bmdb.machines.search import MOST_IDS, FoundMachine, Search, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import LONGEST_TEXT
@@ -194,16 +194,16 @@ class Selection:
             raise typer.BadParameter(message)
         return replace(self, filters=replace(self.filters, states=(state,)))
 
-    def to_change(self, connection: Connection, *, none_ok: bool = False) -> list[dict[str, Any]]:
+    def to_change(self, connection: Connection, *, none_ok: bool = False) -> list[FoundMachine]:
         """
-        Return the machines that match, as records of ``search.Found.machines``; named ones in the order of their names.
+        Return the machines that match, named ones in the order of their names.
 
         Raises:
             MachineUnknown: as ``search``.
             ShepherdError: none matches, unless *none_ok*; or more than 1,000.
         """
         search = self.search(connection)
-        found: list[dict[str, Any]] = []
+        found: list[FoundMachine] = []
         for machine in matching(connection, search):
             found.append(machine)
             if len(found) > _MOST_CHANGED:
@@ -213,16 +213,16 @@ class Selection:
             message = "no machine matches: nothing was changed"
             raise ShepherdError(message)
         order = {machine_id: place for place, machine_id in enumerate(search.machine_ids)}
-        return sorted(found, key=lambda machine: order.get(machine["machine_id"], 0))
+        return sorted(found, key=lambda machine: order.get(machine.machine_id, 0))
 
     def ids(self, connection: Connection, *, none_ok: bool = False) -> tuple[UUID, ...]:
         """Return the ids of the machines that match, without filters even if they are gone. Raises as ``to_change``."""
         search = self.search(connection)
         if self.filters == Search():
             return search.machine_ids
-        return tuple(machine["machine_id"] for machine in self.to_change(connection, none_ok=none_ok))
+        return tuple(machine.machine_id for machine in self.to_change(connection, none_ok=none_ok))
 
-    def confirm(self, connection: Connection, machines: Sequence[Mapping[str, Any]]) -> None:
+    def confirm(self, connection: Connection, machines: Sequence[FoundMachine]) -> None:
         """
         Wait until the operator confirms a change of *machines*, unless exactly one machine was named.
 
@@ -233,7 +233,7 @@ class Selection:
             return
         observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
         for machine in machines[:_MOST_SHOWN]:
-            note(f"{machine['provider_id'] or machine['machine_id']}: {observer.describe(machine)}")
+            note(f"{machine.provider_id or machine.machine_id}: {observer.describe(machine)}")
         if len(machines) > _MOST_SHOWN:
             note(f"and {len(machines) - _MOST_SHOWN} more: shepherdctl machine list shows them, with the same filters")
         confirm(counted(len(machines), "machine"))

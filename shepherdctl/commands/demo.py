@@ -165,13 +165,13 @@ def _outage(environment: Environment, view: LiveView, limit: float) -> list[str]
 
 
 def _print_history(console: Console, environment: Environment, provider_id: str) -> None:
-    machine_id = next(row["machine_id"] for row in environment.machines() if row["provider_id"] == provider_id)
+    machine_id = next(row.machine_id for row in environment.machines() if row.provider_id == provider_id)
     fault = FAULTS[environment.faulted[provider_id]]
     console.print(
         f"\nhistory of machine {machine_id}, provider id {provider_id[:8]} ({fault}):", highlight=False, soft_wrap=True
     )
     for entry in reversed(environment.history(machine_id)):
-        cause = f"  {entry['failed_cause']}" if entry["failed_cause"] else ""
-        event = " ".join(filter(None, (entry["event"], entry["step"])))
-        line = f"  {entry['timestamp']:%H:%M:%S.%f}"[:-3] + f"  {loop_name(entry['process']):<11}  {event}{cause}"
+        cause = f"  {entry.failed_cause}" if entry.failed_cause else ""
+        event = " ".join(filter(None, (entry.event, entry.step)))
+        line = f"  {entry.timestamp:%H:%M:%S.%f}"[:-3] + f"  {loop_name(entry.process):<11}  {event}{cause}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import typer
@@ -11,7 +11,7 @@ from rich.text import Text
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.wire import server
-from shepherd_core.bmdb.work.history import read_history
+from shepherd_core.bmdb.work.history import HistoryEvent, read_history
 from shepherd_core.domain.machine import WorkEvent
 
 from shepherdctl.database import bmdb
@@ -71,24 +71,24 @@ def _print(shown: Sequence[Repeated], now: datetime) -> None:
     )
     rows = [
         (
-            relative(each.event["timestamp"], now),
-            f"{each.event['timestamp']:%Y-%m-%d %H:%M:%S}",
-            loop_name(each.event["process"]),
-            Text(each.event["event"], style=_STYLES.get(each.event["event"], "")),
-            each.event["step"],
+            relative(each.event.timestamp, now),
+            f"{each.event.timestamp:%Y-%m-%d %H:%M:%S}",
+            loop_name(each.event.process),
+            Text(each.event.event, style=_STYLES.get(each.event.event, "")),
+            each.event.step,
             session,
             each.cause,
         )
-        for session, each in zip(ids(each.event["session_id"] for each in shown), shown, strict=True)
+        for session, each in zip(ids(each.event.session_id for each in shown), shown, strict=True)
     ]
     table(columns, rows)
-    for cure in cures(each.event["failed_cause"] for each in shown):
+    for cure in cures(each.event.failed_cause for each in shown):
         note(cure)
     if not shown:
         note("nothing has been done with this machine yet")
 
 
-def _events(connection: Connection, name: str, limit: int) -> list[dict[str, Any]]:
+def _events(connection: Connection, name: str, limit: int) -> list[HistoryEvent]:
     """Return the events, newest first; a machine that is gone is found by its whole id."""
     with suppress(ValueError):
         if events := read_history(connection, UUID(name), limit):

@@ -1,11 +1,10 @@
 """The command that sums up the hardware of the fleet."""
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.text import Text
-from shepherd_core.bmdb.agents.hardware import read_inventory
+from shepherd_core.bmdb.agents.hardware import FleetHardware, read_inventory
 
 from shepherdctl.database import bmdb
 from shepherdctl.options import LocationOption, ProviderOption
@@ -45,13 +44,13 @@ def inventory(
     """
     with bmdb() as connection:
         found = read_inventory(connection, provider=provider, location=location)
-    total = {name: sum(record[name] for record in found) for name in _COUNTS}
+    total = FleetHardware("total", None, *(sum(getattr(each, name) for each in found) for name in _COUNTS))
     if output is _Form.JSON:
-        document({"locations": found, "total": total})
+        document({"locations": found, "total": {name: getattr(total, name) for name in _COUNTS}})
         return
     if output is _Form.CSV:
         titles = ("provider", "location", *_COUNTS)
-        spreadsheet(titles, [[record[name] for name in titles] for record in found])
+        spreadsheet(titles, [[getattr(each, name) for name in titles] for each in found])
         return
     columns = [
         Column("PROVIDER"),
@@ -63,23 +62,23 @@ def inventory(
         Column("DISKS", number=True),
         Column("CAPACITY", number=True),
     ]
-    rows = [(record["provider"], record["location"], *_figures(record)) for record in found]
+    rows: list[tuple[object, ...]] = [(each.provider, each.location, *_figures(each)) for each in found]
     if len(rows) > 1:
-        rows.append((Text("total", "bold"), None, *(Text(figure, "bold") for figure in _figures(total))))
+        rows.append((Text(total.provider, "bold"), None, *(Text(figure, "bold") for figure in _figures(total))))
     table(columns, rows)
     if not found:
         note("there are no machines")
-    elif total["unreported"]:
-        note(f"{counted(total['unreported'], 'machine')} sent no hardware report: their hardware is not counted")
+    elif total.unreported:
+        note(f"{counted(total.unreported, 'machine')} sent no hardware report: their hardware is not counted")
 
 
-def _figures(record: Mapping[str, Any]) -> list[str]:
+def _figures(record: FleetHardware) -> list[str]:
     """Return the counts in human-readable form; blank if no machine reported."""
-    known = record["machines"] > record["unreported"]
+    known = record.machines > record.unreported
     hardware = (
-        str(record["hardware_threads"]),
-        size(record["memory_bytes"]),
-        str(record["disks"]),
-        size(record["disk_bytes"]),
+        str(record.hardware_threads),
+        size(record.memory_bytes),
+        str(record.disks),
+        size(record.disk_bytes),
     )
-    return [str(record["machines"]), str(record["unreported"]), *(figure if known else "" for figure in hardware)]
+    return [str(record.machines), str(record.unreported), *(figure if known else "" for figure in hardware)]

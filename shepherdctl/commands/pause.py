@@ -1,10 +1,10 @@
 """The commands that pause loops and resume them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
 
 import typer
-from shepherd_core.bmdb.machines.pauses import pauses_in_force
+from shepherd_core.bmdb.machines.pauses import Pause, pauses_in_force
 from shepherd_core.bmdb.machines.pauses import resume as end_pause
 from shepherd_core.bmdb.machines.search import Search
 from shepherd_core.bmdb.wire import server
@@ -17,6 +17,8 @@ from shepherdctl.options import SYSTEM_OWNERS, DryRun, LoopOption, OwnerOption, 
 from shepherdctl.output.formats import duration, relative, scope_in_words, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
+
+P = TypeVar("P", Pause, actions.NewPause)
 
 
 @selecting
@@ -77,7 +79,7 @@ def pause(
             selection.confirm(connection, machines)
         created = actions.pause(
             connection,
-            [machine["machine_id"] for machine in machines],
+            [machine.machine_id for machine in machines],
             process=process,
             provider=providers[0] if len(providers) == 1 else None,
             owner=owner,
@@ -125,10 +127,10 @@ def pauses(output: Output = Form.TABLE) -> None:
             (
                 name,
                 scope,
-                one["owner"],
-                relative(one["created_at"], now),
-                "when resumed" if one["expires_at"] is None else relative(one["expires_at"], now),
-                one["reason"],
+                one.owner,
+                relative(one.created_at, now),
+                "when resumed" if one.expires_at is None else relative(one.expires_at, now),
+                one.reason,
             )
             for name, scope, one in _described(found)
         ],
@@ -177,10 +179,10 @@ def resume(
         machines = selection.to_change(connection) if selection else []
         if machines and not (yes or dry_run):
             selection.confirm(connection, machines)
-        covered = {machine["machine_id"] for machine in machines}
-        found = [one for one in pauses_in_force(connection) if not covered or one["machine_id"] in covered]
-        chosen = [_named(found, pause)] if pause else [one for one in found if one["owner"] not in SYSTEM_OWNERS]
-        ended = chosen if dry_run else [one for one in chosen if end_pause(connection, one["pause_id"], owner)]
+        covered = {machine.machine_id for machine in machines}
+        found = [one for one in pauses_in_force(connection) if not covered or one.machine_id in covered]
+        chosen = [_named(found, pause)] if pause else [one for one in found if one.owner not in SYSTEM_OWNERS]
+        ended = chosen if dry_run else [one for one in chosen if end_pause(connection, one.pause_id, owner)]
     if output is Form.JSON:
         document(ended)
     else:
@@ -191,7 +193,7 @@ def resume(
                 Column("OWNER"),
                 Column("REASON", prose=True),
             ],
-            [(name, scope, one["owner"], one["reason"]) for name, scope, one in _described(ended)],
+            [(name, scope, one.owner, one.reason) for name, scope, one in _described(ended)],
         )
         if not ended:
             note("nothing was paused")
@@ -202,18 +204,18 @@ def resume(
         note(f"{left} left paused, set aside by the Provisioner or being released: see shepherdctl pauses")
 
 
-def _named(pauses: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    found = [one for one in pauses if str(one["pause_id"]).startswith(name.lower())]
+def _named(pauses: Sequence[Pause], name: str) -> Pause:
+    found = [one for one in pauses if str(one.pause_id).startswith(name.lower())]
     if len(found) != 1:
         message = f"{'more than one pause has' if found else 'no pause in force has'} an id that begins with {name!r}"
         raise ShepherdError(message)
     return found[0]
 
 
-def _described(pauses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
+def _described(pauses: Sequence[P]) -> list[tuple[str, str, P]]:
     """Return each pause with its id and its scope in human-readable form."""
-    names, machines = ids(one["pause_id"] for one in pauses), ids(one["machine_id"] for one in pauses)
+    names, machines = ids(one.pause_id for one in pauses), ids(one.machine_id for one in pauses)
     return [
-        (name, scope_in_words({**one, "machine_id": machine or None}), one)
+        (name, scope_in_words(machine, one.process, one.provider), one)
         for name, machine, one in zip(names, machines, pauses, strict=True)
     ]

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 from shepherd_core.bmdb.listings import provisioning
+from shepherd_core.bmdb.listings.provisioning import Waiting
 from shepherd_core.bmdb.machines import overview, pauses
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import ticks
+from shepherd_core.bmdb.work.ticks import Tick
 from shepherd_core.domain.health import where
 from shepherd_core.domain.states import State
 from shepherd_core.settings.deployment import DeploymentSettings, loop_minutes
@@ -71,14 +73,14 @@ def status(
     (settings,) = load(BmdbSettings)
     (deployment,) = load(DeploymentSettings)
     with bmdb(settings) as connection:
-        user, sees_transactions = server.sees_transactions(connection)
+        limited_user = server.limited_user(connection)
         found = {
             "machines": overview.count_machines(connection),
             "suspensions": suspension.suspensions(connection),
             "waiting": provisioning.waiting(connection),
             "pauses": len(pauses.pauses_in_force(connection)),
             "oldest_transaction": server.oldest_transaction(connection, OLD_TRANSACTION_SECONDS),
-            "sees_all_transactions": sees_transactions,
+            "sees_all_transactions": limited_user is None,
             "ticks": ticks.last_ticks(connection),
         }
         now = server.now(connection)
@@ -88,7 +90,7 @@ def status(
     elif output is StatusForm.PROMETHEUS:
         sys.stdout.write(prometheus.text(found, len(needed), now))
     else:
-        _print(found, now, None if sees_transactions else user)
+        _print(found, now, limited_user)
         for each in needed:
             note(f"needs attention: {each}")
     if needed:
@@ -150,23 +152,23 @@ def _print_suspensions(suspensions: Sequence[Mapping[str, Any]], now: datetime) 
     )
 
 
-def _print_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> None:
+def _print_waiting(waiting: Sequence[Waiting], now: datetime) -> None:
     """Print how many places at the provider stay unused because of the limit of machines."""
     table(
         [Column("WAITING", number=True), Column("PROVIDER"), Column("REASON", prose=True), Column("SEEN")],
         [
             (
-                one["waiting"],
-                one["provider"],
-                f"the limit of {counted(one['max_machines'], 'machine')} is reached",
-                relative(one["seen_at"], now),
+                one.waiting,
+                one.provider,
+                f"the limit of {counted(one.max_machines, 'machine')} is reached",
+                relative(one.seen_at, now),
             )
             for one in waiting
         ],
     )
 
 
-def _print_ticks(last: Sequence[Mapping[str, Any]], now: datetime) -> None:
+def _print_ticks(last: Sequence[Tick], now: datetime) -> None:
     """Print the last tick of each loop."""
     table(
         [
@@ -179,12 +181,12 @@ def _print_ticks(last: Sequence[Mapping[str, Any]], now: datetime) -> None:
         ],
         [
             (
-                relative(one["ended_at"], now),
-                one["loop"].capitalize(),
-                one["provider"],
-                None if one["outcome"] == "Expired" else span(one["seconds"]),
-                one["outcome"] if one["outcome"] == "Succeeded" else Text(one["outcome"], "red"),
-                one["cause"] or ", ".join(did(one["counts"])),
+                relative(one.ended_at, now),
+                one.loop.capitalize(),
+                one.provider,
+                None if one.outcome == "Expired" else span(one.seconds),
+                one.outcome if one.outcome == "Succeeded" else Text(one.outcome, "red"),
+                one.cause or ", ".join(did(one.counts)),
             )
             for one in last
         ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import BmdbError, MachineUnknown, SchemaMismatch
@@ -115,7 +114,7 @@ class Console:
         return StreamingResponse(rows(self._bmdb, query), media_type=media, headers=attachment)
 
     def _machine(self, request: Request) -> Response:
-        name, days = sanitize_for_db(request.path_params["name"]), request.query_params.get("days")
+        name, days = request.path_params["name"], request.query_params.get("days")
         if days is not None and days not in machine.DAYS:
             message = f"days must be one of {', '.join(machine.DAYS)}, not {days!r}"
             raise FilterInvalid(message)

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from shepherd_core.bmdb.wire.server import Transaction
+from shepherd_core.bmdb.work.ticks import Tick
 from shepherd_core.domain.health import where
 from shepherd_core.domain.states import State
 
@@ -21,19 +23,19 @@ _TICK_SECONDS = 300
 
 def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: datetime) -> Iterator[str]:
     """
-    Yield what needs an operator in *found*: the JSON document of ``shepherdctl status``, with times as datetimes.
+    Yield what needs an operator in *found*, of which ``shepherdctl status`` makes its JSON document.
 
     A loop is late if its last tick ended more than three of its intervals and five minutes ago. A
     provider is no longer in use if all its loops are late, it has no machines and none is being
     created. Unhealthy machines need no operator: Shepherd repairs them.
     """
 
-    def late(tick: Mapping[str, Any]) -> bool:
-        age: float = (now - tick["ended_at"]).total_seconds()
-        return age > _MISSED * loop_minutes[tick["loop"]] * 60 + _TICK_SECONDS
+    def late(tick: Tick) -> bool:
+        age = (now - tick.ended_at).total_seconds()
+        return age > _MISSED * loop_minutes[tick.loop] * 60 + _TICK_SECONDS
 
-    ticks = [tick for tick in found["ticks"] if loop_minutes.get(tick["loop"], 0)]
-    used = {each["provider"] for each in (*found["machines"], *(tick for tick in ticks if not late(tick)))}
+    ticks = [tick for tick in found["ticks"] if loop_minutes.get(tick.loop, 0)]
+    used = {each["provider"] for each in found["machines"]} | {tick.provider for tick in ticks if not late(tick)}
     if quarantined := sum(each["machines"] for each in found["machines"] if each["state"] == State.QUARANTINED):
         yield f"{counted(quarantined, 'machine')} in quarantine"
     for one in found["suspensions"]:
@@ -41,13 +43,13 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
             what = "an SSH outage delays recovery" if one["kind"] == "ssh_outage" else "recovery is suspended"
             yield f"{what}: {one['provider']}, {where(one['location'])}; if the machines are down: {_reboot(one)}"
     for tick in ticks:
-        loop = f"the {tick['loop'].capitalize()} of {tick['provider']}"
-        if tick["provider"] not in used:
+        loop = f"the {tick.loop.capitalize()} of {tick.provider}"
+        if tick.provider not in used:
             continue
         if late(tick):
-            yield f"{loop} has not run for {span((now - tick['ended_at']).total_seconds())}"
-        elif tick["outcome"] != "Succeeded":
-            yield f"{loop} {'was cut off' if tick['outcome'] == 'Expired' else 'failed'}"
+            yield f"{loop} has not run for {span((now - tick.ended_at).total_seconds())}"
+        elif tick.outcome != "Succeeded":
+            yield f"{loop} {'was cut off' if tick.outcome == 'Expired' else 'failed'}"
     if found["oldest_transaction"]:
         yield old_transaction(found["oldest_transaction"])
 
@@ -59,17 +61,17 @@ def _reboot(suspension: Mapping[str, Any]) -> str:
     return f"shepherdctl machine reboot --provider {suspension['provider']}{place} {which} --reason 'they are down'"
 
 
-def old_transaction(found: Mapping[str, Any]) -> str:
+def old_transaction(found: Transaction) -> str:
     """Return the description of a transaction that slows the BMDB, and how to end it."""
-    lasted = span(found["seconds"])
-    if found["kind"] == "prepared":
-        name = f"{found['application']!r} of {found['owner']}"
+    lasted = span(found.seconds)
+    if found.kind == "prepared":
+        name = f"{found.application!r} of {found.owner}"
         return (
             f"the transaction {name} was prepared {lasted} ago, and slows every claim; "
             "an administrator ends it with COMMIT PREPARED or ROLLBACK PREPARED"
         )
-    by = f" ({found['application']})" if found["application"] else ""
+    by = f" ({found.application})" if found.application else ""
     return (
-        f"a transaction of {found['owner']}{by} has been open for {lasted}, and slows every claim; "
-        f"an administrator ends it with SELECT pg_terminate_backend({found['pid']})"
+        f"a transaction of {found.owner}{by} has been open for {lasted}, and slows every claim; "
+        f"an administrator ends it with SELECT pg_terminate_backend({found.pid})"
     )

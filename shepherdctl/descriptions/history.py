@@ -1,10 +1,10 @@
 """The history of a machine, with failures that repeat each other as one: pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
+from shepherd_core.bmdb.work.history import HistoryEvent
 from shepherd_core.domain.machine import WorkEvent
 
 
@@ -12,7 +12,7 @@ from shepherd_core.domain.machine import WorkEvent
 class Repeated:
     """An event of a history, standing for all those that repeated it."""
 
-    event: Mapping[str, Any]
+    event: HistoryEvent
     """The last one."""
     times: int
     since: datetime
@@ -21,17 +21,17 @@ class Repeated:
     @property
     def cause(self) -> str | None:
         """Return the cause, with how often it occurred; None: the event has none."""
-        cause: str | None = self.event["failed_cause"]
+        cause = self.event.failed_cause
         if cause is None or self.times == 1:
             return cause
         return f"{cause} ({self.times} times since {self.since:%Y-%m-%d %H:%M:%S} UTC)"
 
 
-def fold(events: Iterable[Mapping[str, Any]]) -> list[Repeated]:
+def fold(events: Iterable[HistoryEvent]) -> list[Repeated]:
     """Return *events*, oldest first; a run of work that fails with one cause becomes one event."""
     folded: list[Repeated] = []
     for event in events:
-        latest = Repeated(event, 1, event["timestamp"])
+        latest = Repeated(event, 1, event.timestamp)
         before = len(folded)
         if folded and _started(folded[-1].event, event):
             before -= 1
@@ -43,10 +43,10 @@ def fold(events: Iterable[Mapping[str, Any]]) -> list[Repeated]:
     return folded
 
 
-def _started(started: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
-    return (started["event"], started["process"]) == (WorkEvent.STARTED, event["process"])
+def _started(started: HistoryEvent, event: HistoryEvent) -> bool:
+    return (started.event, started.process) == (WorkEvent.STARTED, event.process)
 
 
-def _same(before: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
+def _same(before: HistoryEvent, event: HistoryEvent) -> bool:
     compared = ("process", "event", "step", "failed_cause")
-    return event["failed_cause"] is not None and all(before[name] == event[name] for name in compared)
+    return event.failed_cause is not None and all(getattr(before, name) == getattr(event, name) for name in compared)

@@ -1,8 +1,10 @@
 """Everything that the BMDB knows about one machine, as lines of a name and a value."""
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
+from shepherd_core.bmdb.machines.lookup import ShownMachine
 from shepherd_core.domain.machine import HostKeyOrigin
 
 from shepherdctl.descriptions import hardware, installations
@@ -17,54 +19,53 @@ _ORIGINS = {
 }
 
 
-def rows(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, object]]:
-    """Return the facts about *machine* as lines of a name and a value."""
+def rows(
+    machine: ShownMachine, observer: Observer, installation: Mapping[str, Any] | None, report: Mapping[str, Any] | None
+) -> list[tuple[str, object]]:
+    """Return the facts about *machine*, its *installation* and its hardware *report* as lines of a name and a value."""
 
-    def when(name: str) -> str | None:
-        return None if machine[name] is None else relative(machine[name], observer.now)
+    def when(moment: datetime | None) -> str | None:
+        return None if moment is None else relative(moment, observer.now)
 
     shown: set[str] = set()
-    evidence = _fold_lines(machine["quarantine_evidence"] or [], shown)
+    evidence = _fold_lines(machine.quarantine_evidence or [], shown)
     lines: list[tuple[str, object]] = [
-        ("machine", machine["machine_id"]),
+        ("machine", machine.machine_id),
         ("state", observer.describe(machine)),
-        ("created", when("machine_created_at")),
-        ("creation begun", when("intended_at")),
-        ("provider", machine["provider"]),
-        ("provider id", machine["provider_id"]),
-        ("reservation", machine["provider_reservation_id"]),
-        ("address", machine["provider_ip_address"]),
-        ("location", machine["provider_location"]),
-        ("provider status", machine["provider_status"]),
-        ("agent started", when("agent_started_at")),
-        ("agent public key", machine["agent_public_key"]),
-        ("heartbeat", when("agent_heartbeat_at")),
+        ("created", when(machine.machine_created_at)),
+        ("creation begun", when(machine.intended_at)),
+        ("provider", machine.provider),
+        ("provider id", machine.provider_id),
+        ("reservation", machine.provider_reservation_id),
+        ("address", machine.provider_ip_address),
+        ("location", machine.provider_location),
+        ("provider status", machine.provider_status),
+        ("agent started", when(machine.agent_started_at)),
+        ("agent public key", machine.agent_public_key),
+        ("heartbeat", when(machine.agent_heartbeat_at)),
         ("host key", _host_key(machine, when)),
-        ("rebooted", when("rebooted_at")),
-        ("boot wait ends", when("boot_wait_until")),
-        ("grace ends", when("grace_until") if machine["agent_started_at"] is None else None),
-        ("quarantined", when("quarantined_at")),
-        ("cause", machine["quarantine_cause"]),
+        ("rebooted", when(machine.rebooted_at)),
+        ("boot wait ends", when(machine.boot_wait_until)),
+        ("grace ends", when(machine.grace_until) if machine.agent_started_at is None else None),
+        ("quarantined", when(machine.quarantined_at)),
+        ("cause", machine.quarantine_cause),
         *(("evidence", line) for line in evidence),
-        ("watched by", None if machine["needs"] is None else loop_name(machine["needs"])),
+        ("watched by", None if machine.needs is None else loop_name(machine.needs)),
         ("release", _release(machine, when)),
         ("decommissioned", _decommissioned(machine, when)),
-        *installations.rows(machine["installation"], observer.now),
+        *installations.rows(installation, observer.now),
     ]
-    for work in machine["work"]:
-        left = (work["deadline"] - observer.now).total_seconds()
+    for work in machine.work:
+        left = (work.deadline - observer.now).total_seconds()
         session = f"expires in {span(left)} unless its lease is renewed" if left > 0 else "has expired"
-        who = f"{work['component_name']} ({work['runtime_info']})"
-        lines.append(("work", f"{loop_name(work['process'])}, by {who}, whose session {session}"))
-    for backoff in machine["backoffs"]:
-        ends = relative(backoff["until"], observer.now)
-        lines.append(("backoff", f"{loop_name(backoff['process'])}, ends {ends}: {_once(backoff['cause'], shown)}"))
-    lines += [("cure", line) for line in cures([machine["quarantine_cause"], *shown])]
-    lines += [
-        ("pause", f"{pause['pause_id']} by {pause['owner']}: {pause['reason']}")
-        for pause in observer.pauses_of(machine)
-    ]
-    return lines + ([] if machine["hardware"] is None else hardware.rows(machine["hardware"], observer.now))
+        who = f"{work.component_name} ({work.runtime_info})"
+        lines.append(("work", f"{loop_name(work.process)}, by {who}, whose session {session}"))
+    for backoff in machine.backoffs:
+        ends = relative(backoff.until, observer.now)
+        lines.append(("backoff", f"{loop_name(backoff.process)}, ends {ends}: {_once(backoff.cause, shown)}"))
+    lines += [("cure", line) for line in cures([machine.quarantine_cause, *shown])]
+    lines += [("pause", f"{pause.pause_id} by {pause.owner}: {pause.reason}") for pause in observer.pauses_of(machine)]
+    return lines + ([] if report is None else hardware.rows(report, observer.now))
 
 
 def _fold_lines(evidence: list[str], shown: set[str]) -> list[str]:
@@ -99,24 +100,24 @@ def _once(cause: str, shown: set[str]) -> str:
     return "as above" if name == cause else f"{name}, as above"
 
 
-def _host_key(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
-    if machine["host_key"] is None:
+def _host_key(machine: ShownMachine, when: Callable[[datetime | None], str | None]) -> str | None:
+    if machine.host_key is None or machine.host_key_origin is None:
         return None
-    origin = _ORIGINS[HostKeyOrigin(machine["host_key_origin"])]
-    return f"{fingerprint(machine['host_key'])}, {origin} {when('host_key_pinned_at')}"
+    origin = _ORIGINS[machine.host_key_origin]
+    return f"{fingerprint(machine.host_key)}, {origin} {when(machine.host_key_pinned_at)}"
 
 
-def _release(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
-    if machine["release_asked_at"] is None:
+def _release(machine: ShownMachine, when: Callable[[datetime | None], str | None]) -> str | None:
+    if machine.release_asked_at is None:
         return None
-    accepted = "not known to be accepted" if machine["release_accepted_at"] is None else "accepted by the provider"
-    requested = f"requested {when('release_asked_at')} by {machine['release_asked_by']}"
-    return f"{requested}, {accepted}: {machine['release_reason']}"
+    accepted = "not known to be accepted" if machine.release_accepted_at is None else "accepted by the provider"
+    requested = f"requested {when(machine.release_asked_at)} by {machine.release_asked_by}"
+    return f"{requested}, {accepted}: {machine.release_reason}"
 
 
-def _decommissioned(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
-    if machine["decommissioned_at"] is None:
+def _decommissioned(machine: ShownMachine, when: Callable[[datetime | None], str | None]) -> str | None:
+    if machine.decommissioned_at is None:
         return None
-    was = f"was {machine['decommissioned_provider_id']} at {machine['decommissioned_provider']}"
-    how = f"{machine['decommissioned_how'].lower()} {when('decommissioned_at')} by {machine['decommissioned_by']}"
-    return f"{was}, {how}: {machine['decommissioned_reason']}"
+    was = f"was {machine.decommissioned_provider_id} at {machine.decommissioned_provider}"
+    how = f"{machine.state} {when(machine.decommissioned_at)} by {machine.decommissioned_by}"
+    return f"{was}, {how}: {machine.decommissioned_reason}"

@@ -5,7 +5,6 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import typer
 from shepherd_core.settings.functions import PROCESS_OF_LOOP
@@ -85,12 +84,12 @@ def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
     return f"{value:.1f}".removesuffix(".0") + f" {units[unit]}"
 
 
-def scope_in_words(pause: Mapping[str, Any]) -> str:
+def scope_in_words(machine: str | None, process: str | None, provider: str | None) -> str:
     """Return the machines and loops that a pause covers, in words."""
     parts = (
-        pause["machine_id"] and f"machine {pause['machine_id']}",
-        pause["process"] and f"loop {loop_name(pause['process'])}",
-        pause["provider"] and f"provider {pause['provider']}",
+        machine and f"machine {machine}",
+        process and f"loop {loop_name(process)}",
+        provider and f"provider {provider}",
     )
     return ", ".join(filter(None, parts)) or "everything"
 

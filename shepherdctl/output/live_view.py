@@ -199,8 +199,8 @@ def _table(
         table.add_column(column, no_wrap=True)
     table.add_column("heartbeat", justify="right", no_wrap=True)
     shown = statuses if len(statuses) <= room else sorted(statuses, key=lambda machine: machine.running)[:room]
-    sessions = [(session["component_name"].partition("/")[0], session) for session in environment.sessions()]
-    workers = {machine_id: loop for loop, session in sessions for machine_id in session["machine_ids"]}
+    sessions = [(session.component_name.partition("/")[0], session) for session in environment.sessions()]
+    workers = {machine_id: loop for loop, session in sessions for machine_id in session.machine_ids}
     for machine in shown:
         fault = FAULTS.get(environment.faulted.get(machine.provider_id, ""), "")
         if fault and environment.pool.reboots(machine.provider_id):
@@ -218,7 +218,7 @@ def _table(
         )
     at_work = Counter[str]()
     for loop, session in sessions:
-        at_work[loop] += session["machines"]
+        at_work[loop] += session.machines
     work = ", ".join(loop + f" ({counted(n, 'machine')})" * bool(n) for loop, n in sorted(at_work.items()))
     more = f"and {counted(len(statuses) - len(shown), 'more machine')}\n" if len(shown) < len(statuses) else ""
     table.caption = f"{more}at work: {work or 'nothing'}"

@@ -9,7 +9,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Generic, TextIO, TypeVar
@@ -185,6 +185,11 @@ def print_error(message: str) -> None:
     )
 
 
+def columns(row: Any) -> dict[str, Any]:
+    """Return a record of the BMDB as a dict."""
+    return {each.name: getattr(row, each.name) for each in fields(row)}
+
+
 def plain(value: object) -> Any:
     """Return *value* in the types of JSON."""
     match value:
@@ -196,6 +201,8 @@ def plain(value: object) -> Any:
             return {str(key): plain(item) for key, item in value.items()}
         case list() | tuple():
             return [plain(item) for item in value]
+        case _ if is_dataclass(value):
+            return plain(columns(value))
         case _:
             return str(value)
 

@@ -1,10 +1,11 @@
 """The status of a fleet in Prometheus' text format, version 0.0.4: pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from datetime import datetime
 from typing import Any
 
-from shepherdctl.output.printing import visible
+from shepherdctl.output.printing import columns, visible
 
 _Sample = tuple[Mapping[str, str], float]
 DELAYS = ("being_worked_on", "backing_off", "paused")
@@ -12,7 +13,7 @@ DELAYS = ("being_worked_on", "backing_off", "paused")
 
 
 def text(found: Mapping[str, Any], attention: int, now: datetime) -> str:
-    """Return as metrics *found*: the JSON document of ``shepherdctl status``, with times as datetimes."""
+    """Return as metrics *found*, of which ``shepherdctl status`` makes its JSON document."""
     return "".join(_lines(found, attention, now))
 
 
@@ -32,21 +33,21 @@ def _lines(found: Mapping[str, Any], attention: int, now: datetime) -> Iterator[
     yield from _gauge(
         "waiting_for_limit",
         "Places at the provider that stay unused because the limit of machines is reached.",
-        ((_of(each, "provider"), each["waiting"]) for each in found["waiting"]),
+        ((_of(each, "provider"), each.waiting) for each in found["waiting"]),
     )
     yield from _gauge("pauses", "Pauses in force.", [({}, found["pauses"])])
     oldest = found["oldest_transaction"]
     about = "Age of the oldest open transaction, from ten minutes on; else 0."
-    yield from _gauge("oldest_transaction_seconds", about, [({}, oldest["seconds"] if oldest else 0)])
+    yield from _gauge("oldest_transaction_seconds", about, [({}, oldest.seconds if oldest else 0)])
     yield from _gauge(
         "tick_age_seconds",
         "Seconds since the last tick of a loop ended.",
-        ((_of(each, "loop", "provider"), (now - each["ended_at"]).total_seconds()) for each in ticks),
+        ((_of(each, "loop", "provider"), (now - each.ended_at).total_seconds()) for each in ticks),
     )
     yield from _gauge(
         "tick_succeeded",
         "1 if the last tick of a loop succeeded, else 0.",
-        ((_of(each, "loop", "provider"), each["outcome"] == "Succeeded") for each in ticks),
+        ((_of(each, "loop", "provider"), each.outcome == "Succeeded") for each in ticks),
     )
     yield from _gauge(
         "attention", "Things that an operator should look at; shepherdctl status names them.", [({}, attention)]
@@ -60,8 +61,9 @@ def _gauge(name: str, about: str, samples: Iterable[_Sample]) -> Iterator[str]:
         yield from lines
 
 
-def _of(record: Mapping[str, Any], *names: str) -> dict[str, str]:
-    return {name: str(record[name]) for name in names}
+def _of(record: Any, *names: str) -> dict[str, str]:
+    found = columns(record) if is_dataclass(record) else record
+    return {name: str(found[name]) for name in names}
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -14,13 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines.search import matching
+from shepherd_core.bmdb.machines.search import FoundMachine, matching
 from shepherd_core.bmdb.work import open_work
-from shepherd_core.bmdb.work.history import read_history
+from shepherd_core.bmdb.work.history import HistoryEvent, read_history
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.settings.functions import LOOPS
 
@@ -98,17 +97,17 @@ class Environment(Assembled):
         """Return the minutes of fleet time since the schedules started."""
         return self.elapsed * self.settings.speed / 60
 
-    def machines(self) -> list[dict[str, Any]]:
+    def machines(self) -> list[FoundMachine]:
         """Return the machines of the BMDB, as ``shepherdctl machine list`` does."""
         with self._lock:
             return list(matching(self._bmdb))
 
-    def sessions(self) -> list[dict[str, Any]]:
+    def sessions(self) -> list[open_work.OpenSession]:
         """Return the sessions of invocations under way, with the machines that they work on."""
         with self._lock:
             return open_work.open_sessions(self._bmdb, _SESSIONS)
 
-    def history(self, machine_id: UUID) -> list[dict[str, Any]]:
+    def history(self, machine_id: UUID) -> list[HistoryEvent]:
         """Return the history of one machine, newest first."""
         with self._lock:
             return read_history(self._bmdb, machine_id)

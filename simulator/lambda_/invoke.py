@@ -150,7 +150,7 @@ def invoke(
 def _all_up(environment: Environment) -> bool:
     names = environment.pool.names()
     up = bool(names) and all(environment.pool.state(name) is MachineState.UP for name in names)
-    return up and not any(machine["backing_off"] for machine in environment.machines())
+    return up and not any(machine.backing_off for machine in environment.machines())
 
 
 def _until(condition: Callable[[], bool], wanted: str) -> None:

@@ -35,7 +35,7 @@ def lines_by_request(log: str) -> dict[str, list[dict[str, Any]]]:
 def history(environment: Environment, process: str) -> list[list[str]]:
     """Return what happened to each machine by *process*, oldest first."""
     return [
-        [entry["event"] for entry in reversed(environment.history(row["machine_id"])) if entry["process"] == process]
+        [entry.event for entry in reversed(environment.history(row.machine_id)) if entry.process == process]
         for row in environment.machines()
     ]
 
@@ -57,7 +57,7 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
             before = len(environment.log.read_text())
             for function in LOOPS:
                 assert invoke(environment, emulator, function, event(function), shown=True)
-                started.append(sum(row["agent_started_at"] is not None for row in environment.machines()))
+                started.append(sum(row.agent_started_at is not None for row in environment.machines()))
         assert len(environment.machines()) == MACHINES
         assert started == [0, MACHINES, 1, 1]
         assert history(environment, "ShepherdAgentStart") == [["Started", "Finished"]] * MACHINES
@@ -91,7 +91,7 @@ def test_the_agent_api_receives_the_report_of_an_agent(capsys: pytest.CaptureFix
         for function in ("provisioner", "initializer"):
             assert invoke(environment, emulator, function, event(function), shown=False)
         assert invoke(environment, emulator, "agent_api", None, shown=True)
-        assert [row["agent_started_at"] is not None for row in environment.machines()] == [True]
+        assert [row.agent_started_at is not None for row in environment.machines()] == [True]
         example = emulator.invoke("agent_api", event("agent_api"))
     assert (example.result or {})["statusCode"] == 401
     assert json.loads(capsys.readouterr().out)["statusCode"] == 200
@@ -124,7 +124,7 @@ def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck
                 environment.pool.hang(name)
 
             killed = pool.submit(emulator.invoke, "initializer", event("initializer"))
-            eventually(lambda: sum(row["being_worked_on"] for row in environment.machines()) == MACHINES, seconds=120)
+            eventually(lambda: sum(row.being_worked_on for row in environment.machines()) == MACHINES, seconds=120)
             environment.proxy.stall()
             assert killed.result().error == "Task timed out after 11.00 seconds"
             assert history(environment, "ShepherdAgentStart") == [["Started"]] * MACHINES
@@ -143,5 +143,5 @@ def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck
         result = again.result or {}
         assert (result["claimed"], result["finished"], result["backlog"]) == (MACHINES, MACHINES, 0)
         assert history(environment, "ShepherdAgentStart") == [["Started", "Expired", "Started", "Finished"]] * MACHINES
-        assert all(row["agent_started_at"] is not None for row in environment.machines())
-        assert not any(row["being_worked_on"] for row in environment.machines())
+        assert all(row.agent_started_at is not None for row in environment.machines())
+        assert not any(row.being_worked_on for row in environment.machines())

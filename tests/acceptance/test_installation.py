@@ -26,9 +26,9 @@ def test_an_agent_carries_out_what_the_environment_s_operator_requests() -> None
         }
         shepherdctl = CommandLine(environment.bmdb_settings, {**aws, "SHEPHERD_INSTALLATION_KEY_SOURCE": ""})
         (machine,) = environment.machines()
-        requested = shepherdctl.process("machine", "install", str(machine["machine_id"]), *IMAGE)
+        requested = shepherdctl.process("machine", "install", str(machine.machine_id), *IMAGE)
         assert requested.returncode == 0, requested.stderr
         with closing(Connection(environment.bmdb_settings, environment.postgres.password, SystemClock())) as connection:
-            report = eventually(lambda: installation.load(connection, machine["machine_id"]).report)
+            report = eventually(lambda: installation.load(connection, machine.machine_id).report)
         assert report is not None
         assert "no installation command is configured" in OSInstallationReport.FromString(report.raw).error.error

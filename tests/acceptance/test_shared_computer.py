@@ -43,7 +43,7 @@ def aws() -> Iterator[Aws]:
 def running_environment() -> Iterator[None]:
     """Run an environment whose machine reports; what an Initializer keeps is there then."""
     with Environment(EnvironmentSettings(machines=1, speed=240)) as environment:
-        eventually(lambda: any(row["agent_heartbeat_at"] for row in environment.machines()), seconds=120)
+        eventually(lambda: any(row.agent_heartbeat_at for row in environment.machines()), seconds=120)
         yield
 
 

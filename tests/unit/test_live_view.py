@@ -30,8 +30,8 @@ def environment() -> Environment:
         settings=SimpleNamespace(machines=MACHINES),
         machine_source=SimpleNamespace(power_note="", creation_note="(not contacted before it has booted)"),
         sessions=lambda: [
-            {"component_name": "provisioner/equinix", "machines": 0, "machine_ids": []},
-            {"component_name": "recoverer/equinix", "machines": 2, "machine_ids": [UUID(int=29)]},
+            SimpleNamespace(component_name="provisioner/equinix", machines=0, machine_ids=[]),
+            SimpleNamespace(component_name="recoverer/equinix", machines=2, machine_ids=[UUID(int=29)]),
         ],
         pool=SimpleNamespace(reboots=lambda _: 0),
     )

@@ -50,17 +50,17 @@ def pin_host_key(
         machine_id = lookup.find_machine(connection, machine)
         if dry_run:
             shown = lookup.show_machine(connection, machine_id)
-            before, provided = shown["host_key"], shown["provider_id"] is not None
+            before, provided = shown.host_key, shown.provider_id is not None
             pinned = provided and (replace or before in {None, host_key})
         else:
             why = f"{owner}: {fingerprint(host_key)}" + (f": {reason}" if reason else "")
             found = host_keys.pin_host_key(connection, machine_id, host_key, reason=why, replace=replace)
             provided = found is not None
-            before, pinned = found or (None, False)
+            before, pinned = (found.before, found.pinned) if found else (None, False)
     if not provided:
         message = f"machine {machine_id} is not provided (being created, or gone): nothing was changed"
         raise ShepherdError(message)
-    if not pinned:
+    if before is not None and not pinned:
         message = f"machine {machine_id} has the pinned host key {fingerprint(before)}: use --replace to pin another"
         raise ShepherdError(message)
     if output is Form.JSON:
@@ -95,7 +95,7 @@ def forget_host_key(
     owner = owner or current_user()
     with bmdb() as connection:
         machine_id = lookup.find_machine(connection, machine)
-        host_key = lookup.show_machine(connection, machine_id)["host_key"]
+        host_key = lookup.show_machine(connection, machine_id).host_key
         why = f"{owner}: {fingerprint(host_key) if host_key else ''}" + (f": {reason}" if reason else "")
         forgotten = host_keys.forget_host_key(connection, machine_id, why)
     if output is Form.JSON:

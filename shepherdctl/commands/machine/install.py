@@ -1,9 +1,8 @@
 """The command that requests the installation of an operating system."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -12,6 +11,7 @@ from google.protobuf.message import DecodeError
 from shepherd_core.agent.installation_signature import signed
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.installation import Installation
+from shepherd_core.bmdb.machines.lookup import ShownMachine
 from shepherd_core.domain.clock import time_of_day
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSImageRef, OSInstallationRequest
@@ -141,14 +141,14 @@ def install(
     (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
         found, observer = observe_machine(connection, machine)
-        machine_id = found["machine_id"]
+        machine_id = found.machine_id
         seen = installation.load(connection, machine_id)
         _refuse(found, seen, observer, replace=replace)
         sign = adapters.installation_signer()  # also for a dry run: without the key nothing could be requested
         for consequence in _consequences(found, seen, observer):
             note(consequence)
         if not (yes or dry_run):
-            confirm(found["provider_id"])
+            confirm(str(found.provider_id))
 
         def encode(request: OSInstallationRequest) -> bytes:
             return signed(request, machine_id, time_of_day(), sign)
@@ -158,8 +158,8 @@ def install(
             raise ShepherdError(message + "reported an outcome: nothing was requested. See shepherdctl machine show.")
     requested = {
         "machine_id": machine_id,
-        "provider": found["provider"],
-        "provider_id": found["provider_id"],
+        "provider": found.provider,
+        "provider_id": found.provider_id,
         "generation": seen.next_generation,
         "replaces": seen.request.generation if seen.request and seen.pending else None,
         **plain_image(wanted),
@@ -195,15 +195,15 @@ def _content(file: Path | None) -> bytes:
     return content
 
 
-def _refuse(machine: Mapping[str, Any], seen: Installation, observer: Observer, *, replace: bool) -> None:
+def _refuse(machine: ShownMachine, seen: Installation, observer: Observer, *, replace: bool) -> None:
     """
     Check that an installation may be requested.
 
     Raises:
         ShepherdError: the machine is not provided yet, or an installation is pending.
     """
-    if machine["provider"] is None:
-        message = f"machine {machine['machine_id']} is not provided (being created, or gone): nothing can be installed"
+    if machine.provider is None:
+        message = f"machine {machine.machine_id} is not provided (being created, or gone): nothing can be installed"
         raise ShepherdError(message)
     if seen.request and seen.pending and not replace:
         message = (
@@ -213,10 +213,10 @@ def _refuse(machine: Mapping[str, Any], seen: Installation, observer: Observer, 
         raise ShepherdError(message)
 
 
-def _consequences(machine: Mapping[str, Any], seen: Installation, observer: Observer) -> list[str]:
+def _consequences(machine: ShownMachine, seen: Installation, observer: Observer) -> list[str]:
     """Return the consequences that the operator should know before confirming."""
     lines = [
-        f"{machine['provider_id']} at {machine['provider']}, {machine['machine_id']}: {observer.describe(machine)}.",
+        f"{machine.provider_id} at {machine.provider}, {machine.machine_id}: {observer.describe(machine)}.",
         "All data on it will be lost.",
     ]
     if seen.request and seen.pending:
@@ -225,7 +225,7 @@ def _consequences(machine: Mapping[str, Any], seen: Installation, observer: Obse
             f"Generation {seen.request.generation}, requested {when}, has no outcome yet. If the agent is running "
             "it, it is not stopped, and this one follows."
         )
-    if seen.report and machine["state"] == State.INSTALLED:
+    if seen.report and machine.state == State.INSTALLED:
         when = relative(seen.report.reported_at, observer.now)
         lines.append(
             f"Generation {seen.report.generation} was installed {when}; since then no loop works on the machine. With "
@@ -234,7 +234,7 @@ def _consequences(machine: Mapping[str, Any], seen: Installation, observer: Obse
     return lines
 
 
-def _delivery(machine: Mapping[str, Any]) -> str:
-    if machine["state"] in {State.STARTING, State.RUNNING}:
+def _delivery(machine: ShownMachine) -> str:
+    if machine.state in {State.STARTING, State.RUNNING}:
         return "the agent gets the request in the response to its next heartbeat"
     return "no agent reports from the machine now; the next one that reports within a day gets the request"

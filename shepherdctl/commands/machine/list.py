@@ -2,7 +2,7 @@
 
 import heapq
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import islice
 from typing import Annotated, Any
 from uuid import UUID
@@ -11,10 +11,9 @@ import typer
 from rich.console import Console
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.bmdb.machines.search import Search, matching
+from shepherd_core.bmdb.machines.search import FoundMachine, Search, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.domain.states import State
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
@@ -24,8 +23,6 @@ from shepherdctl.output.formats import duration, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, one_of, table
 from shepherdctl.selection import SEVERITY, Selection, selecting
 
-Machine = Mapping[str, Any]
-
 _BY_ID, _NEWEST_FIRST = "id", "created"
 _PAGED = (_BY_ID, _NEWEST_FIRST)
 """Orders in which no more machines are read than are shown."""
@@ -33,19 +30,19 @@ _AROUND_THE_TABLE = 4
 """Lines of the terminal besides the machines: the title, the notes and the cursor."""
 
 
-def _place(machine: Machine) -> tuple[Any, ...]:
-    return tuple(machine[name] or "" for name in ("provider", "provider_location", "provider_id"))
+def _place(machine: FoundMachine) -> tuple[Any, ...]:
+    return (machine.provider or "", machine.provider_location or "", machine.provider_id or "")
 
 
-def _severity(machine: Machine) -> tuple[Any, ...]:
-    return SEVERITY.index(State(machine["state"])), _place(machine)
+def _severity(machine: FoundMachine) -> tuple[Any, ...]:
+    return SEVERITY.index(machine.state), _place(machine)
 
 
-def _oldest_first(fact: str) -> Callable[[Machine], tuple[Any, ...]]:
-    return lambda machine: (machine[fact] is None, machine[fact])
+def _oldest_first(fact: str) -> Callable[[FoundMachine], tuple[Any, ...]]:
+    return lambda machine: (getattr(machine, fact) is None, getattr(machine, fact))
 
 
-_ORDERS: dict[str, Callable[[Machine], Any]] = {
+_ORDERS: dict[str, Callable[[FoundMachine], Any]] = {
     "state": _severity,
     "state-age": _oldest_first("state_since"),
     "heartbeat": _oldest_first("agent_heartbeat_at"),
@@ -128,7 +125,7 @@ def list_machines(
 
 def _read(
     connection: Connection, search: Search, sort: str | None, after: UUID | None, limit: int
-) -> tuple[list[dict[str, Any]], Observer, str]:
+) -> tuple[list[FoundMachine], Observer, str]:
     """Return the machines to show, the observer that describes them, and a note if there are more."""
     observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
     if sort is None or sort in _PAGED:
@@ -139,11 +136,11 @@ def _read(
     more = ""
     if len(found) > limit:
         more = f"only {counted(limit, 'machine')} shown, there are more: see --limit"
-        more += f", or --after {found[limit - 1]['machine_id']}" if sort is None or sort in _PAGED else ""
+        more += f", or --after {found[limit - 1].machine_id}" if sort is None or sort in _PAGED else ""
     return found[:limit] if sort else sorted(found[:limit], key=_severity), observer, more
 
 
-def _show(machines: list[dict[str, Any]], observer: Observer, more: str, output: Form) -> None:
+def _show(machines: list[FoundMachine], observer: Observer, more: str, output: Form) -> None:
     if output is Form.JSON:
         document([with_pauses(machine, observer) for machine in machines])
     else:
@@ -152,7 +149,7 @@ def _show(machines: list[dict[str, Any]], observer: Observer, more: str, output:
         note(more)
 
 
-def print_machines(machines: list[dict[str, Any]], observer: Observer) -> None:
+def print_machines(machines: list[FoundMachine], observer: Observer) -> None:
     """Print a table of *machines*, or that there are none."""
     columns = (
         Column("MACHINE"),
@@ -163,11 +160,11 @@ def print_machines(machines: list[dict[str, Any]], observer: Observer) -> None:
         Column("STATE", prose=True),
     )
     facts = ("provider", "provider_id", "provider_ip_address", "provider_location")
-    names = ids(machine["machine_id"] for machine in machines)
+    names = ids(machine.machine_id for machine in machines)
     table(
         columns,
         [
-            (name, *(machine[fact] for fact in facts), observer.describe(machine))
+            (name, *(getattr(machine, fact) for fact in facts), observer.describe(machine))
             for name, machine in zip(names, machines, strict=True)
         ],
     )

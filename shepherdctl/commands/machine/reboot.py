@@ -1,11 +1,11 @@
 """The commands by which an operator reboots machines."""
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, redirect_stdout
-from typing import Any
 
 from shepherd_core.bmdb.machines import pauses
+from shepherd_core.bmdb.machines.search import FoundMachine
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
 from shepherd_core.domain.states import State
@@ -95,7 +95,7 @@ def _interrupt(
             outcomes = [_with_state(*each, observer) for each in zip(outcomes, machines, strict=True)]
         elif ready:
             for machine in ready:
-                note(f"{machine['provider_id']}: {observer.describe(machine)}")
+                note(f"{machine.provider_id}: {observer.describe(machine)}")
             if not yes and (name := _name(ready, ask_for_one=selection.asks)):
                 require_terminal(yes=False)
                 confirm(name)
@@ -106,18 +106,18 @@ def _interrupt(
     print_outcomes(outcomes, output, dry_run=dry_run)
 
 
-def _with_state(outcome: ActionOutcome, machine: Mapping[str, Any], observer: Observer) -> ActionOutcome:
+def _with_state(outcome: ActionOutcome, machine: FoundMachine, observer: Observer) -> ActionOutcome:
     if outcome.result is not ActionResult.READY:
         return outcome
     return outcome.with_result(ActionResult.READY, f"{outcome.text}: {observer.describe(machine)}")
 
 
-def _name(machines: Sequence[Mapping[str, Any]], *, ask_for_one: bool) -> str | None:
+def _name(machines: Sequence[FoundMachine], *, ask_for_one: bool) -> str | None:
     """Return the text that must be typed before these machines are interrupted; None: no confirmation is needed."""
-    healthy = sum(machine["state"] in HEALTHY for machine in machines)
+    healthy = sum(machine.state in HEALTHY for machine in machines)
     if len(machines) > 1:
         return f"{len(machines)} machines" + (f", {healthy} healthy" if healthy else "")
-    name = str(machines[0]["provider_id"])
+    name = str(machines[0].provider_id)
     if healthy:
         return f"healthy {name}"
     return name if ask_for_one else None

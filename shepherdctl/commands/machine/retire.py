@@ -112,9 +112,9 @@ def _step(
 def _pause(repair: DriftRepair, steps: Sequence[ActionOutcome], order: RemovalRequest) -> None:
     """Pause those of these machines that have no pause until further notice."""
     paused = {
-        pause["machine_id"]
+        pause.machine_id
         for pause in pauses.pauses_in_force(repair.connection)
-        if pause["process"] is None and pause["expires_at"] is None
+        if pause.process is None and pause.expires_at is None
     }
     new = [step.machine_id for step in steps if step.machine_id is not None and step.machine_id not in paused]
     if new:

@@ -1,5 +1,7 @@
 """The command that ends the backoffs of machines."""
 
+from typing import Any
+
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
@@ -43,16 +45,16 @@ def retry(
         now = server.now(connection)
         if not (yes or dry_run):
             selection.confirm(connection, found)
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
-                "machine_id": machine["machine_id"],
+                "machine_id": machine.machine_id,
                 "ended": [
-                    {name: backoff[name] for name in ("process", "until", "cause")}
-                    for backoff in lookup.show_machine(connection, machine["machine_id"])["backoffs"]
-                    if (backoff["until"] > now or backoff["deaths"]) and process in (None, backoff["process"])
+                    {"process": backoff.process, "until": backoff.until, "cause": backoff.cause}
+                    for backoff in lookup.show_machine(connection, machine.machine_id).backoffs
+                    if (backoff.until > now or backoff.deaths) and process in (None, backoff.process)
                 ]
                 if dry_run
-                else remediation.retry(connection, machine["machine_id"], reason=f"{owner}: {reason}", process=process),
+                else remediation.retry(connection, machine.machine_id, reason=f"{owner}: {reason}", process=process),
             }
             for machine in found
         ]

@@ -27,13 +27,10 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
         found, observer = observe_machine(connection, machine)
-        report = hardware_report(connection, found["machine_id"])
-        requested = installation.load(connection, found["machine_id"])
-    found["installation"] = installations.plain(requested)
-    evidence = found.pop("quarantine_evidence")
-    found["quarantine_evidence"] = None if evidence is None else evidence.splitlines()
-    found["hardware"] = None if report is None else hardware.plain(*report)
+        report = hardware_report(connection, found.machine_id)
+        requested = installations.plain(installation.load(connection, found.machine_id))
+    sent = None if report is None else hardware.plain(report.raw, report.reported_at)
     if output is Form.JSON:
-        document(with_pauses(found, observer))
+        document({**with_pauses(found, observer), "installation": requested, "hardware": sent})
     else:
-        facts(rows(found, observer))
+        facts(rows(found, observer, requested, sent))

@@ -50,10 +50,10 @@ def unquarantine(
         now = server.now(connection)
         if not (yes or dry_run):
             selection.confirm(connection, found)
-        for machine_id in (machine["machine_id"] for machine in found):
+        for machine_id in (machine.machine_id for machine in found):
             if dry_run:
                 shown = lookup.show_machine(connection, machine_id)
-                done = {"quarantined_at": shown["quarantined_at"], "cause": shown["quarantine_cause"]}
+                done = {"quarantined_at": shown.quarantined_at, "cause": shown.quarantine_cause}
             else:
                 done = remediation.unquarantine(connection, machine_id, reason=f"{owner}: {reason}")
             if done.get("quarantined_at"):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
+    from shepherd_core.bmdb.machines.lookup import ShownMachine
+    from shepherd_core.bmdb.work.history import HistoryEvent
 WIDTH = 1000
 """Of every picture, in its own units."""
 
@@ -103,10 +105,8 @@ _AXIS = 4
 _LEAST_WIDTH = 3
 
 
-def timeline(
-    machine: Mapping[str, Any], history: Sequence[Mapping[str, Any]], since: datetime, now: datetime
-) -> Timeline:
-    """Return the picture of *history*, oldest first; *machine* is a record of ``lookup.show_machine``."""
+def timeline(machine: ShownMachine, history: Sequence[HistoryEvent], since: datetime, now: datetime) -> Timeline:
+    """Return the picture of *history*, oldest first."""
     seconds = max((now - since).total_seconds(), 1.0)
 
     def place(moment: datetime) -> float:
@@ -122,9 +122,7 @@ def timeline(
     lanes = [_work(loop_name(process), process, history, span, now) for process in PROCESS_OF_LOOP.values()]
     lanes.append(_quarantine(history, span, now))
     reports = Lane("Heartbeats")
-    started, heartbeat, unhealthy = (
-        machine[name] for name in ("agent_started_at", "agent_heartbeat_at", "unhealthy_at")
-    )
+    started, heartbeat, unhealthy = machine.agent_started_at, machine.agent_heartbeat_at, machine.unhealthy_at
     if started is not None:
         last = heartbeat or started
         reports.spans.extend(stretch(last, started, "good" if heartbeat else "dim", "the current agent reports"))
@@ -135,10 +133,10 @@ def timeline(
     return Timeline(since, now, lanes, [(WIDTH * part / _AXIS, since + part * step) for part in range(_AXIS + 1)])
 
 
-def _work(name: str, process: str, history: Sequence[Mapping[str, Any]], span: Any, now: datetime) -> Lane:
+def _work(name: str, process: str, history: Sequence[HistoryEvent], span: Any, now: datetime) -> Lane:
     lane, began = Lane(name), None
-    for event in (each for each in history if each["process"] == process):
-        what, at = event["event"], event["timestamp"]
+    for event in (each for each in history if each.process == process):
+        what, at = event.event, event.timestamp
         if what == WorkEvent.STARTED:
             began = at
         elif what in _ENDS and began is not None:
@@ -151,18 +149,18 @@ def _work(name: str, process: str, history: Sequence[Mapping[str, Any]], span: A
     return lane
 
 
-def _quarantine(history: Sequence[Mapping[str, Any]], span: Any, now: datetime) -> Lane:
+def _quarantine(history: Sequence[HistoryEvent], span: Any, now: datetime) -> Lane:
     lane, began = Lane("Quarantine"), None
     for event in history:
-        if event["event"] == WorkEvent.QUARANTINED:
-            began = event["timestamp"]
-        elif event["event"] == WorkEvent.UNQUARANTINED and began is not None:
-            lane.spans.append(span(began, event["timestamp"], "quarantined", "quarantined"))
+        if event.event == WorkEvent.QUARANTINED:
+            began = event.timestamp
+        elif event.event == WorkEvent.UNQUARANTINED and began is not None:
+            lane.spans.append(span(began, event.timestamp, "quarantined", "quarantined"))
             began = None
     if began is not None:
         lane.spans.append(span(began, now, "quarantined", "quarantined"))
     return lane
 
 
-def _words(event: Mapping[str, Any]) -> str:
-    return ": ".join(filter(None, (event["event"], event["step"], event["failed_cause"])))
+def _words(event: HistoryEvent) -> str:
+    return ": ".join(filter(None, (event.event, event.step, event.failed_cause)))

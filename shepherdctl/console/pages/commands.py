@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.machines.search import Search
 from shepherd_core.domain.states import State
@@ -13,6 +13,8 @@ from shepherdctl.output.formats import scope_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from shepherd_core.bmdb.machines.lookup import ShownMachine
 
     from shepherdctl.descriptions.state import Observer
 
@@ -32,31 +34,31 @@ def line(*words: object) -> str:
     return shlex.join(["shepherdctl", *map(str, words)])
 
 
-def of_machine(machine: Mapping[str, Any], observer: Observer) -> list[Command]:
-    """Return the commands that an operator would type next; *machine* is a record of ``lookup.show_machine``."""
-    name, state, pauses = machine["machine_id"], machine["state"], observer.pauses_of(machine)
+def of_machine(machine: ShownMachine, observer: Observer) -> list[Command]:
+    """Return the commands that an operator would type next."""
+    name, state, pauses = machine.machine_id, machine.state, observer.pauses_of(machine)
     logs = (line("logs", name), "what the functions logged about it in the last hour")
     if state in (State.FORGOTTEN, State.RELEASED):
         return [logs]
     commands: list[Command] = []
     if state == State.QUARANTINED:
         commands.append((line("machine", "unquarantine", name, *_WHY), "after the repair: start an agent again"))
-    if machine["backing_off"] or any(backoff["until"] > observer.now for backoff in machine["backoffs"]):
+    if machine.backing_off or any(backoff.until > observer.now for backoff in machine.backoffs):
         text = "end its backoffs, so that the loops try again now"
         commands.append((line("machine", "retry", name, *_WHY), text))
     for pause in pauses:
-        scope = "" if pause["machine_id"] else f" of {scope_in_words(pause)}"
-        commands.append((line("resume", pause["pause_id"]), f"end {pause['owner']}'s pause{scope}: {pause['reason']}"))
-    if any("SshHostKeyChanged" in str(backoff["cause"]) for backoff in machine["backoffs"]):
+        scope = "" if pause.machine_id else f" of {scope_in_words(None, pause.process, pause.provider)}"
+        commands.append((line("resume", pause.pause_id), f"end {pause.owner}'s pause{scope}: {pause.reason}"))
+    if any("SshHostKeyChanged" in backoff.cause for backoff in machine.backoffs):
         text = "if its host key changed on purpose: trust the next one"
         commands.append((line("machine", "forget-host-key", name, *_WHY), text))
     if not pauses:
         commands.append((line("pause", "--machine", name, *_WHY), "keep the loops away from it"))
-    if machine["release_asked_at"] is not None:
-        if machine["release_accepted_at"] is None:
+    if machine.release_asked_at is not None:
+        if machine.release_accepted_at is None:
             text = "cancel its release, if it has not happened"
             commands.append((line("machine", "release", name, "--cancel", *_WHY), text))
-    elif machine["provider"] is not None:
+    elif machine.provider is not None:
         commands += [
             (line("machine", "reboot", name, *_WHY), "reboot it, if the provider can"),
             (line("machine", "release", name, *_WHY), "give it back to the provider: all data on it is lost"),

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.machines import overview
-from shepherd_core.bmdb.work.ticks import HALF_HOURS, last_ticks, tick_totals
+from shepherd_core.bmdb.work.ticks import HALF_HOURS, Tick, TickTotals, last_ticks, tick_totals
 from shepherd_core.domain.health import where
 from shepherd_core.domain.states import State
 
@@ -118,7 +118,7 @@ def _notice(one: Mapping[str, Any]) -> dict[str, Any]:
         case "quarantine":
             what, severe, query = f"{counted(one['machines'], 'machine')} quarantined", True, "state=quarantined"
         case _:
-            scope = scope_in_words({**one, "machine_id": None})
+            scope = scope_in_words(None, one["process"], one["provider"])
             machines = None if one["machines"] is None else counted(one["machines"], "machine")
             set_aside = one["owner"] in SYSTEM_OWNERS
             what = f"{machines or scope[:1].upper() + scope[1:]} {'set aside' if set_aside else 'paused'}"
@@ -126,35 +126,35 @@ def _notice(one: Mapping[str, Any]) -> dict[str, Any]:
     return {**one, "what": what, "place": place, "severe": severe, "why": reason, "query": query}
 
 
-def _loops(ticks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _loops(ticks: Sequence[Tick]) -> list[dict[str, Any]]:
     """Return the last tick of each loop with the durations of those before it, oldest first."""
-    series: defaultdict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    series: defaultdict[tuple[str, str], list[Tick]] = defaultdict(list)
     for one in ticks:
-        series[one["provider"], one["loop"]].append(one)
+        series[one.provider, one.loop].append(one)
     return [
         {
             "loop": loop.capitalize(),
             "provider": provider,
             "last": found[0],
-            "took": None if found[0]["outcome"] == "Expired" else span(found[0]["seconds"]),
-            "did": found[0]["cause"] or ", ".join(did(found[0]["counts"])) or "nothing to do",
-            "backlog": int(found[0]["counts"].get("backlog", 0)),
-            "series": charts.columns(loop, "tick", [one["seconds"] for one in reversed(found)]),
-            "outcomes": [one["outcome"] for one in reversed(found)],
-            "failed": sum(one["outcome"] != "Succeeded" for one in found),
+            "took": None if found[0].outcome == "Expired" else span(found[0].seconds),
+            "did": found[0].cause or ", ".join(did(found[0].counts)) or "nothing to do",
+            "backlog": int(found[0].counts.get("backlog", 0)),
+            "series": charts.columns(loop, "tick", [one.seconds for one in reversed(found)]),
+            "outcomes": [one.outcome for one in reversed(found)],
+            "failed": sum(one.outcome != "Succeeded" for one in found),
         }
         for (provider, loop), found in series.items()
     ]
 
 
-def _day(totals: Sequence[Mapping[str, Any]]) -> list[charts.Columns]:
+def _day(totals: Sequence[TickTotals]) -> list[charts.Columns]:
     """Return the counts of events in each half hour of the last day."""
 
     def each(loop: str, count: str) -> list[float]:
         values = [0.0] * HALF_HOURS
         for one in totals:
-            if one["loop"] == loop and 0 <= one["half_hour"] < HALF_HOURS:
-                values[one["half_hour"]] += one[count]
+            if one.loop == loop and 0 <= one.half_hour < HALF_HOURS:
+                values[one.half_hour] += getattr(one, count)
         return values
 
     return [

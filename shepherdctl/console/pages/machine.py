@@ -9,7 +9,7 @@ from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.hardware import hardware_report
 from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.recovery.explain import Block
-from shepherd_core.bmdb.work.history import read_history
+from shepherd_core.bmdb.work.history import HistoryEvent, read_history
 
 from shepherdctl.console.pages import charts, commands
 from shepherdctl.descriptions import hardware, installations
@@ -18,11 +18,13 @@ from shepherdctl.descriptions.history import fold
 from shepherdctl.descriptions.machine import rows
 from shepherdctl.descriptions.state import observe_machine
 from shepherdctl.output.formats import loop_name
+from shepherdctl.output.printing import columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.machines.lookup import ShownMachine
 
 EVENTS = 500
 DAYS = {"1": 1, "7": 7, "30": 30}
@@ -37,22 +39,20 @@ def machine(connection: Connection, name: str, days: str | None) -> dict[str, An
         MachineUnknown: no machine is called so, or more than one.
     """
     found, observer = observe_machine(connection, name)
-    machine_id = found["machine_id"]
+    machine_id = found.machine_id
     verdicts, now = explain.why(connection, machine_id)
     report = hardware_report(connection, machine_id)
-    requested = installation.load(connection, machine_id)
+    requested = installations.plain(installation.load(connection, machine_id))
     history = read_history(connection, machine_id, EVENTS)[::-1]
-    found["installation"] = installations.plain(requested)
-    evidence = found.pop("quarantine_evidence")
-    found["quarantine_evidence"] = None if evidence is None else evidence.splitlines()
-    found["hardware"] = None
+    sent = None if report is None else hardware.plain(report.raw, report.reported_at)
+    told, moments = rows(found, observer, requested, None), columns(found).items()
     return {
         "now": now,
         "machine": found,
-        "state": found["state"],
+        "state": found.state,
         "described": observer.describe(found).plain,
-        "facts": [(name, str(value)) for name, value in rows(found, observer) if value is not None],
-        "times": [(name.replace("_", " "), value) for name, value in found.items() if isinstance(value, datetime)],
+        "facts": [(name, str(value)) for name, value in told if value is not None],
+        "times": [(name.replace("_", " "), value) for name, value in moments if isinstance(value, datetime)],
         "verdicts": [
             (
                 loop_name(verdict.process),
@@ -61,22 +61,22 @@ def machine(connection: Connection, name: str, days: str | None) -> dict[str, An
             )
             for verdict in verdicts
         ],
-        "hardware": [] if report is None else hardware.rows(hardware.plain(*report), observer.now),
+        "hardware": [] if sent is None else hardware.rows(sent, observer.now),
         "timeline": charts.timeline(found, history, _since(found, history, days, now), now),
         "days": days,
         "history": [
-            {"event": each.event, "loop": loop_name(each.event["process"]), "cause": each.cause}
+            {"event": each.event, "loop": loop_name(each.event.process), "cause": each.cause}
             for each in reversed(fold(history))
         ],
         "cut": len(history) == EVENTS,
-        "cures": cures(each["failed_cause"] for each in history),
+        "cures": cures(each.failed_cause for each in history),
         "commands": commands.of_machine(found, observer),
     }
 
 
-def _since(found: Mapping[str, Any], history: Sequence[Mapping[str, Any]], days: str | None, now: datetime) -> datetime:
+def _since(found: ShownMachine, history: Sequence[HistoryEvent], days: str | None, now: datetime) -> datetime:
     """Return where the timeline begins: *days* ago, or at the first event, at least an hour ago."""
     if days is not None:
         return now - timedelta(days=DAYS[days])
-    first: datetime = history[0]["timestamp"] if history else found["machine_created_at"]
+    first: datetime = history[0].timestamp if history else found.machine_created_at
     return min(first, now - timedelta(hours=1))

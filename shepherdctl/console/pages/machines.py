@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.machines.search import Found
+    from shepherd_core.bmdb.machines.search import Found, FoundMachine
 
     from shepherdctl.console.bmdb_reader import BmdbReader
 
@@ -143,7 +143,7 @@ class Query:
 def page(connection: Connection, query: Query) -> dict[str, Any]:
     """Return the context of the template for one page."""
     observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
-    found: list[dict[str, Any]] = []
+    found: list[FoundMachine] = []
     after, ends = query.after, time.monotonic() + _SECONDS
     while True:
         part = query.run(connection, after, PAGE - len(found))
@@ -155,7 +155,7 @@ def page(connection: Connection, query: Query) -> dict[str, Any]:
         "now": observer.now,
         "query": query,
         "filters": query.filters,
-        "machines": [(machine, machine["state"], observer.describe(machine).plain) for machine in found],
+        "machines": [(machine, machine.state, observer.describe(machine).plain) for machine in found],
         "next": None if after is None else query.address(after),
         "cut": len(found) < PAGE and after is not None,
         "first": query.address(),

@@ -31,7 +31,7 @@ def work(connection: Connection) -> dict[str, Any]:
         "creations": open_work.open_creations(connection, LIMIT),
         "penalties": open_work.penalties(connection, LIMIT),
         "releases": open_work.open_releases(connection, LIMIT),
-        "pauses": [{**one, "scope": scope_in_words({**one, "machine_id": None})} for one in pauses[:LIMIT]],
+        "pauses": [(one, scope_in_words(None, one.process, one.provider)) for one in pauses[:LIMIT]],
         "all_pauses": len(pauses),
         "suspensions": [{**one, "where": where(one["location"])} for one in suspension.suspensions(connection)],
         "old_transaction": oldest and old_transaction(oldest),

@@ -82,9 +82,7 @@ class Looks(Recoveries):
         """See ``Scenario``."""
         connection = environment.fleet.connection
         taken = {
-            address: {
-                each["step"] for each in history.read_history(connection, machine_id) if each["event"] == "Looked"
-            }
+            address: {each.step for each in history.read_history(connection, machine_id) if each.event == "Looked"}
             for address, machine_id in self._alive.items()
         }
         wanted = {_RUNS: {"restart-agent"}, _INSTALLS: {"await-installation"}}
@@ -94,6 +92,6 @@ class Looks(Recoveries):
             if taken[address] != wanted[address]
         ]
         shown = lookup.show_machine(connection, self._alive[_INSTALLS])
-        if shown["agent_started_at"] is None:
+        if shown.agent_started_at is None:
             found.append("the agent in an installation counts as ended")
         return super().missing(environment) + found

@@ -214,7 +214,7 @@ class AgentStarts:
         found = []
         for name, machine_id in self._ids.items():
             file = self._pool.disk(name) / "root/last-key"
-            key = lookup.show_machine(environment.fleet.connection, machine_id)["agent_public_key"]
+            key = lookup.show_machine(environment.fleet.connection, machine_id).agent_public_key
             if key is None or not file.exists() or key != file.read_text():
                 found.append(f"{name} is known by the key {key}, and not by that of its agent")
         return found
@@ -314,9 +314,9 @@ class Recoveries:
         rebooted = {device.id for device in environment.api.devices() if "reboot" in device.actions_taken}
         for machine_id in self._unhealthy:
             shown = lookup.show_machine(environment.fleet.connection, machine_id)
-            if shown["provider_id"] not in rebooted and not environment.counts_as_rebooted(machine_id):
+            if shown.provider_id not in rebooted and not environment.counts_as_rebooted(machine_id):
                 found.append(f"{machine_id} was not rebooted")
-            if shown["agent_started_at"] is not None:
+            if shown.agent_started_at is not None:
                 found.append(f"the agent of {machine_id} still counts as started")
         return found
 
@@ -342,14 +342,14 @@ class Quarantining(Recoveries):
                     hours=len(steps) - number,
                 )
         environment.may_be_rebooted.discard(
-            lookup.show_machine(self._fleet.connection, self._all_steps_taken)["provider_id"]
+            lookup.show_machine(self._fleet.connection, self._all_steps_taken).provider_id
         )
         return environment
 
     def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
         shown = lookup.show_machine(environment.fleet.connection, self._all_steps_taken)
-        return super().missing(environment) + ([] if shown["quarantined_at"] else ["the machine is not quarantined"])
+        return super().missing(environment) + ([] if shown.quarantined_at else ["the machine is not quarantined"])
 
 
 class ProviderOutage(Recoveries):
@@ -369,7 +369,7 @@ class ProviderOutage(Recoveries):
         quarantined = [
             machine_id
             for machine_id in self._unhealthy
-            if lookup.show_machine(environment.fleet.connection, machine_id)["quarantined_at"]
+            if lookup.show_machine(environment.fleet.connection, machine_id).quarantined_at
         ]
         return [
             each for each in super().missing(environment) if not any(str(machine) in each for machine in quarantined)

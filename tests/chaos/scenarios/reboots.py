@@ -21,7 +21,7 @@ class Reboots(Recoveries):
     def tick(self, environment: Environment, points: Points) -> object:
         """See ``Scenario``."""
         machine_id, connection = self._unhealthy[0], environment.connect()
-        if any(line["event"] == "Attempted" for line in history.read_history(connection, machine_id)):
+        if any(line.event == "Attempted" for line in history.read_history(connection, machine_id)):
             return super().tick(environment, points)
         step = Reboot(
             provider=equinix(environment, points),

@@ -3,13 +3,12 @@
 import threading
 from collections.abc import Callable
 from typing import get_args
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.installation import Installation
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, MetropolisInstallation, OSInstallationRequest
 
@@ -162,12 +161,6 @@ def test_a_machine_that_is_not_provided_gets_no_installation(fleet: Fleet, conne
     machine_id = fleet.bare_machine()
     assert ask(connection, machine_id) is None
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
-
-
-def test_an_unknown_machine_is_reported_as_unknown(connection: Connection) -> None:
-    """A machine without a request and an unknown machine are not the same."""
-    with pytest.raises(MachineUnknown):
-        installation.load(connection, uuid4())
 
 
 def test_requests_may_be_printed(fleet: Fleet, connection: Connection) -> None:

@@ -73,8 +73,8 @@ def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -
 def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[str]]:
     """Return the machines that each query for operators shows as paused; for counts, as many names."""
     names = {machine_id: name for name, machine_id in machines.items()}
-    listed = {names[each["machine_id"]] for each in matching(connection) if each["pause_ids"]}
-    shown = {name for name, each in machines.items() if lookup.show_machine(connection, each)["pause_ids"]}
+    listed = {names[each.machine_id] for each in matching(connection) if each.pause_ids}
+    shown = {name for name, each in machines.items() if lookup.show_machine(connection, each).pause_ids}
     why = {
         name
         for name, each in machines.items()
@@ -129,7 +129,7 @@ def test_all_pauses_of_a_machine_are_shown_oldest_first(fleet: Fleet) -> None:
         for chosen in ({"machine_id": machine_id}, {}, {"provider": PROVIDER}, {"process": START})
     ]
     (listed,) = matching(fleet.connection)
-    assert listed["pause_ids"] == lookup.show_machine(fleet.connection, machine_id)["pause_ids"] == made
+    assert listed.pause_ids == lookup.show_machine(fleet.connection, machine_id).pause_ids == made
 
 
 def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:

@@ -40,7 +40,7 @@ def test_the_bmdb_derives_the_state_from_every_combination_of_facts(fleet: Fleet
 def test_lists_and_counts_have_the_states_of_the_bmdb(fleet: Fleet, exceptions: int) -> None:
     """Two pages that contradict each other are both in doubt."""
     states = plant(fleet, (each for each in COMBINATIONS if each.gone is None))
-    assert {each["machine_id"]: each["state"] for each in matching(fleet.connection)} == states
+    assert {each.machine_id: each.state for each in matching(fleet.connection)} == states
     for counts in (
         overview.count_machines(fleet.connection),
         fleet.connection.records("fleet_counts", ages=[], exceptions=exceptions),
@@ -69,7 +69,7 @@ def test_a_list_and_one_machine_mean_the_same_by_being_worked_on(fleet: Fleet) -
     work.start_work(fleet.open_session(), machine_id, "?")
     (listed,) = matching(fleet.connection)
     shown, _ = observe_machine(fleet.connection, str(machine_id))
-    assert listed["being_worked_on"] is shown["being_worked_on"] is True
+    assert listed.being_worked_on is shown.being_worked_on is True
 
 
 @pytest.mark.parametrize("how", ["Forgotten", "Released"])
@@ -80,8 +80,8 @@ def test_a_machine_that_is_gone_is_shown_as_gone(fleet: Fleet, how: str) -> None
         "INSERT INTO machine_tombstone VALUES (:id, :how, 'static', 'x', NULL, NULL, 'me', '?')", id=machine_id, how=how
     )
     shown = lookup.show_machine(fleet.connection, machine_id)
-    assert shown["state"] == how.lower()
-    assert shown["state_since"] is not None
+    assert shown.state == how.lower()
+    assert shown.state_since is not None
 
 
 @pytest.mark.parametrize("exceptions", [0, 1_000_000])
@@ -92,7 +92,7 @@ def test_without_any_policy_machines_are_counted_and_none_is_unhealthy(fleet: Fl
     counts = fleet.connection.records("fleet_counts", ages=[], exceptions=exceptions)
     states = {each["state"]: each["machines"] for each in counts if each["state"]}
     assert states == {State.NEEDS_AGENT: 1, State.STARTING: 1, State.RUNNING: 2}
-    assert Counter(each["state"] for each in matching(fleet.connection)) == states
+    assert Counter(each.state for each in matching(fleet.connection)) == states
     assert sum(states.values()) == len(planted)
 
 

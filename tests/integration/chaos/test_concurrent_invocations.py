@@ -146,7 +146,7 @@ def test_a_broken_promise_is_reported_at_the_step_that_breaks_it(real_time: Flee
         scheduler = Scheduler(environment, Chance(Random(1)))
         ran = scheduler.run({"careless": careless}, Points(scheduler))
         assert {each.split(":")[0] for each in ran.broken} == {"related_rows_come_and_go_together"}
-        assert lookup.show_machine(real_time.connection, machine_id)["needs"] == "ShepherdAgentStart"
+        assert lookup.show_machine(real_time.connection, machine_id).needs == "ShepherdAgentStart"
     finally:
         environment.close()
 

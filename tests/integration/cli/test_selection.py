@@ -147,9 +147,9 @@ def test_a_search_for_ids_goes_through_them_alone(fleet: Fleet, machines: dict[U
     """They are read page by page as well, and in the order of a command that changes them."""
     wanted = sorted(machines, reverse=True)[:3]
     search = Search(machine_ids=tuple(wanted))
-    assert [each["machine_id"] for each in matching(fleet.connection, search, page=1)] == sorted(wanted)
+    assert [each.machine_id for each in matching(fleet.connection, search, page=1)] == sorted(wanted)
     found = Selection(tuple(map(str, wanted)), Search()).to_change(fleet.connection)
-    assert [each["machine_id"] for each in found] == wanted
+    assert [each.machine_id for each in found] == wanted
 
 
 @pytest.mark.parametrize(

@@ -203,9 +203,9 @@ def test_an_invocation_records_its_counts_as_a_tick(fleet: Fleet, run: Runner) -
     counts = run(FakeLoop(raises(SshRefused())), concurrency=2)
     telemetry.unbind()
     (found,) = last_ticks(fleet.connection)
-    assert found["counts"] == {metric.value: count for metric, count in counts.items()}
-    assert [found[name] for name in ("loop", "provider", "outcome")] == ["fake", PROVIDER, "Succeeded"]
-    assert [found[name] for name in ("settings_hash", "code_version", "runtime_info")] == ["5e771465", "c0de", "a test"]
+    assert found.counts == {metric.value: count for metric, count in counts.items()}
+    assert (found.loop, found.provider, found.outcome) == ("fake", PROVIDER, "Succeeded")
+    assert (found.settings_hash, found.code_version, found.runtime_info) == ("5e771465", "c0de", "a test")
 
 
 def test_an_invocation_that_fails_records_its_cause_and_its_counts_so_far(fleet: Fleet, run: Runner) -> None:
@@ -218,8 +218,8 @@ def test_an_invocation_that_fails_records_its_cause_and_its_counts_so_far(fleet:
     with pytest.raises(ProviderUnavailable):
         run(FakeLoop(prepare=prepare))
     (found,) = last_ticks(fleet.connection)
-    assert (found["outcome"], found["cause"]) == ("Failed", "ProviderUnavailable: it rains")
-    assert (found["counts"]["claimed"], found["counts"]["backlog"]) == (1, 1)
+    assert (found.outcome, found.cause) == ("Failed", "ProviderUnavailable: it rains")
+    assert (found.counts["claimed"], found.counts["backlog"]) == (1, 1)
 
 
 def test_nothing_due_is_a_normal_result(run: Runner) -> None:
@@ -339,7 +339,7 @@ def test_a_failure_is_kept_with_its_cause(fleet: Fleet, run: Runner, capsys: pyt
     """The history is what people read who look for the reason."""
     machine = fleet.provided_machine()
     run(FakeLoop(raises(SshRefused("nobody at home"))))
-    assert history.read_history(fleet.connection, machine)[0]["failed_cause"] == "SshRefused: nobody at home"
+    assert history.read_history(fleet.connection, machine)[0].failed_cause == "SshRefused: nobody at home"
     (line,) = log_lines(capsys)
     assert (line["level"], line["machine_id"], line["retry_in_seconds"]) == ("WARNING", str(machine), 60)
 
@@ -348,7 +348,7 @@ def test_an_unexpected_error_fails_the_work(fleet: Fleet, run: Runner, capsys: p
     """A bug that one machine provokes must neither stop the others nor go unseen."""
     machine = fleet.provided_machine()
     assert run(FakeLoop(raises(ValueError("a bug"))))[Metric.FAILED] == 1
-    assert history.read_history(fleet.connection, machine)[0]["failed_cause"] == "ValueError: a bug"
+    assert history.read_history(fleet.connection, machine)[0].failed_cause == "ValueError: a bug"
     (line,) = log_lines(capsys)
     assert line["level"] == "ERROR"
     assert "in run_task" in line["exception"]
@@ -364,7 +364,7 @@ def test_a_cause_that_the_database_cannot_hold_is_still_recorded(fleet: Fleet, r
 
     counts = run(FakeLoop(run_task))
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
-    assert history.read_history(fleet.connection, odd)[0]["failed_cause"] == "ShepherdError: it said ? and ?"
+    assert history.read_history(fleet.connection, odd)[0].failed_cause == "ShepherdError: it said ? and ?"
     assert fleet.facts(sound) == {"agent_started"}
 
 
@@ -372,7 +372,7 @@ def test_a_long_cause_is_cut(fleet: Fleet, run: Runner) -> None:
     """The history must not hold a megabyte of an error page."""
     machine = fleet.provided_machine()
     run(FakeLoop(raises(ShepherdError("x" * 1_000_000))))
-    assert len(history.read_history(fleet.connection, machine)[0]["failed_cause"]) == 1000
+    assert len(history.read_history(fleet.connection, machine)[0].failed_cause or "") == 1000
 
 
 def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
@@ -385,7 +385,7 @@ def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
         assert run(loop)[Metric.CLAIMED] == 0
         fleet.pass_time(WAIT_SECONDS)
     assert run(FakeLoop())[Metric.FINISHED] == 1
-    assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert lookup.show_machine(fleet.connection, machine).backoffs == []
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -402,7 +402,7 @@ def test_a_host_key_that_still_holds_is_pinned_again_when_the_work_fails(
         raise SshRefused
 
     run(FakeLoop(run_task))
-    assert lookup.show_machine(fleet.connection, machine)["host_key"] == (HOST_KEY if keeps else None)
+    assert lookup.show_machine(fleet.connection, machine).host_key == (HOST_KEY if keeps else None)
 
 
 # --- time ---
@@ -421,7 +421,7 @@ def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
 
     counts = run(FakeLoop(run_task), concurrency=1)
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
-    cause = history.read_history(fleet.connection, stuck)[0]["failed_cause"]
+    cause = history.read_history(fleet.connection, stuck)[0].failed_cause
     assert cause == "ShepherdError: the work did not end within machine_seconds, 60"
     assert fleet.facts(other) == {"agent_started"}
 
@@ -492,7 +492,7 @@ def test_work_without_time_left_is_canceled_and_as_due_as_before(
     assert [counts[metric] for metric in ENDED] == [0, 0, 1]
     assert (counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 1)
     assert fleet.events(machine) == ["Started", "Canceled"]
-    assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert lookup.show_machine(fleet.connection, machine).backoffs == []
     assert run.due() == due
     with pytest.raises((TimeLimitExceeded, SessionExpired)):
         loop.tasks[0].deadline.check()
@@ -524,7 +524,7 @@ def test_a_failed_preparation_fails_the_invocation_and_no_machine(fleet: Fleet, 
     with pytest.raises(type(error), match=str(error)):
         run(FakeLoop(prepare=lambda _: raises(error)(None)))  # type: ignore[arg-type]  # the function does not look at it
     assert fleet.events(machine) == ["Started", "Canceled"]
-    assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert lookup.show_machine(fleet.connection, machine).backoffs == []
     assert run.due() == due
     assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
 
@@ -632,7 +632,7 @@ def test_nothing_is_committed_when_the_session_was_lost(
         run(FakeLoop(run_task), concurrency=concurrency)
     assert not {"Finished", "Failed"} & set(fleet.events(machine))
     assert fleet.facts(machine) == set()
-    assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert lookup.show_machine(fleet.connection, machine).backoffs == []
 
 
 def test_a_worker_whose_session_expired_changes_nothing(fleet: Fleet, run: Runner, clock: ManualClock) -> None:

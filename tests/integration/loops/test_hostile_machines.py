@@ -111,7 +111,7 @@ def settings(environment: Environment) -> dict[str, str]:
 def cause(environment: Environment, machine_id: UUID) -> str:
     """Return why the last work on the machine failed, or what became of it instead."""
     last = history.read_history(environment.fleet.connection, machine_id)[0]
-    return str(last["failed_cause"] or last["event"])
+    return str(last.failed_cause or last.event)
 
 
 def test_no_attack_hurts_the_function_or_its_neighbours(environment: Environment) -> None:

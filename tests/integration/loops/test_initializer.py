@@ -170,9 +170,9 @@ class InitializerSetup:
     def cause(self, machine_id: UUID) -> str:
         """Return why the last work on the machine failed, or what became of it instead."""
         last = history.read_history(self.fleet.connection, machine_id)[0]
-        return str(last["failed_cause"] or last["event"])
+        return str(last.failed_cause or last.event)
 
-    def show(self, machine_id: UUID) -> dict[str, Any]:
+    def show(self, machine_id: UUID) -> lookup.ShownMachine:
         """Return what the BMDB knows of the machine."""
         return lookup.show_machine(self.fleet.connection, machine_id)
 
@@ -235,8 +235,8 @@ def test_an_agent_is_started_and_its_key_recorded(env: InitializerSetup) -> None
     (answer,) = env.dialer.answers
     shown = env.show(machine_id)
     success = TakeoverResponse.FromString(answer).success
-    assert shown["agent_public_key"] == success.key.hex()
-    assert shown["agent_started_at"] is not None
+    assert shown.agent_public_key == success.key.hex()
+    assert shown.agent_started_at is not None
     assert env.fleet.events(machine_id) == ["Started", "Finished"]
     assert len(env.pool.agents(name)) == 1
     eventually(lambda: env.heard == {str(machine_id)})
@@ -257,10 +257,10 @@ def test_many_machines_get_their_agents_at_once(env: InitializerSetup) -> None:
     """Each gets one of its own, with a key of its own."""
     machines = [env.machine() for _ in range(4)]
     assert env.run(agent=env.agent)[Metric.FINISHED] == 4
-    assert len({env.show(machine_id)["agent_public_key"] for machine_id, _ in machines}) == 4
+    assert len({env.show(machine_id).agent_public_key for machine_id, _ in machines}) == 4
     answers = [TakeoverResponse.FromString(answer).success for answer in env.dialer.answers]
     assert {answer.init_message.machine_id: answer.key.hex() for answer in answers} == {
-        str(machine_id): env.show(machine_id)["agent_public_key"] for machine_id, _ in machines
+        str(machine_id): env.show(machine_id).agent_public_key for machine_id, _ in machines
     }
 
 
@@ -268,11 +268,11 @@ def test_an_agent_that_is_there_already_is_not_uploaded_again(env: InitializerSe
     """It may be a hundred megabytes. The new agent replaces the old one, and its key the old key."""
     machine_id, name = env.machine()
     env.run(agent=env.agent)
-    first_key, file = env.show(machine_id)["agent_public_key"], (env.pool.disk(name) / "root/agent").stat()
+    first_key, file = env.show(machine_id).agent_public_key, (env.pool.disk(name) / "root/agent").stat()
     env.lose_agent(machine_id)
     assert env.run(agent=env.agent)[Metric.FINISHED] == 1
     assert (env.pool.disk(name) / "root/agent").stat() == file
-    assert env.show(machine_id)["agent_public_key"] not in {None, first_key}
+    assert env.show(machine_id).agent_public_key not in {None, first_key}
     assert len(env.pool.agents(name)) == 1
 
 
@@ -302,39 +302,39 @@ def test_the_host_key_of_the_first_contact_is_pinned(env: InitializerSetup) -> N
     """From then on no other machine can pose as it."""
     machine_id, name = env.machine()
     env.run()
-    assert env.show(machine_id)["host_key"] == env.host_key(name)
+    assert env.show(machine_id).host_key == env.host_key(name)
 
 
 def test_a_changed_host_key_fails_until_an_operator_clears_it(env: InitializerSetup) -> None:
     """It is another machine, or somebody in between; nothing is run there, and nothing is pinned anew."""
     machine_id, name = env.machine()
     env.run()
-    pinned, runs = env.show(machine_id)["host_key"], env.pool.runs(name)
+    pinned, runs = env.show(machine_id).host_key, env.pool.runs(name)
     env.pool.change_host_key(name)
     env.lose_agent(machine_id)
     assert env.run()[Metric.FAILED] == 1
     assert env.cause(machine_id).startswith("SshHostKeyChanged: ")
     assert env.pool.runs(name) == runs
-    assert env.show(machine_id)["host_key"] == pinned
+    assert env.show(machine_id).host_key == pinned
 
     assert host_keys.forget_host_key(env.fleet.connection, machine_id, "reinstalled")
     env.fleet.pass_time(HOUR)
     assert env.run()[Metric.FINISHED] == 1
-    assert env.show(machine_id)["host_key"] not in {None, pinned}
+    assert env.show(machine_id).host_key not in {None, pinned}
 
 
 def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(env: InitializerSetup) -> None:
     """A reinstall drops the pin. If the provider knows the key, no first contact has to be trusted."""
     machine_id, name = env.machine()
     env.run()
-    known = env.show(machine_id)["host_key"]
+    known = str(env.show(machine_id).host_key)
     assert host_keys.forget_host_key(env.fleet.connection, machine_id, "reinstalled")
     env.lose_agent(machine_id)
     provider = _Knowing(StaticProvider(lambda: json.dumps(env.entries).encode()), known)
     env.pool.change_host_key(name)
     assert env.run(provider=provider)[Metric.FAILED] == 1
     assert env.cause(machine_id).startswith("SshHostKeyChanged: ")
-    assert env.show(machine_id)["host_key"] is None
+    assert env.show(machine_id).host_key is None
 
 
 def test_a_machine_whose_host_key_must_be_known_is_not_contacted_before(env: InitializerSetup) -> None:
@@ -349,7 +349,7 @@ def test_a_machine_whose_host_key_must_be_known_is_not_contacted_before(env: Ini
     host_keys.pin_host_key(env.fleet.connection, machine_id, key, reason="read on its console")
     env.fleet.pass_time(HOUR)
     assert env.run(require_known_host_key=True)[Metric.FINISHED] == 1
-    assert (env.show(machine_id)["host_key"], env.show(machine_id)["host_key_origin"]) == (key, "Operator")
+    assert (env.show(machine_id).host_key, env.show(machine_id).host_key_origin) == (key, "Operator")
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -361,7 +361,7 @@ def test_where_a_host_key_is_from_is_recorded(env: InitializerSetup, known: bool
         key = env.host_key(name)
         provider = _Knowing(StaticProvider(lambda: json.dumps(env.entries).encode()), key)
     assert env.run(provider=provider, require_known_host_key=known)[Metric.FINISHED] == 1
-    assert env.show(machine_id)["host_key_origin"] == ("Provider" if known else "FirstContact")
+    assert env.show(machine_id).host_key_origin == ("Provider" if known else "FirstContact")
 
 
 class _Knowing(Edge):
@@ -400,7 +400,7 @@ def test_every_failure_of_ssh_is_recorded_by_name(env: InitializerSetup) -> None
         cause: cause for cause in machines
     }
     for cause, machine_id in machines.items():
-        assert (env.show(machine_id)["agent_started_at"] is not None) == (cause == "Finished")
+        assert (env.show(machine_id).agent_started_at is not None) == (cause == "Finished")
 
 
 @pytest.mark.parametrize(

@@ -314,4 +314,4 @@ def test_an_operator_may_end_the_suspicion(functions: Functions, seconds: float)
     fleet.pass_time(seconds)
     assert remediation.retry(fleet.connection, machine, reason="me: mended")
     assert [held.deaths for held in claimed(fleet.open_session(), START)] == [0]
-    assert lookup.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert lookup.show_machine(fleet.connection, machine).backoffs == []

@@ -21,15 +21,8 @@ def test_an_open_transaction_is_found_by_its_pid(fleet: Fleet, begin: str) -> No
         (pid,) = somebody.run("SELECT pg_backend_pid()")[0]
         found = server.oldest_transaction(fleet.connection, 0)
         assert found is not None
-        assert found["seconds"] > 0
-        del found["seconds"]
-        assert found == {
-            "kind": "open",
-            "pid": pid,
-            "owner": "postgres",
-            "application": "",
-            "state": "idle in transaction",
-        }
+        assert found.seconds > 0
+        assert found == server.Transaction("open", pid, "postgres", "", "idle in transaction", found.seconds)
         assert server.oldest_transaction(fleet.connection, MINUTE) is None
         somebody.run("ROLLBACK")
     assert server.oldest_transaction(fleet.connection, 0) is None
@@ -88,5 +81,5 @@ def test_status_says_that_it_cannot_see_the_transactions_of_others(fleet: Fleet)
 )
 def test_an_old_transaction_is_told_with_its_end(kind: str, application: str, sentence: str) -> None:
     """An operator who reads it at night has the statement at hand."""
-    found = {"kind": kind, "pid": 42, "owner": "alice", "application": application, "seconds": 11 * MINUTE}
+    found = server.Transaction(kind, 42, "alice", application, None, 11 * MINUTE)
     assert old_transaction(found) == sentence

@@ -35,19 +35,11 @@ def test_a_tick_is_recorded_with_its_counts_and_what_it_ran_with(fleet: Fleet) -
     fleet.pass_time(5)
     session.close(END)
     (found,) = last_ticks(fleet.connection)
-    times = {name: found.pop(name) for name in ("began_at", "ended_at", "seconds")}
-    assert found.pop("counts").items() >= {"claimed": 3, "finished": 2}.items()
-    assert found == {
-        "loop": "recoverer",
-        "provider": PROVIDER,
-        "outcome": "Succeeded",
-        "cause": None,
-        "settings_hash": "5e771465",
-        "code_version": "c0de",
-        "runtime_info": "request 1",
-    }
-    assert 5 <= times["seconds"] < 60
-    assert (times["ended_at"] - times["began_at"]).total_seconds() == pytest.approx(times["seconds"])
+    assert found.counts.items() >= {"claimed": 3, "finished": 2}.items()
+    assert (found.loop, found.provider, found.outcome, found.cause) == ("recoverer", PROVIDER, "Succeeded", None)
+    assert (found.settings_hash, found.code_version, found.runtime_info) == ("5e771465", "c0de", "request 1")
+    assert 5 <= found.seconds < 60
+    assert (found.ended_at - found.began_at).total_seconds() == pytest.approx(found.seconds)
 
 
 def test_a_failed_tick_has_its_cause(fleet: Fleet) -> None:
@@ -91,9 +83,9 @@ def test_a_tick_that_was_killed_is_recorded_as_expired(fleet: Fleet) -> None:
     fleet.pass_time(180)
     fleet.open_session().close()
     (found,) = last_ticks(fleet.connection)
-    assert (found["outcome"], found["cause"], found["counts"]) == ("Expired", None, {})
-    assert (found["settings_hash"], found["code_version"]) == ("5e771465", "c0de")
-    assert found["seconds"] == pytest.approx(60, abs=5), "it ended by its deadline, and not when it was found"
+    assert (found.outcome, found.cause, found.counts) == ("Expired", None, {})
+    assert (found.settings_hash, found.code_version) == ("5e771465", "c0de")
+    assert found.seconds == pytest.approx(60, abs=5), "it ended by its deadline, and not when it was found"
 
 
 @pytest.mark.parametrize("swept", [False, True])
@@ -171,7 +163,7 @@ def test_the_last_tick_of_each_loop_and_provider_is_found(fleet: Fleet) -> None:
         for head in heads if number < 2 else heads[:1]:
             tick(fleet, head).close(end=TickEnd({"updated": number}))
         fleet.pass_time(DAY)
-    found = [(each["provider"], each["loop"], each["counts"]["updated"]) for each in last_ticks(fleet.connection)]
+    found = [(each.provider, each.loop, each.counts["updated"]) for each in last_ticks(fleet.connection)]
     assert found == [
         ("ec2", "recoverer", 1),
         ("ec2", "updater", 2),

@@ -120,7 +120,7 @@ class RecoveryEnvironment:
 
     def provider_id(self, machine_id: UUID) -> str:
         """Return what the provider calls the machine."""
-        return str(lookup.show_machine(self.fleet.connection, machine_id)["provider_id"])
+        return str(lookup.show_machine(self.fleet.connection, machine_id).provider_id)
 
 
 class OneMachine(RecoveryEnvironment):

@@ -110,10 +110,9 @@ class AgentApi:
             telemetry.error("request failed: the BMDB cannot be used", machine_id=machine_id, cause=error)
             return AgentResponse(HTTPStatus.SERVICE_UNAVAILABLE, request.received_at, b"try again later\n")
         response = HeartbeatResponse(report_interval_seconds=self._limits.interval_seconds)
-        if outcome.request is not None:
-            generation, raw = outcome.request
-            response.installation_request.MergeFromString(raw)
-            response.installation_request.generation = generation
+        if outcome.request is not None and outcome.generation is not None:
+            response.installation_request.MergeFromString(outcome.request)
+            response.installation_request.generation = outcome.generation
         return AgentResponse(HTTPStatus.OK, outcome.time, response.SerializeToString())
 
     def _check(self, request: AgentRequest) -> None:

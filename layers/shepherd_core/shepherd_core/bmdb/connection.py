@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire import driver
 from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, CommitUnknown, SerializationConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from shepherd_core.bmdb.wire.driver import Driver, Prepared
     from shepherd_core.domain.clock import Clock
     from shepherd_core.settings.functions.bmdb import BmdbSettings
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 ATTEMPTS = 5
@@ -33,8 +37,51 @@ _LIMITS = driver.TimeLimits()
 
 
 def sanitize_for_db(text: str) -> str:
-    """Return *text*, which comes from outside, as the database can store it: UTF-8 without NUL."""
+    """Return *text*, which comes from outside, as the database stores every parameter: UTF-8 without NUL."""
     return text.encode(errors="replace").decode().replace("\0", "?")
+
+
+def read(row: type[R], name: str, columns: tuple[str, ...], rows: Iterable[list[Any]]) -> Iterator[R]:
+    """
+    Yield each of *rows*, which the statement *name* returned with these columns, as a *row*.
+
+    Raises:
+        TypeError: the columns are not the fields.
+    """
+    if not is_dataclass(row):
+        (_,) = columns
+        yield from (each[0] for each in rows)
+        return
+    enums, in_order = _plan(row, name, columns)
+    for each in rows:
+        for place, enum in enums:
+            each[place] = each[place] and enum(each[place])
+        yield row(*each) if in_order else row(**dict(zip(columns, each, strict=True)))
+
+
+@cache
+def _plan(row: Any, name: str, columns: tuple[str, ...]) -> tuple[list[tuple[int, type[StrEnum]]], bool]:
+    """Return which columns are enums, and whether all are in the order of the fields. Raises as ``read``."""
+    known = {each.name: each.default for each in fields(row)}
+    missing = {field for field, default in known.items() if default is MISSING} - set(columns)
+    if different := missing | (set(columns) - known.keys()):
+        raise TypeError(f"{name} and {row.__name__} differ in {', '.join(sorted(different))}")
+    types = get_type_hints(row)
+    enums = [(place, enum) for place, column in enumerate(columns) if (enum := _enum(types[column]))]
+    return enums, columns == tuple(known)[: len(columns)]
+
+
+def _enum(hint: Any) -> type[StrEnum] | None:
+    """Return the enum of texts that *hint* is, alone or beside None."""
+    return next(
+        (each for each in (hint, *get_args(hint)) if isinstance(each, type) and issubclass(each, StrEnum)), None
+    )
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return sanitize_for_db(value)
+    return [_storable(each) for each in value] if isinstance(value, list) else value
 
 
 class Connection:
@@ -143,6 +190,17 @@ class Connection:
         """Run statements without parameters that have no name: migrations. Only inside ``transact``."""
         self._simple(text)
 
+    def fetch(self, row: type[R], name: str, /, **parameters: Any) -> list[R]:
+        """
+        Run the statement *name* as ``run`` does, and return each row as a *row*.
+
+        That is a ``record``, whose fields have the names of the columns, or for a statement with one column its type.
+        """
+        rows = self.run(name, **parameters)
+        made = list(read(row, name, tuple(column["name"] for column in self._prepared[name].columns), rows))
+        rows.clear()  # the driver keeps the list until the statement runs again
+        return made
+
     def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
         """Run the statement *name* as ``run`` does, and return each row as a dict by column name."""
         rows = self.run(name, **parameters)
@@ -176,7 +234,7 @@ class Connection:
             prepared = self._prepared.get(name)
             if prepared is None:
                 prepared = self._prepared[name] = self._connected().prepare(statements()[name])
-            return prepared.run(**parameters) or []
+            return prepared.run(**{key: _storable(value) for key, value in parameters.items()}) or []
         except driver.FAULTS as error:
             raise self._failed(error, name) from error
 

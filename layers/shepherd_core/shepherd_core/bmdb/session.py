@@ -16,6 +16,7 @@ from __future__ import annotations
 from concurrent import futures
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
@@ -24,12 +25,12 @@ from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, Stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.domain.clock import Clock
     from shepherd_core.domain.health import HealthTimeouts
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 _NO_SUCH_TABLE = "42P01"
@@ -78,7 +79,8 @@ class Session:
         for last_try in (False, True):
             began = clock.monotonic()
             try:
-                rows = connection.run(
+                opened = connection.fetch(
+                    UUID,
                     "open_session",
                     component_name=component if isinstance(component, str) else component.name,
                     runtime_info=runtime_info,
@@ -103,9 +105,9 @@ class Session:
                 if error.sqlstate == _NO_SUCH_TABLE:
                     raise mismatch(connection) from error
                 raise
-            if not rows:
+            if not opened:
                 raise mismatch(connection)
-            return cls(connection, clock, rows[0][0], seconds, began)
+            return cls(connection, clock, opened[0], seconds, began)
         raise AssertionError  # the second round returns or raises
 
     @property
@@ -143,6 +145,14 @@ class Session:
             BmdbError: as ``Connection.run``.
         """
         return self.repeat_if_unanswered(partial(self.run_once, name, **parameters))
+
+    def fetch(self, row: type[R], name: str, /, **parameters: Any) -> list[R]:
+        """Do the same, and return each row as a *row*, as ``Connection.fetch``."""
+        return self.repeat_if_unanswered(partial(self.fetch_once, row, name, **parameters))
+
+    def fetch_once(self, row: type[R], name: str, /, **parameters: Any) -> list[R]:
+        """Do as ``run_once``, and return each row as a *row*, as ``Connection.fetch``."""
+        return self._track_answer(name, lambda: self.connection.fetch(row, name, **self.key, **parameters))
 
     def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
         """Do the same, and return each row as a dict by column name."""

@@ -1,19 +1,32 @@
-"""The BMDB's records of a provider's machines and capacity, as rules and loops use them."""
+"""The BMDB's records: what a record is, and those of a provider's machines and capacity, which rules and loops use."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, dataclass_transform
+from uuid import UUID
+
+from shepherd_core.domain.machine import ProviderId, ProviderStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from uuid import UUID
 
-    from shepherd_core.domain.machine import ProviderId, ProviderStatus
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(row: type[T]) -> type[T]:
+    """
+    Return the class as a frozen dataclass for the rows of a statement, which ``Connection.fetch`` makes.
+
+    A field has the name of its column; one with a default may be without a column. A field whose type is an enum of
+    texts gets its member. The types are read at run time.
+    """
+    return dataclass(frozen=True, slots=True)(row)
+
+
+@record
 class Provided:
     """A machine of the provider in the BMDB."""
 
@@ -35,7 +48,7 @@ class Provided:
     """It counts towards the limit, but is neither set aside nor taken back, and does not count as drift if missing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tombstone:
     """The record of a decommissioned machine of the provider."""
 
@@ -45,7 +58,7 @@ class Tombstone:
     """Released to the provider; else it was forgotten, because the provider did not have it any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Intent:
     """A decided creation whose outcome is not recorded yet."""
 

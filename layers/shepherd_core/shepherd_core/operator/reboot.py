@@ -27,11 +27,11 @@ from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
 from shepherd_core.rules.attempts import all_attempts, standing, unanswered_since
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
-    from typing import Any
 
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.machines.search import FoundMachine
     from shepherd_core.bmdb.recovery.remediation import RecoveryRecord
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.backoff import Backoff
@@ -66,19 +66,19 @@ class Reboot:
             message = f"the provider {self.provider.name} cannot {needed} machines: use the provider's own tools"
             raise NotSupported(message)
 
-    def evaluate(self, machine: Mapping[str, Any]) -> ActionOutcome:
-        """Return whether the step can be taken on a *machine*, a record of ``search``. Its health does not matter."""
-        outcome = ActionOutcome(ActionResult.READY, str(self.step.name), machine["provider_id"], machine["machine_id"])
-        if machine["provider_id"] is None:
+    def evaluate(self, machine: FoundMachine) -> ActionOutcome:
+        """Return whether the step can be taken on a *machine*. Its health does not matter."""
+        outcome = ActionOutcome(ActionResult.READY, str(self.step.name), machine.provider_id, machine.machine_id)
+        if machine.provider_id is None:
             return outcome.with_result(ActionResult.REFUSED, "it is not provided yet")
-        if machine["provider"] != self.provider.name:
+        if machine.provider != self.provider.name:
             return outcome.with_result(
-                ActionResult.REFUSED, f"it is of {machine['provider']}: use the settings of that provider"
+                ActionResult.REFUSED, f"it is of {machine.provider}: use the settings of that provider"
             )
         return outcome
 
     def carry_out(
-        self, machines: Sequence[Mapping[str, Any]], seen_at: datetime, remark: str, runtime_info: str
+        self, machines: Sequence[FoundMachine], seen_at: datetime, remark: str, runtime_info: str
     ) -> Iterator[ActionOutcome]:
         """
         Take the step on each of *machines*, as they were seen at *seen_at*, and yield the outcomes as they come.
@@ -99,12 +99,12 @@ class Reboot:
         finally:
             session.close()
 
-    def _take(self, session: Session, machine: Mapping[str, Any], seen_at: datetime, remark: str) -> ActionOutcome:
+    def _take(self, session: Session, machine: FoundMachine, seen_at: datetime, remark: str) -> ActionOutcome:
         outcome = self.evaluate(machine)
         if outcome.result is not ActionResult.READY:
             return outcome
         try:
-            work = start_work(session, machine["machine_id"], remark)
+            work = start_work(session, machine.machine_id, remark)
         except WorkConflict as error:
             return outcome.with_result(ActionResult.REFUSED, f"{error}: see shepherdctl machine show")
         record = remediation.recovery_records(session, [work])[work]
@@ -117,13 +117,13 @@ class Reboot:
         deadline = Deadline(self.clock, self.machine_seconds, session.seconds_left)
         return self._ask(session, work, outcome, Permission(deadline))
 
-    def _changed(self, machine: Mapping[str, Any], record: RecoveryRecord, seen_at: datetime) -> str | None:
+    def _changed(self, machine: FoundMachine, record: RecoveryRecord, seen_at: datetime) -> str | None:
         """Return what happened to the machine since it was seen; None: nothing. No other session works on it now."""
-        (now,) = search(self.connection, Search(machine_ids=(machine["machine_id"],)), None, 1).machines or (None,)
+        (now,) = search(self.connection, Search(machine_ids=(machine.machine_id,)), None, 1).machines or (None,)
         if now is None:
             return "it is not in the BMDB any more"
-        if now["state"] != machine["state"]:
-            return f"it was {machine['state']} and is {now['state']} now: check it again"
+        if now.state != machine.state:
+            return f"it was {machine.state} and is {now.state} now: check it again"
         begun = [line for line in record.history if line.event == WorkEvent.ATTEMPTED and line.at > seen_at]
         return f"{begun[-1].step} was begun by another session meanwhile: check it again" if begun else None
 

@@ -30,7 +30,7 @@ OF_NO_FUNCTION = {
     "create_schema_lock",
     "fill_schema_lock",
     "take_schema_lock",
-    "granted_tables",
+    "revocations",
     "record_migration",
 }
 

@@ -106,7 +106,7 @@ def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, tmp_path: 
     answer = heard(fleet, machine_id)
     assert answer is not None
     assert answer.request is not None
-    generation, raw = answer.request
+    generation, raw = answer.generation, answer.request
     metropolis = MetropolisInstallation(
         image_url=URL, image_sha256=bytes.fromhex(SHA256), node_parameters=b"\x0a\x07secret\xff"
     )
@@ -151,7 +151,7 @@ def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet) -> None:
     answer = heard(fleet, machine_id)
     assert answer is not None
     assert answer.request is not None
-    sent = OSInstallationRequest.FromString(answer.request[1]).metropolis
+    sent = OSInstallationRequest.FromString(answer.request).metropolis
     assert sent == MetropolisInstallation(
         node_parameters=b"",
         root_device="nvme0n1",

@@ -257,8 +257,8 @@ def test_an_operator_pins_a_host_key(fleet: Fleet) -> None:
     assert f"ssh-ed25519 {FINGERPRINT}\n" in shepherdctl.read(*command, "--reason", "seen on its console")
     assert f"ssh-ed25519 {FINGERPRINT}, pinned by an operator" in shepherdctl.read("machine", "show", str(machine_id))
     (line,) = history.read_history(fleet.connection, machine_id)
-    assert line["event"] == "HostKeyPinned"
-    assert line["failed_cause"] == f"alice: ssh-ed25519 {FINGERPRINT}: seen on its console"
+    assert line.event == "HostKeyPinned"
+    assert line.failed_cause == f"alice: ssh-ed25519 {FINGERPRINT}: seen on its console"
     document = shepherdctl.load(*command)  # again: it is so already
     assert document == {
         "machine_id": str(machine_id),
@@ -283,10 +283,10 @@ def test_a_pinned_host_key_is_replaced_only_on_request(fleet: Fleet) -> None:
         assert f"has the pinned host key ssh-ed25519 {FINGERPRINT}: use --replace" in refused.stderr
     assert history.read_history(fleet.connection, machine_id) == []
     shepherdctl.read(*command, "--replace", "--dry-run")
-    assert lookup.show_machine(fleet.connection, machine_id)["host_key"] == HOST_KEY
+    assert lookup.show_machine(fleet.connection, machine_id).host_key == HOST_KEY
     assert f"ssh-ed25519 {FINGERPRINT}" in shepherdctl.read(*command, "--replace")
     shown = lookup.show_machine(fleet.connection, machine_id)
-    assert (shown["host_key"], shown["host_key_origin"]) == (OTHER_HOST_KEY, "Operator")
+    assert (shown.host_key, shown.host_key_origin) == (OTHER_HOST_KEY, "Operator")
 
 
 @pytest.mark.parametrize("key", ["ssh-ed25519", "AAAAC3Nz", "ssh-dss AAAAB3NzaC1kc3M=", f"{HOST_KEY[:-3]}!!!"])

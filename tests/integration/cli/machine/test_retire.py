@@ -50,7 +50,7 @@ def test_machines_are_retired_step_by_step(fleet: Fleet, listed: Callable[..., d
     assert re.match(r"its agent reported \d+ s ago: stop it, and run this again, in 2 h ", found[str(gone)][1])
     fleet.pass_time(3 * HOUR)
     assert run("--yes") == (3, {str(gone): ("done", "forgotten"), str(there): next_step})
-    assert [(pause["machine_id"], pause["reason"]) for pause in pauses.pauses_in_force(fleet.connection)] == [
+    assert [(pause.machine_id, pause.reason) for pause in pauses.pauses_in_force(fleet.connection)] == [
         (there, "retire: rack 7 was sold")
     ]
     again = shepherdctl("machine", "retire", str(gone), *RETIRE, "--yes")

@@ -258,8 +258,8 @@ def test_retry_ends_the_backoffs_and_leaves_a_line_in_the_history(fleet: Fleet) 
     assert fleet.events(machine_id) == ["Started", "Failed"]
     shown = shepherdctl.read("machine", "retry", str(machine_id), *REASON)
     assert "SshRefused: nothing listens" in shown
-    (line,) = (line for line in history.read_history(fleet.connection, machine_id) if line["event"] == "Retried")
-    assert (line["process"], line["failed_cause"]) == (START, f"{getpass.getuser()}: cable replaced")
+    (line,) = (line for line in history.read_history(fleet.connection, machine_id) if line.event == "Retried")
+    assert (line.process, line.failed_cause) == (START, f"{getpass.getuser()}: cable replaced")
     assert "cable replaced" in shepherdctl.read("history", str(machine_id))
     (held,) = claimed(fleet.open_session(), START)
     assert held.last_interval_seconds is None, "it begins with a short wait again"

@@ -133,8 +133,7 @@ def results(verdicts: list[ActionOutcome]) -> list[ActionResult]:
 
 def known_as(fleet: Fleet, machine_id: UUID) -> str:
     """Return what the provider calls a machine."""
-    found: str = lookup.show_machine(fleet.connection, machine_id)["provider_id"]
-    return found
+    return str(lookup.show_machine(fleet.connection, machine_id).provider_id)
 
 
 def old(fleet: Fleet, machine_id: UUID, provider: str = "cloud") -> UUID:
@@ -312,7 +311,7 @@ def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: 
     assert (verdict.result, verdict.machine_id, verdict.provider_id) == (ActionResult.DONE, machine_id, name)
     assert tombstones(fleet) == [[machine_id, "Forgotten", "me", "it is slow"]]
     shown = lookup.show_machine(fleet.connection, machine_id)
-    assert (shown["decommissioned_provider_id"], shown["provider"], shown["agent_public_key"]) == (name, None, None)
+    assert (shown.decommissioned_provider_id, shown.provider, shown.agent_public_key) == (name, None, None)
     assert fleet.events(machine_id) == ["Started", "Canceled"]
     assert list(matching(fleet.connection)) == []
     assert pauses.pauses_in_force(fleet.connection) == []
@@ -513,7 +512,7 @@ def test_a_released_machine_counts_until_the_provider_has_it_no_more(
         counts = lister.provision(drift_limit=0)
         assert (counts[Metric.MACHINES_TOTAL], counts[Metric.DRIFTED]) == (1, 0)
     assert asked(fleet) == [[machine_id, True]]
-    assert [pause["owner"] for pause in pauses.pauses_in_force(fleet.connection)] == ["release"]
+    assert [pause.owner for pause in pauses.pauses_in_force(fleet.connection)] == ["release"]
 
     del listed.machines[name]
     counts = lister.provision(drift_limit=0)

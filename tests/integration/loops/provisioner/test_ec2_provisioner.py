@@ -103,7 +103,7 @@ def test_instances_that_were_terminated_are_vanished_machines_and_are_replaced(
     counts = run()
     assert (counts[Metric.CREATED], counts[Metric.DRIFTED], counts[Metric.DRIFT_LIMIT_EXCEEDED]) == (ended, ended, 0)
     known = provided(fleet)
-    assert {pause["machine_id"] for pause in pauses.pauses_in_force(fleet.connection)} == {known[each] for each in gone}
+    assert {pause.machine_id for pause in pauses.pauses_in_force(fleet.connection)} == {known[each] for each in gone}
     works = claimed(fleet.open_session(), Process.AGENT_START, provider="ec2")
     assert {work.provider_id for work in works} == living(api)
 

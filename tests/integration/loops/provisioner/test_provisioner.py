@@ -171,10 +171,10 @@ def test_provider_facts_of_a_new_machine_are_recorded(fleet: Fleet, cloud: Cloud
     run(edge, max_machines=1)
     (made,) = cloud.machines.values()
     machine = lookup.show_machine(fleet.connection, lookup.find_machine(fleet.connection, made.provider_id))
-    assert (machine["provider"], machine["provider_id"]) == ("cloud", made.provider_id)
-    assert machine["provider_reservation_id"] == made.reservation_id
-    assert machine["provider_location"] == "da"
-    assert machine["provider_status"] == "Provisioning"
+    assert (machine.provider, machine.provider_id) == ("cloud", made.provider_id)
+    assert machine.provider_reservation_id == made.reservation_id
+    assert machine.provider_location == "da"
+    assert machine.provider_status == "Provisioning"
 
 
 def test_no_more_machines_are_created_than_the_limits_allow(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
@@ -244,7 +244,7 @@ def test_machines_waiting_for_the_limit_are_counted(
     told = json.loads(line)
     assert (told["level"], told["waiting"], told["max_machines"]) == ("INFO", 1, 2)
     (seen,) = provisioning.waiting(fleet.connection)
-    assert (seen["provider"], seen["waiting"], seen["max_machines"]) == ("cloud", 1, 2)
+    assert (seen.provider, seen.waiting, seen.max_machines) == ("cloud", 1, 2)
     assert run(edge, max_machines=3)[Metric.WAITING_FOR_LIMIT] == 0
     assert provisioning.waiting(fleet.connection) == []
     assert "the limit" not in capsys.readouterr().out
@@ -648,7 +648,7 @@ def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run
         counts = run(edge)
         assert counts[Metric.DRIFTED] == 1
         (pause,) = pauses.pauses_in_force(fleet.connection)
-        assert (pause["machine_id"], pause["owner"]) == (machines["a"], "provisioner")
+        assert (pause.machine_id, pause.owner) == (machines["a"], "provisioner")
     assert set(provided(fleet)) == {"a", "b", "c"}
     session = fleet.open_session()
     taken = ids(claimed(session, Process.AGENT_START))
@@ -671,7 +671,7 @@ def test_a_pause_of_an_operator_is_never_lifted(fleet: Fleet, run: Run) -> None:
     run(edge)
     names.append("a")
     run(edge)
-    assert [each["pause_id"] for each in pauses.pauses_in_force(fleet.connection)] == [pause]
+    assert [each.pause_id for each in pauses.pauses_in_force(fleet.connection)] == [pause]
 
 
 def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(

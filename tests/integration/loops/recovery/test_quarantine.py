@@ -69,7 +69,7 @@ def test_no_reading_of_the_fleet_has_a_machine_in_quarantine(fleet: Fleet) -> No
 
 def listed(fleet: Fleet, machine_id: UUID) -> Machine:
     """Return the machine as its provider lists it."""
-    provider_id = ProviderId(lookup.show_machine(fleet.connection, machine_id)["provider_id"])
+    provider_id = ProviderId(str(lookup.show_machine(fleet.connection, machine_id).provider_id))
     return Machine(provider_id=provider_id, availability=Availability.KNOWN_USED, status=ProviderStatus.RUNNING)
 
 
@@ -125,10 +125,10 @@ def test_a_machine_given_back_gets_a_new_agent_first_and_time_for_it(fleet: Flee
     fleet.pass_time(5)
     assert ids(claimed(session, RECOVER)) == [machine_id]
     first, second = history.read_history(fleet.connection, machine_id)[::-1][1:3]
-    assert (first["event"], first["failed_cause"]) == ("Quarantined", "enough")
-    last = [line for line in history.read_history(fleet.connection, machine_id) if line["event"] == "Unquarantined"]
-    assert [line["failed_cause"] for line in last] == ["me: mended"]
-    assert second["event"] == "Finished"
+    assert (first.event, first.failed_cause) == ("Quarantined", "enough")
+    last = [line for line in history.read_history(fleet.connection, machine_id) if line.event == "Unquarantined"]
+    assert [line.failed_cause for line in last] == ["me: mended"]
+    assert second.event == "Finished"
 
 
 def test_others_are_not_touched_by_a_quarantine(fleet: Fleet) -> None:
@@ -154,7 +154,7 @@ def test_the_evidence_is_what_went_wrong_last(fleet: Fleet) -> None:
     )
     (held,) = claimed(session, RECOVER)
     remediation.quarantine(session, {held: "enough"})
-    lines = lookup.show_machine(fleet.connection, machine_id)["quarantine_evidence"].splitlines()
+    lines = lookup.show_machine(fleet.connection, machine_id).quarantine_evidence or []
     assert [line.split(": ", 1)[1] for line in lines] == [
         f"SshTimedOut: step {number} and more" for number in range(5, 25)
     ]

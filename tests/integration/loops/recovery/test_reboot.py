@@ -1,12 +1,12 @@
 """The steps that an operator takes on single machines, beside the Recoverer and other operators."""
 
 from collections.abc import Callable
-from typing import Any
+from datetime import datetime
 from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines.search import Search, search
+from shepherd_core.bmdb.machines.search import FoundMachine, Search, search
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
@@ -41,12 +41,16 @@ class Desk(OneMachine):
         super().__init__(fleet, clock)
         self.policy = "reboot:2,power-cycle:1,quarantine"
 
-    def seen(self, machine_id: UUID) -> dict[str, Any]:
+    def seen(self, machine_id: UUID) -> FoundMachine:
         """Return the record of a machine."""
         return search(self.fleet.connection, Search(machine_ids=(machine_id,)), None, 1).machines[0]
 
     def take(
-        self, machine: UUID | dict[str, Any], kind: StepKind = REBOOT, connection: Connection | None = None
+        self,
+        machine: UUID | FoundMachine,
+        kind: StepKind = REBOOT,
+        connection: Connection | None = None,
+        seen_at: datetime | None = None,
     ) -> ActionOutcome:
         """Take a step on a machine, as it is now or was seen."""
         assert isinstance(self.policy, str)
@@ -63,9 +67,8 @@ class Desk(OneMachine):
             session_seconds=60,
         )
         step.require()
-        seen = machine if isinstance(machine, dict) else self.seen(machine)
-        seen_at = seen.get("seen_at") or server.now(used)
-        (outcome,) = step.carry_out([seen], seen_at, REMARK, "a test")
+        seen = self.seen(machine) if isinstance(machine, UUID) else machine
+        (outcome,) = step.carry_out([seen], seen_at or server.now(used), REMARK, "a test")
         return outcome
 
     def fail_agent_start(self) -> None:
@@ -101,7 +104,7 @@ def test_an_attempt_of_an_operator_counts_as_one_of_the_recoverers(desk: Desk) -
     assert desk.take(desk.machine, POWER_CYCLE).result is ActionResult.DONE
     assert desk.told(desk.machine) == ["Started", "power-cycle", "Finished"]
     (started, *_) = reversed(history.read_history(desk.fleet.connection, desk.machine))
-    assert started["failed_cause"] == REMARK
+    assert started.failed_cause == REMARK
     assert desk.fleet.facts(desk.machine) == {"rebooted"}
     desk.watch(4)
     desk.fail_agent_start()
@@ -124,7 +127,7 @@ def test_a_healthy_machine_can_be_rebooted_and_its_policy_starts_over(desk: Desk
     desk.fleet.sql("UPDATE machine_agent_started SET agent_started_at = now() - interval '8 days'")
     assert desk.take(desk.healthy).result is ActionResult.DONE
     assert desk.told(desk.healthy)[2:].count("Healthy") == 1
-    assert desk.seen(desk.healthy)["state"] == "needs_agent"
+    assert desk.seen(desk.healthy).state == "needs_agent"
     desk.watch(4)
     desk.fail_agent_start()
     desk.watch(36)
@@ -164,23 +167,23 @@ def test_a_command_that_ends_beside_its_effect_is_neither_repeated_nor_lost(
 
 def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
     """One has it while the other asks, and what the second had seen is over afterwards; no loop takes it meanwhile."""
-    seen = {**desk.seen(desk.machine), "seen_at": server.now(desk.fleet.connection)}
+    seen, seen_at = desk.seen(desk.machine), server.now(desk.fleet.connection)
     found: list[object] = []
 
     def run_once(_: str) -> None:
         desk.provider.then = lambda _: None
-        found.append(desk.take(seen, connection=desk.fleet.connect()))
+        found.append(desk.take(seen, connection=desk.fleet.connect(), seen_at=seen_at))
         found.append(desk.run(desk.fleet.connect())[Metric.CLAIMED])
 
     desk.provider.then = run_once
-    assert desk.take(seen).result is ActionResult.DONE
+    assert desk.take(seen, seen_at=seen_at).result is ActionResult.DONE
     second, claims = found
     assert isinstance(second, ActionOutcome)
     assert (second.result, claims) == (ActionResult.REFUSED, 0)
     assert "is being worked on" in second.text
-    late = desk.take(seen)
+    late = desk.take(seen, seen_at=seen_at)
     assert (late.result, late.text) == (ActionResult.REFUSED, "it was unhealthy and is needs_agent now: check it again")
-    later = desk.take({**desk.seen(desk.machine), "seen_at": seen["seen_at"]})
+    later = desk.take(desk.seen(desk.machine), seen_at=seen_at)
     assert (later.result, later.text) == (
         ActionResult.REFUSED,
         "reboot was begun by another session meanwhile: check it again",

@@ -67,7 +67,7 @@ def test_an_unhealthy_machine_is_rebooted_once_and_needs_its_agent_again(env: Re
     assert env.reboots(machine) == 1
     assert env.fleet.facts(machine) == {"rebooted", "host_key"}
     assert env.fleet.events(machine) == ["Started", "Attempted", "Finished"]
-    assert lookup.show_machine(env.fleet.connection, machine)["needs"] == Process.AGENT_START
+    assert lookup.show_machine(env.fleet.connection, machine).needs == Process.AGENT_START
     env.fleet.pass_time(MINUTE)
     assert env.run()[Metric.CLAIMED] == 0
     assert env.reboots(machine) == 1
@@ -127,16 +127,16 @@ def test_a_reboot_that_fails_is_tried_again_later(env: RecovererSetup, error: Pr
         assert env.run()[Metric.FAILED] == 1
         assert env.fleet.facts(machine) == {"agent_started", "agent_heartbeat"}
         shown = lookup.show_machine(env.fleet.connection, machine)
-        assert [backoff["last_interval_seconds"] for backoff in shown["backoffs"]] == [interval]
+        assert [backoff.last_interval_seconds for backoff in shown.backoffs] == [interval]
         (last, *_) = history.read_history(env.fleet.connection, machine)
-        assert last["failed_cause"] == f"{type(error).__name__}: {error}"
+        assert last.failed_cause == f"{type(error).__name__}: {error}"
         assert env.run()[Metric.CLAIMED] == 0
         env.fleet.pass_time(interval)
     env.provider.then = lambda _: None
     assert env.run()[Metric.FINISHED] == 1
     assert env.reboots(machine) == 1
-    (backoff,) = lookup.show_machine(env.fleet.connection, machine)["backoffs"]
-    assert backoff["last_interval_seconds"] is None, "what failed before must be forgotten"
+    (backoff,) = lookup.show_machine(env.fleet.connection, machine).backoffs
+    assert backoff.last_interval_seconds is None, "what failed before must be forgotten"
 
 
 def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
@@ -172,7 +172,7 @@ def test_a_provider_outage_of_hours_uses_no_remediation_step(env: RecovererSetup
         record_heartbeat(env.fleet.connection, reporting)
         env.run()
     shown = lookup.show_machine(env.fleet.connection, machine)
-    assert shown["quarantined_at"] is None
+    assert shown.quarantined_at is None
     attempted = env.fleet.sql("SELECT DISTINCT step FROM work_history WHERE step IS NOT NULL")
     assert attempted == [["reboot"]]
     assert env.reboots(machine) == 0
@@ -187,7 +187,7 @@ def test_a_machine_unknown_to_the_provider_is_recorded_as_such(env: RecovererSet
     counts = env.run()
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
     gone, sound = sorted(machines, key=env.reboots)
-    assert history.read_history(env.fleet.connection, gone)[0]["failed_cause"] == "MachineNotFound: no such device"
+    assert history.read_history(env.fleet.connection, gone)[0].failed_cause == "MachineNotFound: no such device"
     assert env.fleet.facts(gone) == {"agent_started", "agent_heartbeat"}
     assert env.reboots(sound) == 1
 

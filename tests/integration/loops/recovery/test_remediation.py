@@ -115,9 +115,10 @@ def test_a_machine_that_never_comes_back_gets_every_step_then_quarantine(env: Re
     assert env.provider.asked == ["reboot"] * 3 + ["power-cycle"] * 2
     assert env.told == [*env.provider.asked, "quarantine", "Quarantined"]
     shown = lookup.show_machine(env.fleet.connection, env.machine)
-    assert shown["quarantine_cause"] == "still unhealthy after reboot 3 times, power-cycle 2 times"
-    assert shown["quarantine_evidence"].count("ShepherdAgentStart Failed: SshTimedOut: no answer") == 5
-    assert shown["quarantine_evidence"].count("Attempted power-cycle") == 2
+    assert shown.quarantine_cause == "still unhealthy after reboot 3 times, power-cycle 2 times"
+    evidence = "\n".join(shown.quarantine_evidence or [])
+    assert evidence.count("ShepherdAgentStart Failed: SshTimedOut: no answer") == 5
+    assert evidence.count("Attempted power-cycle") == 2
     env.watch(60)
     assert len(env.provider.asked) == 5
     assert not env.start_agent()
@@ -250,8 +251,8 @@ def test_a_step_that_the_provider_lacks_is_skipped_and_the_history_says_so(env: 
     env.watch(30)
     assert env.provider.asked == ["reboot", "reinstall"]
     assert env.told == ["reboot", "Skipped power-cycle", "reinstall"]
-    skipped = [line for line in history.read_history(env.fleet.connection, env.machine) if line["event"] == "Skipped"]
-    assert [line["failed_cause"] for line in skipped] == ["the provider static cannot power-cycle machines"]
+    skipped = [line for line in history.read_history(env.fleet.connection, env.machine) if line.event == "Skipped"]
+    assert [line.failed_cause for line in skipped] == ["the provider static cannot power-cycle machines"]
 
 
 def test_a_step_that_turns_out_not_to_be_supported_is_followed_by_the_next(env: RemediationSetup) -> None:
@@ -277,7 +278,7 @@ def test_a_provider_that_refuses_this_machine_uses_up_the_step_in_time(
     env.watch(30 * 7)
     assert env.quarantined
     assert "power-cycle" in env.provider.asked
-    cause = lookup.show_machine(env.fleet.connection, env.machine)["quarantine_cause"]
+    cause = str(lookup.show_machine(env.fleet.connection, env.machine).quarantine_cause)
     assert cause.startswith("the provider refused reboot ")
     assert "unhealthy after" not in cause, "no step was taken, after which it could be unhealthy"
     asked = len(env.provider.asked)
@@ -311,7 +312,7 @@ def test_an_answer_that_was_lost_counts(env: RemediationSetup) -> None:
         assert len(env.provider.asked) == number, "a second request would break what the first began"
         env.watch(2)
     assert env.told == [*["reboot"] * 3, *["power-cycle"] * 2, "quarantine", "Quarantined"]
-    causes = [line["failed_cause"] for line in history.read_history(env.fleet.connection, env.machine)]
+    causes = [line.failed_cause for line in history.read_history(env.fleet.connection, env.machine)]
     assert causes.count("ProviderUnavailable: 504") == 5
 
 
@@ -382,7 +383,7 @@ def test_machines_about_which_the_provider_never_answers_end_in_quarantine(env: 
     outlast(env, 3 * 60)
     assert env.quarantined
     assert len(env.provider.asked) == 5 * (1 + others)
-    cause = lookup.show_machine(env.fleet.connection, env.machine)["quarantine_cause"]
+    cause = lookup.show_machine(env.fleet.connection, env.machine).quarantine_cause
     assert cause == "the provider did not answer reboot 3 times, power-cycle 2 times"
 
 

@@ -44,7 +44,7 @@ def test_our_own_outage_reboots_no_machine_and_timeouts_start_at_its_end(env: Re
     for _ in range(int(TIMEOUTS.heartbeat_timeout_seconds) // MINUTE):
         env.tick()
     shown = lookup.show_machine(env.fleet.connection, gone)
-    assert env.provider.reboots == {shown["provider_id"]: 1}
+    assert env.provider.reboots == {shown.provider_id: 1}
 
 
 def test_a_fleet_that_never_reports_at_all_is_not_rebooted(env: RecoveryEnvironment) -> None:

@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
-    from datetime import datetime
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
 
-_SUMS = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")
+
+@record
+class ReceivedHardware:
+    """The last hardware report of a machine."""
+
+    raw: bytes
+    """The AgentHardwareReport, serialized."""
+    reported_at: datetime
 
 
-def hardware_report(connection: Connection, machine_id: UUID) -> tuple[bytes, datetime] | None:
-    """Return the machine's last AgentHardwareReport, serialized, and when it arrived; None: it never sent one."""
-    rows = connection.run("hardware_report", machine_id=machine_id)
-    return (rows[0][0], rows[0][1]) if rows else None
+def hardware_report(connection: Connection, machine_id: UUID) -> ReceivedHardware | None:
+    """Return the machine's last hardware report; None: it never sent one."""
+    return next(iter(connection.fetch(ReceivedHardware, "hardware_report", machine_id=machine_id)), None)
+
+
+@record
+class FleetHardware:
+    """The hardware at a provider and location."""
+
+    provider: str
+    location: str | None
+    """None: machines without a location."""
+    machines: int
+    unreported: int
+    """Those of them without a hardware report; the others make the sums."""
+    hardware_threads: int
+    memory_bytes: int
+    disks: int
+    disk_bytes: int
 
 
 def read_inventory(
     connection: Connection, *, provider: str | None = None, location: str | None = None
-) -> list[dict[str, Any]]:
-    """
-    Return the hardware at each provider and location, sorted; machines without a location have a record of their own.
-
-    Each record has ``provider``, ``location`` and these whole numbers:
-    ``machines``, ``unreported`` (those of them without a hardware report), and the
-    sums over the others: ``hardware_threads``, ``memory_bytes``, ``disks`` and
-    ``disk_bytes``. Reads all machines.
-    """
-    # PostgreSQL returns sums of bigint as numeric, which the driver turns into Decimal.
-    return [
-        {name: int(value) if name in _SUMS else value for name, value in record.items()}
-        for record in connection.records("inventory", provider=provider, location=location)
-    ]
+) -> list[FleetHardware]:
+    """Return the hardware at each provider and location, sorted. Reads all machines."""
+    return connection.fetch(FleetHardware, "inventory", provider=provider, location=location)

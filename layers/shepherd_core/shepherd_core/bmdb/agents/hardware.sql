@@ -2,7 +2,7 @@
 
 -- name: hardware_report
 -- The last hardware report of one machine.
-SELECT hardware_report_raw, reported_at FROM machine_hardware_report WHERE machine_id = :machine_id;
+SELECT hardware_report_raw AS raw, reported_at FROM machine_hardware_report WHERE machine_id = :machine_id;
 
 -- name: inventory
 -- The hardware at each provider and location, from sums that are stored beside the reports: reads two narrow tables

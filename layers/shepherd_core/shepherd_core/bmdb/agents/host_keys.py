@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.connection import sanitize_for_db
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -12,19 +12,28 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
 
 
+@record
+class Pinned:
+    """The outcome of pinning a host key."""
+
+    before: str | None
+    """The key that was pinned before."""
+    pinned: bool
+    """Whether this one is pinned now."""
+
+
 def pin_host_key(
     connection: Connection, machine_id: UUID, host_key: str, *, reason: str, replace: bool = False
-) -> tuple[str | None, bool] | None:
+) -> Pinned | None:
     """
     Pin the *host_key* that an operator names, ``ssh-ed25519 AAAA...``, in place of another only if *replace*.
 
-    Returns the key that was pinned before, and whether this one is now; None: the
-    machine is not provided. *reason* is written to the history. May run twice.
+    None: the machine is not provided. *reason* is written to the history. May run twice.
     """
-    rows = connection.run(
-        "pin_host_key", machine_id=machine_id, host_key=host_key, replace=replace, reason=sanitize_for_db(reason)
+    found = connection.fetch(
+        Pinned, "pin_host_key", machine_id=machine_id, host_key=host_key, replace=replace, reason=reason
     )
-    return (rows[0][0], rows[0][1]) if rows else None
+    return found[0] if found else None
 
 
 def forget_host_key(connection: Connection, machine_id: UUID, reason: str) -> bool:
@@ -33,4 +42,4 @@ def forget_host_key(connection: Connection, machine_id: UUID, reason: str) -> bo
 
     *reason* is written to the history if one was. May run twice.
     """
-    return bool(connection.run("forget_host_key", machine_id=machine_id, reason=sanitize_for_db(reason)))
+    return bool(connection.run("forget_host_key", machine_id=machine_id, reason=reason))

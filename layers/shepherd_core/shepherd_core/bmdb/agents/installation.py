@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors.bmdb import CommitUnknown, MachineUnknown
+from shepherd_core.domain.errors.bmdb import CommitUnknown
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSInstallationRequest
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Request:
     """The installation that is requested."""
 
@@ -26,7 +27,7 @@ class Request:
     requested_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """The outcome of an installation, as the agent reported it."""
 
@@ -59,20 +60,10 @@ class Installation:
 
 
 def load(connection: Connection, machine_id: UUID) -> Installation:
-    """
-    Return the request and the report on record for the machine.
-
-    Raises:
-        MachineUnknown: the BMDB has no such machine.
-    """
-    rows = connection.run("installation", machine_id=machine_id)
-    if not rows:
-        message = f"the BMDB has no machine {machine_id}"
-        raise MachineUnknown(message)
-    wanted, reported = rows[0][:3], rows[0][3:]
-    return Installation(
-        None if wanted[0] is None else Request(*wanted), None if reported[0] is None else Report(*reported)
-    )
+    """Return the request and the report on record for the machine."""
+    requests = connection.fetch(Request, "installation_request", machine_id=machine_id)
+    reports = connection.fetch(Report, "installation_report", machine_id=machine_id)
+    return Installation(requests[0] if requests else None, reports[0] if reports else None)
 
 
 def request(

@@ -1,19 +1,16 @@
 -- Installations of an operating system: the operators' requests, and what agents reported.
 
--- name: installation
--- The requested installation of one machine, and the last one that its agent reported.
-SELECT
-    q.generation,
-    q.os_installation_request_raw,
-    q.requested_at,
-    r.generation,
-    r.os_installation_result,
-    r.os_installation_report_raw,
-    r.reported_at
-FROM machines m
-LEFT JOIN machine_os_installation_request q ON q.machine_id = m.machine_id
-LEFT JOIN machine_os_installation_report r ON r.machine_id = m.machine_id
-WHERE m.machine_id = :machine_id;
+-- name: installation_request
+-- The requested installation of one machine.
+SELECT generation, os_installation_request_raw AS raw, requested_at
+FROM machine_os_installation_request
+WHERE machine_id = :machine_id;
+
+-- name: installation_report
+-- The last installation that its agent reported.
+SELECT generation, os_installation_result AS result, os_installation_report_raw AS raw, reported_at
+FROM machine_os_installation_report
+WHERE machine_id = :machine_id;
 
 -- name: request_installation
 -- Request an installation, in place of the previous request. No row: the request or the report has changed since the

@@ -10,10 +10,11 @@ newer than the last one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
 from shepherd_core.domain.errors.bmdb import CommitUnknown, StatementFailed
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +27,12 @@ T = TypeVar("T")
 _NO_SUCH_TABLE_OR_COLUMN = ("42P01", "42703")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Agent:
     """The agent that should be reporting for a machine."""
 
+    fits: bool
+    """The schema is that of this code."""
     time: int
     """The database's time, in milliseconds since the Unix epoch."""
     public_key: bytes | None
@@ -77,14 +80,16 @@ class Heartbeat:
     installation: ReportedInstallation | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeartbeatOutcome:
     """The outcome of recording a heartbeat of the agent on record."""
 
     time: int
     """The database's time, in milliseconds since the Unix epoch."""
-    request: tuple[int, bytes] | None = None
-    """Generation and serialized OSInstallationRequest of a requested installation that has not been reported."""
+    generation: int | None = None
+    """Of a requested installation that has not been reported."""
+    request: bytes | None = None
+    """Its OSInstallationRequest, serialized."""
     refused: bool = False
     """Nothing was recorded: the generation of the installation report is too low, or was never requested."""
 
@@ -104,19 +109,19 @@ def reporting_agent(connection: Connection, machine_id: UUID) -> Agent:
         SchemaMismatch: the BMDB is older or newer than this code.
     """
 
-    def ask() -> list[list[Any]]:
-        return connection.run("reporting_agent", machine_id=machine_id, schema_version=migrations()[-1].version)
+    def ask() -> Agent:
+        version = migrations()[-1].version
+        return connection.fetch(Agent, "reporting_agent", machine_id=machine_id, schema_version=version)[0]
 
     def unit() -> Agent:
         try:
-            rows = ask()
+            agent = ask()
         except CommitUnknown:
             # Usual for the first use of a connection that broke while the function was frozen. It only reads.
-            rows = ask()
-        fits, *agent = rows[0]
-        if not fits:
+            agent = ask()
+        if not agent.fits:
             raise mismatch(connection)
-        return Agent(*agent)
+        return agent
 
     return _in_this_schema(connection, unit)
 
@@ -165,7 +170,8 @@ def _accept(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) 
 
 def _record(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) -> HeartbeatOutcome | None:
     machine_id, hardware, installation = heartbeat.machine_id, heartbeat.hardware, heartbeat.installation
-    rows = connection.run(
+    outcomes = connection.fetch(
+        HeartbeatOutcome,
         "accept_heartbeat",
         machine_id=machine_id,
         public_key=heartbeat.public_key.hex(),
@@ -175,9 +181,9 @@ def _record(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) 
         stale_seconds=stale_seconds,
         schema_version=migrations()[-1].version,
     )
-    if not rows:
+    if not outcomes:
         return None
-    time, generation, request = rows[0]
+    (outcome,) = outcomes
     if hardware is not None:
         connection.run(
             "write_hardware_report",
@@ -196,10 +202,10 @@ def _record(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) 
             result=installation.result,
             raw=installation.raw.hex(),
         ):
-            raise _GenerationRefused(time)
-        if installation.generation == generation:
-            return HeartbeatOutcome(time)
-    return HeartbeatOutcome(time, None if generation is None else (generation, request))
+            raise _GenerationRefused(outcome.time)
+        if installation.generation == outcome.generation:
+            return HeartbeatOutcome(outcome.time)
+    return outcome
 
 
 def _in_this_schema(connection: Connection, unit: Callable[[], T]) -> T:

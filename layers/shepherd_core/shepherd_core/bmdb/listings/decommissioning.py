@@ -13,13 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.work.work import let_go, lock_machine
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
-    from typing import Any
     from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
@@ -37,6 +36,16 @@ class RemovalRequest:
     """A recent heartbeat does not prevent a release."""
 
 
+@record
+class _Outcome:
+    """The outcome of one of the statements."""
+
+    done: bool
+    heartbeat_seconds: float | None = None
+    """Since the last heartbeat; None: there was none."""
+    release_on_record: bool = False
+
+
 def forget(session: Session, provider: str, machine_id: UUID, order: RemovalRequest) -> None:
     """
     Decommission a machine that the provider no longer has. May run twice.
@@ -46,7 +55,7 @@ def forget(session: Session, provider: str, machine_id: UUID, order: RemovalRequ
         SessionExpired: the session or the lock is lost; nothing was changed.
         CommitUnknown: the connection broke again, or what was sent is still running.
     """
-    asked = {"how": "Forgotten", "owner": sanitize_for_db(order.owner), "reason": sanitize_for_db(order.reason)}
+    asked = {"how": "Forgotten", "owner": order.owner, "reason": order.reason}
     row = _run_locked(session, "decommission", provider, machine_id, fresh_seconds=order.fresh_seconds, **asked)
     _require_done(row, machine_id)
 
@@ -62,7 +71,7 @@ def remove_released(session: Session, provider: str, machine_id: UUID) -> bool:
         row = _run_locked(session, "decommission", provider, machine_id, fresh_seconds=0, **asked)
     except WorkConflict:
         return False
-    return bool(row["done"])
+    return row.done
 
 
 def request_release(session: Session, provider: str, machine_id: UUID, order: RemovalRequest) -> bool:
@@ -77,13 +86,13 @@ def request_release(session: Session, provider: str, machine_id: UUID, order: Re
         "request_release",
         provider,
         machine_id,
-        owner=sanitize_for_db(order.owner),
-        reason=sanitize_for_db(order.reason),
+        owner=order.owner,
+        reason=order.reason,
         fresh_seconds=order.fresh_seconds,
         despite_heartbeat=order.despite_heartbeat,
     )
     _require_done(row, machine_id)
-    return not row["release_on_record"]
+    return not row.release_on_record
 
 
 def accept_release(session: Session, machine_id: UUID) -> None:
@@ -104,13 +113,11 @@ def cancel_release(session: Session, provider: str, machine_id: UUID, order: Rem
     Raises:
         SessionExpired: the session or the lock is lost; nothing was changed.
     """
-    reason = None if order is None else sanitize_for_db(f"{order.owner}: {order.reason}")
+    reason = None if order is None else f"{order.owner}: {order.reason}"
     _run_decommissioning(session, "cancel_release", provider, machine_id, reason=reason)
 
 
-def _run_locked(
-    session: Session, statement: str, provider: str, machine_id: UUID, **parameters: object
-) -> dict[str, Any]:
+def _run_locked(session: Session, statement: str, provider: str, machine_id: UUID, **parameters: object) -> _Outcome:
     """
     Lock the machine, run one of the statements, give up the lock, and return its row.
 
@@ -125,13 +132,14 @@ def _run_locked(
 
 def _run_decommissioning(
     session: Session, statement: str, provider: str, machine_id: UUID, **parameters: object
-) -> dict[str, Any]:
+) -> _Outcome:
     """Run one of the statements under the lock on the machine's facts, and return its row."""
     connection = session.connection
 
-    def unit() -> dict[str, Any]:
+    def unit() -> _Outcome:
         connection.run("lock_facts", machine_id=machine_id)
-        rows = connection.records(statement, **session.key, provider=provider, machine_id=machine_id, **parameters)
+        asked = {**session.key, **parameters, "provider": provider, "machine_id": machine_id}
+        rows = connection.fetch(_Outcome, statement, **asked)
         if not rows:
             raise SessionExpired
         return rows[0]
@@ -139,17 +147,17 @@ def _run_decommissioning(
     return session.transact(unit)
 
 
-def _require_done(row: dict[str, Any], machine_id: UUID) -> None:
+def _require_done(row: _Outcome, machine_id: UUID) -> None:
     """
     Check that the statement did what was asked.
 
     Raises:
         WorkConflict: it did not; the message says why.
     """
-    if row["done"]:
+    if row.done:
         return
-    if row["heartbeat_seconds"] is not None:
-        message = f"the agent of machine {machine_id} reported {row['heartbeat_seconds']:.0f} s ago"
+    if row.heartbeat_seconds is not None:
+        message = f"the agent of machine {machine_id} reported {row.heartbeat_seconds:.0f} s ago"
     else:
         message = f"machine {machine_id} is not in the BMDB as one of this provider's"
     raise WorkConflict(message)

@@ -136,4 +136,4 @@ history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
     SELECT machine_id, 'ShepherdAgentStart', 'ReleaseCanceled', :reason FROM release_deleted WHERE :reason::text IS NOT NULL
 )
-SELECT :machine_id::uuid FROM locked_provider;
+SELECT true AS done FROM locked_provider;

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.listings.provisioning import paused
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import LONGEST_TEXT, ProviderId, ProviderStatus
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
@@ -50,7 +51,7 @@ class Facts:
         return cls(_text(machine.reservation_id), address, _text(machine.location), machine.status)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KnownMachine:
     """A machine of the provider, and its facts on record."""
 
@@ -58,7 +59,15 @@ class KnownMachine:
     provider_id: ProviderId
     age_seconds: float
     """Since its creation was decided."""
-    facts: Facts
+    reservation_id: str | None
+    address: str | None
+    location: str | None
+    status: ProviderStatus | None
+
+    @property
+    def facts(self) -> Facts:
+        """Return its facts on record."""
+        return Facts(self.reservation_id, self.address, self.location, self.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ class FactsChange:
         return {"machine_id": self.known.machine_id, "provider_id": self.known.provider_id, "changed": self.changed}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListingStatus:
     """Whether there is anything to update."""
 
@@ -103,7 +112,7 @@ class ListingStatus:
 
 def check(connection: Connection, provider: str, update_seconds: float) -> ListingStatus:
     """Return whether there is anything to update; usually not. Facts of steady machines may be *update_seconds* old."""
-    status = ListingStatus(*connection.run("check_listing", provider=provider, seconds=update_seconds)[0])
+    (status,) = connection.fetch(ListingStatus, "check_listing", provider=provider, seconds=update_seconds)
     return replace(status, paused=paused(connection, provider)) if status.wanted else status
 
 
@@ -118,16 +127,7 @@ def begin(session: Session, provider: str, holder: UUID | None) -> bool:
 
 def known(connection: Connection, provider: str, *, everything: bool) -> list[KnownMachine]:
     """Return all machines of *provider*, or only those that are not ready, in no particular order."""
-    rows = connection.run("all_facts" if everything else "facts_not_ready", provider=provider)
-    return [
-        KnownMachine(
-            machine_id,
-            ProviderId(provider_id),
-            age,
-            Facts(reservation, address, location, status and ProviderStatus(status)),
-        )
-        for machine_id, provider_id, age, reservation, address, location, status in rows
-    ]
+    return connection.fetch(KnownMachine, "all_facts" if everything else "facts_not_ready", provider=provider)
 
 
 def write(session: Session, provider: str, changes: Sequence[FactsChange]) -> list[FactsChange]:
@@ -137,7 +137,8 @@ def write(session: Session, provider: str, changes: Sequence[FactsChange]) -> li
     Raises:
         SessionExpired: the session has expired, or another Updater took its place; nothing was recorded.
     """
-    rows = session.run(
+    rows = session.fetch(
+        UUID,
         "write_facts",
         provider=provider,
         machine_ids=[change.known.machine_id for change in changes],
@@ -148,7 +149,7 @@ def write(session: Session, provider: str, changes: Sequence[FactsChange]) -> li
     )
     if not rows:
         raise SessionExpired
-    written = {row[0] for row in rows}
+    written = set(rows)
     return [change for change in changes if change.known.machine_id in written]
 
 

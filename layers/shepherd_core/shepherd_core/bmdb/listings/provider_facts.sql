@@ -10,7 +10,7 @@ SELECT
     (SELECT count(*) FROM machine_facts f WHERE f.provider = :provider AND f.not_ready) AS not_ready,
     l.listed_at IS NULL OR l.listed_at <= clock_timestamp() - :seconds::float8 * interval '1 second' AS due,
     l.session_id AS holder,
-    s.session_id IS NOT NULL AS held
+    s.session_id IS NOT NULL AS holder_alive
 FROM (SELECT :provider::text AS provider) AS one
 LEFT JOIN provider_listings l ON l.provider = one.provider
 LEFT JOIN sessions s ON s.session_id = l.session_id AND s.deadline > clock_timestamp();
@@ -32,10 +32,10 @@ SELECT
     machine_id,
     provider_id,
     extract(epoch FROM clock_timestamp() - machine_created_at)::float8 AS age_seconds,
-    provider_reservation_id,
-    provider_ip_address,
-    provider_location,
-    provider_status
+    provider_reservation_id AS reservation_id,
+    provider_ip_address AS address,
+    provider_location AS location,
+    provider_status AS status
 FROM machine_facts
 WHERE provider = :provider;
 
@@ -45,10 +45,10 @@ SELECT
     machine_id,
     provider_id,
     extract(epoch FROM clock_timestamp() - machine_created_at)::float8 AS age_seconds,
-    provider_reservation_id,
-    provider_ip_address,
-    provider_location,
-    provider_status
+    provider_reservation_id AS reservation_id,
+    provider_ip_address AS address,
+    provider_location AS location,
+    provider_status AS status
 FROM machine_facts
 WHERE provider = :provider AND not_ready;
 

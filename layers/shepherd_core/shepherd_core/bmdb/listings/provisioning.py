@@ -8,23 +8,20 @@ none of it. Penalties and pauses may be written late, because they only prevent 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
 
-from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.domain.machine import ProviderId, ProviderStatus
-from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone
+from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone, record
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.machine import Machine
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PreviousInvocation:
     """The records of earlier invocations, for the one that takes the lock; an age is infinite if there is none."""
 
@@ -45,17 +42,14 @@ def take_lock(session: Session, provider: str) -> PreviousInvocation | None:
 
     def unit() -> PreviousInvocation | None:
         connection = session.connection
-        held = connection.run("lock_provisioner_row", provider=provider)
+        held = connection.fetch(UUID, "lock_provisioner_row", provider=provider)
         if not held:
             connection.run("create_provisioner_lock", provider=provider)
-            held = connection.run("lock_provisioner_row", provider=provider)
-        holder = held[0][0]
+            held = connection.fetch(UUID, "lock_provisioner_row", provider=provider)
+        holder = held[0]
         if holder not in (None, session.session_id) and connection.run("lock_live_session", session_id=holder):
             return None
-        idle, waiting, seen = connection.run("take_lock", provider=provider, session_id=session.session_id)[0]
-        return PreviousInvocation(
-            float("inf") if idle is None else idle, waiting, float("inf") if seen is None else seen
-        )
+        return connection.fetch(PreviousInvocation, "take_lock", provider=provider, session_id=session.session_id)[0]
 
     return session.transact(unit)
 
@@ -65,18 +59,10 @@ def ledger(connection: Connection, provider: str) -> Ledger:
 
     def unit() -> Ledger:
         return Ledger(
-            provided=tuple(
-                Provided(machine_id, ProviderId(provider_id), reservation, status and ProviderStatus(status), *facts)
-                for machine_id, provider_id, reservation, status, *facts in connection.run(
-                    "provided_machines", provider=provider
-                )
-            ),
-            intents=tuple(Intent(*row) for row in connection.run("intents", provider=provider)),
-            penalized=frozenset(row[0] for row in connection.run("penalized_capacity", provider=provider)),
-            tombstones=tuple(
-                Tombstone(machine_id, ProviderId(provider_id), released)
-                for machine_id, provider_id, released in connection.run("tombstones", provider=provider)
-            ),
+            provided=tuple(connection.fetch(Provided, "provided_machines", provider=provider)),
+            intents=tuple(connection.fetch(Intent, "intents", provider=provider)),
+            penalized=frozenset(connection.fetch(str, "penalized_capacity", provider=provider)),
+            tombstones=tuple(connection.fetch(Tombstone, "tombstones", provider=provider)),
         )
 
     return connection.transact(unit)
@@ -84,8 +70,7 @@ def ledger(connection: Connection, provider: str) -> Ledger:
 
 def paused(connection: Connection, provider: str) -> str | None:
     """Return who paused the Provisioner of *provider* and why; None: it is not paused."""
-    rows = connection.run("creation_paused", provider=provider, process=None)
-    return f"paused by {rows[0][0]}: {rows[0][1]}" if rows else None
+    return next(iter(connection.fetch(str, "creation_paused", provider=provider, process=None)), None)
 
 
 def record_waiting(session: Session, provider: str, waiting: int, max_machines: int) -> None:
@@ -99,13 +84,19 @@ def record_waiting(session: Session, provider: str, waiting: int, max_machines: 
     )
 
 
-def waiting(connection: Connection) -> list[dict[str, Any]]:
-    """
-    Return the providers where places wait for the limit of machines, as the Provisioner saw within the last day.
+@record
+class Waiting:
+    """How many places at a provider wait for the limit of machines."""
 
-    Each record has ``provider``, ``waiting``, ``max_machines`` and ``seen_at``.
-    """
-    return connection.records("waiting")
+    provider: str
+    waiting: int
+    max_machines: int
+    seen_at: datetime
+
+
+def waiting(connection: Connection) -> list[Waiting]:
+    """Return the providers where places wait for the limit, as the Provisioner saw within the last day."""
+    return connection.fetch(Waiting, "waiting")
 
 
 def create_intent(
@@ -188,15 +179,14 @@ def adopt(
     """
 
     def unit() -> UUID | None:
-        rows = session.connection.run("find_provided", provider=provider, provider_id=machine.provider_id)
-        if rows:
-            found: UUID = rows[0][0]
-            return found
+        found = session.connection.fetch(UUID, "find_provided", provider=provider, provider_id=machine.provider_id)
+        if found:
+            return found[0]
         machine_id = intended or create_intent(session, provider, machine.capacity_id, respect_pauses=operator is None)
         if machine_id is not None:
             provide(session, provider, machine_id, machine)
         if operator is not None:
-            session.connection.run("record_adoption", machine_id=machine_id, owner=sanitize_for_db(operator))
+            session.connection.run("record_adoption", machine_id=machine_id, owner=operator)
         return machine_id
 
     return session.transact(unit)
@@ -214,9 +204,7 @@ def delete_intent(session: Session, provider: str, intent: Intent) -> None:
 
 def penalize(session: Session, provider: str, capacity_id: str, seconds: float, cause: str) -> None:
     """Do not use the capacity for *seconds*. May run twice."""
-    session.connection.run(
-        "penalize", provider=provider, capacity_id=capacity_id, seconds=seconds, cause=sanitize_for_db(cause)
-    )
+    session.connection.run("penalize", provider=provider, capacity_id=capacity_id, seconds=seconds, cause=cause)
 
 
 def set_aside(session: Session, machine_id: UUID, reason: str) -> None:
@@ -236,8 +224,7 @@ def run_locked(session: Session, statement: str, **parameters: object) -> UUID:
     Raises:
         SessionExpired: the session or the lock is lost; nothing was written.
     """
-    rows = session.run_once(statement, **parameters)
+    rows = session.fetch_once(UUID, statement, **parameters)
     if not rows:
         raise SessionExpired
-    machine_id: UUID = rows[0][0]
-    return machine_id
+    return rows[0]

@@ -19,15 +19,15 @@ WITH locked_session AS (
 SELECT session_id FROM locked_session WHERE deadline > clock_timestamp();
 
 -- name: take_lock
--- Take the provider's lock. Returns how many seconds ago the last machine was created (null: never), how many places an
--- earlier invocation saw waiting for the limit of machines, and how many seconds ago (null: never).
+-- Take the provider's lock. Returns how many seconds ago the last machine was created (infinite: never), how many places an
+-- earlier invocation saw waiting for the limit of machines, and how many seconds ago (infinite: never).
 UPDATE provisioner_lock
 SET session_id = :session_id
 WHERE provider = :provider
 RETURNING
-    extract(epoch FROM clock_timestamp() - last_creation_at)::float8,
+    coalesce(extract(epoch FROM clock_timestamp() - last_creation_at)::float8, 'infinity') AS idle_seconds,
     waiting,
-    extract(epoch FROM clock_timestamp() - waiting_seen_at)::float8;
+    coalesce(extract(epoch FROM clock_timestamp() - waiting_seen_at)::float8, 'infinity') AS waiting_seconds;
 
 -- name: record_waiting
 -- Record, for operators, how many places wait for the limit of machines. Only the holder of the lock can.
@@ -48,8 +48,8 @@ ORDER BY provider;
 SELECT
     p.machine_id,
     p.provider_id,
-    p.provider_reservation_id,
-    p.provider_status,
+    p.provider_reservation_id AS reservation_id,
+    p.provider_status AS status,
     EXISTS (
         SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner'
     ) AS set_aside,
@@ -70,11 +70,11 @@ SELECT machine_id FROM machine_provided WHERE provider = :provider AND provider_
 
 -- name: tombstones
 -- Decommissioned machines of the provider. If it lists one again, it can be told from an unknown machine.
-SELECT machine_id, provider_id, how = 'Released' FROM machine_tombstone WHERE provider = :provider;
+SELECT machine_id, provider_id, how = 'Released' AS released FROM machine_tombstone WHERE provider = :provider;
 
 -- name: intents
 -- Decided creations whose outcome is not recorded.
-SELECT machine_id, capacity_id, extract(epoch FROM clock_timestamp() - intended_at)::float8
+SELECT machine_id, capacity_id, extract(epoch FROM clock_timestamp() - intended_at)::float8 AS age_seconds
 FROM machine_creation_intent
 WHERE provider = :provider
 ORDER BY intended_at, machine_id;
@@ -86,8 +86,7 @@ SELECT capacity_id FROM capacity_penalties WHERE provider = :provider AND until 
 -- name: creation_paused
 -- Whether the Provisioner of this provider is paused: by a pause of everything or of the provider, not by one of a
 -- process.
-{wide_pauses}
-LIMIT 1;
+SELECT 'paused by ' || owner || ': ' || reason FROM ({wide_pauses}) AS wide LIMIT 1;
 
 -- name: create_intent
 -- Decide to create a machine: insert its row, whose id is the idempotency token at the provider, and the intent. No

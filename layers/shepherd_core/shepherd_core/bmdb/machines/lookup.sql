@@ -18,6 +18,7 @@ SELECT
     s.state,
     s.state_since,
     p.provider,
+    i.provider AS intended_provider,
     p.provider_id,
     p.provider_reservation_id,
     p.provider_ip_address,
@@ -43,12 +44,10 @@ SELECT
     d.provider AS decommissioned_provider,
     d.provider_id AS decommissioned_provider_id,
     n.process AS needs,
-    n.since,
     n.unhealthy_at,
     coalesce(n.backoff_until > clock_timestamp(), false) AS backing_off,
     n.backoff_until,
-    l.deadline IS NOT NULL AS being_worked_on,
-    l.deadline AS locked_until,
+    x.machine_id IS NOT NULL AS being_worked_on,
     ARRAY(
         SELECT x.pause_id
         FROM machine_pauses x
@@ -58,7 +57,7 @@ SELECT
     w.grace_until,
     z.quarantined_at,
     z.cause AS quarantine_cause,
-    z.evidence AS quarantine_evidence
+    string_to_array(z.evidence, E'\n') AS quarantine_evidence
 FROM machines m
 JOIN machine_states s ON s.machine_id = m.machine_id
 LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
@@ -69,7 +68,6 @@ LEFT JOIN machine_rebooted b ON b.machine_id = m.machine_id
 LEFT JOIN machine_creation_intent i ON i.machine_id = m.machine_id
 LEFT JOIN machine_eligibility n ON n.machine_id = m.machine_id AND NOT n.overdue
 LEFT JOIN work x ON x.machine_id = m.machine_id
-LEFT JOIN sessions l ON l.session_id = x.session_id
 LEFT JOIN machine_grace w ON w.machine_id = m.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
 LEFT JOIN machine_release r ON r.machine_id = m.machine_id

@@ -62,13 +62,13 @@ def failures(
     found = connection.records("failures", provider=provider, location=location)
     return found + [
         {
-            "loop": tick["loop"],
-            "kind": (tick["cause"] or tick["outcome"]).partition(":")[0],
+            "loop": tick.loop,
+            "kind": (tick.cause or tick.outcome).partition(":")[0],
             "count": 1,
-            "examples": [tick["provider"]],
-            "cause": tick["cause"] or tick["outcome"],
-            "failed_at": tick["ended_at"],
+            "examples": [tick.provider],
+            "cause": tick.cause or tick.outcome,
+            "failed_at": tick.ended_at,
         }
         for tick in last_ticks(connection)
-        if tick["outcome"] != "Succeeded" and location is None and provider in (None, tick["provider"])
+        if tick.outcome != "Succeeded" and location is None and provider in (None, tick.provider)
     ]

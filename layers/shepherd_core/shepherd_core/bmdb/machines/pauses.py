@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.domain.machine import Process
 
@@ -27,7 +29,8 @@ def pause(
     With none of them, everything is paused. Work in progress continues; nothing new
     is claimed. Ends after *seconds*, or by ``resume``.
     """
-    rows = connection.run(
+    (pause_id,) = connection.fetch(
+        UUID,
         "pause",
         machine_id=machine_id,
         process=process,
@@ -36,13 +39,26 @@ def pause(
         reason=reason,
         seconds=seconds,
     )
-    found: UUID = rows[0][0]
-    return found
+    return pause_id
 
 
-def pauses_in_force(connection: Connection) -> list[dict[str, Any]]:
+@record
+class Pause:
+    """A pause of a machine, a process, a provider, or a combination of them."""
+
+    pause_id: UUID
+    machine_id: UUID | None
+    process: str | None
+    provider: str | None
+    owner: str
+    reason: str
+    created_at: datetime
+    expires_at: datetime | None
+
+
+def pauses_in_force(connection: Connection) -> list[Pause]:
     """Return the pauses in force, oldest first."""
-    return connection.records("pauses_in_force")
+    return connection.fetch(Pause, "pauses_in_force")
 
 
 def resume(connection: Connection, pause_id: UUID, owner: str | None = None) -> bool:

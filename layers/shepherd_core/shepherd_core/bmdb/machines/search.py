@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from shepherd_core.bmdb.connection import sanitize_for_db
+from shepherd_core.domain.machine import ProviderId
+from shepherd_core.domain.records import record
+from shepherd_core.domain.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.domain.states import State
 
 _EXAMINED = 5_000
 """
@@ -54,16 +56,39 @@ class Search:
     state_younger: float | None = None
 
 
+@record
+class FoundMachine:
+    """A machine that was searched for."""
+
+    machine_id: UUID
+    machine_created_at: datetime
+    provider: str | None
+    intended_provider: str | None
+    """While it is being created."""
+    provider_id: ProviderId | None
+    provider_ip_address: str | None
+    provider_location: str | None
+    provider_status: str | None
+    state: State
+    state_since: datetime
+    agent_started_at: datetime | None
+    agent_heartbeat_at: datetime | None
+    needs: str | None
+    """A process."""
+    backing_off: bool
+    backoff_until: datetime | None
+    being_worked_on: bool
+    pause_ids: list[UUID]
+    """The pauses in force that apply to it, its own and wider ones."""
+    quarantined_at: datetime | None
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A part of the result of a search."""
 
-    machines: list[dict[str, Any]]
-    """
-    In the order of the search, each with its facts, its ``state`` and ``state_since``, the process that it ``needs``
-    and, while it is being created, its ``intended_provider``. ``pause_ids`` are the pauses in force that apply to it,
-    its own and wider ones.
-    """
+    machines: list[FoundMachine]
+    """In the order of the search."""
     after: UUID | None
     """Where to go on; None: there are no more machines."""
 
@@ -80,13 +105,14 @@ def search(
     assert len(wanted.machine_ids) <= MOST_IDS
     if newest_first:
         return _newest(connection, wanted, after, limit)
-    found = connection.records("search_machines", **_filters(wanted), after=after, examine=_EXAMINED, limit=limit)
+    bounds = {"after": after, "examine": _EXAMINED, "limit": limit}
+    found = connection.fetch(FoundMachine, "search_machines", **_filters(wanted), **bounds)
     if len(found) == limit:
-        return Found(found, found[-1]["machine_id"])
+        return Found(found, found[-1].machine_id)
     if wanted.machine_ids:
         return Found(found, None)
-    last = connection.run("last_examined", after=after, examine=_EXAMINED)
-    return Found(found, last[0][0] if last else None)
+    last = connection.fetch(UUID, "last_examined", after=after, examine=_EXAMINED)
+    return Found(found, last[0] if last else None)
 
 
 def matching(
@@ -96,7 +122,7 @@ def matching(
     *,
     page: int = _PAGE,
     newest_first: bool = False,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[FoundMachine]:
     """
     Yield the machines after *after* that match, or all that there are, in an order of ``search``.
 
@@ -114,31 +140,27 @@ def _newest(connection: Connection, wanted: Search, after: UUID | None, limit: i
     """Return what ``search`` does, the newest machines first."""
     examined = wanted.machine_ids
     if not examined:
-        examined = tuple(row[0] for row in connection.run("newest_machines", after=after, examine=_NEWEST_EXAMINED))
+        examined = tuple(connection.fetch(UUID, "newest_machines", after=after, examine=_NEWEST_EXAMINED))
     if not examined:
         return Found([], None)
-    filters = _filters(replace(wanted, machine_ids=examined))
-    found = connection.records("search_machines", **filters, after=None, examine=len(examined), limit=len(examined))
-    found.sort(key=lambda machine: (machine["machine_created_at"], machine["machine_id"]), reverse=True)
+    filters, bounds = (
+        _filters(replace(wanted, machine_ids=examined)),
+        {"examine": len(examined), "limit": len(examined)},
+    )
+    found = connection.fetch(FoundMachine, "search_machines", **filters, **bounds, after=None)
+    found.sort(key=lambda machine: (machine.machine_created_at, machine.machine_id), reverse=True)
     if wanted.machine_ids and after is not None:
-        places = {machine["machine_id"]: place for place, machine in enumerate(found, 1)}
+        places = {machine.machine_id: place for place, machine in enumerate(found, 1)}
         found = found[places.get(after, len(found)) :]
     if len(found) >= limit:
-        return Found(found[:limit], found[limit - 1]["machine_id"])
+        return Found(found[:limit], found[limit - 1].machine_id)
     goes_on = not wanted.machine_ids and len(examined) == _NEWEST_EXAMINED
     return Found(found, examined[-1] if goes_on else None)
 
 
 def _filters(wanted: Search) -> dict[str, Any]:
     """Return the parameters of the statement: null for each filter that is not used."""
-    return {name: _parameter(value) for name, value in asdict(wanted).items()}
-
-
-def _parameter(value: object) -> object:
-    match value:
-        case str():
-            return sanitize_for_db(value) or None
-        case tuple():
-            return [sanitize_for_db(each) if isinstance(each, str) else each for each in value] or None
-        case _:
-            return value
+    return {
+        name: None if value in ((), "") else list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(wanted).items()
+    }

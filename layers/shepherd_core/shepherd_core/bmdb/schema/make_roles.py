@@ -64,8 +64,8 @@ def make(connection: Connection, logins: Mapping[str, RoleLogin], deadline: Dead
 
     def once() -> None:
         connection.run("take_schema_lock")
-        granted = connection.run("granted_tables", users=[login.user for login in logins.values()])
-        for change in [*changes, *(_text("revoke", table=table, user=user) for table, user in granted), grants]:
+        revocations = connection.fetch(str, "revocations", users=[login.user for login in logins.values()])
+        for change in [*changes, *revocations, grants]:
             connection.script(change)
         if deadline is not None:
             deadline.check()

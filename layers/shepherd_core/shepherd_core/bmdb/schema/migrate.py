@@ -17,6 +17,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors.bmdb import MigrationRefused, SchemaMismatch, StatementFailed
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
@@ -50,11 +51,20 @@ def migrations() -> tuple[Migration, ...]:
     return tuple(found)
 
 
+@record
+class _Applied:
+    """A migration that was applied."""
+
+    version: int
+    name: str
+    checksum: str
+
+
 def schema_version(connection: Connection) -> int:
     """Return the version of the BMDB's schema; 0 if it was never migrated."""
     if not connection.run("schema_exists"):
         return 0
-    return max((row[0] for row in connection.run("applied_migrations")), default=0)
+    return max((each.version for each in connection.fetch(_Applied, "applied_migrations")), default=0)
 
 
 def mismatch(connection: Connection) -> SchemaMismatch:
@@ -125,12 +135,15 @@ def _apply_next(connection: Connection, files: tuple[Migration, ...], deadline: 
 
 def _missing(connection: Connection, files: tuple[Migration, ...]) -> list[Migration]:
     known = {migration.version: migration for migration in files}
-    applied = {version: (name, checksum) for version, name, checksum in connection.run("applied_migrations")}
-    for version, (name, checksum) in applied.items():
-        if version not in known:
-            message = f"the BMDB has migration {version} ({name}), which this code does not know: deploy newer code"
+    applied = connection.fetch(_Applied, "applied_migrations")
+    for each in applied:
+        if each.version not in known:
+            message = (
+                f"the BMDB has migration {each.version} ({each.name}), which this code does not know: deploy newer code"
+            )
             raise SchemaMismatch(message)
-        if known[version].checksum != checksum:
-            message = f"migration {version} ({known[version].name}) was edited after it was applied"
+        if known[each.version].checksum != each.checksum:
+            message = f"migration {each.version} ({known[each.version].name}) was edited after it was applied"
             raise MigrationRefused(message)
-    return [migration for version, migration in sorted(known.items()) if version not in applied]
+    versions = {each.version for each in applied}
+    return [migration for version, migration in sorted(known.items()) if version not in versions]

@@ -30,7 +30,7 @@ FAULTS = (InterfaceError, DatabaseError, OSError)
 """What the driver raises."""
 
 _CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock
-_TIMESTAMPTZ = 1184  # the number of the type in every PostgreSQL
+_TIMESTAMPTZ, _NUMERIC = 1184, 1700  # the numbers of the types in every PostgreSQL
 _UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections, disk full), shutdown
 
 
@@ -93,6 +93,7 @@ def connect(
     # The server cancels statements that take too long. This limit is for a server or network that cannot.
     sock.settimeout(longest)
     driver.register_in_adapter(_TIMESTAMPTZ, _moment)
+    driver.register_in_adapter(_NUMERIC, int)  # sums of bigint, which may be longer
     driver.register_out_adapter(list, _array)
     return driver
 

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from shepherd_core.bmdb.connection import Connection
 
 
 def now(connection: Connection) -> datetime:
     """Return the database's time, with which all times in the BMDB are compared."""
-    found: datetime = connection.run("now")[0][0]
-    return found
+    return connection.fetch(datetime, "now")[0]
 
 
-def oldest_transaction(connection: Connection, seconds: float) -> dict[str, Any] | None:
-    """
-    Return the oldest transaction that keeps dead rows of the BMDB, if it is older than *seconds*.
+@record
+class Transaction:
+    """A transaction that keeps dead rows: claims and snapshots read the old places of all rows that moved."""
 
-    It has ``kind`` (open or prepared), ``pid`` (None if prepared), ``owner``,
-    ``application`` (of a prepared one, its name), ``state`` as PostgreSQL calls it, and
-    ``seconds``. While it lasts, claims and snapshots read the old places of all rows that
-    moved. Open transactions of other users are seen only if ``sees_transactions``.
-    """
-    found = connection.records("find_oldest_transaction", seconds=seconds)
-    return found[0] if found else None
+    kind: str
+    """open or prepared."""
+    pid: int | None
+    owner: str
+    application: str | None
+    """Of a prepared one, its name."""
+    state: str | None
+    """As PostgreSQL calls it."""
+    seconds: float
 
 
-def sees_transactions(connection: Connection) -> tuple[str, bool]:
-    """Return the database's user, and whether it sees the transactions of others: it is in pg_read_all_stats."""
-    user, sees = connection.run("sees_transactions")[0]
-    return user, sees
+def oldest_transaction(connection: Connection, seconds: float) -> Transaction | None:
+    """Return the oldest transaction older than *seconds*; for a ``limited_user`` of its own."""
+    return next(iter(connection.fetch(Transaction, "find_oldest_transaction", seconds=seconds)), None)
+
+
+def limited_user(connection: Connection) -> str | None:
+    """Return the database's user if it does not see the transactions of others: it is not in pg_read_all_stats."""
+    return next(iter(connection.fetch(str, "limited_user")), None)

@@ -30,6 +30,6 @@ WHERE seconds > :seconds
 ORDER BY seconds DESC
 LIMIT 1;
 
--- name: sees_transactions
--- Who asks, and whether find_oldest_transaction shows the transactions of other users to it.
-SELECT current_user::text, pg_has_role('pg_read_all_stats', 'USAGE');
+-- name: limited_user
+-- Who asks, if find_oldest_transaction does not show the transactions of other users to it.
+SELECT current_user::text WHERE NOT pg_has_role('pg_read_all_stats', 'USAGE');

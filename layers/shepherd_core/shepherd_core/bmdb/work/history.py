@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from shepherd_core.domain.machine import WorkEvent
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from shepherd_core.bmdb.connection import Connection
 
 
-def read_history(connection: Connection, machine_id: UUID, limit: int = 100) -> list[dict[str, Any]]:
+@record
+class HistoryEvent:
+    """What was done to a machine, or how it ended."""
+
+    timestamp: datetime
+    process: str
+    event: WorkEvent
+    step: str | None
+    failed_cause: str | None
+    session_id: UUID | None
+
+
+def read_history(connection: Connection, machine_id: UUID, limit: int = 100) -> list[HistoryEvent]:
     """Return the history of one machine, newest first."""
-    return connection.records("history", machine_id=machine_id, limit=limit)
+    return connection.fetch(HistoryEvent, "history", machine_id=machine_id, limit=limit)
 
 
 def delete_old_history(connection: Connection, days: int) -> int:

@@ -2,27 +2,80 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
 
 
-def open_sessions(connection: Connection, limit: int) -> list[dict[str, Any]]:
-    """Return sessions, those that live longest first, with the machines and the provider locks that they hold."""
-    return connection.records("open_sessions", limit=limit)
+@record
+class OpenSession:
+    """A session, and the locks that it holds."""
+
+    session_id: UUID
+    component_name: str
+    runtime_info: str
+    created_at: datetime
+    deadline: datetime
+    alive: bool
+    machines: int
+    machine_ids: list[UUID]
+    """At most ten."""
+    provider_locks: list[str]
 
 
-def open_creations(connection: Connection, limit: int) -> list[dict[str, Any]]:
-    """Return the creations that were decided and whose outcome is not recorded, oldest first."""
-    return connection.records("open_creations", limit=limit)
+def open_sessions(connection: Connection, limit: int) -> list[OpenSession]:
+    """Return sessions, those that live longest first."""
+    return connection.fetch(OpenSession, "open_sessions", limit=limit)
 
 
-def penalties(connection: Connection, limit: int) -> list[dict[str, Any]]:
-    """Return the capacity that is under a penalty, with its end and cause; what ends first comes first."""
-    return connection.records("penalties", limit=limit)
+@record
+class OpenCreation:
+    """A creation that was decided and whose outcome is not recorded."""
+
+    machine_id: UUID
+    provider: str
+    capacity_id: str | None
+    intended_at: datetime
 
 
-def open_releases(connection: Connection, limit: int) -> list[dict[str, Any]]:
-    """Return the machines that are being given back to the provider, oldest request first."""
-    return connection.records("open_releases", limit=limit)
+def open_creations(connection: Connection, limit: int) -> list[OpenCreation]:
+    """Return the open creations, oldest first."""
+    return connection.fetch(OpenCreation, "open_creations", limit=limit)
+
+
+@record
+class Penalty:
+    """Capacity that is not used until then, and why."""
+
+    provider: str
+    capacity_id: str
+    until: datetime
+    cause: str
+
+
+def penalties(connection: Connection, limit: int) -> list[Penalty]:
+    """Return the penalties in force; what ends first comes first."""
+    return connection.fetch(Penalty, "penalties", limit=limit)
+
+
+@record
+class OpenRelease:
+    """A machine that is being given back to the provider."""
+
+    machine_id: UUID
+    provider: str | None
+    provider_id: str | None
+    asked_at: datetime
+    asked_by: str
+    reason: str
+    accepted_at: datetime | None
+
+
+def open_releases(connection: Connection, limit: int) -> list[OpenRelease]:
+    """Return the machines that are being given back, oldest request first."""
+    return connection.fetch(OpenRelease, "open_releases", limit=limit)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.connection import sanitize_for_db
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,24 +52,50 @@ class TickEnd:
     @property
     def parameters(self) -> dict[str, str | None]:
         """Return the parameters of ``close_session``."""
-        cause = None if self.cause is None else sanitize_for_db(self.cause)[:_CAUSE_LENGTH]
+        cause = None if self.cause is None else self.cause[:_CAUSE_LENGTH]
         outcome = "Succeeded" if cause is None else "Failed"
         return {"outcome": outcome, "cause": cause, "counts": json.dumps(dict(self.counts))}
 
 
-def last_ticks(connection: Connection, each: int = 1) -> list[dict[str, Any]]:
-    """
-    Return the last *each* ticks of each loop at each provider, newest first.
+@record
+class Tick:
+    """What an invocation did."""
 
-    ``outcome`` is Succeeded, Failed (``cause`` says why) or Expired; ``counts`` has metrics by name.
-    """
-    return connection.records("last_ticks", each=each)
+    loop: str
+    provider: str
+    began_at: datetime
+    ended_at: datetime
+    seconds: float
+    outcome: str
+    """Succeeded, Failed or Expired."""
+    cause: str | None
+    """Why it failed."""
+    counts: dict[str, float]
+    """Metrics by name."""
+    settings_hash: str | None
+    code_version: str | None
+    runtime_info: str
 
 
-def tick_totals(connection: Connection) -> list[dict[str, Any]]:
-    """
-    Return what the ticks of the last day counted, by ``loop`` and ``half_hour`` (0, the oldest, to 47).
+def last_ticks(connection: Connection, each: int = 1) -> list[Tick]:
+    """Return the last *each* ticks of each loop at each provider, newest first."""
+    return connection.fetch(Tick, "last_ticks", each=each)
 
-    ``created``, ``finished`` and ``failed`` are machines, ``lost`` the ticks that failed or expired.
-    """
-    return connection.records("tick_totals")
+
+@record
+class TickTotals:
+    """What the ticks of a loop counted in one half hour of the last day."""
+
+    loop: str
+    half_hour: int
+    """From 0, the oldest, to 47."""
+    created: float
+    finished: float
+    failed: float
+    lost: int
+    """Ticks that failed or expired."""
+
+
+def tick_totals(connection: Connection) -> list[TickTotals]:
+    """Return what the ticks of the last day counted."""
+    return connection.fetch(TickTotals, "tick_totals")

@@ -1,0 +1,135 @@
+"""Each statement's columns are the fields of its record, with their types."""
+
+import ast
+import builtins
+import types
+from collections.abc import Iterator
+from datetime import datetime
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+import pytest
+import shepherd_core.bmdb
+from shepherd_core.bmdb.connection import read
+from shepherd_core.bmdb.statements import statements
+from shepherd_core.bmdb.wire import driver
+from shepherd_core.domain.records import record
+
+from tests.support.bmdb.fleet import Fleet
+
+PACKAGE = Path(shepherd_core.bmdb.__file__).parent
+NAMED_BY_CALLERS = {
+    "_run_decommissioning": ("decommission", "request_release", "cancel_release"),
+    "run_locked": ("create_intent", "provide", "delete_intent"),
+}
+TYPES = {
+    16: bool,
+    17: bytes,
+    25: str,
+    1043: str,
+    701: float,
+    1184: datetime,
+    2950: UUID,
+    3802: dict,
+    **dict.fromkeys((20, 21, 23, 1700), int),
+    **dict.fromkeys((1009, 2951), list),
+}
+"""The types that the driver returns, by the numbers of PostgreSQL's types."""
+
+
+def fetched() -> Iterator[tuple[str, type]]:
+    """Yield the name of each statement whose rows are fetched, and the type of its rows."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(("shepherd_core.bmdb", *file.relative_to(PACKAGE).with_suffix("").parts))
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        methods = [method for part in tree.body if isinstance(part, ast.ClassDef) for method in part.body]
+        for function in (*tree.body, *methods):
+            if isinstance(function, ast.FunctionDef):
+                for row, statement in calls(function):
+                    yield statement, vars(builtins).get(row) or getattr(import_module(name), row)
+
+
+def calls(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    """Yield the row and the statement of each fetch in *function*."""
+    for call in ast.walk(function):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in FETCHES:
+            row, statement = call.args[:2]
+            if isinstance(row, ast.Name) and row.id != "row":
+                named = [each.value for each in ast.walk(statement) if isinstance(each, ast.Constant)]
+                yield from ((row.id, str(each)) for each in named or NAMED_BY_CALLERS[function.name])
+
+
+FETCHES = ("fetch", "fetch_once")
+FETCHED = sorted(set(fetched()), key=str)
+
+
+@pytest.mark.parametrize(("statement", "row"), FETCHED)
+def test_the_columns_of_a_statement_are_the_fields_of_its_record(fleet: Fleet, statement: str, row: type) -> None:
+    """Otherwise it fails when it first runs, which for some is the day of a disaster."""
+    connection = driver.connect(fleet.settings, None, None, driver.TimeLimits())
+    try:
+        columns = connection.prepare(statements()[statement]).cols
+    finally:
+        connection.close()
+    names = tuple(column["name"] for column in columns)
+    assert not list(read(row, statement, names, []))
+    hints = get_type_hints(row) if names != ("?column?",) and hasattr(row, "__dataclass_fields__") else {}
+    wanted = {name: base(hints.get(name, row)) for name in names}
+    assert {column["name"]: TYPES[column["type_oid"]] for column in columns} == wanted
+
+
+def base(hint: Any) -> Any:
+    """Return the type of a value that is not None, as the driver makes it."""
+    if get_origin(hint) in (types.UnionType, Union):
+        (hint,) = (each for each in get_args(hint) if each is not type(None))
+    hint = getattr(hint, "__supertype__", hint) if isinstance(hint, NewType) else get_origin(hint) or hint
+    return str if isinstance(hint, type) and issubclass(hint, StrEnum) else hint
+
+
+class Colour(StrEnum):
+    """An enum of texts."""
+
+    RED = "Red"
+
+
+@record
+class Thing:
+    """A record."""
+
+    colour: Colour | None
+    size: int
+    name: str = "?"
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "made"),
+    [
+        (("colour", "size"), ["Red", 1], Thing(Colour.RED, 1)),
+        (("size", "colour"), [1, None], Thing(None, 1)),
+        (("name", "size", "colour"), ["x", 1, "Red"], Thing(Colour.RED, 1, "x")),
+    ],
+)
+def test_a_row_becomes_a_record_by_the_names_of_its_columns(
+    columns: tuple[str, ...], row: list[object], made: Thing
+) -> None:
+    """The order of columns in a statement means nothing."""
+    (found,) = read(Thing, "things", columns, [row])
+    assert found == made
+    assert isinstance(found.colour, Colour | None)
+
+
+@pytest.mark.parametrize(("columns", "named"), [(("colour",), "size"), (("colour", "size", "weight"), "weight")])
+def test_a_column_that_is_no_field_or_missing_is_named_with_its_statement(columns: tuple[str, ...], named: str) -> None:
+    """Who changes a statement sees at once what else to change."""
+    with pytest.raises(TypeError, match=f"things and Thing differ in {named}"):
+        list(read(Thing, "things", columns, []))
+
+
+def test_text_is_stored_whatever_it_is(fleet: Fleet) -> None:
+    """Half a character or NUL, from a shell or a provider, would end in an error of the driver."""
+    fleet.bare_machine()
+    for text in ("\udcff", "a\0b"):
+        assert fleet.connection.fetch(UUID, "find_machines", name=text, provider_id=text) == []
