@@ -8,13 +8,15 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import explain, remediation
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.bmdb.work.ticks import TickHead
+from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
-from shepherd_core.loops.base import Task
+from shepherd_core.loops.base import Closing, Task
 from shepherd_core.loops.claims import THREAD, Claims
 from shepherd_core.loops.runner import RunLimits
 
@@ -212,25 +214,26 @@ def test_an_outage_of_the_functions_quarantines_no_machine(functions: Functions)
 
 
 @pytest.mark.parametrize(
-    ("provider", "deaths", "begun", "proved"),
+    ("who", "provider", "deaths", "begun", "proved"),
     [
-        (PROVIDER, 3, False, True),
-        ("other", 3, False, False),
-        (PROVIDER, 2, False, False),
-        (PROVIDER, 3, True, False),
+        (TickHead("initializer", PROVIDER), PROVIDER, 3, False, True),
+        ("shepherdctl", PROVIDER, 3, False, False),
+        (TickHead("initializer", "other"), "other", 3, False, False),
+        (TickHead("initializer", PROVIDER), PROVIDER, 2, False, False),
+        (TickHead("initializer", PROVIDER), PROVIDER, 3, True, False),
     ],
-    ids=["between the last two", "at another provider", "before", "when the last had begun"],
+    ids=["between the last two", "by an operator", "at another provider", "before", "when the last had begun"],
 )
 def test_only_work_that_ended_between_the_last_two_deaths_proves_that_functions_worked(
-    fleet: Fleet, provider: str, deaths: int, begun: bool, proved: bool
+    fleet: Fleet, who: TickHead | str, provider: str, deaths: int, begun: bool, proved: bool
 ) -> None:
     """A death is on record some time after it, when an outage may be over and other work may have ended."""
     suspect, other = fleet.provided_machine(), fleet.provided_machine(provider=provider)
 
     def end_other() -> None:
-        session = fleet.open_session()
-        started = dict.fromkeys(work.claim(session, START, [other]), work.AgentStarted(bytes(32), None))
-        assert work.finish_agent_start(session, started) == {other}
+        with Closing(Session.open(fleet.connection, SystemClock(), who, "a test", 60), dict) as closing:
+            started = dict.fromkeys(work.claim(closing.session, START, [other]), work.AgentStarted(bytes(32), None))
+            assert work.finish_agent_start(closing.session, started) == {other}
 
     for times in range(4):
         if times == deaths and not begun:

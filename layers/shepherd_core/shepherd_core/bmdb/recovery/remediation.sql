@@ -203,8 +203,8 @@ SELECT machine_id FROM work_deleted;
 
 -- name: cause_of_deaths
 -- How the last function died that worked on the machine, if functions have worked between its last two deaths, only not
--- with this machine: work on one of the provider's machines has ended. (Had it been this one, the deaths would not be in a
--- row.) In an outage of the functions no work ends, so that it quarantines nobody.
+-- with this machine: they have ended work on one of the provider's machines. (Had it been this one, the deaths would not be
+-- in a row.) In an outage of the functions only operators end work, who leave no ticks, so that it quarantines nobody.
 WITH deaths AS (
     SELECT timestamp
     FROM work_history
@@ -236,6 +236,7 @@ WHERE b.machine_id = :machine_id
             AND h.process = :process
             AND h.event IN ('Finished', 'Failed')
             AND (SELECT provider FROM machine_provided WHERE machine_id = h.machine_id) = p.provider
+            AND EXISTS (SELECT 1 FROM ticks t WHERE t.session_id = h.session_id)
     );
 
 -- name: quarantine
