@@ -17,6 +17,7 @@ from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.machines.search import MOST_IDS, FoundMachine, Search, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import LONGEST_TEXT
 from shepherd_core.domain.states import State
 
@@ -112,14 +113,13 @@ class Selection:
                 rich_help_panel=_PANEL,
             ),
         ] = None,
-        cause: Annotated[
-            str | None,
-            typer.Option(
+        causes: Annotated[
+            list[str] | None,
+            _several(
+                "KIND",
+                "The kind of the last failure or of the quarantine, such as ssh-timed-out.",
                 "--cause",
-                parser=_short,
-                metavar="TEXT",
-                help="A part of the cause of the last failure or of the quarantine, such as SshTimedOut.",
-                rich_help_panel=_PANEL,
+                parser=one_of(*FailureKind),
             ),
         ] = None,
         heartbeat_older: Annotated[
@@ -140,7 +140,7 @@ class Selection:
                 locations=tuple(locations or ()),
                 paused=paused,
                 text=text,
-                cause=cause,
+                kinds=tuple(FailureKind(name) for name in causes or ()),
                 heartbeat_older=heartbeat_older,
                 heartbeat_younger=heartbeat_younger,
                 state_older=state_older,

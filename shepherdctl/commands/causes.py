@@ -4,7 +4,7 @@ from shepherd_core.bmdb.machines import overview
 from shepherd_core.bmdb.wire import server
 
 from shepherdctl.database import bmdb
-from shepherdctl.descriptions.cures import CURES, cures
+from shepherdctl.descriptions.cures import CURES, cures, told
 from shepherdctl.options import LocationOption, ProviderOption
 from shepherdctl.output.formats import loop_name, relative
 from shepherdctl.output.printing import Column, Form, Output, document, ids, note, table
@@ -22,8 +22,8 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
     Examples:
       shepherdctl causes
       shepherdctl causes --provider redfish --location rack3
-      shepherdctl machine list --cause SshTimedOut
-      shepherdctl causes -o json | jq '.[] | select(.kind == "SshTimedOut").count'
+      shepherdctl machine list --cause ssh-timed-out
+      shepherdctl causes -o json | jq '.[] | select(.kind == "ssh-refused").count'
     """
     with bmdb() as connection:
         found = overview.failures(connection, provider=provider, location=location)
@@ -45,7 +45,7 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
             (
                 one["count"],
                 loop_name(one["loop"]).capitalize(),
-                one["cause"],
+                told(one["kind"], one["cause"]),
                 one["failed_at"] and relative(one["failed_at"], now),
                 " ".join(next(short) for _ in one["examples"]),
             )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from shepherdctl.descriptions.cures import told
 from shepherdctl.options import SeedOption, SimulatedProviderOption, SpeedOption  # noqa: TC001 - typer reads them
 from shepherdctl.output.formats import loop_name
 from shepherdctl.output.live_view import FAULTS, finish, live_view, watch
@@ -171,7 +172,7 @@ def _print_history(console: Console, environment: Environment, provider_id: str)
         f"\nhistory of machine {machine_id}, provider id {provider_id[:8]} ({fault}):", highlight=False, soft_wrap=True
     )
     for entry in reversed(environment.history(machine_id)):
-        cause = f"  {entry.failed_cause}" if entry.failed_cause else ""
+        cause = f"  {told(entry.kind, entry.failed_cause)}" if entry.failed_cause else ""
         event = " ".join(filter(None, (entry.event, entry.step)))
         line = f"  {entry.timestamp:%H:%M:%S.%f}"[:-3] + f"  {loop_name(entry.process):<11}  {event}{cause}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -82,7 +82,7 @@ def _print(shown: Sequence[Repeated], now: datetime) -> None:
         for session, each in zip(ids(each.event.session_id for each in shown), shown, strict=True)
     ]
     table(columns, rows)
-    for cure in cures(each.event.failed_cause for each in shown):
+    for cure in cures(each.event.kind for each in shown):
         note(cure)
     if not shown:
         note("nothing has been done with this machine yet")

@@ -23,6 +23,7 @@ from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.attention import EXIT_STATUS, OLD_TRANSACTION_SECONDS, attention
+from shepherdctl.descriptions.cures import told
 from shepherdctl.output import prometheus
 from shepherdctl.output.formats import did, relative, span
 from shepherdctl.output.printing import Column, Form, counted, document, note, output_option, table
@@ -186,7 +187,7 @@ def _print_ticks(last: Sequence[Tick], now: datetime) -> None:
                 one.provider,
                 None if one.outcome == "Expired" else span(one.seconds),
                 one.outcome if one.outcome == "Succeeded" else Text(one.outcome, "red"),
-                one.cause or ", ".join(did(one.counts)),
+                told(one.kind, one.cause) or ", ".join(did(one.counts)),
             )
             for one in last
         ],

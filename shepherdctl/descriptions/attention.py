@@ -57,7 +57,11 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
 def _reboot(suspension: Mapping[str, Any]) -> str:
     """Return the command by which an operator reboots the machines that the Recoverer leaves alone."""
     place = f" --location {shlex.quote(suspension['location'])}" if suspension["location"] else ""
-    which = "--state needs_agent --cause Ssh" if suspension["kind"] == "ssh_outage" else "--state unhealthy"
+    which = (
+        "--state needs_agent --cause ssh-timed-out --cause ssh-refused --cause ssh-connection-lost"
+        if suspension["kind"] == "ssh_outage"
+        else "--state unhealthy"
+    )
     return f"shepherdctl machine reboot --provider {suspension['provider']}{place} {which} --reason 'they are down'"
 
 

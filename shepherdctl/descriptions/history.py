@@ -7,6 +7,8 @@ from datetime import datetime
 from shepherd_core.bmdb.work.history import HistoryEvent
 from shepherd_core.domain.machine import WorkEvent
 
+from shepherdctl.descriptions.cures import told
+
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
@@ -21,7 +23,7 @@ class Repeated:
     @property
     def cause(self) -> str | None:
         """Return the cause, with how often it occurred; None: the event has none."""
-        cause = self.event.failed_cause
+        cause = told(self.event.kind, self.event.failed_cause)
         if cause is None or self.times == 1:
             return cause
         return f"{cause} ({self.times} times since {self.since:%Y-%m-%d %H:%M:%S} UTC)"
@@ -48,5 +50,5 @@ def _started(started: HistoryEvent, event: HistoryEvent) -> bool:
 
 
 def _same(before: HistoryEvent, event: HistoryEvent) -> bool:
-    compared = ("process", "event", "step", "failed_cause")
+    compared = ("process", "event", "step", "kind", "failed_cause")
     return event.failed_cause is not None and all(getattr(before, name) == getattr(event, name) for name in compared)

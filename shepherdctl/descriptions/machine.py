@@ -8,7 +8,7 @@ from shepherd_core.bmdb.machines.lookup import ShownMachine
 from shepherd_core.domain.machine import HostKeyOrigin
 
 from shepherdctl.descriptions import hardware, installations
-from shepherdctl.descriptions.cures import cures
+from shepherdctl.descriptions.cures import cures, told
 from shepherdctl.descriptions.state import Observer
 from shepherdctl.output.formats import fingerprint, loop_name, relative, span
 
@@ -62,8 +62,13 @@ def rows(
         lines.append(("work", f"{loop_name(work.process)}, by {who}, whose session {session}"))
     for backoff in machine.backoffs:
         ends = relative(backoff.until, observer.now)
-        lines.append(("backoff", f"{loop_name(backoff.process)}, ends {ends}: {_once(backoff.cause, shown)}"))
-    lines += [("cure", line) for line in cures([machine.quarantine_cause, *shown])]
+        lines.append(
+            (
+                "backoff",
+                f"{loop_name(backoff.process)}, ends {ends}: {_once(told(backoff.kind, backoff.cause) or '', shown)}",
+            )
+        )
+    lines += [("cure", line) for line in cures([machine.quarantine_kind, *machine.failure_kinds])]
     lines += [("pause", f"{pause.pause_id} by {pause.owner}: {pause.reason}") for pause in observer.pauses_of(machine)]
     return lines + ([] if report is None else hardware.rows(report, observer.now))
 
@@ -92,12 +97,11 @@ def _fold_lines(evidence: list[str], shown: set[str]) -> list[str]:
 
 
 def _once(cause: str, shown: set[str]) -> str:
-    """Return *cause* and add it to *shown*; if it is among those already, return only its name."""
-    if cause not in shown:
-        shown.add(cause)
-        return cause
-    name = cause.partition(":")[0]
-    return "as above" if name == cause else f"{name}, as above"
+    """Return *cause* and add it to *shown*, or that it stands above if it is among those already."""
+    if cause in shown:
+        return "as above"
+    shown.add(cause)
+    return cause
 
 
 def _host_key(machine: ShownMachine, when: Callable[[datetime | None], str | None]) -> str | None:

@@ -97,7 +97,7 @@ def report(environment: Environment) -> dict[str, Any]:
     recovered = 0
     for machine in statuses:
         history = environment.history(machine.machine_id)
-        causes.update(str(entry.failed_cause).split(":")[0] for entry in history if entry.event == "Failed")
+        causes.update(str(entry.kind) for entry in history if entry.event == "Failed")
         recovered += sum(entry.process == "ShepherdRecovery" and entry.event == "Finished" for entry in history)
     functions: dict[str, dict[str, int]] = {}
     for (name, what), count in sorted(environment.functions.counts.items()):

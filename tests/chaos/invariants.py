@@ -269,7 +269,14 @@ INVARIANTS = (
             SELECT count(*) FILTER (WHERE h.event = 'Attempted' AND h.step <> 'quarantine')
                 - count(*) FILTER (
                     WHERE h.event = 'NotTaken' AND h.step <> 'quarantine'
-                        AND h.failed_cause !~ '^(ProviderRefused|MachineNotFound|NotSupported): '
+                        AND coalesce(h.kind, '') NOT IN ('provider-refused', 'machine-not-found', 'not-supported')
+                        AND NOT (h.fault = 'provider' AND (
+                            SELECT count(DISTINCT o.timestamp < h.timestamp) = 2
+                            FROM work_history o
+                            WHERE o.event = 'Finished' AND o.step IS NOT NULL AND o.kind IS NULL
+                                AND o.machine_id <> h.machine_id
+                                AND o.timestamp BETWEEN h.timestamp - '1 hour'::interval AND h.timestamp + '1 hour'
+                        ))
                 )
             FROM work_history h WHERE h.machine_id = z.machine_id
         ) <= 0
@@ -312,7 +319,7 @@ INVARIANTS = (
         "The operator has no other information about the failure.",
         r"""
         SELECT format('%s: %s failed for "%s"', machine_id, process, failed_cause) FROM work_history
-        WHERE event = 'Failed' AND (failed_cause IS NULL OR failed_cause !~ '^\w+: .')
+        WHERE event = 'Failed' AND (kind IS NULL OR fault IS NULL OR coalesce(failed_cause, '') = '')
         """,
     ),
     Invariant(

@@ -339,7 +339,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a step that the provider did not accept counts as an attempt",
-        (Edit("rules/attempts.py", "refused=True, counts=refused)", "refused=True)"),),
+        (Edit("rules/attempts.py", "concluded=True, counts=counts)", "concluded=True)"),),
         f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, provider outage]",
         "no_machine_is_quarantined_untried",
     ),
@@ -463,7 +463,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a failure is recorded without its cause",
-        (Edit("loops/runner.py", "cause = cause_of(error)", 'cause = "failed"'),),
+        (Edit("bmdb/work/work.py", "else each.text", '""'),),
         DAMAGE,
         "every_failure_names_its_cause",
         quick=True,

@@ -72,7 +72,11 @@ def plant_hostile_text(fleet: Fleet, text: str) -> UUID:
         t=text,
     )
     fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', :t, now(), NULL, :t)", t=text)
-    fleet.sql("INSERT INTO capacity_penalties VALUES ('static', :t, now() + interval '1 hour', :c)", t=text, c=text)
+    fleet.sql(
+        "INSERT INTO capacity_penalties VALUES ('static', :t, now() + interval '1 hour', :c, 'unexpected')",
+        t=text,
+        c=text,
+    )
     pauses.pause(fleet.connection, owner=text, reason=text, machine_id=machine_id)
     return machine_id
 

@@ -100,7 +100,7 @@ def list_machines(
     Examples:
       shepherdctl machine list --state quarantined --state unhealthy
       shepherdctl machine list --provider redfish --location rack3 --watch 5s
-      shepherdctl machine list --cause SshTimedOut --sort state-age
+      shepherdctl machine list --cause ssh-timed-out --sort state-age
       shepherdctl machine list --limit 100000 -o json | jq -r '.[].state'
     """
     if after is not None and sort not in (None, *_PAGED):

@@ -8,6 +8,7 @@ from shepherd_core.bmdb.wire import server
 
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
+from shepherdctl.descriptions.cures import told
 from shepherdctl.options import DryRun, LoopOption, MachinesArgument, OwnerOption, ReasonOption, current_user
 from shepherdctl.output.formats import loop_name, relative
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
@@ -36,7 +37,7 @@ def retry(
     Examples:
       shepherdctl machine retry 3f2a --reason "cable replaced"
       shepherdctl machine retry 3f2a --loop recoverer --reason "BMC repaired"
-      shepherdctl machine retry --cause SshTimedOut --reason "switch repaired"
+      shepherdctl machine retry --cause ssh-timed-out --reason "switch repaired"
     """
     selection = selection.to_confirm(machines, yes=yes or dry_run)
     owner = owner or current_user()
@@ -49,7 +50,7 @@ def retry(
             {
                 "machine_id": machine.machine_id,
                 "ended": [
-                    {"process": backoff.process, "until": backoff.until, "cause": backoff.cause}
+                    {"process": backoff.process, "until": backoff.until, "kind": backoff.kind, "cause": backoff.cause}
                     for backoff in lookup.show_machine(connection, machine.machine_id).backoffs
                     if (backoff.until > now or backoff.deaths) and process in (None, backoff.process)
                 ]
@@ -70,7 +71,12 @@ def retry(
             Column("CAUSE", prose=True),
         ],
         [
-            (name, loop_name(backoff["process"]), relative(backoff["until"], now), backoff["cause"])
+            (
+                name,
+                loop_name(backoff["process"]),
+                relative(backoff["until"], now),
+                told(backoff["kind"], backoff["cause"]),
+            )
             for name, (_, backoff) in zip(ids(machine_id for machine_id, _ in ended), ended, strict=True)
         ],
     )

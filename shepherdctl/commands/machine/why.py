@@ -48,7 +48,7 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
             for verdict in verdicts
         ],
     )
-    for cure in cures(verdict.because for verdict in verdicts):
+    for cure in cures(verdict.kind for verdict in verdicts):
         note(cure)
 
 
@@ -57,6 +57,7 @@ def _plain(verdict: Verdict) -> dict[str, object]:
         "process": verdict.process,
         "eligible": verdict.eligible,
         "blocked_by": verdict.blocked_by,
+        "kind": verdict.kind,
         "reason": verdict.because,
         "until": verdict.until,
         "next_at": verdict.next_at,

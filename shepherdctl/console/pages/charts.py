@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.settings.functions import PROCESS_OF_LOOP
 
+from shepherdctl.descriptions.cures import told
 from shepherdctl.output.formats import loop_name
 
 if TYPE_CHECKING:
@@ -163,4 +164,4 @@ def _quarantine(history: Sequence[HistoryEvent], span: Any, now: datetime) -> La
 
 
 def _words(event: HistoryEvent) -> str:
-    return ": ".join(filter(None, (event.event, event.step, event.failed_cause)))
+    return ": ".join(filter(None, (event.event, event.step, told(event.kind, event.failed_cause))))

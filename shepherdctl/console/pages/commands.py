@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.machines.search import Search
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.states import State
 
 from shepherdctl.options import REASON_TO_WRITE
@@ -49,7 +50,7 @@ def of_machine(machine: ShownMachine, observer: Observer) -> list[Command]:
     for pause in pauses:
         scope = "" if pause.machine_id else f" of {scope_in_words(None, pause.process, pause.provider)}"
         commands.append((line("resume", pause.pause_id), f"end {pause.owner}'s pause{scope}: {pause.reason}"))
-    if any("SshHostKeyChanged" in backoff.cause for backoff in machine.backoffs):
+    if any(backoff.kind is FailureKind.SSH_HOST_KEY_CHANGED for backoff in machine.backoffs):
         text = "if its host key changed on purpose: trust the next one"
         commands.append((line("machine", "forget-host-key", name, *_WHY), text))
     if not pauses:

@@ -12,6 +12,7 @@ from shepherd_core.domain.states import State
 
 from shepherdctl.console.pages import charts
 from shepherdctl.console.pages.commands import OF_FLEET
+from shepherdctl.descriptions.cures import told
 from shepherdctl.options import SYSTEM_OWNERS
 from shepherdctl.output.formats import did, scope_in_words, span
 from shepherdctl.output.printing import counted
@@ -137,7 +138,7 @@ def _loops(ticks: Sequence[Tick]) -> list[dict[str, Any]]:
             "provider": provider,
             "last": found[0],
             "took": None if found[0].outcome == "Expired" else span(found[0].seconds),
-            "did": found[0].cause or ", ".join(did(found[0].counts)) or "nothing to do",
+            "did": told(found[0].kind, found[0].cause) or ", ".join(did(found[0].counts)) or "nothing to do",
             "backlog": int(found[0].counts.get("backlog", 0)),
             "series": charts.columns(loop, "tick", [one.seconds for one in reversed(found)]),
             "outcomes": [one.outcome for one in reversed(found)],

@@ -69,7 +69,7 @@ def machine(connection: Connection, name: str, days: str | None) -> dict[str, An
             for each in reversed(fold(history))
         ],
         "cut": len(history) == EVENTS,
-        "cures": cures(each.failed_cause for each in history),
+        "cures": cures(each.kind for each in history),
         "commands": commands.of_machine(found, observer),
     }
 

@@ -15,6 +15,7 @@ from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.machines.search import Search, search
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import LONGEST_TEXT
 from shepherd_core.domain.states import State
 
@@ -42,7 +43,7 @@ FILTERS = ("state", "provider", "location", "paused", "text", "cause", *AGES)
 """As parameters of the address."""
 _NEWEST_FIRST = "created"
 """As the parameter ``sort`` of the address."""
-_SEVERAL = ("state", "provider", "location")
+_SEVERAL = ("state", "provider", "location", "cause")
 """Filters that may have several values."""
 _COLUMNS = (
     "machine_id",
@@ -100,7 +101,7 @@ class Query:
             locations=tuple(given.get("location", ())),
             paused=None if paused is None else paused == "yes",
             text=one.get("text"),
-            cause=one.get("cause"),
+            kinds=tuple(FailureKind(_one_of("cause", each, tuple(FailureKind))) for each in given.get("cause", ())),
             heartbeat_older=_seconds(one, "heartbeat_older"),
             heartbeat_younger=_seconds(one, "heartbeat_younger"),
             state_older=_seconds(one, "state_older"),
@@ -123,7 +124,7 @@ class Query:
             "location": wanted.locations,
             "paused": () if wanted.paused is None else ("yes" if wanted.paused else "no",),
             "text": (wanted.text,),
-            "cause": (wanted.cause,),
+            "cause": wanted.kinds,
             **{name: (seconds and f"{seconds:.0f}s",) for name in AGES for seconds in (getattr(wanted, name),)},
         }
         return {name: [str(value) for value in values[name] if value] for name in FILTERS}
@@ -161,6 +162,7 @@ def page(connection: Connection, query: Query) -> dict[str, Any]:
         "first": query.address(),
         "commands": commands.of_search(query.search, query.filters, _NEWEST_FIRST if query.newest_first else None),
         "states": STATES,
+        "kinds": tuple(FailureKind),
         "providers": PROVIDERS,
     }
 

@@ -81,16 +81,16 @@ def _other_host_key(stage: Stage, _: str, machine_id: UUID) -> None:
 
 
 MACHINES = (
-    MachineFault("SSH refused", _pool("power_off", "power_on"), "SshRefused"),
-    MachineFault("SSH black hole", _black_hole, "SshTimedOut"),
-    MachineFault("SSH banner and nothing more", _banner, "SshTimedOut"),
-    MachineFault("SSH authentication refused", _pool("refuse_logins", "accept_logins"), "SshAuthenticationFailed"),
-    MachineFault("SSH host key changed", _other_host_key, "SshHostKeyChanged"),
-    MachineFault("disk full", _pool("fill_disk", "free_disk"), "SshUploadFailed"),
-    MachineFault("connection lost in the upload", _breaks_in_upload, "SshConnectionLost"),
-    MachineFault("agent that hangs", _mood("hangs"), "SshTimedOut"),
-    MachineFault("agent that floods stdout without end", _mood("floods"), "MalformedAnswer"),
-    MachineFault("agent that answers garbage", _mood("talks garbage"), "MalformedAnswer"),
-    MachineFault("agent that exits 1", _mood("exits"), "AgentExited"),
-    MachineFault("agent that answers for another machine", _mood("is confused"), "WrongInitMessage"),
+    MachineFault("SSH refused", _pool("power_off", "power_on"), "ssh-refused"),
+    MachineFault("SSH black hole", _black_hole, "ssh-timed-out"),
+    MachineFault("SSH banner and nothing more", _banner, "ssh-timed-out"),
+    MachineFault("SSH authentication refused", _pool("refuse_logins", "accept_logins"), "ssh-authentication-failed"),
+    MachineFault("SSH host key changed", _other_host_key, "ssh-host-key-changed"),
+    MachineFault("disk full", _pool("fill_disk", "free_disk"), "ssh-upload-failed"),
+    MachineFault("connection lost in the upload", _breaks_in_upload, "ssh-connection-lost"),
+    MachineFault("agent that hangs", _mood("hangs"), "ssh-timed-out"),
+    MachineFault("agent that floods stdout without end", _mood("floods"), "malformed-answer"),
+    MachineFault("agent that answers garbage", _mood("talks garbage"), "malformed-answer"),
+    MachineFault("agent that exits 1", _mood("exits"), "agent-exited"),
+    MachineFault("agent that answers for another machine", _mood("is confused"), "wrong-init-message"),
 )

@@ -81,16 +81,16 @@ def _slow_to_answer(stage: Stage) -> None:
     stage.scenario.access.machine_seconds = 1
 
 
-_REFUSED, _UNAVAILABLE, _INVALID = "ProviderRefused", "ProviderUnavailable", "ListingInvalid"
-_UNUSABLE = "ProviderUnusable"
+_REFUSED, _UNAVAILABLE, _INVALID = "provider-refused", "provider-unavailable", "listing-invalid"
+_UNUSABLE, _FORBIDDEN = "provider-unusable", "provider-forbidden"
 
 
 PROVIDER = (
     *rows(
         "provisioner",
         ("401", _status(401), f"fails {_UNUSABLE}"),
-        ("403", _status(403), f"fails {_UNUSABLE}"),
-        ("403", _status(403, "POST", _DEVICES), f"fails {_UNUSABLE}"),
+        ("403", _status(403), f"fails {_FORBIDDEN}"),
+        ("403", _status(403, "POST", _DEVICES), f"fails {_FORBIDDEN}"),
         ("404", _status(404, "GET", _RESERVATIONS), f"fails {_REFUSED}"),
         ("422", _status(422, "POST", _DEVICES), f"penalty {_REFUSED}"),
         ("429 with Retry-After", _status(429, "GET", retry_after=1, times=2), ""),
@@ -120,7 +120,7 @@ PROVIDER = (
         ("listing that shrinks in the middle", _api(faults.Shrink(method="GET", path=_RESERVATIONS, nth=2)), ""),
         ("creation that succeeds late", _late, f"penalty {_UNAVAILABLE}, incomplete"),
         ("device in an unknown state", _api(faults.SetValue(times=0, at="**.state", value="unheard_of")), ""),
-        ("capacity taken by others", _take_capacity, "penalty CapacityTaken"),
+        ("capacity taken by others", _take_capacity, "penalty capacity-taken"),
     ),
     Fault(
         "two devices with one token",
@@ -132,8 +132,8 @@ PROVIDER = (
     *rows(
         "recoverer",
         ("401", _status(401), f"cause {_UNUSABLE}"),
-        ("403", _status(403), f"cause {_UNUSABLE}"),
-        ("404", _status(404, "POST", _ACTIONS), "cause MachineNotFound"),
+        ("403", _status(403), f"cause {_FORBIDDEN}"),
+        ("404", _status(404, "POST", _ACTIONS), "cause machine-not-found"),
         ("422", _status(422, "POST", _ACTIONS), f"cause {_REFUSED}"),
         ("429 with Retry-After", _status(429, "GET", retry_after=1, times=2), ""),
         ("429 with Retry-After", _status(429, "POST", _ACTIONS, retry_after=60), f"cause {_UNAVAILABLE}"),

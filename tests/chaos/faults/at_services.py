@@ -78,16 +78,16 @@ def _replaced_agent(stage: Stage) -> None:
 
 
 AWS = (
-    *rows("provisioner", ("SSM throttled", _ssm("ThrottlingException", _api_key), "fails ProviderUnavailable")),
-    *rows("provisioner", ("parameter missing", _ssm("ParameterNotFound", _api_key), "fails ProviderUnusable")),
-    *rows("recoverer", ("parameter missing", _ssm("ParameterNotFound", _api_key), "cause ProviderUnusable")),
-    *rows("updater", ("parameter missing", _ssm("ParameterNotFound", _password), "fails SecretMissing")),
+    *rows("provisioner", ("SSM throttled", _ssm("ThrottlingException", _api_key), "fails provider-unavailable")),
+    *rows("provisioner", ("parameter missing", _ssm("ParameterNotFound", _api_key), "fails provider-unusable")),
+    *rows("recoverer", ("parameter missing", _ssm("ParameterNotFound", _api_key), "cause provider-unusable")),
+    *rows("updater", ("parameter missing", _ssm("ParameterNotFound", _password), "fails secret-missing")),
     *rows(
         "initializer",
-        ("SSM throttled", _ssm("ThrottlingException", _ssh_key), "fails SecretUnavailable"),
-        ("parameter missing", _ssm("ParameterNotFound", _ssh_key), "fails SecretMissing"),
-        ("agent object missing", _agent_in_s3, "fails SourceMissing"),
-        ("agent object changed in the middle", _replaced_agent, "cause SourceUnavailable"),
+        ("SSM throttled", _ssm("ThrottlingException", _ssh_key), "fails secret-unavailable"),
+        ("parameter missing", _ssm("ParameterNotFound", _ssh_key), "fails secret-missing"),
+        ("agent object missing", _agent_in_s3, "fails source-missing"),
+        ("agent object changed in the middle", _replaced_agent, "cause source-unavailable"),
     ),
 )
 
@@ -147,11 +147,11 @@ DATABASE = tuple(
     for loop in LOOPS
     for fault in rows(
         loop,
-        ("database full", _full, "fails BmdbUnavailable"),
-        ("database read-only", _read_only, "fails BmdbUnavailable"),
-        ("database out of connections", _out_of_connections, "fails BmdbUnavailable"),
-        ("schema older", _older, "fails SchemaMismatch"),
-        ("schema newer", _newer, "fails SchemaMismatch"),
+        ("database full", _full, "fails bmdb-unavailable"),
+        ("database read-only", _read_only, "fails bmdb-unavailable"),
+        ("database out of connections", _out_of_connections, "fails bmdb-unavailable"),
+        ("schema older", _older, "fails schema-mismatch"),
+        ("schema newer", _newer, "fails schema-mismatch"),
         ("clock of the function wrong by an hour", _clock(HOUR), ""),
         ("clock of the function wrong by an hour", _clock(-HOUR), ""),
     )

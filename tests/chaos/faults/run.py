@@ -73,15 +73,11 @@ def _shown(scenario: FaultyScenario, environment: Environment) -> set[str]:
     try:
         counts = scenario.tick(environment, Tick())
     except ShepherdError as error:
-        shown.add(f"fails {type(error).__name__}")
+        shown.add(f"fails {error.kind}")
     finally:
         environment.fleet.disconnect()
-    causes = "SELECT DISTINCT split_part({}, ':', 1) FROM {}"
-    for how, column, table in (
-        ("cause", "failed_cause", "work_history WHERE failed_cause IS NOT NULL"),
-        ("penalty", "cause", "capacity_penalties"),
-    ):
-        shown |= {f"{how} {row[0]}" for row in environment.fleet.sql(causes.format(column, table))}
+    for how, table in (("cause", "work_history WHERE kind IS NOT NULL"), ("penalty", "capacity_penalties")):
+        shown |= {f"{how} {row[0]}" for row in environment.fleet.sql(f"SELECT DISTINCT kind FROM {table}")}
     if counts.get(Metric.INCOMPLETE):
         shown.add("incomplete")
     if counts.get(Metric.DRIFTED, 0) > _DRIFTED_ANYWAY:
@@ -92,7 +88,7 @@ def _shown(scenario: FaultyScenario, environment: Environment) -> set[str]:
 def _end(environment: Environment, machine_id: str) -> str:
     """Return the end of the last work on a machine; for a failure, its cause."""
     rows = environment.fleet.sql(
-        "SELECT coalesce(failed_cause, event) FROM work_history WHERE machine_id = :id ORDER BY timestamp DESC LIMIT 1",
+        "SELECT coalesce(kind, event) FROM work_history WHERE machine_id = :id ORDER BY timestamp DESC LIMIT 1",
         id=machine_id,
     )
     return str(rows[0][0]) if rows else "nothing"

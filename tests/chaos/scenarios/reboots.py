@@ -28,7 +28,6 @@ class Reboots(Recoveries):
             connection=connection,
             clock=points.clock,
             step=step_of(defaults.RULES.policy, REBOOT),
-            policy=defaults.RULES.policy,
             reset_after_seconds=defaults.RULES.reset_after_seconds,
             backoff=defaults.RULES.backoff,
             machine_seconds=MACHINE_SECONDS,

@@ -12,7 +12,7 @@ from shepherd_core.bmdb.recovery.suspension import HealthSnapshot
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
-from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.health import LocationStats, SshReach, Unhealthy
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, RESTART_AGENT, StepKind
@@ -68,7 +68,7 @@ def unreached(fleet: Fleet, location: str | None = HERE, kind: StepKind = REBOOT
     """Return a machine that did not come back from that, because SSH does not reach it."""
     machine_id = recovered(fleet, location, grace_seconds=0, kind=kind)
     session, mine = held(fleet, START, machine_id)
-    work.fail(session, {mine: Failure("no answer", HOUR, fault=Fault.UNREACHED)})
+    work.fail(session, {mine: Failure(SshTimedOut("no answer"), HOUR)})
     return machine_id
 
 

@@ -34,6 +34,7 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
+from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
@@ -713,7 +714,7 @@ def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
     if how == "fail":
         return work.fail(
             session,
-            {held: work.Failure("SshRefused: no luck", BACKOFF.next(held.last_interval_seconds)) for held in works},
+            {held: work.Failure(SshRefused("no luck"), BACKOFF.next(held.last_interval_seconds)) for held in works},
         )
     if how == "cancel":
         return work.cancel(session, works)

@@ -10,6 +10,7 @@ from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.recovery.explain import Block
 from shepherd_core.bmdb.work import work
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
@@ -151,5 +152,5 @@ def test_work_in_progress_continues_during_a_pause(fleet: Fleet) -> None:
     session = fleet.open_session()
     held = claimed(session, START)
     pauses.pause(fleet.connection, owner="me", reason="?")
-    assert work.fail(session, {each: work.Failure("?", 0) for each in held}) == {machine_id}
+    assert work.fail(session, {each: work.Failure(ShepherdError("?"), 0) for each in held}) == {machine_id}
     assert claimed(session, START) == []

@@ -112,12 +112,10 @@ SMALL = {
     "work",
 }
 
-# A page of the list has a hundred machines, whose state and pauses are looked up separately. Recovery reads the
-# history of up to 1,000 rebooted machines. Quarantine reads the history of its machines. A thousand history rows are
-# deleted at a time.
+# A page of the list has a hundred machines, whose state and pauses are looked up separately. Quarantine reads the
+# history of its machines. A thousand history rows are deleted at a time.
 LIMITS = {
     "begin_work": 250,
-    "recent_recovery_history": 2_100,
     "quarantine": 400,
     "delete_old_history": 4_000,
     "search_machines": 1_000,
@@ -220,8 +218,10 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "skipped_ids": held[:1],
         "skipped_steps": ["power-cycle"],
         "skipped_causes": ["cannot"],
-        "uncounted": [None] * BATCH,
-        "since": "2026-01-01",
+        "seen": ["runs"] * BATCH,
+        "kinds": ["ssh-refused"] * BATCH,
+        "kind": "ssh-refused",
+        "asked_step": "reboot",
         "public_keys": ["5e" * 32] * BATCH,
         "host_keys": ["key"] * BATCH,
         "origins": ["Provider"] * BATCH,
@@ -257,7 +257,6 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "cause": "no luck",
         "outcome": "Failed",
         "counts": "{}",
-        "not_up": ["SshRefused"],
         "not_booting": ["restart-agent"],
         "loop": "recoverer",
         "loop_provider": "static",
@@ -316,7 +315,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "finish_recovery": {"process": "ShepherdRecovery"},
     "quarantine": {"process": "ShepherdRecovery"},
     "record_attempts": {"process": "ShepherdRecovery"},
-    "search_machines": {"machine_ids": None, "locations": None, "cause": None},
+    "search_machines": {"machine_ids": None, "locations": None, "kinds": None},
     "newest_machines": {"after": None},
 }
 
@@ -382,7 +381,7 @@ def test_a_statement_reads_what_it_is_about_and_never_the_fleet(
         {"states": ["creating"]},
         {"paused": True},
         {"text": "nowhere"},
-        {"cause": "nothing"},
+        {"kinds": ["no-address"]},
         {"heartbeat_older": 1e9},
         {"state_older": 1e9},
         {"locations": ["nowhere"]},

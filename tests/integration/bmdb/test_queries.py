@@ -10,6 +10,7 @@ from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.machine import Process
 
@@ -38,7 +39,7 @@ def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet,
     failed = fleet.provided_machine("failing")
     session = fleet.open_session()
     (held,) = claimed(session, START, provider="failing")
-    work.fail(session, {held: Failure("no luck", 600)})
+    work.fail(session, {held: Failure(ShepherdError("no luck"), 600)})
     machines = {
         "bare": fleet.bare_machine(),
         "unhealthy": fleet.unhealthy_machine(),
@@ -68,7 +69,7 @@ def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connecti
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'host key', now())", id=machine_id)
     session = fleet.open_session(seconds=2 * 3600)
     (held,) = claimed(session, START)
-    work.fail(session, {held: Failure("no luck", 60)})
+    work.fail(session, {held: Failure(ShepherdError("no luck"), 60)})
     fleet.pass_time(60)
     claimed(session, START)
     shown = lookup.show_machine(connection, machine_id)

@@ -8,6 +8,7 @@ from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import MachineUnknown, WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
 
@@ -77,7 +78,7 @@ def test_a_host_key_that_still_holds_is_pinned_again(fleet: Fleet, session: Sess
     (held,) = claimed(session, RECOVER)
     assert (held.host_key, held.host_key_origin) == ("pinned", origin)
     fleet.sql("DELETE FROM machine_host_key")
-    work.fail(session, {held: Failure("no luck", 1, keeps_host_key=True)})
+    work.fail(session, {held: Failure(ShepherdError("no luck"), 1, keeps_host_key=True)})
     assert fleet.sql("SELECT host_key, origin FROM machine_host_key") == [["pinned", origin]]
 
 
@@ -85,7 +86,7 @@ def test_a_failure_pins_no_host_key(fleet: Fleet, session: Session) -> None:
     """Somebody who poses as a machine for a minute would lock the real one out."""
     machine_id = fleet.provided_machine()
     (held,) = claimed(session, START)
-    work.fail(session, {held: Failure("disk full", 1, keeps_host_key=True)})
+    work.fail(session, {held: Failure(ShepherdError("disk full"), 1, keeps_host_key=True)})
     assert fleet.facts(machine_id) == set()
 
 
@@ -106,7 +107,7 @@ def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: P
     """The next failure counts as the first again."""
     machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
     (held,) = claimed(session, process)
-    work.fail(session, {held: Failure("no luck", 60)})
+    work.fail(session, {held: Failure(ShepherdError("no luck"), 60)})
     fleet.pass_time(60)
     (held,) = claimed(session, process)
     assert held.last_interval_seconds == 60
@@ -126,7 +127,7 @@ def test_the_backoff_of_one_process_is_not_that_of_another(fleet: Fleet, session
     """A machine that cannot be recovered may still get an agent."""
     fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
-    work.fail(session, {held: Failure("no luck", 3600)})
+    work.fail(session, {held: Failure(ShepherdError("no luck"), 3600)})
     fleet.change("DELETE FROM machine_agent_started")
     (held,) = claimed(session, START)
     assert held.last_interval_seconds is None
@@ -136,7 +137,7 @@ def test_the_backoff_of_one_machine_is_not_that_of_another(fleet: Fleet, session
     """Its first failure would wait as long as the latest one of the other."""
     fleet.provided_machine()
     (held,) = claimed(session, START)
-    work.fail(session, {held: Failure("no luck", 3600)})
+    work.fail(session, {held: Failure(ShepherdError("no luck"), 3600)})
     fleet.provided_machine()
     (held,) = claimed(session, START)
     assert held.last_interval_seconds is None
@@ -158,7 +159,7 @@ def test_a_bare_machine_can_be_worked_on_by_name(fleet: Fleet, session: Session)
     machine_id = fleet.bare_machine()
     held = work.start_work(session, machine_id, "?")
     assert held.provider_id is None
-    assert work.fail(session, {held: Failure("no luck", 60)}) == {machine_id}
+    assert work.fail(session, {held: Failure(ShepherdError("no luck"), 60)}) == {machine_id}
     assert work.start_work(session, machine_id, "?").last_interval_seconds == 60
 
 
@@ -183,5 +184,5 @@ def test_the_cause_of_a_failure_may_be_any_text(fleet: Fleet, session: Session) 
     """It often comes from the machine, and must not prevent the failure from being recorded."""
     machine_id = fleet.provided_machine()
     (held,) = claimed(session, START)
-    assert work.fail(session, {held: Failure('it\'s "50%" {\\} NULL \0 \udcff ünï', 60)}) == {machine_id}
+    assert work.fail(session, {held: Failure(ShepherdError('it\'s "50%" {\\} NULL \0 \udcff ünï'), 60)}) == {machine_id}
     assert fleet.sql("SELECT cause FROM work_backoff")[0][0].startswith('it\'s "50%" {\\} NULL ')

@@ -80,7 +80,7 @@ def test_a_machine_fault_is_named_and_delays_no_other_machine(
 def test_a_fault_that_shows_differently_is_reported(real_time: Fleet) -> None:
     """A table that cannot be wrong checks nothing."""
     assert try_fault(replace(FAULTS[0], shows=frozenset()), Provisions(real_time)) == [
-        "it showed as ['fails ProviderUnusable'] instead of []"
+        "it showed as ['fails provider-unusable'] instead of []"
     ]
 
 

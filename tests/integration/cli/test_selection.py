@@ -8,6 +8,7 @@ from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.machine import Process
 
 from shepherdctl.selection import Selection
@@ -23,7 +24,7 @@ def machines(fleet: Fleet) -> dict[UUID, str]:
     work.fail(
         session,
         {
-            held: Failure("SshTimedOut: no answer", 600)
+            held: Failure(SshTimedOut("no answer"), 600)
             for held in claimed(session, Process.AGENT_START, provider="equinix")
         },
     )
@@ -55,8 +56,9 @@ def _listed(fleet: Fleet, machines: dict[UUID, str], *arguments: str) -> list[st
         ("--paused", {"running"}),
         ("--provider equinix", {"failed"}),
         ("--provider equinix --provider static --text machine-1", {"failed"}),
-        ("--cause sshtimedout", {"failed"}),
-        ("--cause reboot", {"quarantined"}),
+        ("--cause ssh-timed-out", {"failed"}),
+        ("--cause ssh-timed-out --cause steps-used-up", {"failed", "quarantined"}),
+        ("--cause steps-used-up", {"quarantined"}),
         ("--heartbeat-older 1h", {"unhealthy"}),
         ("--heartbeat-younger 1h", {"running"}),
         ("--state-older 2d", {"quarantined"}),
@@ -113,6 +115,7 @@ def test_pages_follow_each_other(fleet: Fleet, machines: dict[UUID, str], order:
         ("--state tired", "'tired' is not one of quarantined, "),
         ("--state released", "'released' is not one of quarantined, "),
         ("--cause", "requires an argument"),
+        ("--cause SshTimedOut", "'SshTimedOut' is not one of config-error, "),
         ("--heartbeat-older soon", "'soon' is not a duration"),
         ("--location " + 129 * "x", "must have 1 to 128 characters"),
         ("--after 3f2a", "'3f2a' is not a whole machine id"),
@@ -134,13 +137,13 @@ def test_a_wrong_filter_is_refused_with_its_value(fleet: Fleet, arguments: str, 
 def test_the_machines_of_a_cause_are_those_that_are_counted(fleet: Fleet, machines: dict[UUID, str]) -> None:
     """One that reports again fails no more, whatever its backoff says."""
     fleet.sql(
-        "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds) "
-        "SELECT machine_id, 'ShepherdRecovery', now() + interval '1 minute', 'ProviderRefused: x', 180 "
+        "INSERT INTO work_backoff (machine_id, process, until, kind, cause, last_interval_seconds) "
+        "SELECT machine_id, 'ShepherdRecovery', now() + interval '1 minute', 'provider-refused', 'x', 180 "
         "FROM machine_agent_heartbeat"
     )
-    assert _listed(fleet, machines, "--cause", "ProviderRefused") == ["unhealthy"]
+    assert _listed(fleet, machines, "--cause", "provider-refused") == ["unhealthy"]
     counted = {one["kind"]: one["count"] for one in CommandLine(fleet.settings).load("causes")}
-    assert (counted["ProviderRefused"], counted["SshTimedOut"]) == (1, 1)
+    assert (counted["provider-refused"], counted["ssh-timed-out"]) == (1, 1)
 
 
 def test_a_search_for_ids_goes_through_them_alone(fleet: Fleet, machines: dict[UUID, str]) -> None:
@@ -201,7 +204,7 @@ def test_the_machines_that_match_are_changed_and_no_others(fleet: Fleet, machine
     assert shepherdctl(*unquarantine, "--state", "unhealthy").exit_code == 2
     released = shepherdctl.load(*unquarantine, "--paused")["machines"]
     assert [machines[UUID(each["machine_id"])] for each in released] == ["quarantined"]
-    retried = shepherdctl.load("machine", "retry", "--cause", "SshTimedOut", "--reason", "x", "--yes")["machines"]
+    retried = shepherdctl.load("machine", "retry", "--cause", "ssh-timed-out", "--reason", "x", "--yes")["machines"]
     assert [(machines[UUID(each["machine_id"])], len(each["ended"])) for each in retried] == [("failed", 1)]
 
 
@@ -212,7 +215,7 @@ def test_the_machines_that_match_are_changed_and_no_others(fleet: Fleet, machine
         ("machine retry --state creating --reason x --yes", 1, "no machine matches: nothing was changed"),
         ("machine release --reason x --yes", 2, "which machines? Give ids, or filters"),
         ("resume --all --location fra", 2, "what is to be resumed?"),
-        ("pause --all --cause x --reason x", 2, "what is to be paused?"),
+        ("pause --all --cause unexpected --reason x", 2, "what is to be paused?"),
         ("pause --provider static --provider equinix --reason x", 2, "pause each provider with a separate command"),
     ],
 )

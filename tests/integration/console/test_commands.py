@@ -23,8 +23,8 @@ def machine_id(fleet: Fleet) -> UUID:
     """Return a machine that fails, but is not held back."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql(
-        "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds) "
-        "VALUES (:id, 'ShepherdRecovery', now() + interval '1 hour', 'SshHostKeyChanged: another', 60)",
+        "INSERT INTO work_backoff (machine_id, process, until, kind, cause, last_interval_seconds) "
+        "VALUES (:id, 'ShepherdRecovery', now() + interval '1 hour', 'ssh-host-key-changed', 'another', 60)",
         id=machine_id,
     )
     return machine_id
@@ -73,7 +73,7 @@ def test_the_commands_of_a_machine_are_for_it_alone(visitor: Visitor, fleet: Fle
     [
         ("INSERT INTO machine_quarantine VALUES (:id, now(), '?', '')", {"machine unquarantine"}, set()),
         ("DELETE FROM work_backoff WHERE machine_id = :id", set(), {"machine retry", "machine forget-host-key"}),
-        ("UPDATE work_backoff SET cause = '?' WHERE machine_id = :id", set(), {"machine forget-host-key"}),
+        ("UPDATE work_backoff SET kind = 'ssh-refused' WHERE machine_id = :id", set(), {"machine forget-host-key"}),
         ("INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'ana', '?')", {"resume"}, {"pause"}),
         ("INSERT INTO machine_release VALUES (:id, now(), 'ana', '?')", set(), {"machine reboot"}),
         (

@@ -12,6 +12,7 @@ from shepherd_core.bmdb.machines import overview, pauses
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.states import State
 
 from shepherdctl.console.pages import fleet as fleet_page
@@ -137,7 +138,7 @@ def test_everything_that_holds_machines_back_is_on_the_fleet_page(
         "12 places unused static 0 s ago the limit of 50 machines is reached",
         "1 machine paused 0 s ago ana new mainboard",
         "Provider static paused static 0 s ago bob maintenance",
-        "1 machine quarantined 0 s ago PolicyExhausted",
+        "1 machine quarantined 0 s ago steps-used-up",
     ):
         assert expected.replace("0 s ago", "") in text.replace("1 s ago", "").replace("0 s ago", "")
     assert "elapsed" not in text
@@ -160,7 +161,7 @@ def test_ticks_are_shown_with_their_counts_and_backlog(visitor: Visitor, fleet: 
     """A loop that fails, was killed or is behind is seen at once."""
     for loop, end in (
         ("initializer", TickEnd({"finished": 2, "failed": 1})),
-        ("recoverer", TickEnd({"claimed": 1}, "ProviderUnavailable: it rains")),
+        ("recoverer", TickEnd({"claimed": 1}, ProviderUnavailable("it rains"))),
     ):
         session = Session.open(fleet.connection, SystemClock(), TickHead(loop, PROVIDER, "5e", "c0de"), "1", 60)
         session.close(end=end)
@@ -170,7 +171,7 @@ def test_ticks_are_shown_with_their_counts_and_backlog(visitor: Visitor, fleet: 
         "2 finished, 1 failed" in text
     )
     assert "▲ Failed" in text
-    assert "ProviderUnavailable: it rains" in text
+    assert "provider-unavailable: it rains" in text
     assert "agents started 2 2" in text
     assert "agent starts failed 1 1" in text
 
@@ -246,15 +247,15 @@ def test_the_machine_page_says_why_as_the_command_does(visitor: Visitor, fleet: 
     machine_id = fleet.unhealthy_machine()
     pauses.pause(fleet.connection, owner="ana", reason="new mainboard", machine_id=machine_id)
     fleet.sql(
-        "INSERT INTO work_history VALUES (:id, 'ShepherdRecovery', 'Started', now(), NULL), "
-        "(:id, 'ShepherdRecovery', 'Failed', now(), 'ProviderUnavailable: it rains')",
+        "INSERT INTO work_history VALUES (:id, 'ShepherdRecovery', 'Started', now(), NULL, NULL, NULL, NULL), "
+        "(:id, 'ShepherdRecovery', 'Failed', now(), 'it rains', NULL, NULL, 'provider-unavailable')",
         id=machine_id,
     )
     text = visitor.text(f"/machines/{machine_id}")
     for verdict in CommandLine(fleet.settings).load("machine", "why", str(machine_id))["processes"]:
         assert verdict["reason"] in text
-    assert "Recoverer Failed ProviderUnavailable: it rains" in text
-    assert f"ProviderUnavailable: {CURES['ProviderUnavailable']}" in text
+    assert "Recoverer Failed provider-unavailable: it rains" in text
+    assert f"provider-unavailable: {CURES['provider-unavailable']}" in text
 
 
 def test_each_machine_page_works(visitor: Visitor, mixed: dict[State, UUID]) -> None:
@@ -273,7 +274,10 @@ def test_the_work_page_shows_what_is_under_way(visitor: Visitor, fleet: Fleet, m
     fleet.sql(
         "INSERT INTO work VALUES (:id, 'ShepherdAgentStart', :session)", id=machine_id, session=session.session_id
     )
-    fleet.sql("INSERT INTO capacity_penalties VALUES ('static', 'rack-9', now() + interval '1 hour', 'it is sold out')")
+    fleet.sql(
+        "INSERT INTO capacity_penalties "
+        "VALUES ('static', 'rack-9', now() + interval '1 hour', 'it is sold out', 'capacity-taken')"
+    )
     fleet.sql("INSERT INTO machine_release VALUES (:id, now(), 'ana', 'too slow')", id=mixed[State.RUNNING])
     pauses.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
     text = visitor.text("/work")

@@ -218,7 +218,7 @@ def test_an_invocation_that_fails_records_its_cause_and_its_counts_so_far(fleet:
     with pytest.raises(ProviderUnavailable):
         run(FakeLoop(prepare=prepare))
     (found,) = last_ticks(fleet.connection)
-    assert (found.outcome, found.cause) == ("Failed", "ProviderUnavailable: it rains")
+    assert (found.outcome, found.kind, found.cause) == ("Failed", "provider-unavailable", "it rains")
     assert (found.counts["claimed"], found.counts["backlog"]) == (1, 1)
 
 
@@ -339,7 +339,8 @@ def test_a_failure_is_kept_with_its_cause(fleet: Fleet, run: Runner, capsys: pyt
     """The history is what people read who look for the reason."""
     machine = fleet.provided_machine()
     run(FakeLoop(raises(SshRefused("nobody at home"))))
-    assert history.read_history(fleet.connection, machine)[0].failed_cause == "SshRefused: nobody at home"
+    last = history.read_history(fleet.connection, machine)[0]
+    assert (last.kind, last.fault, last.failed_cause) == ("ssh-refused", "unreached", "nobody at home")
     (line,) = log_lines(capsys)
     assert (line["level"], line["machine_id"], line["retry_in_seconds"]) == ("WARNING", str(machine), 60)
 
@@ -348,7 +349,8 @@ def test_an_unexpected_error_fails_the_work(fleet: Fleet, run: Runner, capsys: p
     """A bug that one machine provokes must neither stop the others nor go unseen."""
     machine = fleet.provided_machine()
     assert run(FakeLoop(raises(ValueError("a bug"))))[Metric.FAILED] == 1
-    assert history.read_history(fleet.connection, machine)[0].failed_cause == "ValueError: a bug"
+    last = history.read_history(fleet.connection, machine)[0]
+    assert (last.kind, last.fault, last.failed_cause) == ("unexpected", "machine", "ValueError: a bug")
     (line,) = log_lines(capsys)
     assert line["level"] == "ERROR"
     assert "in run_task" in line["exception"]
@@ -364,7 +366,7 @@ def test_a_cause_that_the_database_cannot_hold_is_still_recorded(fleet: Fleet, r
 
     counts = run(FakeLoop(run_task))
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
-    assert history.read_history(fleet.connection, odd)[0].failed_cause == "ShepherdError: it said ? and ?"
+    assert history.read_history(fleet.connection, odd)[0].failed_cause == "it said ? and ?"
     assert fleet.facts(sound) == {"agent_started"}
 
 
@@ -422,7 +424,7 @@ def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
     counts = run(FakeLoop(run_task), concurrency=1)
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
     cause = history.read_history(fleet.connection, stuck)[0].failed_cause
-    assert cause == "ShepherdError: the work did not end within machine_seconds, 60"
+    assert cause == "the work did not end within machine_seconds, 60"
     assert fleet.facts(other) == {"agent_started"}
 
 

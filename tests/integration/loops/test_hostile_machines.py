@@ -35,17 +35,17 @@ PROCESS_BYTES = 8 * MIB
 """What the process of a machine uses, rounded up: these attacks are refused long before its limit of 32 MiB."""
 
 CAUSES = {
-    "a giant packet": r"SshMisbehaved: .* it announced a packet of \d+ bytes; at most 262144 are read",
-    "an endless line": r"SshMisbehaved: .* it wrote more than 64 KiB before its first packet",
-    "endless lines": r"SshConnectionLost: .* exchanging keys",
-    "a slow drip": r"SshTimedOut: exchanging keys",
-    "packets without end that do nothing": r"SshMisbehaved: .* processor time|SshTimedOut: exchanging keys",
-    "extensions without end": r"SshMisbehaved: .* it announced 4294967295 extensions in a packet of 4 bytes",
-    "a folder of four billion files": r"AgentExited",  # SFTP is not used
-    "output without end": r"MalformedAnswer: the program wrote more than 64 KiB",
-    "complaints without end": r"SshMisbehaved: .* processor time|SshTimedOut: hashing",
-    "more output than there is room for": r"SshMisbehaved|MalformedAnswer",
-    "no answer": r"SshTimedOut: hashing",
+    "a giant packet": r"ssh-misbehaved: .* it announced a packet of \d+ bytes; at most 262144 are read",
+    "an endless line": r"ssh-misbehaved: .* it wrote more than 64 KiB before its first packet",
+    "endless lines": r"ssh-connection-lost: .* exchanging keys",
+    "a slow drip": r"ssh-timed-out: exchanging keys",
+    "packets without end that do nothing": r"ssh-misbehaved: .* processor time|ssh-timed-out: exchanging keys",
+    "extensions without end": r"ssh-misbehaved: .* it announced 4294967295 extensions in a packet of 4 bytes",
+    "a folder of four billion files": r"agent-exited",  # SFTP is not used
+    "output without end": r"malformed-answer: the program wrote more than 64 KiB",
+    "complaints without end": r"ssh-misbehaved: .* processor time|ssh-timed-out: hashing",
+    "more output than there is room for": r"ssh-misbehaved|malformed-answer",
+    "no answer": r"ssh-timed-out: hashing",
 }
 """The end of the work on each machine: the cause, or what became of it."""
 
@@ -111,7 +111,7 @@ def settings(environment: Environment) -> dict[str, str]:
 def cause(environment: Environment, machine_id: UUID) -> str:
     """Return why the last work on the machine failed, or what became of it instead."""
     last = history.read_history(environment.fleet.connection, machine_id)[0]
-    return str(last.failed_cause or last.event)
+    return f"{last.kind}: {last.failed_cause}" if last.kind else str(last.event)
 
 
 def test_no_attack_hurts_the_function_or_its_neighbours(environment: Environment) -> None:

@@ -170,7 +170,7 @@ class InitializerSetup:
     def cause(self, machine_id: UUID) -> str:
         """Return why the last work on the machine failed, or what became of it instead."""
         last = history.read_history(self.fleet.connection, machine_id)[0]
-        return str(last.failed_cause or last.event)
+        return f"{last.kind}: {last.failed_cause}" if last.kind else str(last.event)
 
     def show(self, machine_id: UUID) -> lookup.ShownMachine:
         """Return what the BMDB knows of the machine."""
@@ -313,7 +313,7 @@ def test_a_changed_host_key_fails_until_an_operator_clears_it(env: InitializerSe
     env.pool.change_host_key(name)
     env.lose_agent(machine_id)
     assert env.run()[Metric.FAILED] == 1
-    assert env.cause(machine_id).startswith("SshHostKeyChanged: ")
+    assert env.cause(machine_id).startswith("ssh-host-key-changed: ")
     assert env.pool.runs(name) == runs
     assert env.show(machine_id).host_key == pinned
 
@@ -333,7 +333,7 @@ def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(env: 
     provider = _Knowing(StaticProvider(lambda: json.dumps(env.entries).encode()), known)
     env.pool.change_host_key(name)
     assert env.run(provider=provider)[Metric.FAILED] == 1
-    assert env.cause(machine_id).startswith("SshHostKeyChanged: ")
+    assert env.cause(machine_id).startswith("ssh-host-key-changed: ")
     assert env.show(machine_id).host_key is None
 
 
@@ -341,7 +341,7 @@ def test_a_machine_whose_host_key_must_be_known_is_not_contacted_before(env: Ini
     """Another machine that answers at its address would get the agent and what belongs to this one."""
     machine_id, name = env.machine()
     assert env.run(require_known_host_key=True)[Metric.FAILED] == 1
-    assert env.cause(machine_id).startswith("HostKeyUnknown: ")
+    assert env.cause(machine_id).startswith("host-key-unknown: ")
     assert f"machine pin-host-key {machine_id} KEY" in env.cause(machine_id)
     assert env.pool.runs(name) == 0
     assert env.fleet.sql("SELECT fault FROM work_backoff") == [["access"]]  # which no reboot mends
@@ -382,9 +382,9 @@ class _Knowing(Edge):
 def test_every_failure_of_ssh_is_recorded_by_name(env: InitializerSetup) -> None:
     """The cause decides whether to look at the machine, its disk, its key or the network; the others go on."""
     faults: dict[str, Callable[[str], None]] = {
-        "SshRefused": env.pool.power_off,
-        "SshAuthenticationFailed": env.pool.refuse_logins,
-        "SshUploadFailed": env.pool.fill_disk,
+        "ssh-refused": env.pool.power_off,
+        "ssh-authentication-failed": env.pool.refuse_logins,
+        "ssh-upload-failed": env.pool.fill_disk,
         "Finished": lambda _: None,
     }
     machines = {}
@@ -393,7 +393,7 @@ def test_every_failure_of_ssh_is_recorded_by_name(env: InitializerSetup) -> None
         cause_fault(name)
     counts = env.run()
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 3)
-    machines["SshTimedOut"], name = env.machine()
+    machines["ssh-timed-out"], name = env.machine()
     env.pool.hang(name)
     assert env.run(machine_seconds=2)[Metric.FAILED] == 1  # apart: for the others no time is too long
     assert {cause: env.cause(machine_id).split(":")[0] for cause, machine_id in machines.items()} == {
@@ -406,10 +406,10 @@ def test_every_failure_of_ssh_is_recorded_by_name(env: InitializerSetup) -> None
 @pytest.mark.parametrize(
     ("cause", "text"),
     [
-        ("AgentExited", "#!/bin/sh\necho no room >&2\nexit 3\n"),
-        ("MalformedAnswer", "#!/bin/sh\necho hello\n"),
-        ("AgentRefused", ANSWER + "sys.stdout.buffer.write(field(2, field(1, b'not today')))\n"),
-        ("WrongKeyLength", ANSWER + "sys.stdout.buffer.write(field(1, field(1, init) + field(2, bytes(31))))\n"),
+        ("agent-exited", "#!/bin/sh\necho no room >&2\nexit 3\n"),
+        ("malformed-answer", "#!/bin/sh\necho hello\n"),
+        ("agent-refused", ANSWER + "sys.stdout.buffer.write(field(2, field(1, b'not today')))\n"),
+        ("wrong-key-length", ANSWER + "sys.stdout.buffer.write(field(1, field(1, init) + field(2, bytes(31))))\n"),
     ],
     ids=["exit status", "no answer of ours", "error", "key too short"],
 )
@@ -430,7 +430,7 @@ def test_an_agent_has_less_time_to_answer_than_a_machine_in_all(
     """The upload may take minutes; an agent that has not answered in one never will."""
     machine_id, _ = env.machine()
     assert env.run(agent=script("#!/bin/sh\nsleep 1000\n"), answer_seconds=0.5)[Metric.FAILED] == 1
-    assert re.fullmatch(r"SshTimedOut: running /root/agent at .* took longer than 0\.\d+ s", env.cause(machine_id))
+    assert re.fullmatch(r"ssh-timed-out: running /root/agent at .* took longer than 0\.\d+ s", env.cause(machine_id))
     assert env.fleet.facts(machine_id) == set()
 
 
@@ -461,7 +461,7 @@ def test_a_machine_that_goes_down_in_the_middle_is_recorded_as_down(
         pulled = pool.submit(pull_the_plug)
         env.run(agent=script("#!/bin/sh\nsleep 1000\n"))
         pulled.result()
-    assert env.cause(machine_id).startswith("SshConnectionLost: ")
+    assert env.cause(machine_id).startswith("ssh-connection-lost: ")
 
 
 class OneAnswer:
@@ -484,11 +484,11 @@ class OneAnswer:
     [
         (
             Machine(provider_id="machine-1", availability=Availability.KNOWN_USED),  # type: ignore[arg-type]  # a NewType
-            "NoAddress: the provider names no address for machine-1 (status Unknown)",
+            "no-address: the provider names no address for machine-1 (status Unknown)",
         ),
-        (ProviderUnavailable("come back later"), "ProviderUnavailable: come back later"),
-        (ProviderRefused("wrong key"), "ProviderRefused: wrong key"),
-        (MachineNotFound("never heard of it"), "MachineNotFound: never heard of it"),
+        (ProviderUnavailable("come back later"), "provider-unavailable: come back later"),
+        (ProviderRefused("wrong key"), "provider-refused: wrong key"),
+        (MachineNotFound("never heard of it"), "machine-not-found: never heard of it"),
     ],
     ids=["no address", "unavailable", "refused", "unknown"],
 )

@@ -139,9 +139,9 @@ def test_the_third_death_alone_in_a_row_quarantines_a_machine_with_evidence(func
     assert functions.invoke().machines == []
     assert fleet.events(killer) == ["Started", "Expired"] * 4 + ["Started", "Quarantined", "Finished"]
     ((cause, evidence),) = fleet.sql("SELECT cause, evidence FROM machine_quarantine")
-    died = "FunctionDied: fake/static died or was cut off while it worked on this machine"
+    died = "fake/static died or was cut off while it worked on this machine"
     assert cause == f"{died}, 4 times in a row"
-    told = [line.partition("Expired: ")[2] for line in evidence.splitlines()]
+    told = [line.partition("Expired function-died: ")[2] for line in evidence.splitlines()]
     assert told == [f"{died}, {times} times in a row" for times in (1, 2, 3, 4)]
     remediation.unquarantine(fleet.connection, killer, reason="me: mended")
     functions.killers = ()
@@ -154,7 +154,7 @@ def test_history_and_why_say_that_the_function_died(functions: Functions) -> Non
     fleet = functions.fleet
     machines = [fleet.provided_machine() for _ in range(3)]
     die_together(functions, machines)
-    cause = "FunctionDied: fake/static died or was cut off while it worked on this machine and 2 more, 1 times in a row"
+    cause = "fake/static died or was cut off while it worked on this machine and 2 more, 1 times in a row"
     assert fleet.sql("SELECT DISTINCT failed_cause FROM work_history WHERE event = 'Expired'") == [[cause]]
     verdicts, _ = explain.why(fleet.connection, machines[0])
     assert verdicts[0].because == f"waiting: {cause}"

@@ -10,6 +10,7 @@ from shepherd_core.domain.errors.provider import (
     CapacityTaken,
     ListingInvalid,
     MachineNotFound,
+    ProviderForbidden,
     ProviderRefused,
     ProviderUnavailable,
     ProviderUnusable,
@@ -271,7 +272,7 @@ def test_a_request_is_forbidden_only_to_a_login_that_is_known(
     things.faults.add(FakeAnswer(path="/things", times=0, status=status))
     with pytest.raises(ProviderUnusable) as raised:
         api.get("/things", deadline)
-    assert raised.value.forbidden is (status == 403)
+    assert isinstance(raised.value, ProviderForbidden) is (status == 403)
 
 
 # Creation

@@ -20,6 +20,7 @@ from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
@@ -225,7 +226,7 @@ DEEDS: dict[str, Callable[[Case, Connection], object]] = {
     "finish_agent_start": lambda case, over: work.finish_agent_start(
         case.working(over), {case.held: work.AgentStarted(KEY, None)}
     ),
-    "fail": lambda case, over: work.fail(case.working(over), {case.held: work.Failure("?", 60)}),
+    "fail": lambda case, over: work.fail(case.working(over), {case.held: work.Failure(ShepherdError("?"), 60)}),
     "cancel": lambda case, over: work.cancel(case.working(over), [case.held]),
     "quarantine": lambda case, over: remediation.quarantine(case.working(over), {case.held: "?"}),
     "close": lambda case, over: case.working(over).close(),

@@ -14,6 +14,7 @@ from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 
@@ -109,7 +110,7 @@ CONCLUSIONS: dict[str, Callable[[Session, Sequence[work.Work]], object]] = {
     "finish_recovery": lambda session, held: work.finish_recovery(
         session, held, 0, grace_seconds=0, cooldown_seconds=0
     ),
-    "fail": lambda session, held: work.fail(session, {each: Failure("no luck", 0) for each in held}),
+    "fail": lambda session, held: work.fail(session, {each: Failure(ShepherdError("no luck"), 0) for each in held}),
     "cancel": work.cancel,
     "end_unneeded": lambda session, held: remediation.end_unneeded(
         session, {each: remediation.Unneeded("it reports", recovered=False) for each in held}

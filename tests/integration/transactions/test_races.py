@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.work import work
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.machine import Process
 
@@ -36,7 +37,7 @@ def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Proc
         for round_ in range(ROUNDS):
             for held in claimed(session, process, 1 + number % 2):
                 canceled = round_ % 2 and work.cancel(session, [held])
-                assert (canceled or work.fail(session, {held: work.Failure("?", 0)})) == {held.machine_id}
+                assert (canceled or work.fail(session, {held: work.Failure(ShepherdError(), 0)})) == {held.machine_id}
                 worked += 1
         session.close()
         return worked

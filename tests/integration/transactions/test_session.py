@@ -7,6 +7,7 @@ import pytest
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 
@@ -69,7 +70,7 @@ def test_an_expired_session_can_end_no_work(fleet: Fleet, swept: bool) -> None:
     before, backoffs = fleet.events(held.machine_id), fleet.sql("SELECT * FROM work_backoff")
     for ended in (
         work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), "host key")}),
-        work.fail(session, {held: Failure("no luck", 60)}),
+        work.fail(session, {held: Failure(ShepherdError("no luck"), 60)}),
         work.cancel(session, [held]),
     ):
         assert ended == set()

@@ -350,9 +350,9 @@ class Fleet:
         grace = f"now() - {over_for} * interval '1 second'"
         self.change(
             f"INSERT INTO machine_grace VALUES ('{machine_id}', {grace} - interval '30 minutes', {grace})",
-            "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) "
+            "INSERT INTO work_backoff (machine_id, process, until, kind, cause, last_interval_seconds, fault) "
             f"VALUES ('{machine_id}', 'ShepherdAgentStart', now() + {retry_in} * interval '1 second', "
-            "'SshTimedOut: no answer', 300, 'unreached')",
+            "'ssh-timed-out', 'no answer', 300, 'unreached')",
         )
         return machine_id
 

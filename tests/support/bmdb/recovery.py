@@ -148,13 +148,20 @@ class OneMachine(RecoveryEnvironment):
             self.run()
             minutes -= every
 
+    def take_elsewhere(self) -> None:
+        """Let the provider have taken a step on the other machine just now."""
+        self.fleet.sql(
+            "INSERT INTO work_history (machine_id, process, event, step) "
+            "VALUES (:id, 'ShepherdRecovery', 'Finished', 'reboot')",
+            id=self.healthy,
+        )
+
     def start_agent(self, *, fails: bool = False, error: ShepherdError | None = None) -> bool:
         """Do the Initializer's work on the machine; False: it is not due for that."""
         session = self.fleet.open_session()
         found = [held for held in claimed(session, Process.AGENT_START) if held.machine_id == self.machine]
         if found and (fails or error):
-            error = error or SshTimedOut("no answer")
-            work.fail(session, {found[0]: Failure(f"{type(error).__name__}: {error}", 300, fault=error.fault)})
+            work.fail(session, {found[0]: Failure(error or SshTimedOut("no answer"), 300)})
         elif found:
             work.finish_agent_start(session, {found[0]: AgentStarted(bytes(32), self.host_key)})
         session.close()

@@ -7,6 +7,7 @@ from uuid import UUID
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import Fleet
@@ -37,7 +38,7 @@ def _finish_recovery(session: Session, held: Sequence[work.Work]) -> set[UUID]:
 
 
 def _fail(session: Session, held: Sequence[work.Work]) -> set[UUID]:
-    return work.fail(session, {each: Failure("no luck", 60) for each in held})
+    return work.fail(session, {each: Failure(ShepherdError("no luck"), 60) for each in held})
 
 
 ENDS = {

@@ -4,8 +4,9 @@ import re
 
 import pytest
 from shepherd_core.domain import errors
-from shepherd_core.domain.errors import ConfigError, ShepherdError
+from shepherd_core.domain.errors import ConfigError, Fault, ShepherdError, cause_of
 from shepherd_core.domain.errors.bmdb import SessionExpired, StatementFailed
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 
 from tests.support.errors import ALL
@@ -44,6 +45,21 @@ def test_an_error_says_in_one_sentence_what_happened(error: type[ShepherdError])
     if "__init__" not in vars(error):
         assert str(error()) == sentence
         assert str(error("more")) == "more"
+
+
+def test_every_error_that_is_raised_names_a_kind_of_its_own() -> None:
+    """The kind is what is stored: it stays when the class is renamed, and no two classes share it."""
+    parents = {parent for error in OURS for parent in error.__bases__}
+    assert {error for error in OURS if "kind" not in vars(error)} <= parents
+    kinds = [error.kind for error in OURS if "kind" in vars(error)]
+    assert sorted(kinds) == sorted({*FailureKind} - {FailureKind.FUNCTION_DIED, FailureKind.STEPS_USED_UP})
+
+
+def test_an_error_that_is_not_ours_is_unexpected_and_cut_to_length() -> None:
+    """One machine may provoke it, so the machine is to blame as far as is known."""
+    cause = cause_of(KeyError("x" * 2000))
+    assert (cause.kind, cause.fault, len(cause.text)) == (FailureKind.UNEXPECTED, Fault.MACHINE, 1000)
+    assert cause.text.startswith("KeyError: ")
 
 
 def test_a_lost_session_is_not_to_be_tried_again() -> None:

@@ -5,15 +5,24 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
+from shepherd_core.domain.errors import SecretMissing, SecretUnavailable, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.kinds import FailureKind
+from shepherd_core.domain.errors.machine import SshAuthenticationFailed
+from shepherd_core.domain.errors.provider import (
+    MachineNotFound,
+    NotSupported,
+    ProviderForbidden,
+    ProviderNotAsked,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+)
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.remediation import HistoryLine, PastAttempt
-from shepherd_core.rules.attempts import all_attempts, healthy_until, outage_reason, past_attempts, uninterrupted
-
-from tests.support import defaults
+from shepherd_core.domain.remediation import AgentState, HistoryLine, PastAttempt
+from shepherd_core.rules.attempts import healthy_until, looks, past_attempts, uninterrupted
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0
-REMEDIATION_POLICY = defaults.policy("reboot:3,power-cycle:2,quarantine")
 
 
 def at(seconds: float) -> datetime:
@@ -21,93 +30,111 @@ def at(seconds: float) -> datetime:
     return BEGIN + timedelta(seconds=seconds)
 
 
-def asked(seconds: float, outcome: str) -> PastAttempt:
-    """Return a reboot at that time that was "lost" or "accepted", or whose outcome is not on record yet ("begun")."""
-    lost = outcome == "lost"
-    return PastAttempt(
-        "reboot", at(seconds), "ProviderUnavailable: 504" if lost else None, outcome != "begun", unanswered=lost
-    )
-
-
-@pytest.mark.parametrize(
-    ("others", "counts"),
-    [
-        ([], True),
-        ([[(60, "lost")]], True),
-        ([[(60, "lost"), (120, "lost")]], True),
-        ([[(60, "lost")], [(-60, "lost")]], False),
-        ([[(1800, "lost")], [(-1800, "lost")]], False),
-        ([[(1801, "lost")], [(-60, "lost")]], True),
-        ([[(60, "lost")], [(-1801, "lost")]], True),
-        ([[(60, "lost")], [(-60, "begun")]], True),
-        ([[(60, "lost")], [(-60, "lost")], [(30, "accepted")]], True),
-        ([[(60, "lost")], [(-60, "lost")], [(-30, "accepted")]], True),
-        ([[(60, "lost")], [(-60, "lost")], [(90, "accepted")], [(-90, "accepted")]], False),
-        ([[(60, "lost"), (90, "accepted")], [(-60, "lost"), (91, "accepted")]], False),
-        ([[(60, "lost")], [(-60, "lost")], [(30, "begun")]], False),
-    ],
-)
-def test_an_attempt_in_an_outage_of_the_provider_does_not_count(
-    others: list[list[tuple[float, str]]], counts: bool
-) -> None:
-    """If three machines get no answer within a grace, and none a step in between, it is not about the machines."""
-    own = asked(0, "lost")
-    reason = outage_reason(
-        own, [[own], *([asked(*each) for each in attempts] for attempts in others)], REMEDIATION_POLICY
-    )
-    assert (reason is None) is counts
-    assert outage_reason(asked(0, "accepted"), [[own]] * 5, REMEDIATION_POLICY) is None
-
-
-def lines(*events: tuple[str, str | None, str | None]) -> list[HistoryLine]:
-    """Return lines of history an hour apart: event, step, cause."""
-    return [HistoryLine(event, at(number * HOUR), step, cause) for number, (event, step, cause) in enumerate(events)]
+def lines(*events: tuple[WorkEvent, str | None, ShepherdError | None], others_taken: bool = False) -> list[HistoryLine]:
+    """Return lines of history an hour apart: event, step, error."""
+    return [
+        HistoryLine(
+            event,
+            at(number * HOUR),
+            step,
+            kind=None if error is None else error.kind,
+            fault=None if error is None else error.fault,
+            others_taken=others_taken,
+        )
+        for number, (event, step, error) in enumerate(events)
+    ]
 
 
 def test_the_position_is_read_from_the_history() -> None:
     """It is stored nowhere else, so nothing can contradict it."""
     history = lines(
-        ("Finished", None, None),  # from before there were policies
+        (WorkEvent.FINISHED, None, None),  # from before there were policies
         (WorkEvent.ATTEMPTED, "reboot", None),
         (WorkEvent.FINISHED, None, None),
         (WorkEvent.ATTEMPTED, "reboot", None),
-        (WorkEvent.FAILED, None, "ProviderRefused: no"),
+        (WorkEvent.FAILED, None, ProviderRefused("no")),
         (WorkEvent.ATTEMPTED, "power-cycle", None),
     )
     assert past_attempts(history) == [
         PastAttempt("reboot", at(HOUR), None, concluded=True),
-        PastAttempt("reboot", at(3 * HOUR), "ProviderRefused: no", concluded=True),
+        PastAttempt("reboot", at(3 * HOUR), FailureKind.PROVIDER_REFUSED, concluded=True),
         PastAttempt("power-cycle", at(5 * HOUR)),
     ]
 
 
-def test_an_attempt_that_does_not_count_is_named_by_the_next() -> None:
-    """So that the history says why a machine stays at its step; a step that was not taken changes nothing about it."""
-    lost = (WorkEvent.FINISHED, None, "ProviderUnavailable: 504")
-    history = lines(
-        (WorkEvent.ATTEMPTED, "reboot", None),
-        (WorkEvent.FINISHED, None, None),
-        (WorkEvent.ATTEMPTED, "reboot", None),
-        lost,
-        (WorkEvent.ATTEMPTED, "reboot", None),
-        (WorkEvent.NOT_TAKEN, "reboot", "ProviderUnavailable: 503"),
-        (WorkEvent.ATTEMPTED, "reboot", "the last attempt does not count: …"),
-        lost,
-    )
-    assert [(each.at, each.unanswered) for each in past_attempts(history)] == [(at(0), False), (at(6 * HOUR), True)]
-    assert [each.counts for each in all_attempts(history)] == [True, False, False, True]
+NOT_TAKEN, FINISHED, FAILED = WorkEvent.NOT_TAKEN, WorkEvent.FINISHED, WorkEvent.FAILED
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "alone", "among_others"),
+    [
+        (FINISHED, None, True, True),
+        # It refuses this machine.
+        (NOT_TAKEN, ProviderRefused("422"), True, True),
+        (NOT_TAKEN, MachineNotFound("404"), True, True),
+        (NOT_TAKEN, NotSupported(), True, True),
+        (FAILED, ProviderRefused("422"), True, True),
+        # It may refuse or not answer about every machine.
+        (NOT_TAKEN, ProviderForbidden("403"), False, True),
+        (NOT_TAKEN, ProviderUnusable("401"), False, True),
+        (NOT_TAKEN, ProviderUnavailable("503"), False, True),
+        (FINISHED, ProviderUnavailable("504"), False, True),
+        (FAILED, ProviderUnusable("401"), False, True),
+        # It was not asked.
+        (NOT_TAKEN, ProviderNotAsked(), False, False),
+        (NOT_TAKEN, TimeLimitExceeded(), False, False),
+        (NOT_TAKEN, SshAuthenticationFailed(), False, False),
+        (NOT_TAKEN, None, False, False),
+        # We failed after it was asked.
+        (FAILED, TimeLimitExceeded(), True, True),
+        (FAILED, SecretUnavailable(), True, True),
+    ],
+)
+def test_an_attempt_for_which_the_provider_is_to_blame_counts_if_it_serves_other_machines(
+    end: WorkEvent, error: ShepherdError | None, alone: bool, among_others: bool
+) -> None:
+    """An outage or our credential brings no machine into quarantine, and no machine waits for ever."""
+    for others_taken, counts in ((False, alone), (True, among_others)):
+        history = lines((WorkEvent.ATTEMPTED, "reboot", None), (end, "reboot", error), others_taken=others_taken)
+        assert [each.counts for each in past_attempts(history) if each.counts] == [True] * counts
+
+
+def test_an_attempt_of_unknown_outcome_is_returned_although_it_does_not_count() -> None:
+    """The step may have been taken, so it is waited for."""
+    history = lines((WorkEvent.ATTEMPTED, "reboot", None), (FAILED, None, ProviderUnusable("401")))
+    (found,) = past_attempts(history)
+    assert (found.counts, found.concluded) == (False, False)
 
 
 def test_a_failure_of_later_work_says_nothing_about_an_attempt() -> None:
     """A look that failed by our own fault began no attempt: the one before is still as it was recorded."""
     first, second = UUID(int=1), UUID(int=2)
+    failed = SecretMissing("no key")
     history = [
-        HistoryLine(WorkEvent.ATTEMPTED, at(0), "reboot", None, first),
-        HistoryLine(WorkEvent.FAILED, at(HOUR), None, "SecretMissing: no key", second),
+        HistoryLine(WorkEvent.ATTEMPTED, at(0), "reboot", session_id=first),
+        HistoryLine(FAILED, at(HOUR), kind=failed.kind, fault=failed.fault, session_id=second),
     ]
-    assert all_attempts(history) == [PastAttempt("reboot", at(0), session_id=first)]
-    history.append(HistoryLine(WorkEvent.FINISHED, at(2 * HOUR), None, None, second))
-    assert all_attempts(history) == [PastAttempt("reboot", at(0), concluded=True, session_id=first)]
+    assert past_attempts(history) == [PastAttempt("reboot", at(0), session_id=first)]
+    history.append(HistoryLine(FINISHED, at(2 * HOUR), session_id=second))
+    assert past_attempts(history) == [PastAttempt("reboot", at(0), concluded=True, session_id=first)]
+
+
+def test_looks_are_counted_by_what_they_saw_in_the_last_day() -> None:
+    """An agent that ended does not count as an installation; nor does a look that was followed by a step."""
+    day = 24 * HOUR
+
+    def look(hours: float, seen: AgentState | None, step: str | None = "restart-agent") -> HistoryLine:
+        return HistoryLine(WorkEvent.LOOKED, at(hours * HOUR), step, seen=seen)
+
+    history = [
+        look(0, AgentState.ENDED),
+        look(1, AgentState.ENDED),
+        look(2, AgentState.INSTALLS, "await-installation"),
+        look(3, AgentState.ENDED, None),
+        look(4, None, None),
+        look(5, AgentState.ENDED),
+    ]
+    assert [looks(history, at(day), seen) for seen in AgentState] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("event", [WorkEvent.HEALTHY, WorkEvent.UNQUARANTINED])
@@ -140,7 +167,7 @@ def test_health_lasts_from_agent_start_or_attempt_to_last_heartbeat(
     assert healthy_until([], known[0], known[1], HOUR) is None, "there is nothing to forget"
 
 
-LOOKED, ATTEMPTED, NOT_TAKEN = WorkEvent.LOOKED, WorkEvent.ATTEMPTED, WorkEvent.NOT_TAKEN
+LOOKED, ATTEMPTED = WorkEvent.LOOKED, WorkEvent.ATTEMPTED
 
 
 @pytest.mark.parametrize(

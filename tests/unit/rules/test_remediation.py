@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.remediation import POWER_CYCLE, QUARANTINE, REBOOT, STEPS, NextStep, PastAttempt, Step
 from shepherd_core.rules.policy import possible
@@ -24,7 +25,7 @@ def at(seconds: float) -> datetime:
     return BEGIN + timedelta(seconds=seconds)
 
 
-def taken(*steps: str, failed: str | None = None, every: float = HOUR) -> list[PastAttempt]:
+def taken(*steps: str, failed: FailureKind | None = None, every: float = HOUR) -> list[PastAttempt]:
     """Return attempts at these steps, one after the other, all of them concluded."""
     return [PastAttempt(step, at(number * every), failed, concluded=True) for number, step in enumerate(steps)]
 
@@ -72,13 +73,13 @@ def test_a_step_that_the_provider_lacks_is_skipped_and_recorded_once() -> None:
 
 def test_a_step_that_turned_out_unsupported_is_not_tried_again() -> None:
     """A provider may be able to in general, and not with this machine."""
-    found = decide(taken("reboot", failed="NotSupported: the BMC offers no reset"))
+    found = decide(taken("reboot", failed=FailureKind.NOT_SUPPORTED))
     assert (found.step.kind, found.number) == (POWER_CYCLE, 1)
 
 
 def test_failed_attempts_count_once_within_the_grace_time() -> None:
     """A provider that is away for ten minutes must not bring every unhealthy machine into quarantine."""
-    away = "ProviderUnavailable: 503"
+    away = FailureKind.PROVIDER_UNAVAILABLE
     assert decide(taken(*["reboot"] * 20, failed=away, every=60)).number == 2
     assert decide(taken(*["reboot"] * 3, failed=away, every=1800)).step.kind is POWER_CYCLE
     assert decide(taken(*["reboot"] * 3, every=60)).step.kind is POWER_CYCLE, "those that did not fail count each"
@@ -87,8 +88,7 @@ def test_failed_attempts_count_once_within_the_grace_time() -> None:
 def test_the_cause_of_quarantine_counts_what_used_up_the_policy() -> None:
     """A refusal that was repeated twenty times within the grace is one attempt, and not twenty."""
     refused = [
-        PastAttempt("reboot", at(60 * number), "ProviderRefused: locked", concluded=True, refused=True)
-        for number in range(20)
+        PastAttempt("reboot", at(60 * number), FailureKind.PROVIDER_REFUSED, concluded=True) for number in range(20)
     ]
     answered = [PastAttempt("power-cycle", at(each * HOUR), None, concluded=True) for each in (2, 3)]
     policy = defaults.policy("reboot:1,power-cycle:2,quarantine")
@@ -104,6 +104,15 @@ def test_an_attempt_whose_function_was_killed_counts_and_is_not_repeated() -> No
     assert (found.step.kind, found.concludes) == (REBOOT, True)
     later = next_step(REMEDIATION_POLICY, EVERYTHING, "acme", died, at(1800))
     assert (later.step.kind, later.number, later.concludes) == (REBOOT, 2, False)
+
+
+def test_an_attempt_that_does_not_count_is_still_not_repeated_while_it_may_go_on() -> None:
+    """Nobody knows whether the provider took it; afterwards it is taken for the first time."""
+    lost = [PastAttempt("reboot", at(0), FailureKind.PROVIDER_UNUSABLE, counts=False)]
+    found = next_step(REMEDIATION_POLICY, EVERYTHING, "acme", lost, at(1799))
+    assert (found.step.kind, found.number, found.concludes) == (REBOOT, 1, True)
+    later = next_step(REMEDIATION_POLICY, EVERYTHING, "acme", lost, at(1800))
+    assert (later.step.kind, later.number, later.concludes) == (REBOOT, 1, False)
 
 
 def test_a_quarantine_whose_function_was_killed_is_repeated() -> None:
@@ -146,6 +155,6 @@ def test_every_policy_ends_and_never_goes_back(
         if found.concludes:
             attempts[-1] = PastAttempt(attempts[-1].step, attempts[-1].at, None, concluded=True)
         elif found.step.kind is not QUARANTINE:
-            cause = "ProviderUnavailable: ?" if fate == "failed" else None
+            cause = FailureKind.PROVIDER_UNAVAILABLE if fate == "failed" else None
             attempts.append(PastAttempt(found.step.name, at(now), cause, concluded=fate != "died"))
     assert next_step(policy, can, "acme", attempts, at(now + 7200)).step.kind is QUARANTINE

@@ -46,7 +46,7 @@ deaths AS (
         w.process,
         w.session_id,
         coalesce(b.deaths, 0) + 1 AS deaths,
-        'FunctionDied: ' || s.component_name || ' died or was cut off while it worked on this machine'
+        s.component_name || ' died or was cut off while it worked on this machine'
             || CASE WHEN c.machines > 1 THEN ' and ' || c.machines - 1 || ' more' ELSE '' END
             || ', ' || coalesce(b.deaths, 0) + 1 || ' times in a row' AS cause
     FROM work_deleted w
@@ -57,15 +57,16 @@ deaths AS (
     WHERE w.began_at IS NOT NULL
 ),
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
-    SELECT machine_id, process, 'Expired', cause, session_id FROM deaths
+    INSERT INTO work_history (machine_id, process, event, kind, fault, failed_cause, session_id)
+    SELECT machine_id, process, 'Expired', 'function-died', 'machine', cause, session_id FROM deaths
 ),
 backoff_rows AS (
-    INSERT INTO work_backoff (machine_id, process, until, cause, deaths)
+    INSERT INTO work_backoff (machine_id, process, until, kind, cause, deaths)
     SELECT
         b.machine_id,
         b.process,
         clock_timestamp() + {death_seconds} * interval '1 second',
+        'function-died',
         b.cause,
         b.deaths
     FROM deaths b
@@ -73,6 +74,7 @@ backoff_rows AS (
     ON CONFLICT (machine_id, process) DO UPDATE
     SET
         until = excluded.until,
+        kind = excluded.kind,
         cause = excluded.cause,
         last_interval_seconds = NULL,
         fault = excluded.fault,
@@ -174,11 +176,12 @@ sessions_deleted AS (
     RETURNING session_id, loop, provider, runtime_info, created_at, deadline, settings_hash, code_version
 )
 INSERT INTO ticks
-    (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, cause, counts, settings_hash, code_version)
+    (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, kind, cause, counts, settings_hash, code_version)
 SELECT
     session_id, loop, provider, runtime_info, created_at,
     CASE WHEN session_id = :session_id THEN clock_timestamp() ELSE deadline END,
     CASE WHEN session_id = :session_id THEN :outcome::text ELSE 'Expired' END,
+    CASE WHEN session_id = :session_id THEN :kind::text ELSE 'function-died' END,
     CASE WHEN session_id = :session_id THEN :cause::text END,
     CASE WHEN session_id = :session_id THEN :counts::jsonb ELSE '{}'::jsonb END,
     settings_hash, code_version

@@ -63,8 +63,8 @@ class WorkEvent(StrEnum):
     RECOVERED = "Recovered"
     """The machine recovered by itself: its agent reported before anything was done to it."""
     LOOKED = "Looked"
-    """The Recoverer looked over SSH whether the machine is alive; the cause says what it saw. If the row has a step,
-    that step is taken: it does not interrupt the machine, and is not an attempt."""
+    """The Recoverer looked over SSH whether the machine is alive; ``seen`` says what it saw, or ``kind`` why it saw
+    nothing. If the row has a step, that step is taken: it does not interrupt the machine, and is not an attempt."""
     ATTEMPTED = "Attempted"
     """A step of recovery is about to be taken; recorded before it is."""
     NOT_TAKEN = "NotTaken"

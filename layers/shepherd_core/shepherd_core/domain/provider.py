@@ -39,7 +39,7 @@ class Provider(Protocol):
 
     - ``ProviderUnavailable``: temporary (no answer, 429, 5xx). May be retried later.
     - ``ProviderRefused``: permanent (422). Something must be changed first.
-    - ``ProviderUnusable``, a ``ProviderRefused``: no machine is at fault (401, 403). It is ``forbidden`` (403) if the
+    - ``ProviderUnusable``, a ``ProviderRefused``: no machine is at fault (401). ``ProviderForbidden`` (403) if the
       provider may allow the same for another machine or capacity.
     - ``MachineNotFound``, ``CapacityTaken``, ``NotSupported``, ``ListingInvalid`` where named below.
     - ``TimeLimitExceeded``: the deadline passed before a request could be sent.

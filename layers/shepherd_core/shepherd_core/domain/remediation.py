@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.domain.clock import Permission
-    from shepherd_core.domain.machine import ProviderId
+    from shepherd_core.domain.errors import Fault
+    from shepherd_core.domain.errors.kinds import FailureKind
+    from shepherd_core.domain.machine import ProviderId, WorkEvent
     from shepherd_core.domain.provider import Provider
 
     Take = Callable[[ProviderId, Permission], None]
@@ -105,10 +107,18 @@ class Step:
 class HistoryLine:
     """A line of a machine's history that is about its recovery."""
 
-    event: str
+    event: WorkEvent
     at: datetime
     step: str | None = None
-    cause: str | None = None
+    _: KW_ONLY
+    kind: FailureKind | None = None
+    """What failed."""
+    fault: Fault | None = None
+    """Who is to blame for that."""
+    seen: AgentState | None = None
+    """What a look saw; None: it saw nothing, or this is no look."""
+    others_taken: bool = False
+    """The provider took steps on other machines within the hour before this failure, and within the hour after it."""
     session_id: UUID | None = None
     """The session that worked on the machine."""
 
@@ -119,22 +129,13 @@ class PastAttempt:
 
     step: str
     at: datetime
-    failed: str | None = None
-    """The cause; None: it did not fail, or its outcome is unknown."""
+    failed: FailureKind | None = None
+    """What failed; None: nothing, or its outcome is unknown."""
     concluded: bool = False
     """Its end is on record. If not, the Recoverer was killed or failed, perhaps after the step was taken."""
-    refused: bool = False
-    """The provider certainly did not take the step on this machine."""
-    unanswered: bool = False
-    """It is unknown whether the step was taken, because the provider's answer was lost."""
     counts: bool = True
     session_id: UUID | None = None
     """The session that began it."""
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the provider was asked for the step and accepted it."""
-        return self.concluded and self.failed is None and self.step in STEPS and STEPS[self.step].needs is not None
 
 
 class AgentState(StrEnum):
@@ -170,10 +171,8 @@ class NextStep:
     """The step was started earlier and may have been taken. It is not repeated; only wait for the machine."""
     skipped: tuple[tuple[str, str], ...] = ()
     """Earlier steps of the policy that were skipped since the last attempt, and why."""
-    lost_answer: str | None = None
+    lost_answer: Exception | None = None
     """Why no answer came to the request for the step, which may have been taken; None: the provider accepted it."""
-    uncounted: str | None = None
-    """Why the last attempt does not count; None: it does."""
     summary: str = ""
     """What was tried before, for quarantine; human-readable."""
     healthy_until: datetime | None = None
@@ -181,7 +180,11 @@ class NextStep:
     look: LookTarget | None = None
     """Look at this machine first; None: do not."""
     looked: str | None = None
-    """What the look saw."""
+    """What came of the look, human-readable."""
+    seen: AgentState | None = None
+    """What the look saw; None: it saw nothing, or there was none."""
+    look_error: Exception | None = None
+    """Why the look saw nothing."""
     alive: bool = False
     """The look saw that the machine is alive: at most its agent is started anew, which is no attempt."""
 

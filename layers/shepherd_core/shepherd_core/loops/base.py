@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 
-_CAUSE_LENGTH = 1000
-
 
 def _nothing(_: object) -> None: ...
 
@@ -71,11 +69,6 @@ class Admission:
     """Metrics about the admission, for the function to report."""
 
 
-def cause_of(error: BaseException) -> str:
-    """Return the text that the history of a machine has for *error*."""
-    return f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]
-
-
 def tick_head(loop: str, provider: str) -> TickHead:
     """Return what is known when an invocation of *loop* begins; settings and code are those that log lines name."""
     bound = telemetry.bound()
@@ -97,13 +90,13 @@ class Closing:
     def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
         """Close the session. An exception that ended the block is recorded as the cause of failure and raised again."""
         counts = {metric.value: count for metric, count in self.counts().items()}
-        end = TickEnd(counts, None if error is None else cause_of(error))
+        end = TickEnd(counts, error)
         try:
             self.session.close(end)
         except Exception as second:
             if error is None:
                 raise
-            telemetry.warning("session not closed", cause=cause_of(second))
+            telemetry.warning("session not closed", cause=second)
 
 
 class Guard(Protocol):
@@ -195,7 +188,7 @@ class Loop(ABC, Generic[F]):
         again for the same machine although the effect has taken place.
 
         Raises:
-            ShepherdError: the machine failed; the text becomes the cause in its history.
+            ShepherdError: the machine failed; its history has the kind and the text.
         """
 
     @abstractmethod

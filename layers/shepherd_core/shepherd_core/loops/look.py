@@ -12,10 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors import Fault, cause_of
 from shepherd_core.domain.errors.machine import MachineError, SshAuthenticationFailed
 from shepherd_core.domain.remediation import AWAIT_INSTALLATION, RESTART_AGENT, AgentState, Step
-from shepherd_core.loops.base import cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.remediation import LookTarget, NextStep
 
-SEEN = {
+TEXTS = {
     AgentState.RUNS: "it answers over SSH and its agent runs: its reports get lost",
     AgentState.ENDED: "it answers over SSH and its agent has ended",
     AgentState.INSTALLS: "it answers over SSH and an installation goes on",
 }
-"""What the history says that a look saw."""
+"""What people are told that a look saw."""
 
 _MAX_RESTARTS = 3
 """How often in a day an agent that has ended is started anew, before the policy goes on."""
@@ -67,8 +66,9 @@ class Look:
         except MachineError as error:
             if error.fault is Fault.OURS or isinstance(error, SshAuthenticationFailed):
                 raise
-            return replace(decision, looked=cause_of(error))
-        kind, looked = RESTART_AGENT, SEEN[state]
+            return replace(decision, looked=cause_of(error).text, look_error=error)
+        kind, looked = RESTART_AGENT, TEXTS[state]
+        decision = replace(decision, seen=state)
         if state is AgentState.ENDED and target.restarts >= _MAX_RESTARTS:
             return replace(decision, looked=f"{looked}, as {target.restarts} times before in the last day")
         if state is AgentState.INSTALLS and target.waits < _MAX_WAITS:

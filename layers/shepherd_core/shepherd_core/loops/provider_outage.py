@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.domain.errors.provider import ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderNotAsked
 
 if TYPE_CHECKING:
     from shepherd_core.domain.errors.provider import ProviderError
@@ -28,12 +28,12 @@ class ProviderOutage:
         Check that the provider may be asked.
 
         Raises:
-            ProviderUnavailable: it failed for several machines, one after another.
+            ProviderNotAsked: it failed for several machines, one after another.
         """
         with self._lock:
             if self._failures >= _FAILURES:
                 message = f"the provider was not asked, because it failed for {self._failures} machines: {self._cause}"
-                raise ProviderUnavailable(message)
+                raise ProviderNotAsked(message)
 
     def failed(self, error: ProviderError) -> None:
         """Record that the provider failed in a way that is not a machine's fault."""

@@ -21,7 +21,13 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.domain import records
 from shepherd_core.domain.clock import CREATE_SECONDS
 from shepherd_core.domain.errors import DriftLimitExceeded, TimeLimitExceeded
-from shepherd_core.domain.errors.provider import CapacityTaken, ProviderError, ProviderRefused, ProviderUnusable
+from shepherd_core.domain.errors.provider import (
+    CapacityTaken,
+    ProviderError,
+    ProviderForbidden,
+    ProviderRefused,
+    ProviderUnusable,
+)
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.loops.base import Closing, tick_head
 from shepherd_core.rules.provisioning import ProvisioningPlan, make_plan
@@ -83,7 +89,7 @@ class Provisioner:
         self._rates = rates
         self._counts: Counter[Metric] = Counter()
         self._refusals = 0
-        self._forbidden: list[tuple[Intent, ProviderUnusable]] = []
+        self._forbidden: list[tuple[Intent, ProviderForbidden]] = []
 
     def plan(self, deadline: Deadline) -> ProvisioningPlan:
         """Return the present plan, and change nothing. Raises as ``run``."""
@@ -214,7 +220,7 @@ class Provisioner:
         except ProviderUnusable as error:
             if creation.intent is None:
                 self._abandon(session, intent)
-            if not error.forbidden:
+            if not isinstance(error, ProviderForbidden):
                 raise
             self._forbidden.append((intent, error))
             return True
@@ -240,7 +246,7 @@ class Provisioner:
         Penalize the capacity on which a creation was forbidden, if another creation was allowed.
 
         Raises:
-            ProviderUnusable: every creation was forbidden, so our permission is at fault and not the capacity.
+            ProviderForbidden: every creation was forbidden, so our permission is at fault and not the capacity.
         """
         if self._forbidden and not self._counts[Metric.CREATED]:
             raise self._forbidden[-1][1]
@@ -264,9 +270,8 @@ class Provisioner:
         self._counts[Metric.INTENTS_ABANDONED] += 1
 
     def _penalize(self, session: Session, intent: Intent, error: Exception) -> None:
-        cause = f"{type(error).__name__}: {error}"
-        telemetry.warning("capacity penalized", capacity_id=intent.capacity_id, cause=cause)
+        telemetry.warning("capacity penalized", capacity_id=intent.capacity_id, cause=error)
         if intent.capacity_id is not None:
             seconds = self._rates.penalty_seconds
-            provisioning.penalize(session, self._provider.name, intent.capacity_id, seconds, cause)
+            provisioning.penalize(session, self._provider.name, intent.capacity_id, seconds, error)
             self._counts[Metric.CAPACITY_PENALIZED] += 1

@@ -33,11 +33,10 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnusable,
 )
 from shepherd_core.domain.remediation import QUARANTINE, AgentState, LookTarget, NextStep
-from shepherd_core.loops.base import Admission, Loop, cause_of
+from shepherd_core.loops.base import Admission, Loop
 from shepherd_core.loops.circuit_breaker import CircuitBreaker
-from shepherd_core.loops.look import SEEN
 from shepherd_core.loops.provider_outage import ProviderOutage
-from shepherd_core.rules.attempts import all_attempts, looks, standing, unanswered_since, uninterrupted
+from shepherd_core.rules.attempts import healthy_until, looks, past_attempts, uninterrupted
 from shepherd_core.rules.policy import possible
 from shepherd_core.rules.remediation import next_step
 
@@ -117,21 +116,13 @@ class Recoverer(Loop[NextStep]):
         rules, provider = self._rules, self._provider
         decisions: dict[Work, NextStep] = {}
         records = remediation.recovery_records(session, works)
-        since = unanswered_since((each.history for each in records.values()), rules.policy)
-        others = [] if since is None else remediation.recent_history(session, provider.name, since)
-        attempts = [all_attempts(each) for each in others]
         for work, past in records.items():
-            known = standing(
-                past.history,
-                past.started_at,
-                past.last_heartbeat_at,
-                policy=rules.policy,
-                reset_after_seconds=rules.reset_after_seconds,
-                others=attempts,
-            )
-            decision = next_step(rules.policy, provider.capabilities, provider.name, known.attempts, past.now)
+            attempts = past_attempts(past.history)
+            until = healthy_until(attempts, past.started_at, past.last_heartbeat_at, rules.reset_after_seconds)
+            counted = attempts if until is None else []
+            decision = next_step(rules.policy, provider.capabilities, provider.name, counted, past.now)
             look = self._target(work, past) if decision.step.kind.needs and not decision.concludes else None
-            decisions[work] = replace(decision, uncounted=known.uncounted, healthy_until=known.healthy_until, look=look)
+            decisions[work] = replace(decision, healthy_until=until, look=look)
         recorded = set(self.record(session, {work: each for work, each in decisions.items() if each.look is None}))
         return {work: each for work, each in decisions.items() if each.look is not None or work in recorded}
 
@@ -154,8 +145,8 @@ class Recoverer(Loop[NextStep]):
         return LookTarget(
             past.address,
             work.host_key,
-            restarts=before(SEEN[AgentState.ENDED]),
-            waits=before(SEEN[AgentState.INSTALLS]),
+            restarts=before(AgentState.ENDED),
+            waits=before(AgentState.INSTALLS),
         )
 
     def work_on(self, task: Task) -> NextStep:
@@ -193,7 +184,7 @@ class Recoverer(Loop[NextStep]):
                 raise
             # The step may have been taken: ask again only after the grace, as if it was.
             telemetry.warning("remediation step: no answer", machine_id=work.machine_id, cause=error)
-            return replace(decision, lost_answer=cause_of(error))
+            return replace(decision, lost_answer=error)
         return decision
 
     def _take(self, kind: StepKind, provider_id: ProviderId | None, permission: Permission) -> None:

@@ -28,9 +28,9 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import history
 from shepherd_core.bmdb.work import work as bmdb_work
 from shepherd_core.domain.clock import MARGIN_SECONDS, Permission
-from shepherd_core.domain.errors import ConfigError, Fault, NoLongerDue, ShepherdError
+from shepherd_core.domain.errors import ConfigError, NoLongerDue, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.loops.base import Closing, Task, cause_of, tick_head
+from shepherd_core.loops.base import Closing, Task, tick_head
 from shepherd_core.loops.claims import THREAD, Claims
 from shepherd_core.loops.thread_messages import Messages, Question, WorkResult
 from shepherd_core.telemetry import Metric
@@ -149,7 +149,7 @@ class _Run(Generic[F]):
                 failed[result.work] = result.error
         for work, task in self.running.items():
             if work not in done and work not in failed and task.deadline.overdue(MARGIN_SECONDS / 2):
-                failed[work] = ShepherdError(
+                failed[work] = TimeLimitExceeded(
                     f"the work did not end within machine_seconds, {self.limits.machine_seconds:g}"
                 )
         if done:
@@ -174,18 +174,16 @@ class _Run(Generic[F]):
         return Unneeded(str(reason), reason.recovered, task.not_taken, task.keeps_host_key)
 
     def _failure(self, work: Work, error: Exception) -> bmdb_work.Failure:
-        cause = cause_of(error)
         interval = self.loop.backoff.next(work.last_interval_seconds)
-        facts = {"machine_id": work.machine_id, "process": work.process, "cause": cause, "retry_in_seconds": interval}
+        facts = {"machine_id": work.machine_id, "process": work.process, "cause": error, "retry_in_seconds": interval}
         if isinstance(error, ShepherdError):
             telemetry.warning("work failed", **facts)
         else:
             telemetry.error("work failed: unexpected error", exc=error, **facts)
         task = self.running[work]
-        fault = error.fault if isinstance(error, ShepherdError) else Fault.MACHINE
         if task.not_taken is not None:
             self.counts[Metric.NOT_TAKEN] += 1
-        return bmdb_work.Failure(cause, interval, fault, task.not_taken, task.keeps_host_key)
+        return bmdb_work.Failure(error, interval, task.not_taken, task.keeps_host_key)
 
     def _count(self, metric: Metric, works: Sequence[Work], ended: set[UUID]) -> None:
         for work in works:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from shepherd_core import telemetry
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.session import Session
-from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors import TimeLimitExceeded, cause_of
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.errors.provider import ProviderError
 from shepherd_core.operator.adopt_forget import ActionResult
@@ -102,7 +102,7 @@ class DriftRepair:
         try:
             done = action.apply(session, self.provider, outcome, comparison, deadline)
         except (ProviderError, WorkConflict, TimeLimitExceeded) as error:
-            return outcome.with_result(ActionResult.REFUSED, f"{type(error).__name__}: {error}")
+            return outcome.with_result(ActionResult.REFUSED, str(cause_of(error)))
         telemetry.info("operator action applied", **done.record)
         return done
 

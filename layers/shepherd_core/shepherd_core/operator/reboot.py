@@ -18,13 +18,13 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.work import Failure, cancel, fail, finish_recovery, start_work
 from shepherd_core.domain.clock import Deadline, Permission
-from shepherd_core.domain.errors import Fault, ShepherdError
+from shepherd_core.domain.errors import ShepherdError, cause_of
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.errors.provider import NotSupported, ProviderUnavailable
 from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.remediation import NextStep, provider_steps
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
-from shepherd_core.rules.attempts import all_attempts, standing, unanswered_since
+from shepherd_core.rules.attempts import healthy_until, past_attempts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,7 +48,6 @@ class Reboot:
     connection: Connection
     clock: Clock
     step: Step
-    policy: Sequence[Step]
     reset_after_seconds: float
     backoff: Backoff
     machine_seconds: float
@@ -111,7 +110,7 @@ class Reboot:
         if changed := self._changed(machine, record, seen_at):
             cancel(session, [work])
             return outcome.with_result(ActionResult.REFUSED, changed)
-        if not remediation.record_attempts(session, {work: self._decision(session, record)}):
+        if not remediation.record_attempts(session, {work: self._decision(record)}):
             return outcome.with_result(ActionResult.REFUSED, "its work was lost: nothing was done")
         telemetry.info("remediation step of an operator", machine_id=work.machine_id, step=self.step.name)
         deadline = Deadline(self.clock, self.machine_seconds, session.seconds_left)
@@ -127,35 +126,26 @@ class Reboot:
         begun = [line for line in record.history if line.event == WorkEvent.ATTEMPTED and line.at > seen_at]
         return f"{begun[-1].step} was begun by another session meanwhile: check it again" if begun else None
 
-    def _decision(self, session: Session, record: RecoveryRecord) -> NextStep:
-        since = unanswered_since([record.history], self.policy)
-        others = [] if since is None else remediation.recent_history(session, self.provider.name, since)
-        known = standing(
-            record.history,
-            record.started_at,
-            record.last_heartbeat_at,
-            policy=self.policy,
-            reset_after_seconds=self.reset_after_seconds,
-            others=[all_attempts(each) for each in others],
-        )
-        number = 1 + sum(attempt.step == self.step.name for attempt in known.attempts)
-        return NextStep(self.step, number, uncounted=known.uncounted, healthy_until=known.healthy_until)
+    def _decision(self, record: RecoveryRecord) -> NextStep:
+        attempts = past_attempts(record.history)
+        until = healthy_until(attempts, record.started_at, record.last_heartbeat_at, self.reset_after_seconds)
+        number = 1 + sum(attempt.step == self.step.name for attempt in attempts if until is None)
+        return NextStep(self.step, number, healthy_until=until)
 
     def _ask(self, session: Session, work: Work, outcome: ActionOutcome, permission: Permission) -> ActionOutcome:
         """Ask the provider for the step, and record what came of it."""
         take, provider_id = provider_steps(self.provider)[self.step.kind], work.provider_id
-        timeouts, lost = self.step.timeouts, None
+        timeouts, lost = self.step.timeouts, {}
         assert provider_id is not None
         try:
             session.run_renewing(lambda: take(provider_id, permission))
         except Exception as error:
-            cause = f"{type(error).__name__}: {error}"
             if not (permission.interrupted and isinstance(error, ProviderUnavailable)):
-                fail(session, {work: self._failure(work, cause, error, untouched=not permission.interrupted)})
+                fail(session, {work: self._failure(work, error, untouched=not permission.interrupted)})
                 if not isinstance(error, ShepherdError):
                     raise
-                return outcome.with_result(ActionResult.REFUSED, cause)
-            lost = cause  # the step may have been taken: the next one waits for the grace, as if it was
+                return outcome.with_result(ActionResult.REFUSED, str(cause_of(error)))
+            lost = {work: error}  # the step may have been taken: the next one waits for the grace, as if it was
         ended = finish_recovery(
             session,
             [work],
@@ -163,21 +153,21 @@ class Reboot:
             grace_seconds=timeouts.grace,
             cooldown_seconds=timeouts.cooldown,
             kind=self.step.kind,
-            lost_answers={} if lost is None else {work: lost},
+            lost_answers=lost,
         )
         if not ended:
             return outcome.with_result(
                 ActionResult.REFUSED, "the provider accepted, but the work was lost: see its history"
             )
-        if lost is not None:
-            return outcome.with_result(ActionResult.REFUSED, f"it is unknown whether the provider accepted: {lost}")
+        if lost:
+            told = f"it is unknown whether the provider accepted: {cause_of(lost[work])}"
+            return outcome.with_result(ActionResult.REFUSED, told)
         return outcome.with_result(ActionResult.DONE, "the provider accepted")
 
-    def _failure(self, work: Work, cause: str, error: Exception, *, untouched: bool) -> Failure:
+    def _failure(self, work: Work, error: Exception, *, untouched: bool) -> Failure:
         return Failure(
-            cause,
+            error,
             self.backoff.next(work.last_interval_seconds),
-            error.fault if isinstance(error, ShepherdError) else Fault.OURS,
             self.step.name if untouched else None,
             keeps_host_key=untouched,
         )

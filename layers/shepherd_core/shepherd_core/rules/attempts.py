@@ -7,37 +7,34 @@ history since the machine was last healthy for long enough.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.remediation import STEPS, HistoryLine, PastAttempt, Step
+from shepherd_core.domain.remediation import STEPS, PastAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-_REFUSALS = ("ProviderRefused: ", "MachineNotFound: ", "NotSupported: ")
-"""How causes begin that are about one machine; all others are about the provider, or about Shepherd."""
+    from shepherd_core.domain.remediation import AgentState, HistoryLine
+
+_ABOUT_THE_MACHINE = {FailureKind.PROVIDER_REFUSED, FailureKind.MACHINE_NOT_FOUND, FailureKind.NOT_SUPPORTED}
+"""Answers of the provider that are about one machine."""
+REFUSALS = {*_ABOUT_THE_MACHINE, FailureKind.PROVIDER_FORBIDDEN, FailureKind.PROVIDER_UNUSABLE}
+"""All answers with which the provider refuses a step."""
 _DAY_SECONDS = 86_400
-_UNANSWERED = 3
-"""The provider has an outage if it does not answer about this many machines."""
 
 
 def past_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
-    """Return the attempts that count since the policy last started over, oldest first; see ``all_attempts``."""
-    return [attempt for attempt in all_attempts(history) if attempt.counts]
-
-
-def all_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
     """
-    Return the attempts since the policy last started over, oldest first; *history* is oldest first.
+    Return the attempts since the policy last started over that count or may be under way; both oldest first.
 
-    A step that was not taken does not count, unless the provider refused it for this machine: otherwise a machine
-    that is always refused would never reach the next step. An attempt that failed after its request was sent is not
-    concluded: the step may have been taken. If a later session fails before it begins an attempt, that says nothing
-    about the last attempt. Lines with the same time may come in any order.
+    An attempt that failed after its request was sent is not concluded: the step may have been taken. If a later session
+    fails before it begins an attempt, that says nothing about the last attempt. Lines with the same time may come in
+    any order.
     """
     attempts: list[PastAttempt] = []
     restarted = False
@@ -52,32 +49,35 @@ def all_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
                 attempts = []
             case WorkEvent.ATTEMPTED if line.step is not None:
                 restarted = False
-                if line.cause is not None and (number := _last_that_counts(attempts)) is not None:
-                    attempts[number] = replace(attempts[number], counts=False)
                 attempts.append(PastAttempt(line.step, line.at, session_id=line.session_id))
             case WorkEvent.NOT_TAKEN if last:
-                refused = (line.cause or "").startswith(_REFUSALS)
-                attempts[-1] = replace(last, failed=line.cause, concluded=True, refused=True, counts=refused)
+                counts = line.fault is Fault.PROVIDER and _counts(line)  # else the provider was not asked
+                attempts[-1] = replace(last, failed=line.kind, concluded=True, counts=counts)
             case WorkEvent.FAILED if last and line.session_id != last.session_id:
                 pass
             case WorkEvent.FINISHED | WorkEvent.FAILED if last and not last.concluded:
-                cause = last.failed or line.cause
-                lost = cause is not None and not cause.startswith(_REFUSALS)
-                concluded = line.event == WorkEvent.FINISHED or not lost
-                attempts[-1] = replace(last, failed=cause, concluded=concluded, unanswered=lost)
-    return attempts
+                concluded = line.event == WorkEvent.FINISHED or line.kind in _ABOUT_THE_MACHINE
+                attempts[-1] = replace(last, failed=line.kind, concluded=concluded, counts=_counts(line))
+    return [attempt for attempt in attempts if attempt.counts or not attempt.concluded]
 
 
-def _last_that_counts(attempts: Sequence[PastAttempt]) -> int | None:
-    return max((number for number, attempt in enumerate(attempts) if attempt.counts), default=None)
+def _counts(end: HistoryLine) -> bool:
+    """
+    Return whether an attempt with this *end* counts: it did not fail, or the failure is about this machine.
+
+    If the provider is to blame, such as for an answer that was lost or for a refusal of our credential, it counts only
+    if the provider took steps on other machines before and after. Otherwise an outage of the provider, or an expired
+    credential, would bring all unhealthy machines into quarantine.
+    """
+    return end.fault is not Fault.PROVIDER or end.kind in _ABOUT_THE_MACHINE or end.others_taken
 
 
-def looks(history: Iterable[HistoryLine], now: datetime, seen: str) -> int:
+def looks(history: Iterable[HistoryLine], now: datetime, seen: AgentState) -> int:
     """Return how often in the last day a look saw *seen*, and the machine was not interrupted."""
     return sum(
         line.event == WorkEvent.LOOKED
         and line.step is not None
-        and line.cause == seen
+        and line.seen is seen
         and (now - line.at).total_seconds() < _DAY_SECONDS
         for line in history
     )
@@ -105,43 +105,6 @@ def uninterrupted(history: Iterable[HistoryLine]) -> bool:
     return restarted
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The part of a machine's past that decides its next step."""
-
-    attempts: Sequence[PastAttempt]
-    """Those that count, oldest first."""
-    healthy_until: datetime | None
-    """Until when the machine was healthy, if its policy starts over."""
-    uncounted: str | None
-    """Why the last attempt does not count; None: it does."""
-
-
-def unanswered_since(histories: Iterable[Sequence[HistoryLine]], policy: Sequence[Step]) -> datetime | None:
-    """Return from when attempts on other machines matter for these; None if all their last attempts were answered."""
-    lasts = [attempts[-1] for each in histories if (attempts := past_attempts(each))]
-    lost = [last.at for last in lasts if last.unanswered]
-    return min(lost) - timedelta(seconds=max(step.timeouts.grace for step in policy)) if lost else None
-
-
-def standing(
-    history: Iterable[HistoryLine],
-    started_at: datetime | None,
-    last_heartbeat_at: datetime | None,
-    *,
-    policy: Sequence[Step],
-    reset_after_seconds: float,
-    others: Iterable[Sequence[PastAttempt]],
-) -> Standing:
-    """Return what counts of a machine's *history*; *others* are as for ``outage_reason``."""
-    attempts = past_attempts(history)
-    until = healthy_until(attempts, started_at, last_heartbeat_at, reset_after_seconds)
-    if until is not None:
-        return Standing([], until, None)
-    uncounted = outage_reason(attempts[-1], others, policy) if attempts else None
-    return Standing(attempts if uncounted is None else attempts[:-1], None, uncounted)
-
-
 def healthy_until(
     attempts: Sequence[PastAttempt],
     started_at: datetime | None,
@@ -158,33 +121,3 @@ def healthy_until(
         return None
     since = max(started_at, attempts[-1].at)
     return last_heartbeat_at if (last_heartbeat_at - since).total_seconds() >= reset_after_seconds else None
-
-
-def outage_reason(attempt: PastAttempt, others: Iterable[Sequence[PastAttempt]], policy: Sequence[Step]) -> str | None:
-    """
-    Return why *attempt*, the last of its machine, does not count, or None if it does.
-
-    It does not count if its answer was lost in an outage of the provider. Otherwise an outage of hours would bring all
-    machines into quarantine. It is an outage if at least three machines had an unanswered attempt within one grace of
-    this one, and the provider accepted no step in between. *others* are the attempts of all machines around that time,
-    including this one's.
-    """
-    if not attempt.unanswered:
-        return None
-    grace = max(step.timeouts.grace for step in policy)
-    machines = [
-        [each for each in attempts if abs((each.at - attempt.at).total_seconds()) <= grace] for attempts in others
-    ]
-    accepted = [each.at for attempts in machines for each in attempts if each.accepted]
-    begin = max((at for at in accepted if at <= attempt.at), default=None)
-    end = min((at for at in accepted if at > attempt.at), default=None)
-    unanswered = sum(
-        any(
-            each.unanswered and (begin is None or each.at > begin) and (end is None or each.at < end)
-            for each in attempts
-        )
-        for attempts in machines
-    )
-    if unanswered < _UNANSWERED:
-        return None
-    return f"the last attempt does not count: the provider did not answer about {unanswered} machines"

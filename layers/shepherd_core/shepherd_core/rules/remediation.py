@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.remediation import QUARANTINE, STEPS, NextStep, PastAttempt, Step
+from shepherd_core.rules.attempts import REFUSALS
 from shepherd_core.rules.policy import step_of
 
 if TYPE_CHECKING:
@@ -28,17 +30,18 @@ def next_step(
     now: datetime,
 ) -> NextStep:
     """
-    Return the step to take on a machine after these *attempts*, oldest first.
+    Return the step to take on a machine after these *attempts*, oldest first; see ``attempts.past_attempts``.
 
     It never goes back: a step before the furthest one that was attempted is not
     taken again, even if the policy has changed since.
     """
     names = [step.name for step in policy]
-    positions = [names.index(attempt.step) for attempt in attempts if attempt.step in names]
+    counted = [attempt for attempt in attempts if attempt.counts]
+    positions = [names.index(attempt.step) for attempt in counted if attempt.step in names]
     if attempts and not attempts[-1].concluded and (kind := STEPS.get(attempts[-1].step)) not in (None, QUARANTINE):
         step = step_of(policy, kind)
         if (now - attempts[-1].at).total_seconds() < step.timeouts.grace:
-            return NextStep(step, _used(step, attempts), concludes=True)
+            return NextStep(step, max(1, _used(step, counted)), concludes=True)
     furthest = max(positions, default=0)
     skipped = []
     for position, step in enumerate(policy):
@@ -49,15 +52,15 @@ def next_step(
             if position > furthest or not positions:
                 skipped.append((step.name, f"the provider {provider} cannot {needed} machines"))
             continue
-        if (used := _used(step, attempts)) < step.attempts:
+        if (used := _used(step, counted)) < step.attempts:
             return NextStep(step, used + 1, skipped=tuple(skipped))
-    return NextStep(policy[-1], 1, skipped=tuple(skipped), summary=_summary(policy, attempts))
+    return NextStep(policy[-1], 1, skipped=tuple(skipped), summary=_summary(policy, counted))
 
 
 def _used(step: Step, attempts: Iterable[PastAttempt]) -> int:
     """Return how many attempts at the step are used up."""
     own = [attempt for attempt in attempts if attempt.step == step.name]
-    if any((attempt.failed or "").startswith("NotSupported: ") for attempt in own):
+    if any(attempt.failed is FailureKind.NOT_SUPPORTED for attempt in own):
         return step.attempts
     return len(_counted_once(own, step.timeouts.grace))
 
@@ -80,14 +83,16 @@ def _summary(policy: Sequence[Step], attempts: Sequence[PastAttempt]) -> str:
     ]
     parts = [
         f"{beginning} {words}"
-        for beginning, outcome in (
-            ("still unhealthy after", (False, False)),
-            ("the provider did not answer", (False, True)),
-            ("the provider refused", (True, False)),
-        )
-        if (words := _times(each.step for each in counted if (each.refused, each.unanswered) == outcome))
+        for beginning in ("still unhealthy after", "the provider did not answer", "the provider refused")
+        if (words := _times(each.step for each in counted if _outcome(each) == beginning))
     ]
     return "; ".join(parts) or "no step of the policy can be taken"
+
+
+def _outcome(attempt: PastAttempt) -> str:
+    if attempt.failed is None:
+        return "still unhealthy after"
+    return "the provider refused" if attempt.failed in REFUSALS else "the provider did not answer"
 
 
 def _times(steps: Iterable[str]) -> str:

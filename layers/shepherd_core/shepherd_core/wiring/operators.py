@@ -50,7 +50,6 @@ def reboot(kind: StepKind) -> Reboot:
         connection=connection,
         clock=adapters.CLOCK,
         step=step_of(ours.policy, kind),
-        policy=ours.policy,
         reset_after_seconds=max(pace.current.reset_after_seconds, ours.heartbeat_timeout_seconds),
         backoff=pace.current.step_backoff,
         machine_seconds=pace.current.machine_seconds,

@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import Process
 from shepherd_core.settings.functions import PROCESS_OF_LOOP
 
@@ -63,7 +64,7 @@ def failed(process: Process, interval: int, ago: float) -> Callable[[Fleet], UUI
         machine_id = fleet.unhealthy_machine() if process is Process.RECOVERY else fleet.provided_machine()
         session = fleet.open_session()
         (found,) = claimed(session, process)
-        work.fail(session, {found: Failure("no luck", interval)})
+        work.fail(session, {found: Failure(ShepherdError("no luck"), interval)})
         session.close()
         fleet.pass_time(ago)
         return machine_id

@@ -14,6 +14,7 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.recovery.explain import Block, why
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain import records
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import SessionExpired, StatementFailed
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Provided
@@ -152,7 +153,7 @@ def test_providers_are_kept_apart(fleet: Fleet, session: Session) -> None:
     assert provisioning.take_lock(other, "equinix") == PreviousInvocation()
     machine_id = intend(session, PROVIDER, None)
     provisioning.provide(session, PROVIDER, machine_id, MACHINE)
-    provisioning.penalize(session, PROVIDER, "rack 9", HOUR, "no power")
+    provisioning.penalize(session, PROVIDER, "rack 9", HOUR, ShepherdError("no power"))
     assert provisioning.ledger(fleet.connection, "equinix") == records.Ledger()
     with pytest.raises(SessionExpired):
         provisioning.create_intent(session, "equinix", None)
@@ -247,8 +248,8 @@ def test_since_when_nothing_was_created_is_remembered(fleet: Fleet, session: Ses
 def test_penalized_capacity_is_not_used_for_its_time(fleet: Fleet, session: Session) -> None:
     """In the predecessor a restart forgot it. Penalizing again moves the end, and success ends it."""
     for _ in range(2):
-        provisioning.penalize(session, PROVIDER, "rack 1", HOUR, "no power")
-        provisioning.penalize(session, PROVIDER, "rack 2", HOUR, "no power")
+        provisioning.penalize(session, PROVIDER, "rack 1", HOUR, ShepherdError("no power"))
+        provisioning.penalize(session, PROVIDER, "rack 2", HOUR, ShepherdError("no power"))
         fleet.pass_time(HOUR - 60)
     assert provisioning.ledger(fleet.connection, PROVIDER).penalized == {"rack 1", "rack 2"}
     fresh = fleet.open_session()

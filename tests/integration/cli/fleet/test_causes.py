@@ -1,6 +1,7 @@
 """The command that shows what fails across the fleet."""
 
 from shepherd_core.bmdb.work import work
+from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.machine import Process
 
 from shepherdctl.descriptions.cures import CURES
@@ -14,31 +15,31 @@ def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
     healed = fleet.unhealthy_machine()
     session = fleet.open_session()
     works = [*claimed(session, Process.AGENT_START), *claimed(session, Process.RECOVERY)]
-    work.fail(session, {each: work.Failure(f"SshTimedOut: no answer from {each.machine_id}", 600) for each in works})
+    work.fail(session, {each: work.Failure(SshTimedOut(f"no answer from {each.machine_id}"), 600) for each in works})
     fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp()")
     waiting, quarantined = fleet.provided_machine(), fleet.provided_machine("redfish")
     fleet.sql("INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', now(), 'a boot wait')", id=waiting)
     fleet.sql("INSERT INTO machine_quarantine VALUES (:id, now(), 'still unhealthy after reboot', '')", id=quarantined)
     fleet.sql(
-        "INSERT INTO capacity_penalties VALUES ('static', 'r1', now() + interval '1 h', 'CapacityTaken: too late')"
+        "INSERT INTO capacity_penalties VALUES ('static', 'r1', now() + interval '1 h', 'too late', 'capacity-taken')"
     )
     fleet.sql(
         "INSERT INTO ticks VALUES "
-        "(gen_random_uuid(), 'updater', 'static', '', now(), now(), 'Failed', 'ConfigError: no', '{}')"
+        "(gen_random_uuid(), 'updater', 'static', '', now(), now(), 'Failed', 'no', '{}', NULL, NULL, 'config-error')"
     )
     shepherdctl = CommandLine(fleet.settings)
     found = shepherdctl.load("causes")
     assert [(one["loop"], one["kind"], one["count"], one["cure"]) for one in found] == [
-        ("initializer", "SshTimedOut", 4, CURES["SshTimedOut"]),
-        ("provisioner", "CapacityTaken", 1, CURES["CapacityTaken"]),
-        ("quarantine", "still unhealthy after reboot", 1, None),
-        ("updater", "ConfigError", 1, CURES["ConfigError"]),
+        ("initializer", "ssh-timed-out", 4, CURES["ssh-timed-out"]),
+        ("provisioner", "capacity-taken", 1, CURES["capacity-taken"]),
+        ("quarantine", "steps-used-up", 1, CURES["steps-used-up"]),
+        ("updater", "config-error", 1, CURES["config-error"]),
     ]
     assert len(found[0]["examples"]) == 3
     assert {*found[0]["examples"]} < {str(each) for each in starting} - {str(healed)}
-    assert [one["kind"] for one in shepherdctl.load("causes", "--location", "ams")] == ["SshTimedOut"]
+    assert [one["kind"] for one in shepherdctl.load("causes", "--location", "ams")] == ["ssh-timed-out"]
     assert [one["loop"] for one in shepherdctl.load("causes", "--provider", "redfish")] == ["quarantine"]
     shown = shepherdctl("causes")
-    assert "    4  Initializer  SshTimedOut: no answer from " in shown.stdout
-    assert shown.stderr.splitlines()[0] == f"SshTimedOut: {CURES['SshTimedOut']}"
+    assert "    4  Initializer  ssh-timed-out: no answer from " in shown.stdout
+    assert shown.stderr.splitlines()[0] == f"ssh-timed-out: {CURES['ssh-timed-out']}"
     assert shepherdctl("causes", "--provider", "equinix").stderr == "nothing fails\n"

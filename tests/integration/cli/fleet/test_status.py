@@ -6,6 +6,7 @@ import pytest
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.states import State
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
@@ -121,7 +122,7 @@ def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
     fleet.provided_machine()
     ends = {
         "initializer": TickEnd({"finished": 2, "claimed": 3, "failed": 0, "oldest_due_age_seconds": 700.5}),
-        "recoverer": TickEnd({"claimed": 1}, "ProviderUnavailable: it rains"),
+        "recoverer": TickEnd({"claimed": 1}, ProviderUnavailable("it rains")),
     }
     for loop in (*ends, "updater"):
         session = Session.open(fleet.connection, SystemClock(), TickHead(loop, PROVIDER, "5e771465", "c0de"), "1", 60)
@@ -134,7 +135,7 @@ def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
     assert [" ".join(line.split()) for line in shepherdctl.read("status", status=3).splitlines()[-4:]] == [
         "LAST TICK LOOP PROVIDER TOOK OUTCOME DID",
         "51 min ago Initializer static 20 s Succeeded 3 claimed, 2 finished, oldest due age 12 min",
-        "34 min ago Recoverer static 20 s Failed ProviderUnavailable: it rains",
+        "34 min ago Recoverer static 20 s Failed provider-unavailable: it rains",
         "16 min ago Updater static Expired",
     ]
     shown = {each["loop"]: each for each in shepherdctl.load("status", status=3)["ticks"]}
@@ -167,7 +168,10 @@ def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) ->
             ],
             [
                 f"recovery is suspended: {DOWN} --state unhealthy --reason 'they are down'",
-                f"an SSH outage delays recovery: {DOWN} --state needs_agent --cause Ssh --reason 'they are down'",
+                (
+                    f"an SSH outage delays recovery: {DOWN} --state needs_agent --cause ssh-timed-out "
+                    "--cause ssh-refused --cause ssh-connection-lost --reason 'they are down'"
+                ),
             ],
         ),
         (

@@ -9,6 +9,8 @@ import pytest
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.machine import AgentExited, SshRefused
 from shepherd_core.domain.machine import Process
 
 from shepherdctl.descriptions.cures import CURES
@@ -21,12 +23,12 @@ OTHER_HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabg
 FINGERPRINT = "SHA256:WogFh3u2txlGBV34t39Vjh+f3dtjFtWtz9C3jLo75aM"
 
 
-def failed(fleet: Fleet, cause: str, interval: int = 600) -> UUID:
+def failed(fleet: Fleet, error: Exception, interval: int = 600) -> UUID:
     """Return a machine whose agent could not be started."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     works = claimed(session, Process.AGENT_START)
-    work.fail(session, {found: Failure(cause, interval) for found in works})
+    work.fail(session, {found: Failure(error, interval) for found in works})
     session.close()
     return machine_id
 
@@ -69,7 +71,7 @@ def installed(fleet: Fleet) -> UUID:
             r"starting, agent started 1\d s ago, no heartbeat yet",
         ),
         (installed, "installed", "installed"),
-        (lambda fleet: failed(fleet, "no luck"), "needs_agent", "needs agent, backing off for 10 min"),
+        (lambda fleet: failed(fleet, ShepherdError("no luck")), "needs_agent", "needs agent, backing off for 10 min"),
         (worked_on, "needs_agent", "needs agent, being worked on"),
         (paused, "unhealthy", "unhealthy, no heartbeat for 2 h, paused by alice"),
     ],
@@ -213,15 +215,15 @@ def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, arguments:
 
 def test_show_has_failures_work_and_pauses(fleet: Fleet) -> None:
     """One command must answer why a machine is as it is."""
-    machine_id = failed(fleet, "AgentExited: status 1")
+    machine_id = failed(fleet, AgentExited("status 1"))
     pauses.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=HOST_KEY)
     session = fleet.open_session()
     work.start_work(session, machine_id, "?")
     shown = CommandLine(fleet.settings).read("machine", "show", str(machine_id))
     for words in (
-        "Initializer, ends in 10 min: AgentExited: status 1",
-        f"AgentExited: {CURES['AgentExited']}",
+        "Initializer, ends in 10 min: agent-exited: status 1",
+        f"agent-exited: {CURES['agent-exited']}",
         "Recoverer, by test (a test), whose session expires in 60 min",
         "by alice: mainboard",
         f"ssh-ed25519 {FINGERPRINT}",
@@ -310,13 +312,13 @@ def test_the_host_key_of_a_machine_that_is_not_provided_is_not_pinned(fleet: Fle
 
 def test_history_is_shown_newest_last_with_causes(fleet: Fleet) -> None:
     """As a log: what happened last stands above the prompt."""
-    machine_id = failed(fleet, "SshRefused: nothing listens")
+    machine_id = failed(fleet, SshRefused("nothing listens"))
     shepherdctl = CommandLine(fleet.settings)
     events = shepherdctl.load("history", str(machine_id))
     assert [event["event"] for event in events] == ["Started", "Failed"]
-    assert events[-1]["failed_cause"] == "SshRefused: nothing listens"
+    assert (events[-1]["kind"], events[-1]["failed_cause"]) == ("ssh-refused", "nothing listens")
     lines = shepherdctl.read("history", str(machine_id)).splitlines()
-    assert "SshRefused: nothing listens" in lines[-1]
+    assert "ssh-refused: nothing listens" in lines[-1]
     newest = shepherdctl("history", str(machine_id), "--limit", "1")
     assert "Failed" in newest.stdout
     assert "Started" not in newest.stdout
@@ -326,14 +328,15 @@ def test_history_is_shown_newest_last_with_causes(fleet: Fleet) -> None:
 def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet) -> None:
     """Sixteen times the same cause hides the line that differs; what to do about it stands in the documentation."""
     machine_id = fleet.provided_machine()
-    causes = ["SshRefused: nothing listens"] * 3 + ["SshTimedOut: no answer"]
+    causes = [("ssh-refused", "nothing listens")] * 3 + [("ssh-timed-out", "no answer")]
     for at, cause in enumerate(causes):
-        for event, failed_cause in (("Started", None), ("Failed", cause)):
+        for event, (kind, failed_cause) in (("Started", (None, None)), ("Failed", cause)):
             fleet.sql(
-                "INSERT INTO work_history (machine_id, process, event, timestamp, failed_cause) VALUES "
-                f"(:id, 'ShepherdAgentStart', :event, '2026-01-01T0{at}:0{event == 'Failed':d}:00Z', :cause)",
+                "INSERT INTO work_history (machine_id, process, event, timestamp, kind, failed_cause) VALUES "
+                f"(:id, 'ShepherdAgentStart', :event, '2026-01-01T0{at}:0{event == 'Failed':d}:00Z', :kind, :cause)",
                 id=machine_id,
                 event=event,
+                kind=kind,
                 cause=failed_cause,
             )
     shepherdctl = CommandLine(fleet.settings)
@@ -345,10 +348,10 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet) -> 
         ["Initializer", "Failed"],
     ]
     assert "2026-01-01 02:01:00  Initializer  Failed" in result.stdout
-    assert "SshRefused: nothing listens (3 times since 2026-01-01 00:01:00 UTC)" in result.stdout
+    assert "ssh-refused: nothing listens (3 times since 2026-01-01 00:01:00 UTC)" in result.stdout
     assert result.stderr.splitlines() == [
-        f"SshRefused: {CURES['SshRefused']}",
-        f"SshTimedOut: {CURES['SshTimedOut']}",
+        f"ssh-refused: {CURES['ssh-refused']}",
+        f"ssh-timed-out: {CURES['ssh-timed-out']}",
     ]
     assert len(shepherdctl.load("history", str(machine_id))) == 2 * len(causes)
 
@@ -356,7 +359,7 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet) -> 
 def test_the_evidence_of_a_quarantine_has_each_cause_once(fleet: Fleet) -> None:
     """The same for what `machine show` says of a machine in quarantine, also where other events stand in between."""
     machine_id = fleet.unhealthy_machine()
-    events = ["ShepherdAgentStart Failed: SshRefused: nothing listens"] * 3
+    events = ["ShepherdAgentStart Failed ssh-refused: nothing listens"] * 3
     events += ["ShepherdRecovery Attempted reboot", events[0]]
     evidence = "\n".join(f"2026-01-01 0{hour}:00:00Z {event}" for hour, event in enumerate(events))
     fleet.sql(
@@ -368,11 +371,11 @@ def test_the_evidence_of_a_quarantine_has_each_cause_once(fleet: Fleet) -> None:
     shepherdctl = CommandLine(fleet.settings)
     shown = shepherdctl.read("machine", "show", str(machine_id))
     assert [line.partition("Z ")[2] for line in shown.splitlines() if line.startswith("evidence")] == [
-        "Initializer Failed: SshRefused: nothing listens (3 times since 2026-01-01 00:00:00Z)",
+        "Initializer Failed ssh-refused: nothing listens (3 times since 2026-01-01 00:00:00Z)",
         "Recoverer Attempted reboot",
-        "Initializer Failed: SshRefused, as above",
+        "Initializer Failed ssh-refused: as above",
     ]
-    assert shown.count(CURES["SshRefused"]) == 1
+    assert shown.count(CURES["steps-used-up"]) == 1
     assert len(shepherdctl.load("machine", "show", str(machine_id))["quarantine_evidence"]) == len(events)
 
 
@@ -397,7 +400,7 @@ def test_a_machine_without_history_is_no_failure(fleet: Fleet) -> None:
 
 def test_text_of_machines_cannot_control_the_terminal(fleet: Fleet) -> None:
     """A cause holds what an agent or an SSH server sent: it could rewrite the screen, or the title, or worse."""
-    machine_id = failed(fleet, "said \x1b]0;owned\x07 and\r\n[red]more[/red]\x9b31m")
+    machine_id = failed(fleet, ShepherdError("said \x1b]0;owned\x07 and\r\n[red]more[/red]\x9b31m"))
     shepherdctl = CommandLine(fleet.settings)
     for command in ("history", "machine show"):
         piped = shepherdctl.read(*command.split(), str(machine_id))

@@ -12,6 +12,7 @@ from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
+from shepherd_core.domain.errors.machine import SshRefused, SshTimedOut
 from shepherd_core.domain.machine import Process
 
 from shepherdctl.descriptions.cures import CURES
@@ -27,7 +28,7 @@ def failed(fleet: Fleet, process: Process = START, interval: int = 600) -> UUID:
     machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
     session = fleet.open_session()
     (held,) = claimed(session, process)
-    work.fail(session, {held: work.Failure("SshRefused: nothing listens", interval)})
+    work.fail(session, {held: work.Failure(SshRefused("nothing listens"), interval)})
     session.close()
     return machine_id
 
@@ -94,7 +95,7 @@ def in_vain(fleet: Fleet) -> UUID:
     fleet.pass_time(120)
     session = fleet.open_session()
     (held,) = claimed(session, START)
-    work.fail(session, {held: work.Failure("SshTimedOut: no answer", 300)})
+    work.fail(session, {held: work.Failure(SshTimedOut("no answer"), 300)})
     session.close()
     return machine_id
 
@@ -115,7 +116,7 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
     "unhealthy": (Fleet.unhealthy_machine, ("not_needed", "its agent was started"), (None, "due")),
     "failed": (
         failed,
-        ("backoff", "backing off: SshRefused: nothing listens"),
+        ("backoff", "backing off: nothing listens"),
         ("not_needed", "it has no agent that could be unhealthy"),
     ),
     "in quarantine": (
@@ -155,7 +156,7 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
     ),
     "rebooted, in vain": (
         in_vain,
-        ("backoff", "backing off: SshTimedOut: no answer"),
+        ("backoff", "backing off: no answer"),
         ("not_due", "it is expected back, and its grace is not over"),
     ),
 }
@@ -214,9 +215,9 @@ def test_the_end_of_the_block_and_the_next_try_are_shown(
 def test_what_to_do_follows_the_reasons(fleet: Fleet) -> None:
     """No loop removes such a cause, so an operator must; the reasons name it for both loops, the cure comes once."""
     machine_id = failed(fleet)
-    fleet.sql("UPDATE work_backoff SET cause = 'SshHostKeyChanged: it has another key'")
+    fleet.sql("UPDATE work_backoff SET kind = 'ssh-host-key-changed', cause = 'it has another key'")
     told = CommandLine(fleet.settings)("machine", "why", str(machine_id))
-    assert told.stderr == f"SshHostKeyChanged: {CURES['SshHostKeyChanged']}\n"
+    assert told.stderr == f"ssh-host-key-changed: {CURES['ssh-host-key-changed']}\n"
 
 
 def test_the_failures_of_other_machines_are_not_shown(fleet: Fleet) -> None:
@@ -226,7 +227,7 @@ def test_the_failures_of_other_machines_are_not_shown(fleet: Fleet) -> None:
     told = CommandLine(fleet.settings).load("machine", "why", str(machine_id))
     reasons = [(process["process"], process["reason"]) for process in told["processes"]]
     assert reasons == [
-        (START, "backing off: SshTimedOut: no answer"),
+        (START, "backing off: no answer"),
         (RECOVER, "it is expected back, and its grace is not over"),
     ]
 
@@ -253,11 +254,11 @@ def test_retry_ends_the_backoffs_and_leaves_a_line_in_the_history(fleet: Fleet) 
     machine_id = failed(fleet)
     shepherdctl = CommandLine(fleet.settings)
     tried = shepherdctl.load("machine", "retry", str(machine_id), *REASON, "--dry-run")
-    assert [backoff["cause"] for backoff in tried["machines"][0]["ended"]] == ["SshRefused: nothing listens"]
+    assert [backoff["cause"] for backoff in tried["machines"][0]["ended"]] == ["nothing listens"]
     assert claimed(fleet.open_session(), START) == []
     assert fleet.events(machine_id) == ["Started", "Failed"]
     shown = shepherdctl.read("machine", "retry", str(machine_id), *REASON)
-    assert "SshRefused: nothing listens" in shown
+    assert "ssh-refused: nothing listens" in shown
     (line,) = (line for line in history.read_history(fleet.connection, machine_id) if line.event == "Retried")
     assert (line.process, line.failed_cause) == (START, f"{getpass.getuser()}: cable replaced")
     assert "cable replaced" in shepherdctl.read("history", str(machine_id))

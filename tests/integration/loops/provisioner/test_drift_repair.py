@@ -388,7 +388,7 @@ def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> 
     (held,) = claimed(session, Process.RECOVERY, provider="cloud")
     (verdict,) = operator.forget(machine_id)
     assert (verdict.result, held.machine_id) == (ActionResult.REFUSED, machine_id)
-    assert verdict.text.startswith(f"WorkConflict: machine {machine_id} is being worked on")
+    assert verdict.text.startswith(f"work-conflict: machine {machine_id} is being worked on")
     fleet.expire(session)
     assert results(operator.forget(machine_id)) == [ActionResult.DONE]
     assert fleet.events(machine_id) == ["Started", "Expired"]
@@ -566,7 +566,7 @@ def test_a_release_that_the_provider_refuses_leaves_the_machine_as_it_was(
     machine_id = at_provider(fleet, cloud, fleet.provided_machine())
     edge.before["release"] = failing(ProviderRefused("403"))
     (verdict,) = operator.release(machine_id)
-    assert (verdict.result, verdict.text) == (ActionResult.REFUSED, "ProviderRefused: 403")
+    assert (verdict.result, verdict.text) == (ActionResult.REFUSED, "provider-refused: 403")
     assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")) == [machine_id]
 
@@ -629,7 +629,7 @@ def test_a_machine_in_work_is_not_released(fleet: Fleet, operator: Operator, clo
     machine_id = at_provider(fleet, cloud, fleet.provided_machine())
     claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")
     (verdict,) = operator.release(machine_id, despite_heartbeat=True)
-    assert verdict.text.startswith(f"WorkConflict: machine {machine_id} is being worked on")
+    assert verdict.text.startswith(f"work-conflict: machine {machine_id} is being worked on")
     assert (len(cloud.machines), asked(fleet)) == (1, [])
 
 

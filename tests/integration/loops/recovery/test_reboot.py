@@ -10,7 +10,7 @@ from shepherd_core.bmdb.machines.search import FoundMachine, Search, search
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Capability
@@ -60,7 +60,6 @@ class Desk(OneMachine):
             connection=used,
             clock=self.clock,
             step=step_of(policy, kind),
-            policy=policy,
             reset_after_seconds=defaults.RULES.reset_after_seconds,
             backoff=defaults.RULES.backoff,
             machine_seconds=60,
@@ -75,14 +74,14 @@ class Desk(OneMachine):
         """Let the Initializer not reach the machine."""
         session = self.fleet.open_session()
         for held in claimed(session, Process.AGENT_START):
-            work.fail(session, {held: Failure("SshTimedOut: no answer", 300, Fault.UNREACHED)})
+            work.fail(session, {held: Failure(SshTimedOut("no answer"), 300)})
         session.close()
 
     def told(self, machine_id: UUID) -> list[str]:
         """Return the recovery events of a machine, and the steps where there are any."""
         rows = self.fleet.sql(
-            "SELECT coalesce(step, event) FROM work_history WHERE machine_id = :id AND process = 'ShepherdRecovery' "
-            "ORDER BY timestamp",
+            "SELECT CASE WHEN event = 'Finished' THEN event ELSE coalesce(step, event) END FROM work_history "
+            "WHERE machine_id = :id AND process = 'ShepherdRecovery' ORDER BY timestamp",
             id=machine_id,
         )
         return [row[0] for row in rows]
@@ -203,7 +202,7 @@ def test_a_machine_that_reports_again_is_not_interrupted(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("error", "text", "events"),
     [
-        (ProviderRefused("it is locked"), "ProviderRefused: it is locked", ["reboot", "reboot", "Failed"]),
+        (ProviderRefused("it is locked"), "provider-refused: it is locked", ["reboot", "reboot", "Failed"]),
         (ProviderUnavailable("503"), "unknown whether the provider accepted", ["reboot", "Finished"]),
     ],
 )

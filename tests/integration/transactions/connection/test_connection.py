@@ -119,13 +119,13 @@ def test_a_unit_that_raises_leaves_nothing(fleet: Fleet, connection: Connection)
     """Its error is raised unchanged, so that loops can tell their own failures from the database's."""
 
     def unit() -> None:
-        connection.run("penalize", provider="static", capacity_id="rack", seconds=60, cause="?")
+        connection.run("penalize", provider="static", capacity_id="rack", seconds=60, kind="unexpected", cause="?")
         raise KeyError
 
     with pytest.raises(KeyError):
         connection.transact(unit)
     assert fleet.sql("SELECT 1 FROM capacity_penalties") == []
-    connection.run("penalize", provider="static", capacity_id="rack", seconds=60, cause="?")
+    connection.run("penalize", provider="static", capacity_id="rack", seconds=60, kind="unexpected", cause="?")
     assert fleet.sql("SELECT capacity_id FROM capacity_penalties") == [["rack"]]
 
 
@@ -133,7 +133,7 @@ def test_a_dry_run_returns_its_result_and_rolls_back(fleet: Fleet, connection: C
     """A dry run executes the same statements, and must change nothing."""
 
     def unit() -> list[list[object]]:
-        connection.run("penalize", provider="static", capacity_id="rack", seconds=60, cause="?")
+        connection.run("penalize", provider="static", capacity_id="rack", seconds=60, kind="unexpected", cause="?")
         return connection.run("penalized_capacity", provider="static")
 
     assert connection.dry_run(unit) == [["rack"]]

@@ -194,7 +194,9 @@ def test_a_transaction_that_broke_before_its_commit_runs_again(
 
     def unit() -> None:
         runs.append(1)
-        connection.run("penalize", provider=PROVIDER, capacity_id=f"rack {len(runs)}", seconds=60, cause="broke")
+        connection.run(
+            "penalize", provider=PROVIDER, capacity_id=f"rack {len(runs)}", seconds=60, kind="unexpected", cause="broke"
+        )
 
     breaking.lose(lost)
     connection.transact(unit)
@@ -219,7 +221,7 @@ def test_a_commit_whose_outcome_is_unknown_says_so(fleet: Fleet, breaking: Break
 
     def unit() -> None:
         runs.append(1)
-        connection.run("penalize", provider=PROVIDER, capacity_id="rack", seconds=60, cause="broke")
+        connection.run("penalize", provider=PROVIDER, capacity_id="rack", seconds=60, kind="unexpected", cause="broke")
 
     breaking.lose(lost, commit=True)
     with pytest.raises(CommitUnknown):

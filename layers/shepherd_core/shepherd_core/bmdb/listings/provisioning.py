@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from shepherd_core.domain.errors import cause_of
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone, record
 
@@ -202,9 +203,17 @@ def delete_intent(session: Session, provider: str, intent: Intent) -> None:
     run_locked(session, "delete_intent", provider=provider, machine_id=intent.machine_id)
 
 
-def penalize(session: Session, provider: str, capacity_id: str, seconds: float, cause: str) -> None:
-    """Do not use the capacity for *seconds*. May run twice."""
-    session.connection.run("penalize", provider=provider, capacity_id=capacity_id, seconds=seconds, cause=cause)
+def penalize(session: Session, provider: str, capacity_id: str, seconds: float, error: Exception) -> None:
+    """Do not use the capacity for *seconds*, because of *error*. May run twice."""
+    cause = cause_of(error)
+    session.connection.run(
+        "penalize",
+        provider=provider,
+        capacity_id=capacity_id,
+        seconds=seconds,
+        kind=cause.kind,
+        cause=cause.text,
+    )
 
 
 def set_aside(session: Session, machine_id: UUID, reason: str) -> None:

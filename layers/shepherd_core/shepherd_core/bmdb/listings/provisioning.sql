@@ -175,9 +175,10 @@ DELETE FROM machines WHERE machine_id IN (SELECT machine_id FROM intent_deleted)
 
 -- name: penalize
 -- Do not use this capacity for a while.
-INSERT INTO capacity_penalties (provider, capacity_id, until, cause)
-VALUES (:provider, :capacity_id, clock_timestamp() + :seconds::float8 * interval '1 second', :cause)
-ON CONFLICT (provider, capacity_id) DO UPDATE SET until = excluded.until, cause = excluded.cause;
+INSERT INTO capacity_penalties (provider, capacity_id, until, kind, cause)
+VALUES (:provider, :capacity_id, clock_timestamp() + :seconds::float8 * interval '1 second', :kind, :cause)
+ON CONFLICT (provider, capacity_id) DO UPDATE
+SET until = excluded.until, kind = excluded.kind, cause = excluded.cause;
 
 -- name: set_aside
 -- Pause a machine that the provider does not list, for every loop.

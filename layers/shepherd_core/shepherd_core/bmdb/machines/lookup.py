@@ -10,6 +10,7 @@ from uuid import UUID
 
 from shepherd_core.bmdb.machines.search import FoundMachine
 from shepherd_core.domain.errors.bmdb import MachineUnknown
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import HostKeyOrigin
 from shepherd_core.domain.records import record
 
@@ -37,6 +38,8 @@ class MachineBackoff:
 
     process: str
     until: datetime
+    kind: FailureKind | None
+    """What failed; None: nothing did."""
     cause: str
     last_interval_seconds: int | None
     deaths: int
@@ -77,6 +80,9 @@ class ShownMachine(FoundMachine):
     decommissioned_provider_id: str | None
     unhealthy_at: datetime | None
     grace_until: datetime | None
+    quarantine_kind: FailureKind | None
+    failure_kinds: list[str]
+    """Of its backoffs and, in quarantine, of what failed before."""
     quarantine_cause: str | None
     quarantine_evidence: list[str] | None
     backoffs: Sequence[MachineBackoff] = ()

@@ -56,6 +56,18 @@ SELECT
     ) AS pause_ids,
     w.grace_until,
     z.quarantined_at,
+    z.kind AS quarantine_kind,
+    -- Of its backoffs and, in quarantine, of the failures before.
+    ARRAY(
+        SELECT u.kind::text
+        FROM work_backoff u
+        WHERE u.machine_id = m.machine_id AND u.kind IS NOT NULL
+        UNION
+        SELECT u.kind::text
+        FROM (SELECT * FROM work_history WHERE machine_id = z.machine_id ORDER BY timestamp DESC LIMIT 50) AS u
+        WHERE u.kind IS NOT NULL
+        ORDER BY 1
+    ) AS failure_kinds,
     z.cause AS quarantine_cause,
     string_to_array(z.evidence, E'\n') AS quarantine_evidence
 FROM machines m
@@ -76,7 +88,7 @@ WHERE m.machine_id = :machine_id;
 
 -- name: backoffs
 -- The backoffs of one machine, for each process: until when, the cause, and how often in a row its function died.
-SELECT process, until, cause, last_interval_seconds, deaths FROM work_backoff WHERE machine_id = :machine_id ORDER BY process;
+SELECT process, until, kind, cause, last_interval_seconds, deaths FROM work_backoff WHERE machine_id = :machine_id ORDER BY process;
 
 -- name: work_on_machine
 -- The work in progress on one machine, and until when its session is alive.

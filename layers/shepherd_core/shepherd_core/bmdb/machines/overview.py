@@ -51,7 +51,7 @@ def failures(
     connection: Connection, *, provider: str | None = None, location: str | None = None
 ) -> list[dict[str, Any]]:
     """
-    Return what fails now, by ``loop`` and ``kind``: the name with which a cause begins, or the whole cause without one.
+    Return what fails now, by ``loop`` and ``kind``, a ``FailureKind``.
 
     ``loop`` is a process (machines whose work failed), quarantine (machines), or the
     name of a loop: provisioner for capacity under a penalty, and each loop whose last
@@ -63,7 +63,7 @@ def failures(
     return found + [
         {
             "loop": tick.loop,
-            "kind": (tick.cause or tick.outcome).partition(":")[0],
+            "kind": tick.kind,
             "count": 1,
             "examples": [tick.provider],
             "cause": tick.cause or tick.outcome,

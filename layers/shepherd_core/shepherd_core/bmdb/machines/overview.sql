@@ -94,7 +94,7 @@ ORDER BY 1, 2, 3, 4;
 
 -- name: fleet_notices
 -- What holds machines back, and since when: suspensions, SSH outages, places that wait for the limit, pauses
--- (those of single machines by owner and reason) and quarantined machines by kind of cause. machines is null where it is
+-- (those of single machines by owner and reason) and quarantined machines by kind. machines is null where it is
 -- not known. The row now has the time of the statement. Pauses of single machines come last, because there may be more
 -- than :limit of them.
 SELECT *
@@ -114,15 +114,15 @@ FROM (
     FROM pauses_in_force
     GROUP BY provider, process, machine_id IS NULL, owner, reason
     UNION ALL
-    SELECT 'quarantine', NULL, NULL, NULL, count(*), NULL, split_part(cause, ':', 1), min(quarantined_at), NULL
+    SELECT 'quarantine', NULL, NULL, NULL, count(*), NULL, kind, min(quarantined_at), NULL
     FROM machine_quarantine
-    GROUP BY split_part(cause, ':', 1)
+    GROUP BY kind
 ) AS n
 ORDER BY n.kind = 'pause' AND n.machines IS NOT NULL, n.kind, n.since
 LIMIT :limit;
 
 -- name: failures
--- What fails now, by loop and kind of cause (the name with which a cause begins), the most frequent first: machines whose
+-- What fails now, by loop and kind, the most frequent first: machines whose
 -- last work failed and whose agent has not reported since, machines in quarantine, capacity under a penalty. Reads all
 -- machines that fail.
 WITH failures AS (
@@ -130,6 +130,7 @@ WITH failures AS (
         b.process AS loop,
         p.provider,
         p.provider_location AS location,
+        b.kind,
         b.cause,
         b.machine_id::text AS example,
         {failed_at} AS failed_at
@@ -138,17 +139,17 @@ WITH failures AS (
     LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
     WHERE {fails}
     UNION ALL
-    SELECT 'quarantine', p.provider, p.provider_location, z.cause, z.machine_id::text, z.quarantined_at
+    SELECT 'quarantine', p.provider, p.provider_location, z.kind, z.cause, z.machine_id::text, z.quarantined_at
     FROM machine_quarantine z
     JOIN machine_provided p ON p.machine_id = z.machine_id
     UNION ALL
-    SELECT 'provisioner', provider, NULL, cause, capacity_id, NULL
+    SELECT 'provisioner', provider, NULL, kind, cause, capacity_id, NULL
     FROM capacity_penalties
     WHERE until > statement_timestamp()
 ),
 ranked AS (
     SELECT *, row_number() OVER (PARTITION BY loop, kind ORDER BY failed_at DESC NULLS LAST, example) AS rank
-    FROM (SELECT *, left(split_part(cause, ':', 1), 100) AS kind FROM failures) AS named
+    FROM failures
     WHERE (:provider::text IS NULL OR provider = :provider) AND (:location::text IS NULL OR location = :location)
 )
 SELECT

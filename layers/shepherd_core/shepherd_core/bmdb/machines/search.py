@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.domain.errors.kinds import FailureKind
 
 _EXAMINED = 5_000
 """
@@ -46,8 +47,8 @@ class Search:
     The beginning of a machine id or of an address, or a part of a provider id or of the hardware report (such as a
     serial number).
     """
-    cause: str | None = None
-    """A part of the cause of the machine's quarantine, or of a failure that ``failures`` counts."""
+    kinds: tuple[FailureKind, ...] = ()
+    """Of the machine's quarantine, or of a failure that ``failures`` counts."""
     heartbeat_older: float | None = None
     """The last heartbeat is at least so old. A machine without one does not match."""
     heartbeat_younger: float | None = None

@@ -9,8 +9,7 @@
 -- which the planner would hash whole tables.
 --
 -- :text is the beginning of a machine id or of an address, or a part of a provider id or of the hardware report, where
--- the serial numbers are. :cause is a part of the cause of a quarantine, or of a failure that the statement failures
--- counts.
+-- the serial numbers are. :kinds are those of a quarantine, or of a failure that the statement failures counts.
 SELECT
     c.*,
     s.state,
@@ -83,19 +82,13 @@ FROM (
                 AND coalesce(statement_timestamp() - :heartbeat_older * interval '1 second', 'infinity')
         )
         AND (
-            :cause::text IS NULL
-            OR position(
-                lower(:cause)
-                IN lower((SELECT z.cause FROM machine_quarantine z WHERE z.machine_id = e.machine_id))
-            ) > 0
-            OR position(
-                lower(:cause)
-                IN (
-                    SELECT lower(string_agg(b.cause, ' '))
-                    FROM work_backoff b
-                    LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
-                    WHERE b.machine_id = e.machine_id AND {fails}
-                )
+            :kinds::text[] IS NULL
+            OR (SELECT z.kind FROM machine_quarantine z WHERE z.machine_id = e.machine_id) = ANY(:kinds)
+            OR (
+                SELECT count(*)
+                FROM work_backoff b
+                LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
+                WHERE b.machine_id = e.machine_id AND b.kind = ANY(:kinds) AND {fails}
             ) > 0
         )
         AND (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors import Fault
 from shepherd_core.domain.errors.bmdb import MachineUnknown
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import Process
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Verdict:
     """When the block ends; None: unknown, or nothing blocks."""
     next_at: datetime | None = None
     """When the machine will be claimed if nothing else happens; None: unknown."""
+    kind: FailureKind | None = None
+    """What failed, if that is the reason."""
 
     @property
     def eligible(self) -> bool:
@@ -75,7 +78,7 @@ def evaluate(known: Mapping[str, Any]) -> Verdict:
     """Return the verdict on a record of the statement ``why``."""
     process, now = Process(known["process"]), known["now"]
     if reason := _outside(known, process):
-        return Verdict(process, *reason)
+        return Verdict(process, *reason, kind=_kind(known, reason[0]))
     if known["taken"]:
         return Verdict(process, None, "due", None, now)
     due_at: datetime | None = known["due_at"]
@@ -95,7 +98,15 @@ def evaluate(known: Mapping[str, Any]) -> Verdict:
         blocks.append((Block.NOT_DUE, _why_not_due(known, process), due_at))
     ends = [end for _, _, end in blocks]
     next_at = None if None in ends else max(end for end in ends if end is not None)
-    return Verdict(process, *blocks[0], next_at)
+    return Verdict(process, *blocks[0], next_at, _kind(known, blocks[0][0]))
+
+
+def _kind(known: Mapping[str, Any], block: Block) -> FailureKind | None:
+    kinds = {Block.QUARANTINED: "quarantine_kind", Block.BACKOFF: "backoff_kind"}
+    if block is Block.NOT_DUE and known["since"] is None:
+        kinds[Block.NOT_DUE] = "start_kind"
+    found = known.get(kinds.get(block, ""))
+    return None if found is None else FailureKind(found)
 
 
 def _outside(known: Mapping[str, Any], process: Process) -> tuple[Block, str] | None:

@@ -12,6 +12,7 @@ SELECT
     e.installed,
     z.quarantined_at,
     z.cause AS quarantine_cause,
+    z.kind AS quarantine_kind,
     e.process AS needs,
     w.grace_until,
     n.process IS NOT NULL AS wanted,
@@ -27,6 +28,7 @@ SELECT
     coalesce(n.reported, false) AS reported,
     n.backoff_until,
     b.cause AS backoff_cause,
+    b.kind AS backoff_kind,
     n.last_interval_seconds,
     s.deadline AS locked_until,
     s.component_name AS locked_by,
@@ -39,6 +41,7 @@ SELECT
     h.reason AS suspension_reason,
     f.fault AS start_fault,
     f.cause AS start_cause,
+    f.kind AS start_kind,
     o.reason AS outage_reason
 FROM unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
 JOIN machines m ON m.machine_id = :machine_id

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.errors import NoLongerDue
+from shepherd_core.domain.errors import Fault, NoLongerDue
 from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import Process, WorkEvent
-from shepherd_core.domain.remediation import HistoryLine
+from shepherd_core.domain.remediation import AgentState, HistoryLine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,21 +49,28 @@ class RecoveryRecord:
 
 def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, RecoveryRecord]:
     """Return the agent and the recovery history of each machine."""
-    rows = session.connection.run("recovery_records", machine_ids=[work.machine_id for work in works])
     found: dict[UUID, RecoveryRecord] = {}
-    for machine_id, now, started_at, last_heartbeat_at, address, event, *line in rows:
-        known = found.setdefault(machine_id, RecoveryRecord(now, started_at, last_heartbeat_at, address))
-        if event is not None:
-            known.history.append(HistoryLine(event, *line))
+    for row in session.connection.records("recovery_records", machine_ids=[each.machine_id for each in works]):
+        known = found.setdefault(
+            row["machine_id"],
+            RecoveryRecord(row["now"], row["agent_started_at"], row["agent_heartbeat_at"], row["provider_ip_address"]),
+        )
+        if row["event"] is not None:
+            known.history.append(_line(row))
     return {work: found[work.machine_id] for work in works}
 
 
-def recent_history(session: Session, provider: str, since: datetime) -> list[list[HistoryLine]]:
-    """Return the recovery history since then of each machine that was rebooted since then; at most 1,000 machines."""
-    histories: dict[UUID, list[HistoryLine]] = {}
-    for machine_id, *line in session.connection.run("recent_recovery_history", provider=provider, since=since):
-        histories.setdefault(machine_id, []).append(HistoryLine(*line))
-    return list(histories.values())
+def _line(row: Mapping[str, Any]) -> HistoryLine:
+    return HistoryLine(
+        WorkEvent(row["event"]),
+        row["timestamp"],
+        row["step"],
+        kind=row["kind"] and FailureKind(row["kind"]),
+        fault=row["fault"] and Fault(row["fault"]),
+        seen=row["seen"] and AgentState(row["seen"]),
+        others_taken=row["others_taken"],
+        session_id=row["session_id"],
+    )
 
 
 def record_attempts(session: Session, moves: Mapping[Work, NextStep]) -> list[Work]:
@@ -76,15 +84,18 @@ def record_attempts(session: Session, moves: Mapping[Work, NextStep]) -> list[Wo
         SessionExpired: the deadline passed. Take none of the steps.
     """
     skipped = [(work.machine_id, step, cause) for work, move in moves.items() for step, cause in move.skipped]
+    failed = work.causes([move.look_error for move in moves.values()])
     rows = session.run(
         "record_attempts",
         machine_ids=[work.machine_id for work in moves],
         steps=[move.step.name for move in moves.values()],
         healthy_untils=[move.healthy_until for move in moves.values()],
         concludes=[move.concludes for move in moves.values()],
-        uncounted=[move.uncounted for move in moves.values()],
         lose_host_key=[move.step.kind.loses_host_key for move in moves.values()],
-        looked=[None if move.looked is None else sanitize_for_db(move.looked) for move in moves.values()],
+        looked=[move.looked for move in moves.values()],
+        seen=[move.seen for move in moves.values()],
+        kinds=failed["kinds"],
+        faults=failed["faults"],
         alive=[move.alive for move in moves.values()],
         skipped_ids=[machine_id for machine_id, _, _ in skipped],
         skipped_steps=[step for _, step, _ in skipped],
@@ -152,14 +163,17 @@ def end_unneeded(session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUI
     return ended
 
 
-def quarantine(session: Session, causes: Mapping[Work, str]) -> set[UUID]:
+def quarantine(
+    session: Session, causes: Mapping[Work, str], kind: FailureKind = FailureKind.STEPS_USED_UP
+) -> set[UUID]:
     """End the work by putting the machines into quarantine; return those whose work this ended."""
     return work.end(
         session,
         "quarantine",
         WorkEvent.FINISHED,
         list(causes),
-        causes=[sanitize_for_db(cause) for cause in causes.values()],
+        kind=kind,
+        causes=list(causes.values()),
     )
 
 
@@ -170,7 +184,7 @@ def quarantine_killer(session: Session, suspect: Work) -> bool:
     ``cause_of_deaths`` says what proves it.
     """
     found = session.run("cause_of_deaths", machine_id=suspect.machine_id, process=suspect.process)
-    return bool(found and quarantine(session, {suspect: found[0][0]}))
+    return bool(found and quarantine(session, {suspect: found[0][0]}, FailureKind.FUNCTION_DIED))
 
 
 def unquarantine(connection: Connection, machine_id: UUID, *, reason: str) -> dict[str, Any]:
@@ -193,7 +207,7 @@ def retry(
     connection: Connection, machine_id: UUID, *, reason: str, process: Process | None = None
 ) -> list[dict[str, Any]]:
     """
-    End the machine's backoffs, of one process or of all; return them: ``process``, ``until``, ``cause``.
+    End the machine's backoffs, of one process or of all; return them: ``process``, ``until``, ``kind``, ``cause``.
 
     *reason* is written to the history if a backoff was ended. May run twice.
     """

@@ -3,7 +3,8 @@
 -- name: recovery_records
 -- The recovery history of these machines, oldest first, and the state of their agents. A row for each history row, and
 -- at least one for each machine. 2,000 rows hold all attempts that a policy can have, and the failed ones between them
--- that do not count.
+-- that do not count. others_taken: the provider is to blame for this failure, and took steps on others of its machines
+-- both within the hour before and within the hour after.
 SELECT
     g.machine_id,
     clock_timestamp() AS now,
@@ -13,15 +14,28 @@ SELECT
     x.event,
     x.timestamp,
     x.step,
-    x.failed_cause,
-    x.session_id
+    x.kind,
+    x.fault,
+    x.seen,
+    x.session_id,
+    x.fault IS NOT DISTINCT FROM 'provider' AND (
+        SELECT count(DISTINCT o.timestamp < x.timestamp) = 2
+        FROM work_history o
+        CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = o.machine_id LIMIT 1) AS q
+        WHERE o.event = 'Finished'
+            AND o.step IS NOT NULL
+            AND o.kind IS NULL
+            AND o.timestamp BETWEEN x.timestamp - interval '1 hour' AND x.timestamp + interval '1 hour'
+            AND o.machine_id <> g.machine_id
+            AND q.provider = p.provider
+    ) AS others_taken
 FROM unnest(:machine_ids::uuid[]) AS g (machine_id)
 LEFT JOIN machine_provided p ON p.machine_id = g.machine_id
 LEFT JOIN machine_agent_started a ON a.machine_id = g.machine_id
 LEFT JOIN machine_agent_heartbeat h
     ON h.machine_id = g.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
 LEFT JOIN LATERAL (
-    SELECT event, timestamp, step, failed_cause, session_id
+    SELECT event, timestamp, step, kind, fault, seen, session_id
     FROM work_history
     WHERE machine_id = g.machine_id
         AND process = 'ShepherdRecovery'
@@ -31,55 +45,37 @@ LEFT JOIN LATERAL (
 ) AS x ON true
 ORDER BY g.machine_id, x.timestamp;
 
--- name: recent_recovery_history
--- The recovery history since :since of the machines of a provider that were rebooted since then, oldest first for each
--- machine. At most 1,000 machines, the last ones.
-SELECT r.machine_id, x.event, x.timestamp, x.step, x.failed_cause, x.session_id
-FROM (
-    SELECT machine_id FROM machine_rebooted WHERE rebooted_at >= :since::timestamptz ORDER BY rebooted_at DESC LIMIT 1000
-) AS r
-CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = r.machine_id LIMIT 1) AS p
-CROSS JOIN LATERAL (
-    SELECT event, timestamp, step, failed_cause, session_id
-    FROM work_history
-    WHERE machine_id = r.machine_id
-        AND process = 'ShepherdRecovery'
-        AND event IN ('Looked', 'Attempted', 'NotTaken', 'Finished', 'Failed')
-        AND timestamp >= :since::timestamptz
-    ORDER BY timestamp DESC
-    LIMIT 100
-) AS x
-WHERE p.provider = :provider
-ORDER BY r.machine_id, x.timestamp;
-
 -- name: record_attempts
 -- Record which steps are about to be taken, and which were skipped. This happens before they are taken, so that a step
 -- counts even if the function is killed then. A step after which the machine may have another host key deletes the
--- pinned one here. The cause of an attempt says why the one before it does not count. Before the attempt, the line
--- 'Looked' has what a look at the machine saw; with a step, that one is taken, and there is no attempt (:alive). A row
--- for each machine that this session works on. May run twice: the second run writes nothing new.
+-- pinned one here. Before the attempt, the line 'Looked' has what a look at the machine saw (:seen), or why it failed;
+-- with a step, that one is taken, and there is no attempt (:alive). A row for each machine that this session works on. May run twice: the second run writes nothing new.
 WITH {locked_session},
 input_rows AS (
-    SELECT g.machine_id, g.step, g.healthy_until, g.concludes, g.uncounted, g.loses_host_key, g.looked, g.alive
+    SELECT g.machine_id, g.step, g.healthy_until, g.concludes, g.loses_host_key, g.looked, g.seen, g.kind, g.fault, g.alive
     FROM unnest(
         :machine_ids::uuid[],
         :steps::text[],
         :healthy_untils::timestamptz[],
         :concludes::boolean[],
-        :uncounted::text[],
         :lose_host_key::boolean[],
         :looked::text[],
+        :seen::text[],
+        :kinds::text[],
+        :faults::text[],
         :alive::boolean[]
-    ) AS g (machine_id, step, healthy_until, concludes, uncounted, loses_host_key, looked, alive)
+    ) AS g (machine_id, step, healthy_until, concludes, loses_host_key, looked, seen, kind, fault, alive)
 ),
 work_in_hand AS (
     SELECT
         g.machine_id,
         g.step,
         g.healthy_until,
-        g.uncounted,
         g.loses_host_key,
         g.looked,
+        g.seen,
+        g.kind,
+        g.fault,
         g.alive,
         NOT g.concludes AND NOT EXISTS (
             SELECT 1
@@ -102,12 +98,12 @@ work_in_hand AS (
     JOIN work w ON w.machine_id = g.machine_id AND w.process = 'ShepherdRecovery' AND w.session_id = s.session_id
 ),
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, timestamp, step, failed_cause, session_id)
-    SELECT machine_id, 'ShepherdRecovery', 'Healthy', healthy_until, NULL, NULL, NULL
+    INSERT INTO work_history (machine_id, process, event, timestamp, step, seen, kind, fault, failed_cause, session_id)
+    SELECT machine_id, 'ShepherdRecovery', 'Healthy', healthy_until, NULL, NULL, NULL, NULL, NULL, NULL
     FROM work_in_hand
     WHERE new AND healthy_until IS NOT NULL
     UNION ALL
-    SELECT h.machine_id, 'ShepherdRecovery', 'Skipped', clock_timestamp(), k.step, k.cause, :session_id::uuid
+    SELECT h.machine_id, 'ShepherdRecovery', 'Skipped', clock_timestamp(), k.step, NULL, NULL, NULL, k.cause, :session_id::uuid
     FROM unnest(:skipped_ids::uuid[], :skipped_steps::text[], :skipped_causes::text[]) AS k (machine_id, step, cause)
     JOIN work_in_hand h ON h.machine_id = k.machine_id AND h.new
     UNION ALL
@@ -117,12 +113,15 @@ history_rows AS (
         'Looked',
         clock_timestamp(),
         CASE WHEN alive THEN step END,
+        seen,
+        kind,
+        fault,
         looked,
         :session_id::uuid
     FROM work_in_hand
     WHERE new AND looked IS NOT NULL
     UNION ALL
-    SELECT machine_id, 'ShepherdRecovery', 'Attempted', clock_timestamp(), step, uncounted, :session_id::uuid
+    SELECT machine_id, 'ShepherdRecovery', 'Attempted', clock_timestamp(), step, NULL, NULL, NULL, NULL, :session_id::uuid
     FROM work_in_hand
     WHERE new AND NOT alive
 ),
@@ -247,20 +246,22 @@ WITH input_rows AS (
 ),
 {ended_work},
 quarantine_rows AS (
-    INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence)
+    INSERT INTO machine_quarantine (machine_id, quarantined_at, kind, cause, evidence)
     SELECT
         e.machine_id,
         clock_timestamp(),
+        :kind,
         g.cause,
         coalesce(
             (
                 SELECT string_agg(
                     date_trunc('second', x.timestamp AT TIME ZONE 'UTC')::text || 'Z ' || x.process || ' ' || x.event || coalesce(' ' || x.step, '')
+                        || coalesce(' ' || x.kind, '')
                         || coalesce(': ' || left(x.failed_cause, 300), ''),
                     chr(10) ORDER BY x.timestamp
                 )
                 FROM (
-                    SELECT timestamp, process, event, step, replace(failed_cause, chr(10), ' ') AS failed_cause
+                    SELECT timestamp, process, event, step, kind, replace(failed_cause, chr(10), ' ') AS failed_cause
                     FROM work_history
                     WHERE machine_id = e.machine_id AND (failed_cause IS NOT NULL OR step IS NOT NULL)
                     ORDER BY timestamp DESC
@@ -277,12 +278,12 @@ backoff_cleared AS (
     DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 ),
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, timestamp, failed_cause, session_id)
-    SELECT e.machine_id, 'ShepherdRecovery', 'Quarantined', clock_timestamp(), g.cause, NULL
+    INSERT INTO work_history (machine_id, process, event, timestamp, kind, failed_cause, session_id)
+    SELECT e.machine_id, 'ShepherdRecovery', 'Quarantined', clock_timestamp(), :kind, g.cause, NULL
     FROM work_deleted e
     JOIN input_rows g ON g.machine_id = e.machine_id
     UNION ALL
-    SELECT machine_id, :process, 'Finished', clock_timestamp(), NULL, :session_id::uuid FROM work_deleted
+    SELECT machine_id, :process, 'Finished', clock_timestamp(), NULL, NULL, :session_id::uuid FROM work_deleted
 )
 SELECT machine_id FROM work_deleted;
 
@@ -327,10 +328,10 @@ WITH backoffs_deleted AS (
     WHERE machine_id = :machine_id
         AND (:process::text IS NULL OR process = :process)
         AND (until > clock_timestamp() OR deaths > 0)
-    RETURNING machine_id, process, until, cause
+    RETURNING machine_id, process, until, kind, cause
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
     SELECT machine_id, process, 'Retried', :reason FROM backoffs_deleted
 )
-SELECT process, until, cause FROM backoffs_deleted ORDER BY process;
+SELECT process, until, kind, cause FROM backoffs_deleted ORDER BY process;

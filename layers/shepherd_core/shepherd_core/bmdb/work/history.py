@@ -6,8 +6,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.records import record
+from shepherd_core.domain.remediation import AgentState
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
@@ -21,6 +24,9 @@ class HistoryEvent:
     process: str
     event: WorkEvent
     step: str | None
+    kind: FailureKind | None
+    fault: Fault | None
+    seen: AgentState | None
     failed_cause: str | None
     session_id: UUID | None
 

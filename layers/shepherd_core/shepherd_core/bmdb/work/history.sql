@@ -2,7 +2,7 @@
 
 -- name: history
 -- The audit trail of one machine, newest first.
-SELECT timestamp, process, event, step, failed_cause, session_id
+SELECT timestamp, process, event, step, kind, fault, seen, failed_cause, session_id
 FROM work_history
 WHERE machine_id = :machine_id
 ORDER BY timestamp DESC

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Penalty:
     provider: str
     capacity_id: str
     until: datetime
+    kind: FailureKind
     cause: str
 
 

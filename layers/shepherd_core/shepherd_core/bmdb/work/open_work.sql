@@ -24,7 +24,7 @@ SELECT machine_id, provider, capacity_id, intended_at FROM machine_creation_inte
 
 -- name: penalties
 -- Capacity that is under a penalty now, and why.
-SELECT provider, capacity_id, until, cause
+SELECT provider, capacity_id, until, kind, cause
 FROM capacity_penalties
 WHERE until > clock_timestamp()
 ORDER BY until, provider, capacity_id

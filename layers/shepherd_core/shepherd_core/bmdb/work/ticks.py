@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from shepherd_core.domain.errors import cause_of
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 HALF_HOURS = 48
 """The number of half hours in the day that ``tick_totals`` covers."""
-_CAUSE_LENGTH = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,17 @@ class TickEnd:
 
     counts: Mapping[str, float] = field(default_factory=dict)
     """Metrics by name."""
-    cause: str | None = None
+    error: BaseException | None = None
     """Why it failed; None: it succeeded."""
 
     @property
     def parameters(self) -> dict[str, str | None]:
         """Return the parameters of ``close_session``."""
-        cause = None if self.cause is None else self.cause[:_CAUSE_LENGTH]
-        outcome = "Succeeded" if cause is None else "Failed"
-        return {"outcome": outcome, "cause": cause, "counts": json.dumps(dict(self.counts))}
+        counts = json.dumps(dict(self.counts))
+        if self.error is None:
+            return {"outcome": "Succeeded", "kind": None, "cause": None, "counts": counts}
+        cause = cause_of(self.error)
+        return {"outcome": "Failed", "kind": cause.kind, "cause": cause.text, "counts": counts}
 
 
 @record
@@ -68,6 +71,7 @@ class Tick:
     seconds: float
     outcome: str
     """Succeeded, Failed or Expired."""
+    kind: FailureKind | None
     cause: str | None
     """Why it failed."""
     counts: dict[str, float]

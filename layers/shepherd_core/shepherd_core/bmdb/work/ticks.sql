@@ -23,6 +23,7 @@ SELECT
     t.ended_at,
     extract(epoch FROM t.ended_at - t.began_at)::float8 AS seconds,
     t.outcome,
+    t.kind,
     t.cause,
     t.counts,
     t.settings_hash,

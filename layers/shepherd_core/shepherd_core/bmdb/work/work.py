@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
-from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors import cause_of
 from shepherd_core.domain.errors.bmdb import MachineUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId, WorkEvent
 from shepherd_core.domain.remediation import REBOOT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
@@ -207,7 +207,7 @@ def finish_recovery(
     grace_seconds: float | None = None,
     cooldown_seconds: float = 0,
     kind: StepKind = REBOOT,
-    lost_answers: Mapping[Work, str] | None = None,
+    lost_answers: Mapping[Work, Exception] | None = None,
 ) -> set[UUID]:
     """
     Record that a step of this *kind* was taken, and return the machines whose work this ended.
@@ -221,13 +221,14 @@ def finish_recovery(
     the circuit breaker decides whether too many machines are unhealthy at once.
     *lost_answers* says for some works why it is unknown whether the step was taken.
     """
-    causes = lost_answers or {}
+    errors = lost_answers or {}
     return end(
         session,
         "finish_recovery",
         WorkEvent.FINISHED,
         done,
-        causes=[sanitize_for_db(causes[work]) if work in causes else None for work in done],
+        **causes([errors.get(work) for work in done]),
+        asked_step=kind.name if kind.needs else None,
         boot_wait_seconds=boot_wait_seconds,
         grace_seconds=grace_seconds,
         cooldown_seconds=cooldown_seconds if kind.loses_agent else max(cooldown_seconds, grace_seconds or 0),
@@ -238,11 +239,10 @@ def finish_recovery(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The cause of a failure, and for how many seconds this process leaves the machine alone."""
+    """The error that ended work, and for how many seconds this process leaves the machine alone."""
 
-    cause: str
+    error: Exception
     interval_seconds: int
-    fault: Fault = Fault.MACHINE
     not_taken: str | None = None
     """The recovery step that is on record and was certainly not taken."""
     keeps_host_key: bool = False
@@ -256,13 +256,22 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
         "fail",
         WorkEvent.FAILED,
         list(failed),
-        causes=[sanitize_for_db(failure.cause) for failure in failed.values()],
+        **causes([failure.error for failure in failed.values()]),
         intervals=[failure.interval_seconds for failure in failed.values()],
         host_keys=[work.host_key if failure.keeps_host_key else None for work, failure in failed.items()],
         origins=[work.host_key_origin for work in failed],
-        faults=[failure.fault for failure in failed.values()],
         steps=[failure.not_taken for failure in failed.values()],
     )
+
+
+def causes(errors: Iterable[Exception | None]) -> dict[str, list[str | None]]:
+    """Return *errors* as the parameters of a statement: what failed, who is to blame, and the text for people."""
+    found = [None if error is None else cause_of(error) for error in errors]
+    return {
+        "kinds": [None if each is None else each.kind for each in found],
+        "faults": [None if each is None else each.fault for each in found],
+        "causes": [None if each is None else each.text for each in found],
+    }
 
 
 def cancel(session: Session, undone: Sequence[Work]) -> set[UUID]:

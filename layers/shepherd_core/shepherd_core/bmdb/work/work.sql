@@ -202,7 +202,7 @@ history_rows AS (
 SELECT machine_id FROM started;
 
 -- name: finish_recovery
--- A recovery step was taken, or may have been, where :causes says why that is unknown. If it :loses_agent, delete the
+-- A recovery step was taken, or may have been, where :kinds says why that is unknown. If it :loses_agent, delete the
 -- agent and its heartbeat; the next agent start waits until the machine should have booted, and ignores earlier failures.
 -- Otherwise what the machine needs stays the same.
 --
@@ -252,55 +252,59 @@ backoff_reset AS (
             WHEN process = 'ShepherdRecovery' THEN :cooldown_seconds::float8 * interval '1 second'
             ELSE interval '0 seconds'
         END,
+        kind = NULL,
         cause = CASE WHEN process = 'ShepherdRecovery' THEN 'no other step so soon after the last' ELSE cause END,
         last_interval_seconds = NULL,
         deaths = 0
     WHERE machine_id IN (SELECT machine_id FROM work_deleted) AND (:loses_agent::boolean OR process = 'ShepherdRecovery')
 ),
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
-    SELECT e.machine_id, 'ShepherdRecovery', 'Finished', g.cause, :session_id::uuid
+    INSERT INTO work_history (machine_id, process, event, step, kind, fault, failed_cause, session_id)
+    SELECT e.machine_id, 'ShepherdRecovery', 'Finished', :asked_step::text, g.kind, g.fault, g.cause, :session_id::uuid
     FROM work_deleted e
-    JOIN unnest(:machine_ids::uuid[], :causes::text[]) AS g (machine_id, cause) ON g.machine_id = e.machine_id
+    JOIN unnest(:machine_ids::uuid[], :kinds::text[], :faults::text[], :causes::text[])
+        AS g (machine_id, kind, fault, cause) ON g.machine_id = e.machine_id
 )
 SELECT machine_id FROM work_deleted;
 
 -- name: fail
--- The work failed: record the cause and the fault, and back off for each machine's interval. If the recovery step that
+-- The work failed: record kind, fault and cause, and back off for each machine's interval. If the recovery step that
 -- is on record was certainly not taken, record that too ('NotTaken'), and pin the host key again that it deleted.
 WITH input_rows AS (
-    SELECT g.machine_id, g.cause, g.seconds, g.host_key, g.origin, g.fault, g.step
+    SELECT g.machine_id, g.kind, g.fault, g.cause, g.seconds, g.host_key, g.origin, g.step
     FROM unnest(
         :machine_ids::uuid[],
+        :kinds::text[],
+        :faults::text[],
         :causes::text[],
         :intervals::bigint[],
         :host_keys::text[],
         :origins::text[],
-        :faults::text[],
         :steps::text[]
-    ) AS g (machine_id, cause, seconds, host_key, origin, fault, step)
+    ) AS g (machine_id, kind, fault, cause, seconds, host_key, origin, step)
 ),
 {ended_work},
 backoff_rows AS (
-    INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault)
-    SELECT g.machine_id, :process, clock_timestamp() + g.seconds * interval '1 second', g.cause, g.seconds, g.fault
+    INSERT INTO work_backoff (machine_id, process, until, kind, fault, cause, last_interval_seconds)
+    SELECT g.machine_id, :process, clock_timestamp() + g.seconds * interval '1 second', g.kind, g.fault, g.cause, g.seconds
     FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     ON CONFLICT (machine_id, process) DO UPDATE
     SET
         until = excluded.until,
+        kind = excluded.kind,
+        fault = excluded.fault,
         cause = excluded.cause,
         last_interval_seconds = excluded.last_interval_seconds,
-        fault = excluded.fault,
         deaths = 0
 ),
 {host_key_pinned},
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, step, failed_cause, session_id)
-    SELECT g.machine_id, :process, 'NotTaken', g.step, g.cause, :session_id::uuid
+    INSERT INTO work_history (machine_id, process, event, step, kind, fault, failed_cause, session_id)
+    SELECT g.machine_id, :process, 'NotTaken', g.step, g.kind, g.fault, g.cause, :session_id::uuid
     FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE g.step IS NOT NULL
     UNION ALL
-    SELECT g.machine_id, :process, 'Failed', NULL, g.cause, :session_id::uuid
+    SELECT g.machine_id, :process, 'Failed', NULL, g.kind, g.fault, g.cause, :session_id::uuid
     FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
 )
 SELECT machine_id FROM work_deleted;

@@ -21,8 +21,10 @@ The errors that Shepherd raises.
     │   └── WorkConflict             the machine is already being worked on
     ├── ProviderError
     │   ├── ProviderUnavailable      (retryable) may work later
+    │   │   └── ProviderNotAsked     (retryable) it failed for other machines just before
     │   ├── ProviderRefused          permanent: something must be changed first
     │   │   └── ProviderUnusable     credentials or settings are wrong
+    │   │       └── ProviderForbidden  this request is forbidden; others may not be
     │   ├── MachineNotFound          the provider does not know that machine
     │   ├── CapacityTaken            another machine occupies the capacity
     │   ├── NotSupported             this provider cannot do that
@@ -58,16 +60,22 @@ The errors that Shepherd raises.
 Errors of libraries do not leave the module that called the library: they are
 raised as one of these, with the original as ``__cause__``. The text of an error
 never holds a secret. Use ``error.retryable`` and ``error.fault`` instead of the
-type. The branches of the BMDB, of providers and of machines are modules.
+type, and ``error.kind`` where a rule needs more. The branches of the BMDB, of providers and of machines are modules.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
+from shepherd_core.domain.errors.kinds import FailureKind
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_TEXT_LENGTH = 1000
 
 
 class Fault(StrEnum):
@@ -90,6 +98,7 @@ class ShepherdError(Exception):
 
     retryable: ClassVar[bool] = False
     """Whether the same call may succeed later without any change."""
+    kind: ClassVar[FailureKind] = FailureKind.UNEXPECTED
     fault: ClassVar[Fault] = Fault.MACHINE
     """The cause, if this error ended the work on a machine."""
 
@@ -97,8 +106,30 @@ class ShepherdError(Exception):
         super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why work failed. Rules read ``kind`` and ``fault``; ``text`` is for people."""
+
+    kind: FailureKind
+    fault: Fault
+    text: str
+
+    def __str__(self) -> str:
+        """Return the cause as people are told."""
+        return f"{self.kind}: {self.text}"
+
+
+def cause_of(error: BaseException) -> Cause:
+    """Return the cause that *error* is, as the BMDB keeps it."""
+    if isinstance(error, ShepherdError):
+        return Cause(error.kind, error.fault, str(error)[:_TEXT_LENGTH])
+    return Cause(FailureKind.UNEXPECTED, Fault.MACHINE, f"{type(error).__name__}: {error}"[:_TEXT_LENGTH])
+
+
 class ConfigError(ShepherdError):
     """The settings are wrong."""
+
+    kind = FailureKind.CONFIG_ERROR
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
@@ -108,19 +139,26 @@ class ConfigError(ShepherdError):
 class EventInvalid(ShepherdError):
     """The event is not one that this function accepts."""
 
+    kind = FailureKind.EVENT_INVALID
+
 
 class TimeLimitExceeded(ShepherdError):
     """The time for this piece of work is used up."""
+
+    kind = FailureKind.TIME_LIMIT_EXCEEDED
 
 
 class AnswerUndelivered(ShepherdError):
     """CloudFormation did not accept the answer that it waits for."""
 
+    kind = FailureKind.ANSWER_UNDELIVERED
     retryable = True
 
 
 class NoLongerDue(ShepherdError):
     """The machine must not be recovered any more."""
+
+    kind = FailureKind.NO_LONGER_DUE
 
     def __init__(self, message: str | None = None, *, recovered: bool = False) -> None:
         self.recovered = recovered
@@ -130,6 +168,8 @@ class NoLongerDue(ShepherdError):
 
 class DriftLimitExceeded(ShepherdError):
     """The provider and the BMDB disagree on too many machines to act on either."""
+
+    kind = FailureKind.DRIFT_LIMIT_EXCEEDED
 
     def __init__(self, drift: Sequence[str]) -> None:
         self.drift = tuple(drift)
@@ -148,28 +188,37 @@ class SecretError(ShepherdError):
 class SecretMissing(SecretError):
     """The secret does not exist, or this function may not read it."""
 
+    kind = FailureKind.SECRET_MISSING
+
 
 class SecretUnavailable(SecretError):
     """The secret store did not answer."""
 
+    kind = FailureKind.SECRET_UNAVAILABLE
     retryable = True
 
 
 class SourceError(ShepherdError):
     """A file or object that the operator named could not be read."""
 
+    kind = FailureKind.SOURCE_INVALID
     fault = Fault.OURS
 
 
 class AgentMismatch(SourceError):
     """The agent's file does not have the SHA-256 that the settings name."""
 
+    kind = FailureKind.AGENT_MISMATCH
+
 
 class SourceMissing(SourceError):
     """The file or object does not exist, or this function may not read it."""
+
+    kind = FailureKind.SOURCE_MISSING
 
 
 class SourceUnavailable(SourceError):
     """The store of the file or object did not answer."""
 
+    kind = FailureKind.SOURCE_UNAVAILABLE
     retryable = True

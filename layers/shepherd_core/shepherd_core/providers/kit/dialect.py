@@ -7,7 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable, ProviderUnusable
+from shepherd_core.domain.errors.provider import (
+    ProviderForbidden,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+)
 from shepherd_core.providers.kit.fields import from_json
 
 if TYPE_CHECKING:
@@ -16,9 +21,8 @@ if TYPE_CHECKING:
     from shepherd_core.domain.errors.provider import ProviderError
     from shepherd_core.providers.kit.answer import HttpAnswer
 
-_FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 403, 404, 500
+_SERVER_ERROR = 500
 _PASSING = (408, 425, 429)
-_NOT_US = (401, _FORBIDDEN)
 
 _WORDS = (
     *("errors", "error", "error_message", "code", "type", "title", "message", "error_description", "detail", "details"),
@@ -83,9 +87,8 @@ def refused(
             return row.raised(message, answer)
     if answer.status in _PASSING or answer.status >= _SERVER_ERROR:
         return ProviderUnavailable(message, answer.retry_after)
-    if answer.status in _NOT_US:
-        return ProviderUnusable(message, forbidden=answer.status == _FORBIDDEN)
-    return (missing if answer.status == _NOT_FOUND else ProviderRefused)(message)
+    refusals: dict[int, type[ProviderError]] = {401: ProviderUnusable, 403: ProviderForbidden, 404: missing}
+    return refusals.get(answer.status, ProviderRefused)(message)
 
 
 def said(value: object, depth: int = _DEPTH) -> str:

@@ -4,6 +4,25 @@
 -- its facts (the views at the end), and nothing of it is stored. Each comment says what a row means, who writes it, and
 -- when it goes.
 
+-- Failures -----------------------------------------------------------------------------------------------------------
+
+-- What failed, and who is to blame; see FailureKind and Fault in domain/errors. Both are written from the error's class.
+CREATE DOMAIN failure_kind AS text
+    CONSTRAINT failure_kind_registered CHECK (VALUE IN
+        ('config-error', 'event-invalid', 'time-limit-exceeded', 'answer-undelivered', 'bmdb-unavailable',
+         'bmdb-untrusted', 'serialization-conflict', 'commit-unknown', 'statement-failed', 'schema-mismatch',
+         'migration-refused', 'roles-refused', 'session-expired', 'no-longer-due', 'machine-unknown',
+         'work-conflict', 'provider-unavailable', 'provider-not-asked', 'provider-refused', 'provider-unusable',
+         'provider-forbidden', 'machine-not-found', 'capacity-taken', 'not-supported', 'listing-invalid',
+         'drift-limit-exceeded', 'no-address', 'ssh-refused', 'ssh-timed-out', 'ssh-authentication-failed',
+         'host-key-unknown', 'ssh-host-key-changed', 'ssh-connection-lost', 'ssh-failed', 'ssh-misbehaved',
+         'ssh-out-of-resources', 'ssh-fork-server-lost', 'ssh-upload-failed', 'agent-exited',
+         'malformed-answer', 'wrong-key-length', 'wrong-init-message', 'agent-refused', 'secret-missing',
+         'secret-unavailable', 'agent-mismatch', 'source-invalid', 'source-missing', 'source-unavailable',
+         'function-died', 'steps-used-up', 'unexpected'));
+CREATE DOMAIN failure_fault AS text
+    CONSTRAINT failure_fault_registered CHECK (VALUE IN ('machine', 'unreached', 'access', 'provider', 'ours'));
+
 -- Machines -----------------------------------------------------------------------------------------------------------
 
 -- A machine. Its id is also the idempotency token of its creation. Written by the Provisioner, with the intent to
@@ -178,7 +197,7 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_by_deadline ON sessions (deadline);
 
--- What a tick (one invocation of a loop) did; its session is gone. Succeeded; Failed, with the cause; or Expired: it was
+-- What a tick (one invocation of a loop) did; its session is gone. Succeeded; Failed, with the cause and its kind; or Expired: it was
 -- killed or lost the database, its counts are unknown, and ended_at is the deadline of its session. counts has the
 -- invocation's metrics by name. Written by the statement that deletes the session; goes after 14 days, when another
 -- session is opened.
@@ -193,7 +212,8 @@ CREATE TABLE ticks (
     cause text CONSTRAINT ticks_cause CHECK (length(cause) <= 1000),
     counts jsonb NOT NULL CONSTRAINT ticks_counts CHECK (length(counts::text) <= 4000),
     settings_hash text,
-    code_version text
+    code_version text,
+    kind failure_kind
 );
 
 CREATE INDEX ticks_by_loop ON ticks (loop, provider, began_at);
@@ -211,26 +231,30 @@ CREATE TABLE work (
 
 CREATE INDEX work_by_session ON work (session_id);
 
--- The process leaves the machine alone until then; fault says what is wrong, see domain/errors. Written when work fails
--- (with the interval, from which the next one follows), when it expires, and as a plain delay (both without one); goes
--- when the process succeeds, or by `machine retry`. deaths: how often in a row the work has expired because its
--- function died or was cut off. A machine with deaths is a suspect: it is worked on alone.
+-- The process leaves the machine alone until then; kind and fault say what is wrong, and cause says it to people. Written
+-- when work fails (with the interval, from which the next one follows), when it expires, and as a plain delay (both
+-- without an interval, and a delay without a kind); goes when the process succeeds, or by `machine retry`. deaths: how
+-- often in a row the work has expired because its function died or was cut off. A machine with deaths is a suspect: it is
+-- worked on alone.
 CREATE TABLE work_backoff (
     machine_id uuid NOT NULL CONSTRAINT work_backoff_machine REFERENCES machines,
     process text NOT NULL,
     until timestamptz NOT NULL,
     cause text NOT NULL,
     last_interval_seconds bigint,
-    fault text NOT NULL DEFAULT 'machine',
+    fault failure_fault NOT NULL DEFAULT 'machine',
     deaths bigint NOT NULL DEFAULT 0,
+    kind failure_kind,
     PRIMARY KEY (machine_id, process)
 );
 
 CREATE INDEX work_backoff_for_access ON work_backoff (machine_id) WHERE fault = 'access';
 
 -- The audit trail: work that started, how it ended, and the steps of remediation (see WorkEvent in domain/machine.py).
--- Written by the statements that begin and end work; goes after SHEPHERD_HISTORY_DAYS, by Initializer and Recoverer. No
--- foreign keys, because it outlives machines and sessions.
+-- failed_cause is for people; kind and fault say what failed, and seen what a look saw of the agent. A line 'Finished'
+-- with a step, but without a kind, says that the provider took that step. Written by the statements that begin and end
+-- work; goes after SHEPHERD_HISTORY_DAYS, by Initializer and Recoverer. No foreign keys, because it outlives machines and
+-- sessions.
 CREATE TABLE work_history (
     machine_id uuid NOT NULL,
     process text NOT NULL,
@@ -241,12 +265,17 @@ CREATE TABLE work_history (
     timestamp timestamptz NOT NULL DEFAULT clock_timestamp(),
     failed_cause text,
     session_id uuid,
-    step text
+    step text,
+    kind failure_kind,
+    fault failure_fault,
+    seen text CONSTRAINT work_history_seen CHECK (seen IN ('runs', 'installs', 'ended'))
 );
 
 CREATE INDEX work_history_by_machine ON work_history (machine_id, timestamp);
 CREATE INDEX work_history_of_recovery ON work_history (machine_id, timestamp) WHERE process = 'ShepherdRecovery';
 CREATE INDEX work_history_by_time ON work_history (timestamp);
+CREATE INDEX work_history_of_steps_taken ON work_history (timestamp)
+    WHERE event = 'Finished' AND step IS NOT NULL AND kind IS NULL;
 
 -- Loops leave a machine, a process, a provider, or a combination of them alone; a null column stands for all. In force
 -- until expires_at. Written by operators, and for one machine by its release or by the Provisioner (while the provider
@@ -292,7 +321,8 @@ CREATE TABLE machine_quarantine (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_quarantine_machine REFERENCES machines,
     quarantined_at timestamptz NOT NULL,
     cause text NOT NULL,
-    evidence text NOT NULL
+    evidence text NOT NULL,
+    kind failure_kind NOT NULL DEFAULT 'steps-used-up'
 );
 
 -- When an agent of the provider's machines counts as unhealthy: this long after its last heartbeat, or after its start
@@ -356,6 +386,7 @@ CREATE TABLE capacity_penalties (
     capacity_id varchar(128) NOT NULL,
     until timestamptz NOT NULL,
     cause text NOT NULL,
+    kind failure_kind NOT NULL,
     PRIMARY KEY (provider, capacity_id)
 );
 

@@ -13,7 +13,7 @@ GRANT USAGE ON SCHEMA public TO {provisioner}, {initializer}, {recoverer}, {upda
 
 -- Provisioner
 
-GRANT SELECT, INSERT, UPDATE (until, cause), DELETE ON capacity_penalties TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (until, cause, kind), DELETE ON capacity_penalties TO {provisioner};
 GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {provisioner}; -- lock
 GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {provisioner}; -- lock
 GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {provisioner};
@@ -33,7 +33,7 @@ GRANT SELECT ON schema_migrations TO {provisioner};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {provisioner};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {provisioner}; -- lock
 GRANT SELECT, INSERT, DELETE ON work TO {provisioner};
-GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {provisioner};
 GRANT INSERT ON work_history TO {provisioner};
 
 -- Initializer
@@ -53,7 +53,7 @@ GRANT SELECT ON schema_migrations TO {initializer};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {initializer};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {initializer}; -- lock
 GRANT SELECT, INSERT, UPDATE (began_at), DELETE ON work TO {initializer};
-GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {initializer};
+GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {initializer};
 GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {initializer}; -- lock
 
 -- Recoverer
@@ -81,7 +81,7 @@ GRANT SELECT, INSERT, UPDATE (began_at, ended_at, reason), DELETE ON ssh_outages
 GRANT SELECT ON suspensions_in_force TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {recoverer}; -- lock
 GRANT SELECT, INSERT, UPDATE (began_at), DELETE ON work TO {recoverer};
-GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {recoverer}; -- lock
 
 -- Updater
@@ -95,7 +95,7 @@ GRANT SELECT ON schema_migrations TO {updater};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {updater};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {updater}; -- lock
 GRANT SELECT, DELETE ON work TO {updater};
-GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths) ON work_backoff TO {updater};
+GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths) ON work_backoff TO {updater};
 GRANT INSERT ON work_history TO {updater};
 
 -- Agent API
@@ -142,5 +142,5 @@ GRANT SELECT ON ssh_outages TO {operator};
 GRANT SELECT ON suspensions_in_force TO {operator};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {operator}; -- lock
 GRANT SELECT, INSERT, UPDATE (began_at), DELETE ON work TO {operator};
-GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {operator};
+GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {operator};
 GRANT SELECT, INSERT ON work_history TO {operator};

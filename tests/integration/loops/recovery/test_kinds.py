@@ -1,0 +1,123 @@
+"""What is decided follows from the kinds of failures, and from no text: names and sentences may change."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+from shepherd_core.bmdb.machines import overview
+from shepherd_core.bmdb.machines.search import Search, matching
+from shepherd_core.domain.errors import Fault, ShepherdError, cause_of
+from shepherd_core.domain.errors.kinds import FailureKind
+from shepherd_core.domain.errors.machine import SshHostKeyChanged, SshTimedOut
+from shepherd_core.domain.errors.provider import (
+    NotSupported,
+    ProviderError,
+    ProviderForbidden,
+    ProviderRefused,
+    ProviderUnavailable,
+)
+from shepherd_core.domain.remediation import AgentState
+from shepherd_core.loops import look
+
+from shepherdctl.descriptions.cures import cures
+from tests.conftest import ManualClock
+from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.recovery import OneMachine
+from tests.support.errors import ALL
+from tests.support.providers.fake_provider import refuse
+
+HISTORY = "SELECT event, step, kind, fault, seen FROM work_history WHERE machine_id = :id ORDER BY timestamp"
+
+
+@contextmanager
+def renamed() -> Iterator[None]:
+    """Give every class of errors another name, and every error and every look another sentence."""
+    names, texts = {error: error.__name__ for error in ALL}, dict(look.TEXTS)
+    try:
+        for number, error in enumerate(ALL):
+            error.__name__ = f"Renamed{number}"
+        ShepherdError.__str__ = lambda _: "NotSupported: another sentence"  # type: ignore[method-assign]
+        look.TEXTS.update(dict.fromkeys(AgentState, "another sentence"))
+        yield
+    finally:
+        look.TEXTS.update(texts)
+        del ShepherdError.__str__
+        for error, name in names.items():
+            error.__name__ = name
+
+
+@pytest.mark.parametrize("error", [ProviderRefused("422"), ProviderForbidden("403"), ProviderUnavailable("503")])
+def test_renaming_changes_no_decision(fleet: Fleet, clock: ManualClock, error: ProviderError) -> None:
+    """The life of a machine is the same, as are the filter, the counts and the cures that people see of it."""
+    lives = []
+    for names in (nullcontext, renamed):
+        with names():
+            lives.append([*life(OneMachine(fleet, clock), error)])
+        fleet.change("TRUNCATE machines CASCADE", "TRUNCATE work_history")
+    assert lives[0] == lives[1]
+
+
+def life(env: OneMachine, error: ProviderError) -> Iterator[Any]:
+    """Let the provider refuse steps for hours while it serves others; yield what was decided and is shown."""
+    env.provider.then, env.provider.answers = refuse(error), True
+    for _ in range(14):
+        env.take_elsewhere()
+        env.watch(20)
+        env.take_elsewhere()
+        env.start_agent(error=SshHostKeyChanged("another"))
+    yield env.fleet.sql(HISTORY, id=env.machine)
+    yield env.provider.asked
+    yield env.fleet.sql("SELECT kind FROM machine_quarantine")
+    failing = overview.failures(env.fleet.connection)
+    yield [(each["loop"], each["kind"], each["count"]) for each in failing]
+    yield [each.partition(": ")[2] for each in cures(each["kind"] for each in failing)]
+    for kind in (error.kind, FailureKind.STEPS_USED_UP):
+        found = matching(env.fleet.connection, Search(kinds=(kind,)))
+        yield [machine.machine_id == env.machine for machine in found]
+
+
+@pytest.mark.parametrize("domain", ["failure_kind", "failure_fault"])
+def test_the_bmdb_knows_every_kind_and_fault(fleet: Fleet, domain: str) -> None:
+    """A failure that it refused would keep its machine locked until the session expires."""
+    (listed,) = fleet.sql(
+        "SELECT array_agg(m[1]) FROM pg_constraint c JOIN pg_type t ON t.oid = c.contypid, "
+        "regexp_matches(pg_get_constraintdef(c.oid), '''([a-z-]+)''', 'g') AS m WHERE t.typname = :domain "
+        "AND t.typnamespace = current_schema()::regnamespace",
+        domain=domain,
+    )[0]
+    assert set(listed) == set(FailureKind if domain == "failure_kind" else Fault)
+
+
+def test_the_bmdb_knows_everything_that_a_look_can_see(fleet: Fleet) -> None:
+    """The same for looks."""
+    for state in AgentState:
+        fleet.sql(
+            "INSERT INTO work_history (machine_id, process, event, seen) "
+            "VALUES (gen_random_uuid(), 'ShepherdRecovery', 'Looked', :seen)",
+            seen=state,
+        )
+
+
+def test_a_machine_that_is_forbidden_among_others_ends_in_quarantine(fleet: Fleet, clock: ManualClock) -> None:
+    """A permission may be missing for one machine. While nobody is served it is ours, and the machine stays."""
+    env = OneMachine(fleet, clock)
+    env.provider.then, env.provider.answers = refuse(ProviderForbidden("403")), True
+    env.watch(6 * 60)
+    assert set(env.provider.asked) == {"reboot"}
+    assert fleet.sql("SELECT 1 FROM machine_quarantine") == []
+    for _ in range(12):
+        env.take_elsewhere()
+        env.watch(30)
+    ((kind, cause),) = fleet.sql("SELECT kind, cause FROM machine_quarantine")
+    assert (kind, cause) == (
+        "steps-used-up",
+        "the provider refused reboot 3 times, power-cycle 2 times",
+    )
+
+
+@pytest.mark.parametrize("error", [SshTimedOut("no answer"), NotSupported(), ShepherdError("?")])
+def test_an_error_is_stored_by_its_class(error: ShepherdError) -> None:
+    """And its text has no name in front."""
+    cause = cause_of(error)
+    assert (cause.kind, cause.fault, cause.text) == (type(error).kind, type(error).fault, str(error))
