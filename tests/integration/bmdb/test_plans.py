@@ -158,7 +158,7 @@ READS_ALL = {
     "create_schema_lock": "no query",
     "fill_schema_lock": "one row",
     "take_schema_lock": "one row",
-    "granted_tables": "the catalogue",
+    "revocations": "the catalogue",
     "record_migration": "one row",
 }
 
@@ -195,6 +195,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "machine_id": held[0],
         "process": "ShepherdAgentStart",
         "provider": "static",
+        "users": ["shepherd"],
         "limit": BATCH,
         "rows": BATCH,
         "machines": 20,
