@@ -358,7 +358,7 @@ class Fleet:
 
     def quarantine(self, machine_id: UUID, cause: str = "?") -> UUID:
         """Put a machine into quarantine, and return it."""
-        self.change(f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '{cause}', '')")
+        self.change(f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '{cause}', '', 'steps-used-up')")
         return machine_id
 
     def request_installation(self, machine_id: UUID, generation: int, raw: bytes = b"") -> None:

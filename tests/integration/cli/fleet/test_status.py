@@ -175,7 +175,7 @@ def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) ->
             ],
         ),
         (
-            ["INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '' FROM machines"],
+            ["INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '', 'steps-used-up' FROM machines"],
             ["1 machine in quarantine"],
         ),
         (

@@ -363,8 +363,8 @@ def test_the_evidence_of_a_quarantine_has_each_cause_once(fleet: Fleet) -> None:
     events += ["ShepherdRecovery Attempted reboot", events[0]]
     evidence = "\n".join(f"2026-01-01 0{hour}:00:00Z {event}" for hour, event in enumerate(events))
     fleet.sql(
-        "INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence) "
-        "VALUES (:id, now(), '?', :evidence)",
+        "INSERT INTO machine_quarantine (machine_id, quarantined_at, kind, cause, evidence) "
+        "VALUES (:id, now(), 'steps-used-up', '?', :evidence)",
         id=machine_id,
         evidence=evidence,
     )

@@ -700,7 +700,10 @@ HELD = f"INSERT INTO recovery_suspensions VALUES ('{PROVIDER}', '', now(), {{}},
         ("INSERT INTO pauses (owner, reason) VALUES ('me', 'an outage')", "it is paused"),
         (HELD.format("NULL"), "recovery is suspended"),
         (HELD.format("now()"), "its timeout has started again"),
-        ("INSERT INTO machine_quarantine VALUES ({id}, now(), 'I said so', '')", "it needs no recovery any more"),
+        (
+            "INSERT INTO machine_quarantine VALUES ({id}, now(), 'I said so', '', 'steps-used-up')",
+            "it needs no recovery any more",
+        ),
         ("DELETE FROM machine_agent_started WHERE machine_id = {id}", "it needs no recovery any more"),
     ],
 )

@@ -322,7 +322,7 @@ CREATE TABLE machine_quarantine (
     quarantined_at timestamptz NOT NULL,
     cause text NOT NULL,
     evidence text NOT NULL,
-    kind failure_kind NOT NULL DEFAULT 'steps-used-up'
+    kind failure_kind NOT NULL
 );
 
 -- When an agent of the provider's machines counts as unhealthy: this long after its last heartbeat, or after its start
