@@ -247,7 +247,7 @@ def test_what_statements_share_stands_once() -> None:
 READS_THE_TABLE = {
     "recovery_suspensions": {"read_fleet_health", "recovery_suspensions"},
     "ssh_outages": {"recovery_suspensions"},
-    "pauses": {"provided_machines", "set_aside"},
+    "pauses": {"unusual_machines", "set_aside"},
 }
 """The tables of what holds machines back, and the statements that need more of them than what is in force now."""
 

@@ -143,6 +143,8 @@ READS_ALL = {
     "read_fleet_health": "a tick of the Recoverer does",
     "all_facts": "the Updater compares all machines with the provider's listing, once an hour",
     "provided_machines": "the Provisioner compares all machines with the provider's listing",
+    "unusual_machines": "the same",
+    "machines_in_states": "it stands in for looking at the fleet machine by machine",
     "tombstones": "the Provisioner looks for machines among them that the provider still lists",
     "intents": "so many creations are not under way",
     "penalized_capacity": "so much capacity does not fail",

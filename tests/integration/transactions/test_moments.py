@@ -16,6 +16,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.records import Provided
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 
 from tests.support import defaults
@@ -180,17 +181,18 @@ def test_ages_are_those_of_the_moment(fleet: Fleet, session: Session) -> None:
     """Measured from the begin of the transaction, what happened since would lie in the future."""
     machine_id = fleet.started_machine(started_ago=HOUR)
 
-    def unit() -> list[list[Any]]:
+    def unit() -> list[Provided]:
         session.connection.run("now")
         fleet.sql("UPDATE machines SET machine_created_at = clock_timestamp()")
         fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=machine_id)
         fleet.sql(
             "INSERT INTO machine_release VALUES (:id, clock_timestamp(), 'me', '?', clock_timestamp())", id=machine_id
         )
-        return session.connection.run("provided_machines", provider=PROVIDER)
+        return session.connection.fetch(Provided, "unusual_machines", provider=PROVIDER)
 
     (row,) = session.connection.transact(unit)
-    assert [age >= 0 for age in row[5:9]] == [True] * 4
+    ages = (row.age_seconds, row.heartbeat_seconds, row.asked_seconds, row.released_seconds)
+    assert all(age is not None and age >= 0 for age in ages)
 
 
 # An end of work applies to its machines only.

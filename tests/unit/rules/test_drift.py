@@ -38,7 +38,7 @@ def listed(name: str = "a", *, token: int | None = None, **facts: Any) -> Machin
 
 def known(name: str = "a", machine: int = 1, **facts: Any) -> Provided:
     """Return a machine of the BMDB."""
-    return replace(Provided(uuid(machine), ProviderId(name), None, None), **facts)
+    return replace(Provided(uuid(machine), ProviderId(name)), **facts)
 
 
 def left(machine: int, name: str = "gone", *, released: bool) -> Tombstone:

@@ -47,7 +47,7 @@ def entry(name: str, *, failed: bool = False) -> Machine:
 
 def known(name: str, machine: int, *, status: ProviderStatus | None = None, set_aside: bool = False) -> Provided:
     """Return a machine of the BMDB."""
-    return Provided(uuid(machine), ProviderId(name), None, status, set_aside)
+    return Provided(uuid(machine), ProviderId(name), status=status, set_aside=set_aside)
 
 
 def plan(*listing: Machine, ledger: Ledger | None = None, **limits: Any) -> ProvisioningPlan:

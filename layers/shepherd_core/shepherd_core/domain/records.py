@@ -28,18 +28,18 @@ def record(row: type[T]) -> type[T]:
 
 @record
 class Provided:
-    """A machine of the provider in the BMDB."""
+    """A machine of the provider in the BMDB. Of a usual one, older than a day, only the first three are set."""
 
     machine_id: UUID
     provider_id: ProviderId
-    reservation_id: str | None
-    status: ProviderStatus | None
+    heartbeat_seconds: float | None = field(default=None, compare=False)
+    """Since the last heartbeat of its agent; None: there was none."""
+    reservation_id: str | None = None
+    status: ProviderStatus | None = None
     set_aside: bool = False
     """The Provisioner paused it, because the provider did not list it."""
     age_seconds: float = field(default=float("inf"), compare=False)
-    """Since its creation was decided."""
-    heartbeat_seconds: float | None = field(default=None, compare=False)
-    """Since the last heartbeat of its agent; None: there was none."""
+    """Since its creation was decided; infinite after a day."""
     asked_seconds: float | None = field(default=None, compare=False)
     """Since its release was requested; None: it was not."""
     released_seconds: float | None = field(default=None, compare=False)

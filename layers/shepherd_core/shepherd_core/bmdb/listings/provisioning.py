@@ -59,8 +59,10 @@ def ledger(connection: Connection, provider: str) -> Ledger:
     """Return what the BMDB knows about *provider*. Only the holder of the lock changes it."""
 
     def unit() -> Ledger:
+        unusual = {each.machine_id: each for each in connection.fetch(Provided, "unusual_machines", provider=provider)}
+        machines = connection.fetch(Provided, "provided_machines", provider=provider)
         return Ledger(
-            provided=tuple(connection.fetch(Provided, "provided_machines", provider=provider)),
+            provided=tuple(unusual.get(each.machine_id, each) for each in machines) if unusual else tuple(machines),
             intents=tuple(connection.fetch(Intent, "intents", provider=provider)),
             penalized=frozenset(connection.fetch(str, "penalized_capacity", provider=provider)),
             tombstones=tuple(connection.fetch(Tombstone, "tombstones", provider=provider)),

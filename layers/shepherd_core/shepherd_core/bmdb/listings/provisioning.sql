@@ -43,22 +43,44 @@ WHERE {waits_for_limit}
 ORDER BY provider;
 
 -- name: provided_machines
--- All machines of the provider that the BMDB knows. set_aside: the Provisioner paused it because the provider did not
--- list it. quarantined: no loop may work on it.
+-- All machines of the provider that the BMDB knows. Most are usual: read as few columns as the comparison needs of them.
 SELECT
     p.machine_id,
     p.provider_id,
+    extract(epoch FROM clock_timestamp() - h.agent_heartbeat_at)::float8 AS heartbeat_seconds
+FROM machine_provided p
+LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id
+WHERE p.provider = :provider;
+
+-- name: unusual_machines
+-- Those of them that are new or failed, set aside, quarantined or to be released. set_aside: the Provisioner paused it
+-- because the provider did not list it. quarantined: no loop may work on it.
+WITH unusual AS (
+    SELECT machine_id FROM machines WHERE machine_created_at > statement_timestamp() - interval '1 day'
+    UNION
+    SELECT machine_id FROM machine_provided WHERE provider_status = 'ProvisioningFailedPermanent'
+    UNION
+    SELECT machine_id FROM pauses WHERE owner = 'provisioner'
+    UNION
+    SELECT machine_id FROM machine_quarantine
+    UNION
+    SELECT machine_id FROM machine_release
+)
+SELECT
+    p.machine_id,
+    p.provider_id,
+    extract(epoch FROM clock_timestamp() - h.agent_heartbeat_at)::float8 AS heartbeat_seconds,
     p.provider_reservation_id AS reservation_id,
     p.provider_status AS status,
     EXISTS (
         SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner'
     ) AS set_aside,
     extract(epoch FROM clock_timestamp() - m.machine_created_at)::float8 AS age_seconds,
-    extract(epoch FROM clock_timestamp() - h.agent_heartbeat_at)::float8 AS heartbeat_seconds,
     extract(epoch FROM clock_timestamp() - r.asked_at)::float8 AS asked_seconds,
     extract(epoch FROM clock_timestamp() - r.accepted_at)::float8 AS released_seconds,
     EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id) AS quarantined
-FROM machine_provided p
+FROM unusual u
+JOIN machine_provided p ON p.machine_id = u.machine_id
 JOIN machines m ON m.machine_id = p.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id
 LEFT JOIN machine_release r ON r.machine_id = p.machine_id

@@ -166,21 +166,48 @@ ORDER BY 3 DESC, loop, kind;
 -- name: count_machines
 -- The number of machines in each state, and how many of them are being worked on, backing off or paused. Reads all
 -- machines. A machine that is not provided yet counts for the provider that is to create it.
-WITH machine_states AS (
-    SELECT n.machine_id, n.provider, n.state, w.machine_id AS locked, b.until AS backoff_until
-    FROM machine_need n
-    LEFT JOIN work w ON w.machine_id = n.machine_id
-    LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process
+WITH known AS (
+    SELECT machine_id, provider, process, state FROM machine_need
     UNION ALL
-    SELECT machine_id, provider, 'creating', NULL, NULL FROM machine_creation_intent
+    SELECT machine_id, provider, NULL, 'creating' FROM machine_creation_intent
+),
+-- Paused by themselves.
+paused AS (
+    SELECT k.machine_id
+    FROM pause_scopes x
+    JOIN known k ON k.machine_id = x.machine_id
+    WHERE x.process IN ('', k.process) AND x.provider IN ('', k.provider)
+),
+counted AS (
+    SELECT
+        k.provider,
+        k.process,
+        k.state,
+        count(*) AS machines,
+        count(w.machine_id) AS being_worked_on,
+        count(*) FILTER (WHERE b.until > statement_timestamp()) AS backing_off,
+        count(*) FILTER (WHERE k.machine_id IN (SELECT machine_id FROM paused)) AS paused
+    FROM known k
+    LEFT JOIN work w ON w.machine_id = k.machine_id
+    LEFT JOIN work_backoff b ON b.machine_id = k.machine_id AND b.process = k.process
+    GROUP BY k.provider, k.process, k.state
 )
 SELECT
     provider,
     state,
-    count(*) AS machines,
-    count(locked) AS being_worked_on,
-    count(*) FILTER (WHERE backoff_until > statement_timestamp()) AS backing_off,
-    count(*) FILTER (WHERE machine_id IN (SELECT machine_id FROM machine_pauses WHERE NOT overdue)) AS paused
-FROM machine_states
+    sum(machines)::bigint AS machines,
+    sum(being_worked_on)::bigint AS being_worked_on,
+    sum(backing_off)::bigint AS backing_off,
+    sum(
+        CASE
+            WHEN EXISTS (
+                SELECT 1
+                FROM pause_scopes x
+                WHERE x.machine_id IS NULL AND x.process IN ('', c.process) AND x.provider IN ('', c.provider)
+            ) THEN machines
+            ELSE paused
+        END
+    )::bigint AS paused
+FROM counted c
 GROUP BY provider, state
 ORDER BY provider, state;

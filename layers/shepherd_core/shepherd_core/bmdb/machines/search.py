@@ -22,8 +22,8 @@ _EXAMINED = 5_000
 Machines that one statement examines at most: less than 0.1 s where a fact decides that nearly none matches, about
 0.3 s where the state of each has to be evaluated.
 """
-_NEWEST_EXAMINED = 500
-"""The same, if the newest come first: all of them are evaluated, also where fewer would do."""
+_FEW_EXAMINED = 500
+"""The same, if the newest come first or machines in some states are wanted: the state of each is evaluated."""
 _PAGE = 1_000
 MOST_IDS = _EXAMINED
 """Machine ids that a search may have."""
@@ -106,14 +106,24 @@ def search(
     assert len(wanted.machine_ids) <= MOST_IDS
     if newest_first:
         return _newest(connection, wanted, after, limit)
-    bounds = {"after": after, "examine": _EXAMINED, "limit": limit}
+    examine = _FEW_EXAMINED if wanted.states and not wanted.machine_ids else _EXAMINED
+    bounds = {"after": after, "examine": examine, "limit": limit}
     found = connection.fetch(FoundMachine, "search_machines", **_filters(wanted), **bounds)
     if len(found) == limit:
         return Found(found, found[-1].machine_id)
     if wanted.machine_ids:
         return Found(found, None)
-    last = connection.fetch(UUID, "last_examined", after=after, examine=_EXAMINED)
-    return Found(found, last[0] if last else None)
+    last = next(iter(connection.fetch(UUID, "last_examined", after=after, examine=examine)), None)
+    if last is None or not wanted.states:
+        return Found(found, last)
+    # They are few: all of them are found at once.
+    chosen = _in_states(connection, wanted, last)
+    if not chosen:
+        return Found(found, None)
+    more = search(connection, replace(wanted, machine_ids=chosen), None, limit - len(found))
+    full = more.after is not None and len(found) + len(more.machines) == limit
+    goes_on = more.after if full else chosen[-1] if len(chosen) == _EXAMINED else None
+    return Found(found + more.machines, goes_on)
 
 
 def matching(
@@ -139,9 +149,13 @@ def matching(
 
 def _newest(connection: Connection, wanted: Search, after: UUID | None, limit: int) -> Found:
     """Return what ``search`` does, the newest machines first."""
+    if wanted.states and not wanted.machine_ids and len(chosen := _in_states(connection, wanted, None)) < _EXAMINED:
+        if not chosen:
+            return Found([], None)
+        wanted = replace(wanted, machine_ids=chosen)
     examined = wanted.machine_ids
     if not examined:
-        examined = tuple(connection.fetch(UUID, "newest_machines", after=after, examine=_NEWEST_EXAMINED))
+        examined = tuple(connection.fetch(UUID, "newest_machines", after=after, examine=_FEW_EXAMINED))
     if not examined:
         return Found([], None)
     filters, bounds = (
@@ -155,8 +169,14 @@ def _newest(connection: Connection, wanted: Search, after: UUID | None, limit: i
         found = found[places.get(after, len(found)) :]
     if len(found) >= limit:
         return Found(found[:limit], found[limit - 1].machine_id)
-    goes_on = not wanted.machine_ids and len(examined) == _NEWEST_EXAMINED
+    goes_on = not wanted.machine_ids and len(examined) == _FEW_EXAMINED
     return Found(found, examined[-1] if goes_on else None)
+
+
+def _in_states(connection: Connection, wanted: Search, after: UUID | None) -> tuple[UUID, ...]:
+    """Return the machines after *after* in the states that are wanted, by id; at most as many as one may examine."""
+    filters = {name: value for name, value in _filters(wanted).items() if name in ("states", "providers", "locations")}
+    return tuple(connection.fetch(UUID, "machines_in_states", **filters, after=after, limit=_EXAMINED))
 
 
 def _filters(wanted: Search) -> dict[str, Any]:

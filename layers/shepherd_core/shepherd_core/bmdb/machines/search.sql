@@ -1,5 +1,5 @@
--- Machines by filters, page by page in the order of their ids or the newest first, at a cost that does not depend on the
--- size of the fleet.
+-- Machines by filters, page by page in the order of their ids or the newest first. What a page costs does not depend on
+-- the size of the fleet, unless few machines are in the states that are wanted.
 
 -- name: search_machines
 -- The first :limit machines that match all filters, among the :examine machines after :after, or of :machine_ids; a
@@ -91,35 +91,12 @@ FROM (
                 WHERE b.machine_id = e.machine_id AND b.kind = ANY(:kinds) AND {fails}
             ) > 0
         )
-        AND (
-            :states::text[] IS NULL
-            -- A state whose facts are not looked at below.
-            OR NOT :states <@ ARRAY['creating', 'needs_agent', 'unhealthy', 'quarantined']
-            OR (
-                'quarantined' = ANY(:states)
-                AND (SELECT z.machine_id FROM machine_quarantine z WHERE z.machine_id = e.machine_id) IS NOT NULL
-            )
-            OR ('creating' = ANY(:states) AND p.machine_id IS NULL)
-            OR (
-                'needs_agent' = ANY(:states)
-                AND (SELECT a.machine_id FROM machine_agent_started a WHERE a.machine_id = e.machine_id) IS NULL
-            )
-            OR (
-                'unhealthy' = ANY(:states)
-                AND coalesce(
-                    (SELECT h.agent_heartbeat_at FROM machine_agent_heartbeat h WHERE h.machine_id = e.machine_id)
-                        <= statement_timestamp()
-                        - (SELECT min(y.heartbeat_timeout_seconds) FROM recovery_policy y) * interval '1 second',
-                    true
-                )
-            )
-        )
     ORDER BY e.machine_id
     OFFSET 0
 ) AS c
 CROSS JOIN LATERAL (SELECT * FROM machine_states WHERE machine_id = c.machine_id LIMIT 1) AS s
 LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = c.machine_id AND NOT overdue LIMIT 1) AS n ON true
-WHERE (:states IS NULL OR s.state = ANY(:states))
+WHERE (:states::text[] IS NULL OR s.state = ANY(:states))
     AND (:state_older::float8 IS NULL OR s.state_since <= statement_timestamp() - :state_older * interval '1 second')
     AND (:state_younger::float8 IS NULL OR s.state_since >= statement_timestamp() - :state_younger * interval '1 second')
     AND (
@@ -129,6 +106,22 @@ WHERE (:states IS NULL OR s.state = ANY(:states))
         )
     )
 ORDER BY c.machine_id
+LIMIT :limit;
+
+-- name: machines_in_states
+-- The first :limit machines after :after in some states. Reads the facts of the whole fleet once, which costs less than
+-- to look at some thousand machines one by one.
+SELECT machine_id
+FROM (
+    SELECT machine_id, provider, location, state FROM machine_need
+    UNION ALL
+    SELECT machine_id, provider, NULL, 'creating' FROM machine_creation_intent
+) AS known
+WHERE state = ANY(:states::text[])
+    AND (:providers::text[] IS NULL OR provider = ANY(:providers))
+    AND (:locations::text[] IS NULL OR location = ANY(:locations))
+    AND machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+ORDER BY machine_id
 LIMIT :limit;
 
 -- name: last_examined
