@@ -1,5 +1,7 @@
 """The command that shows what fails across the fleet."""
 
+from dataclasses import asdict
+
 from shepherd_core.bmdb.machines import overview
 from shepherd_core.bmdb.wire import server
 
@@ -29,7 +31,9 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
         found = overview.failures(connection, provider=provider, location=location)
         now = server.now(connection)
     if output is Form.JSON:
-        document([{**one, "loop": loop_name(one["loop"]).lower(), "cure": CURES.get(one["kind"])} for one in found])
+        document(
+            [{**asdict(one), "loop": loop_name(one.loop).lower(), "cure": CURES.get(one.kind or "")} for one in found]
+        )
         return
     columns = [
         Column("COUNT", number=True),
@@ -38,21 +42,21 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
         Column("LAST"),
         Column("EXAMPLES"),
     ]
-    short = iter(ids(example for one in found for example in one["examples"]))
+    short = iter(ids(example for one in found for example in one.examples))
     table(
         columns,
         [
             (
-                one["count"],
-                loop_name(one["loop"]).capitalize(),
-                told(one["kind"], one["cause"]),
-                one["failed_at"] and relative(one["failed_at"], now),
-                " ".join(next(short) for _ in one["examples"]),
+                one.count,
+                loop_name(one.loop).capitalize(),
+                told(one.kind, one.cause),
+                one.failed_at and relative(one.failed_at, now),
+                " ".join(next(short) for _ in one.examples),
             )
             for one in found
         ],
     )
-    for cure in cures(one["kind"] for one in found):
+    for cure in cures(one.kind for one in found):
         note(cure)
     if not found:
         note("nothing fails")

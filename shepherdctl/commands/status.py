@@ -11,6 +11,7 @@ from rich.text import Text
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.provisioning import Waiting
 from shepherd_core.bmdb.machines import overview, pauses
+from shepherd_core.bmdb.machines.overview import FleetCount
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import ticks
@@ -76,7 +77,7 @@ def status(
     with bmdb(settings) as connection:
         limited_user = server.limited_user(connection)
         found = {
-            "machines": overview.count_machines(connection),
+            "machines": overview.fleet_counts(connection),
             "suspensions": suspension.suspensions(connection),
             "waiting": provisioning.waiting(connection),
             "pauses": len(pauses.pauses_in_force(connection)),
@@ -113,7 +114,7 @@ def _print(found: Mapping[str, Any], now: datetime, limited_user: str | None) ->
         )
 
 
-def _print_counts(counts: Sequence[Mapping[str, Any]]) -> None:
+def _print_counts(counts: Sequence[FleetCount]) -> None:
     """Print a line for each provider, with a column for each state that occurs."""
     columns = [
         Column("PROVIDER"),
@@ -121,14 +122,14 @@ def _print_counts(counts: Sequence[Mapping[str, Any]]) -> None:
         *(Column(name.replace("_", " ").upper(), number=True) for name in (*State, *DELAYS)),
     ]
     rows = []
-    for provider in sorted({count["provider"] for count in counts}):
-        of_it = {count["state"]: count for count in counts if count["provider"] == provider}
-        machines = [of_it[state]["machines"] if state in of_it else None for state in State]
+    for provider in sorted({count.provider for count in counts}):
+        of_it = {count.state: count for count in counts if count.provider == provider}
+        machines = [of_it[state].machines if state in of_it else None for state in State]
         styled = [
             Text(str(number), "red") if state is State.UNHEALTHY and number else number
             for state, number in zip(State, machines, strict=True)
         ]
-        totals = [sum(count[name] for count in of_it.values()) or None for name in DELAYS]
+        totals = [sum(getattr(count, name) for count in of_it.values()) or None for name in DELAYS]
         rows.append((provider, sum(number or 0 for number in machines), *styled, *totals))
     table(columns, rows)
     if not rows:

@@ -35,8 +35,8 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
         return age > _MISSED * loop_minutes[tick.loop] * 60 + _TICK_SECONDS
 
     ticks = [tick for tick in found["ticks"] if loop_minutes.get(tick.loop, 0)]
-    used = {each["provider"] for each in found["machines"]} | {tick.provider for tick in ticks if not late(tick)}
-    if quarantined := sum(each["machines"] for each in found["machines"] if each["state"] == State.QUARANTINED):
+    used = {each.provider for each in found["machines"]} | {tick.provider for tick in ticks if not late(tick)}
+    if quarantined := sum(each.machines for each in found["machines"] if each.state == State.QUARANTINED):
         yield f"{counted(quarantined, 'machine')} in quarantine"
     for one in found["suspensions"]:
         if one["ended_at"] is None:

@@ -20,11 +20,13 @@ def text(found: Mapping[str, Any], attention: int, now: datetime) -> str:
 def _lines(found: Mapping[str, Any], attention: int, now: datetime) -> Iterator[str]:
     counts, ticks = found["machines"], found["ticks"]
     yield from _gauge(
-        "machines", "Machines by state.", ((_of(each, "provider", "state"), each["machines"]) for each in counts)
+        "machines", "Machines by state.", ((_of(each, "provider", "state"), each.machines) for each in counts)
     )
     for name in DELAYS:
         about = f"Machines that are {name.replace('_', ' ')}, by state."
-        yield from _gauge(f"machines_{name}", about, ((_of(each, "provider", "state"), each[name]) for each in counts))
+        yield from _gauge(
+            f"machines_{name}", about, ((_of(each, "provider", "state"), getattr(each, name)) for each in counts)
+        )
     yield from _gauge(
         "recovery_suspended",
         "1 where recovery is suspended, or delayed by an SSH outage (kind); without a location, at the whole provider.",

@@ -41,7 +41,7 @@ def main() -> None:
         with closing(Connection(environment.bmdb_settings, None, SystemClock())) as bmdb:
             machine = next(matching(bmdb))
             pauses.pause(bmdb, owner="ana", reason="its mainboard is being replaced", machine_id=machine.machine_id)
-            _wait(lambda: any(one["kind"] == "suspension" for one in overview.fleet_notices(bmdb)))
+            _wait(lambda: any(one.kind == "suspension" for one in overview.fleet_notices(bmdb)))
             _wait(lambda: sum(each.state == State.UNHEALTHY for each in matching(bmdb)) == _BROKEN)
         with background(environment.bmdb_settings) as access, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

@@ -15,12 +15,13 @@ from shepherdctl.console.pages.commands import OF_FLEET
 from shepherdctl.descriptions.cures import told
 from shepherdctl.options import SYSTEM_OWNERS
 from shepherdctl.output.formats import did, scope_in_words, span
-from shepherdctl.output.printing import counted
+from shepherdctl.output.printing import columns, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.machines.overview import FleetCount, Notice
 
 STATES = (
     State.RUNNING,
@@ -48,14 +49,12 @@ TICKS = 30
 
 def fleet(connection: Connection) -> dict[str, Any]:
     """Return the context of the page's template."""
-    counts = overview.fleet_counts(connection, AGES)
+    counts = overview.fleet_counts(connection, AGES, places=True)
     notices = overview.fleet_notices(connection)
     ticks = last_ticks(connection, TICKS)
     totals = tick_totals(connection)
-    now = next(one["since"] for one in notices if one["kind"] == "now")
-    by_state: dict[str, int] = {
-        state: sum(int(one["machines"]) for one in counts if one["state"] == state) for state in STATES
-    }
+    now = next(one.since for one in notices if one.kind == "now")
+    by_state: dict[str, int] = {state: sum(one.machines for one in counts if one.state == state) for state in STATES}
     return {
         "now": now,
         "machines": sum(by_state.values()),
@@ -69,7 +68,7 @@ def fleet(connection: Connection) -> dict[str, Any]:
             *(f"{state.replace('_', ' ').capitalize()}#" for state in STATES),
         ),
         "notices": sorted(
-            (_notice(one) for one in notices if one["kind"] != "now"), key=lambda one: (not one["severe"], one["since"])
+            (_notice(one) for one in notices if one.kind != "now"), key=lambda one: (not one["severe"], one["since"])
         ),
         "heartbeats": _heartbeats(counts),
         "loops": _loops(ticks),
@@ -78,24 +77,23 @@ def fleet(connection: Connection) -> dict[str, Any]:
     }
 
 
-def _places(counts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _places(counts: Sequence[FleetCount]) -> list[dict[str, Any]]:
     """Return the number of machines in each state, by provider and location."""
     found: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(STATES, 0))
     for one in counts:
-        if one["state"] is not None:
-            found[one["provider"], one["location"] or ""][one["state"]] += one["machines"]
+        found[one.provider, one.location or ""][one.state] += one.machines
     return [
         {"provider": provider, "location": location, "states": states, "machines": sum(states.values())}
         for (provider, location), states in sorted(found.items())
     ]
 
 
-def _heartbeats(counts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _heartbeats(counts: Sequence[FleetCount]) -> list[dict[str, Any]]:
     """Return the number of machines by age of the last heartbeat, youngest first, and the share of each bar."""
     by_class = [0] * len(_AGE_NAMES)
     for one in counts:
-        if one["age_class"] is not None:
-            by_class[len(AGES) - one["age_class"]] += one["machines"]
+        if one.age_class is not None:
+            by_class[len(AGES) - one.age_class] += one.machines
     most = max(by_class) or 1
     return [
         {"name": name, "machines": machines, "width": round(charts.WIDTH * machines / most, 2)}
@@ -103,28 +101,28 @@ def _heartbeats(counts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _notice(one: Mapping[str, Any]) -> dict[str, Any]:
+def _notice(one: Notice) -> dict[str, Any]:
     """Return the description of a suspension, limit, quarantine or pause, in words."""
-    place, severe, reason, query = one["provider"], False, one["reason"], ""
-    match one["kind"]:
+    place, severe, reason, query = one.provider, False, one.reason, ""
+    match one.kind:
         case "suspension":
             what, severe = "Recovery is suspended", True
-            place = f"{one['provider']}, {where(one['location'])}"
+            place = f"{one.provider}, {where(one.location or '')}"
         case "ssh_outage":
             what, severe = "Machines are not reached over SSH", True
-            place = f"{one['provider']}, {where(one['location'])}"
+            place = f"{one.provider}, {where(one.location or '')}"
         case "limit":
-            what = f"{counted(one['machines'], 'place')} unused"
-            reason = f"the limit of {one['reason']} machines is reached"
+            what = f"{counted(one.machines or 0, 'place')} unused"
+            reason = f"the limit of {one.reason} machines is reached"
         case "quarantine":
-            what, severe, query = f"{counted(one['machines'], 'machine')} quarantined", True, "state=quarantined"
+            what, severe, query = f"{counted(one.machines or 0, 'machine')} quarantined", True, "state=quarantined"
         case _:
-            scope = scope_in_words(None, one["process"], one["provider"])
-            machines = None if one["machines"] is None else counted(one["machines"], "machine")
-            set_aside = one["owner"] in SYSTEM_OWNERS
+            scope = scope_in_words(None, one.process, one.provider)
+            machines = None if one.machines is None else counted(one.machines, "machine")
+            set_aside = one.owner in SYSTEM_OWNERS
             what = f"{machines or scope[:1].upper() + scope[1:]} {'set aside' if set_aside else 'paused'}"
             query = "paused=yes"
-    return {**one, "what": what, "place": place, "severe": severe, "why": reason, "query": query}
+    return {**columns(one), "what": what, "place": place, "severe": severe, "why": reason, "query": query}
 
 
 def _loops(ticks: Sequence[Tick]) -> list[dict[str, Any]]:

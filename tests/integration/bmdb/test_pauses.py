@@ -81,7 +81,7 @@ def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[s
         for name, each in machines.items()
         if any(verdict.blocked_by is Block.PAUSED for verdict in explain.why(connection, each)[0])
     }
-    counted = sum(count["paused"] for count in overview.count_machines(connection))
+    counted = sum(count.paused for count in overview.fleet_counts(connection))
     return [listed, shown, why, set(sorted(listed)[:counted])]
 
 

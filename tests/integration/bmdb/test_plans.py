@@ -150,7 +150,6 @@ READS_ALL = {
     "penalized_capacity": "so much capacity does not fail",
     "pauses_in_force": "people read it",
     "inventory": "people ask what the whole fleet consists of",
-    "count_machines": "people ask how the whole fleet is",
     "fleet_counts": "people ask how the whole fleet is",
     "failures": "people ask what fails in the whole fleet",
     "find_oldest_transaction": "the connections, and who they belong to",

@@ -36,19 +36,17 @@ def test_the_bmdb_derives_the_state_from_every_combination_of_facts(fleet: Fleet
     fleet.empty()  # some have facts that exclude each other
 
 
-@pytest.mark.parametrize("exceptions", [0, 1_000_000])
-def test_lists_and_counts_have_the_states_of_the_bmdb(fleet: Fleet, exceptions: int) -> None:
+def test_lists_and_counts_have_the_states_of_the_bmdb(fleet: Fleet) -> None:
     """Two pages that contradict each other are both in doubt."""
     states = plant(fleet, (each for each in COMBINATIONS if each.gone is None))
     assert {each.machine_id: each.state for each in matching(fleet.connection)} == states
     for counts in (
-        overview.count_machines(fleet.connection),
-        fleet.connection.records("fleet_counts", ages=[], exceptions=exceptions),
+        overview.fleet_counts(fleet.connection),
+        overview.fleet_counts(fleet.connection, [60.0, HOUR], places=True),
     ):
         counted: Counter[State] = Counter()
         for each in counts:
-            if each["state"] is not None:
-                counted[each["state"]] += each["machines"]
+            counted[each.state] += each.machines
         assert counted == Counter(states.values())
     fleet.empty()
 
@@ -84,13 +82,11 @@ def test_a_machine_that_is_gone_is_shown_as_gone(fleet: Fleet, how: str) -> None
     assert shown.state_since is not None
 
 
-@pytest.mark.parametrize("exceptions", [0, 1_000_000])
-def test_without_any_policy_machines_are_counted_and_none_is_unhealthy(fleet: Fleet, exceptions: int) -> None:
+def test_without_any_policy_machines_are_counted_and_none_is_unhealthy(fleet: Fleet) -> None:
     """Until a Recoverer has run, nobody has said after how long a machine is."""
     planted = [fleet.provided_machine(), fleet.started_machine(), fleet.reporting_machine(), fleet.unhealthy_machine()]
     fleet.sql("DELETE FROM recovery_policy")
-    counts = fleet.connection.records("fleet_counts", ages=[], exceptions=exceptions)
-    states = {each["state"]: each["machines"] for each in counts if each["state"]}
+    states = {each.state: each.machines for each in overview.fleet_counts(fleet.connection)}
     assert states == {State.NEEDS_AGENT: 1, State.STARTING: 1, State.RUNNING: 2}
     assert Counter(each.state for each in matching(fleet.connection)) == states
     assert sum(states.values()) == len(planted)

@@ -70,8 +70,8 @@ def life(env: OneMachine, error: ProviderError) -> Iterator[Any]:
     yield env.provider.asked
     yield env.fleet.sql("SELECT kind FROM machine_quarantine")
     failing = overview.failures(env.fleet.connection)
-    yield [(each["loop"], each["kind"], each["count"]) for each in failing]
-    yield [each.partition(": ")[2] for each in cures(each["kind"] for each in failing)]
+    yield [(each.loop, each.kind, each.count) for each in failing]
+    yield [each.partition(": ")[2] for each in cures(each.kind for each in failing)]
     for kind in (error.kind, FailureKind.STEPS_USED_UP):
         found = matching(env.fleet.connection, Search(kinds=(kind,)))
         yield [machine.machine_id == env.machine for machine in found]

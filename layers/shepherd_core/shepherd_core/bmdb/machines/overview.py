@@ -2,73 +2,89 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.work.ticks import last_ticks
+from shepherd_core.domain.errors.kinds import FailureKind
+from shepherd_core.domain.records import record
+from shepherd_core.domain.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shepherd_core.bmdb.connection import Connection
 
-_EXCEPTIONS = 10_000
-"""Beyond that, evaluating all machines of a fleet at once is faster than each exception by itself."""
 _NOTICES = 200
 
 
-def fleet_counts(connection: Connection, ages: Sequence[float]) -> list[dict[str, Any]]:
+@record
+class FleetCount:
+    """How many machines of a provider are in a state."""
+
+    provider: str
+    location: str | None
+    state: State
+    age_class: int | None
+    """The last heartbeat is younger than so many of the ages; None: the machine has none, or needs none."""
+    machines: int
+    being_worked_on: int
+    backing_off: int
+    paused: int
+    """Machines to which a pause applies, their own or a wider one."""
+
+
+def fleet_counts(connection: Connection, ages: Sequence[float] = (), *, places: bool = False) -> list[FleetCount]:
+    """Return how many machines there are, by *ages* of the last heartbeat in seconds, and by location if *places*."""
+    return connection.fetch(FleetCount, "fleet_counts", ages=list(ages), places=places)
+
+
+@record
+class Notice:
+    """What holds machines back, or the present time."""
+
+    kind: str
+    """suspension, ssh_outage, limit, pause, quarantine; or now, whose ``since`` is the present time."""
+    provider: str | None
+    location: str | None
+    process: str | None
+    machines: int | None
+    owner: str | None
+    reason: str | None
+    """Of a limit, its number."""
+    since: datetime
+    until: datetime | None
+
+
+def fleet_notices(connection: Connection) -> list[Notice]:
+    """Return what holds machines back, at most 200."""
+    return connection.fetch(Notice, "fleet_notices", limit=_NOTICES)
+
+
+@record
+class Failing:
+    """What fails now in the same way."""
+
+    loop: str
     """
-    Return the number of ``machines`` by ``provider``, ``location`` and ``state``, and by age of the last heartbeat.
-
-    A record of the second kind has no ``state``, but an ``age_class``: n is a last heartbeat that is younger than n of
-    *ages*, in seconds and whole minutes. Machines that need no recovery or have no agent are left out there.
+    A process (machines whose work failed), quarantine (machines), or the name of a loop: provisioner for capacity
+    under a penalty, and each loop whose last tick failed or expired.
     """
-    return connection.records("fleet_counts", ages=list(ages), exceptions=_EXCEPTIONS)
+    kind: FailureKind | None
+    """None: the tick was cut off."""
+    count: int
+    examples: list[str]
+    """Ids of machines or of capacity, up to three; of a tick, its provider."""
+    cause: str
+    """The newest."""
+    failed_at: datetime | None
 
 
-def count_machines(connection: Connection) -> list[dict[str, Any]]:
-    """
-    Return how many machines there are, one record for each provider and state that has any. Reads all machines.
-
-    Each has ``provider``, ``state`` (a value of ``domain.states.State``), ``machines``,
-    and of these the number ``being_worked_on``, ``backing_off`` and ``paused`` (to
-    which a pause applies, their own or a wider one).
-    """
-    return connection.records("count_machines")
-
-
-def fleet_notices(connection: Connection) -> list[dict[str, Any]]:
-    """
-    Return what holds machines back, at most 200 records. The one of the ``kind`` now has in ``since`` the present time.
-
-    The other kinds are suspension, ssh_outage, limit (``reason`` is the limit),
-    pause and quarantine.
-    """
-    return connection.records("fleet_notices", limit=_NOTICES)
-
-
-def failures(
-    connection: Connection, *, provider: str | None = None, location: str | None = None
-) -> list[dict[str, Any]]:
-    """
-    Return what fails now, by ``loop`` and ``kind``, a ``FailureKind``.
-
-    ``loop`` is a process (machines whose work failed), quarantine (machines), or the
-    name of a loop: provisioner for capacity under a penalty, and each loop whose last
-    tick failed or expired, unless only a *location* is wanted. Each record has the
-    ``count``, up to three ``examples`` (ids of machines or of capacity; of a tick, its
-    provider), the newest ``cause``, and in ``failed_at`` its time, None if unknown.
-    """
-    found = connection.records("failures", provider=provider, location=location)
+def failures(connection: Connection, *, provider: str | None = None, location: str | None = None) -> list[Failing]:
+    """Return what fails now; ticks unless only a *location* is wanted."""
+    found = connection.fetch(Failing, "failures", provider=provider, location=location)
     return found + [
-        {
-            "loop": tick.loop,
-            "kind": tick.kind,
-            "count": 1,
-            "examples": [tick.provider],
-            "cause": tick.cause or tick.outcome,
-            "failed_at": tick.ended_at,
-        }
+        Failing(tick.loop, tick.kind, 1, [tick.provider], tick.cause or tick.outcome, tick.ended_at)
         for tick in last_ticks(connection)
         if tick.outcome != "Succeeded" and location is None and provider in (None, tick.provider)
     ]

@@ -1,95 +1,62 @@
--- The whole fleet, for operators. All statements but failures and count_machines run often, so they must stay cheap in a
--- large fleet.
+-- The whole fleet, for operators.
 
 -- name: fleet_counts
--- The number of machines by provider, location and state; and, in rows without a state, of machines that report by the
--- age of their last heartbeat: age_class is the number of :ages (seconds, whole minutes) that are greater than it.
---
--- Most machines of a fleet are running, which one join shows: their last heartbeat is younger than every heartbeat
--- timeout. All others are exceptions. So are machines with such a heartbeat that are in quarantine, may be installed, or
--- have no agent or a new one since (the heartbeat of a deleted agent may remain; then the machine is in machine_grace).
--- Only exceptions are evaluated, by machine_need; the others are counted by location. If there are more than :exceptions
--- of them, all machines are evaluated at once, which is faster then. A heartbeat that remained after its agent was
--- deleted counts among the ages.
-WITH timeouts AS (
-    -- Without any policy, every machine is an exception.
-    SELECT coalesce(statement_timestamp() - min(heartbeat_timeout_seconds) * interval '1 second', 'infinity') AS fresh_after
-    FROM recovery_policy
+-- The number of machines in each state, and how many of them are being worked on, backing off or paused. Reads all
+-- machines. A machine that is not provided yet counts for the provider that is to create it. age_class, of machines that
+-- report and need it: how many of :ages (seconds) are greater than the age of the last heartbeat.
+WITH known AS (
+    SELECT machine_id, provider, process, state, location, CASE WHEN reported THEN last_heartbeat_at END AS heartbeat_at
+    FROM machine_need
+    UNION ALL
+    SELECT machine_id, provider, NULL, 'creating', NULL, NULL FROM machine_creation_intent
 ),
-grouped AS MATERIALIZED (
-    SELECT
-        p.provider,
-        p.provider_location,
-        date_bin('1 minute', h.agent_heartbeat_at, statement_timestamp()) AS minute,
-        count(*) AS machines,
-        array_agg(p.machine_id) FILTER (WHERE (h.agent_heartbeat_at > (SELECT fresh_after FROM timeouts)) IS NOT TRUE)
-            AS exceptions
-    FROM machine_provided p
-    LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id
-    GROUP BY 1, 2, 3
-),
-exceptions AS MATERIALIZED (
-    SELECT unnest(exceptions) AS machine_id FROM grouped
-    UNION ALL
-    SELECT machine_id FROM machine_quarantine
-    UNION ALL
-    SELECT machine_id FROM machine_os_installation_request
-    UNION ALL
-    SELECT machine_id FROM machine_grace
-    UNION ALL
-    SELECT machine_id FROM machine_agent_started WHERE agent_started_at > (SELECT fresh_after FROM timeouts)
-),
-few AS (
-    SELECT count(*) <= :exceptions AS yes FROM exceptions
-),
-evaluated AS MATERIALIZED (
-    SELECT
-        provider,
-        location,
-        state,
-        CASE
-            WHEN reported AND state NOT IN ('running', 'unhealthy')
-                THEN date_bin('1 minute', last_heartbeat_at, statement_timestamp())
-        END AS uncounted_minute,
-        count(*) AS machines
-    FROM (
-        SELECT n.provider, n.location, n.state, n.reported, n.last_heartbeat_at
-        FROM (SELECT DISTINCT machine_id FROM exceptions) AS x
-        CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = x.machine_id LIMIT 1) AS n
-        WHERE (SELECT yes FROM few)
-        UNION ALL
-        SELECT provider, location, state, reported, last_heartbeat_at FROM machine_need WHERE NOT (SELECT yes FROM few)
-    ) AS one_or_the_other
-    GROUP BY 1, 2, 3, 4
-),
-counted AS (
-    SELECT provider, nullif(provider_location, '') AS location, 'running' AS state, machines FROM grouped
-    UNION ALL
-    SELECT provider, location, 'running', -machines FROM evaluated
-    UNION ALL
-    SELECT provider, location, state, machines FROM evaluated
-    UNION ALL
-    SELECT provider, NULL, 'creating', count(*) FROM machine_creation_intent GROUP BY 1
-),
-minutes AS (
-    SELECT minute, machines FROM grouped WHERE minute IS NOT NULL
-    UNION ALL
-    SELECT uncounted_minute, -machines FROM evaluated WHERE uncounted_minute IS NOT NULL
+-- Paused by themselves.
+paused AS (
+    SELECT k.machine_id
+    FROM pause_scopes x
+    JOIN known k ON k.machine_id = x.machine_id
+    WHERE x.process IN ('', k.process) AND x.provider IN ('', k.provider)
 ),
 bounds AS (
     SELECT array_agg(statement_timestamp() - x.age * interval '1 second' ORDER BY x.age DESC) AS ages
     FROM unnest(:ages::float8[]) AS x (age)
+),
+counted AS (
+    SELECT
+        k.provider,
+        CASE WHEN :places::boolean THEN k.location END AS location,
+        k.process,
+        k.state,
+        CASE WHEN k.process IS NOT NULL THEN width_bucket(k.heartbeat_at, (SELECT ages FROM bounds)) END AS age_class,
+        count(*) AS machines,
+        count(w.machine_id) AS being_worked_on,
+        count(*) FILTER (WHERE b.until > statement_timestamp()) AS backing_off,
+        count(*) FILTER (WHERE k.machine_id IN (SELECT machine_id FROM paused)) AS paused
+    FROM known k
+    LEFT JOIN work w ON w.machine_id = k.machine_id
+    LEFT JOIN work_backoff b ON b.machine_id = k.machine_id AND b.process = k.process
+    GROUP BY 1, 2, 3, 4, 5
 )
-SELECT provider, location, state, NULL::integer AS age_class, sum(machines)::bigint AS machines
-FROM counted
-GROUP BY 1, 2, 3
-HAVING sum(machines) > 0
-UNION ALL
-SELECT NULL, NULL, NULL, width_bucket(m.minute, b.ages), sum(m.machines)::bigint
-FROM minutes m
-CROSS JOIN bounds b
-GROUP BY 4
-HAVING sum(m.machines) > 0
+SELECT
+    provider,
+    location,
+    state,
+    age_class,
+    sum(machines)::bigint AS machines,
+    sum(being_worked_on)::bigint AS being_worked_on,
+    sum(backing_off)::bigint AS backing_off,
+    sum(
+        CASE
+            WHEN EXISTS (
+                SELECT 1
+                FROM pause_scopes x
+                WHERE x.machine_id IS NULL AND x.process IN ('', c.process) AND x.provider IN ('', c.provider)
+            ) THEN machines
+            ELSE paused
+        END
+    )::bigint AS paused
+FROM counted c
+GROUP BY 1, 2, 3, 4
 ORDER BY 1, 2, 3, 4;
 
 -- name: fleet_notices
@@ -162,52 +129,3 @@ SELECT
 FROM ranked
 GROUP BY loop, kind
 ORDER BY 3 DESC, loop, kind;
-
--- name: count_machines
--- The number of machines in each state, and how many of them are being worked on, backing off or paused. Reads all
--- machines. A machine that is not provided yet counts for the provider that is to create it.
-WITH known AS (
-    SELECT machine_id, provider, process, state FROM machine_need
-    UNION ALL
-    SELECT machine_id, provider, NULL, 'creating' FROM machine_creation_intent
-),
--- Paused by themselves.
-paused AS (
-    SELECT k.machine_id
-    FROM pause_scopes x
-    JOIN known k ON k.machine_id = x.machine_id
-    WHERE x.process IN ('', k.process) AND x.provider IN ('', k.provider)
-),
-counted AS (
-    SELECT
-        k.provider,
-        k.process,
-        k.state,
-        count(*) AS machines,
-        count(w.machine_id) AS being_worked_on,
-        count(*) FILTER (WHERE b.until > statement_timestamp()) AS backing_off,
-        count(*) FILTER (WHERE k.machine_id IN (SELECT machine_id FROM paused)) AS paused
-    FROM known k
-    LEFT JOIN work w ON w.machine_id = k.machine_id
-    LEFT JOIN work_backoff b ON b.machine_id = k.machine_id AND b.process = k.process
-    GROUP BY k.provider, k.process, k.state
-)
-SELECT
-    provider,
-    state,
-    sum(machines)::bigint AS machines,
-    sum(being_worked_on)::bigint AS being_worked_on,
-    sum(backing_off)::bigint AS backing_off,
-    sum(
-        CASE
-            WHEN EXISTS (
-                SELECT 1
-                FROM pause_scopes x
-                WHERE x.machine_id IS NULL AND x.process IN ('', c.process) AND x.provider IN ('', c.provider)
-            ) THEN machines
-            ELSE paused
-        END
-    )::bigint AS paused
-FROM counted c
-GROUP BY provider, state
-ORDER BY provider, state;
