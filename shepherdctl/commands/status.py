@@ -76,7 +76,7 @@ def status(
     (deployment,) = load(DeploymentSettings)
     with bmdb(settings) as connection:
         limited_user = server.limited_user(connection)
-        found = {
+        found: dict[str, Any] = {
             "machines": overview.fleet_counts(connection),
             "suspensions": suspension.suspensions(connection),
             "waiting": provisioning.waiting(connection),
@@ -88,7 +88,9 @@ def status(
         now = server.now(connection)
     needed = list(attention(found, loop_minutes(deployment.loop_minutes), now))
     if output is StatusForm.JSON:
-        document({**found, "attention": needed})
+        shown = ("provider", "state", "machines", *DELAYS)
+        counts = [{name: getattr(each, name) for name in shown} for each in found["machines"]]
+        document({**found, "machines": counts, "attention": needed})
     elif output is StatusForm.PROMETHEUS:
         sys.stdout.write(prometheus.text(found, len(needed), now))
     else:
