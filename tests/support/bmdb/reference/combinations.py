@@ -58,7 +58,7 @@ class Combination(NamedTuple):
             "machine_provided": f", '{self.provider}', '{machine_id}'" if self.provided else None,
             "machine_creation_intent": None if self.provided or self.gone else f", '{self.provider}'",
             "machine_tombstone": self.gone and f", '{self.gone.title()}', '?', '?', NULL, NULL, '?', '?'",
-            "machine_quarantine": ", now(), '?', ''" if self.quarantined else None,
+            "machine_quarantine": ", now(), '?', '', 'steps-used-up'" if self.quarantined else None,
             "machine_os_installation_request": requested and f", {requested}, ''",
             "machine_os_installation_report": reported and f", {reported}, '{result}', ''",
             "machine_agent_started": started and f", '{started}', decode(repeat('5e', 32), 'hex')",
