@@ -8,7 +8,7 @@ without a listing.
 from collections.abc import Callable
 
 from shepherd_core.bmdb.listings import provider_facts
-from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.recovery import budget
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
@@ -24,7 +24,7 @@ GOALS = {100_000: 0.25, 1_000_000: 2.5}
 
 LOOPS: dict[str, Callable[[Session], object]] = {
     "initializer": lambda session: work.candidates(session, Process.AGENT_START, PROVIDER),
-    "recoverer": lambda session: suspension.take_health_snapshot(session, PROVIDER),
+    "recoverer": lambda session: budget.read_fleet(session, PROVIDER),
     "updater": lambda session: provider_facts.check(session.connection, PROVIDER, 3600),
 }
 

@@ -76,9 +76,9 @@ def run(
 def _print_plan(plan: object, result: Mapping[str, Any]) -> None:
     """Print a plan; its form depends on the loop that made it."""
     if isinstance(plan, list):
-        _print_work(plan, result["plan_without_suspension"])
-        for reason in result["recovery_suspended"]:
-            note(f"recovery is suspended: {reason}")
+        _print_work(plan)
+        for reason in result["recovery_limited"]:
+            note(f"recovery is limited: {reason}")
     elif "changes" in (named := cast("Mapping[str, Any]", plan)):
         _print_changes(named["changes"])
     else:
@@ -94,15 +94,13 @@ def _with_times(plan: object) -> object:
     ]
 
 
-def _print_work(plan: list[dict[str, Any]], suspended: list[dict[str, Any]]) -> None:
-    """Print the machines that a loop would claim, and those that it would claim if recovery were not suspended."""
-    rows = [*((work, None) for work in plan), *((work, "yes") for work in suspended)]
+def _print_work(plan: list[dict[str, Any]]) -> None:
+    """Print the machines that a loop would claim."""
     table(
         [
             Column("MACHINE"),
             Column("PROVIDER ID"),
             Column("LOOP"),
-            Column("SUSPENDED"),
             Column("DECISION", prose=True),
             Column("DUE SINCE (UTC)"),
             Column("LAST BACKOFF"),
@@ -112,16 +110,15 @@ def _print_work(plan: list[dict[str, Any]], suspended: list[dict[str, Any]]) -> 
                 name,
                 work["provider_id"],
                 loop_name(work["process"]),
-                suspended_mark,
                 work["decision"],
                 f"{datetime.fromisoformat(work['due_at']):%Y-%m-%d %H:%M:%S}",
                 None if work["last_interval_seconds"] is None else f"{work['last_interval_seconds']} s",
             )
-            for name, (work, suspended_mark) in zip(ids(work["machine_id"] for work, _ in rows), rows, strict=True)
+            for name, work in zip(ids(work["machine_id"] for work in plan), plan, strict=True)
         ],
     )
     if not plan:
-        note("no machine would be claimed" if suspended else "no machine is due")
+        note("no machine is due")
 
 
 def _print_changes(changes: list[dict[str, Any]]) -> None:

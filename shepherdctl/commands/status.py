@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -12,25 +13,23 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.provisioning import Waiting
 from shepherd_core.bmdb.machines import overview, pauses
 from shepherd_core.bmdb.machines.overview import FleetCount
-from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.recovery import budget
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import ticks
 from shepherd_core.bmdb.work.ticks import Tick
-from shepherd_core.domain.health import where
+from shepherd_core.domain.budget import where
 from shepherd_core.domain.states import State
 from shepherd_core.settings.deployment import DeploymentSettings, loop_minutes
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
-from shepherdctl.descriptions.attention import EXIT_STATUS, OLD_TRANSACTION_SECONDS, attention
+from shepherdctl.descriptions.attention import EXIT_STATUS, OLD_TRANSACTION_SECONDS, attention, pace
 from shepherdctl.descriptions.cures import told
 from shepherdctl.output import prometheus
 from shepherdctl.output.formats import did, relative, span
 from shepherdctl.output.printing import Column, Form, counted, document, note, output_option, table
 from shepherdctl.output.prometheus import DELAYS
-
-_HELD = {"suspension": "recovery suspended", "ssh_outage": "SSH outage"}
 
 
 class StatusForm(StrEnum):
@@ -48,13 +47,13 @@ def status(
     ] = StatusForm.TABLE,
 ) -> None:
     """
-    Count the machines by state, and show where recovery is suspended and what each loop did last.
+    Count the machines by state, and show where recovery is limited and what each loop did last.
 
-    Recovery is suspended for a location or a whole provider while so many
-    machines are unhealthy at once that an outage on Shepherd's side is more
-    likely; REASON has the figures behind the decision. Suspensions that ended in
-    the last day are shown, too, because the heartbeat timeout starts over at
-    their end. WAITING counts the places at the provider that stay unused because
+    RECOVERY shows the locations and providers where fewer machines than usual
+    may be interrupted in an hour, because so many are dead that the fault is
+    probably not in them; REASON has the figures, and WAITING how many machines
+    wait for that. They are looked at meanwhile, and agents that ended are
+    started. UNUSED counts the places at the provider that stay unused because
     SHEPHERD_MAX_MACHINES is reached. LAST TICK is when the last recorded
     invocation of a loop ended, and DID what it counted. A transaction that has
     been open for ten minutes is shown with its pid: PostgreSQL keeps all dead
@@ -62,13 +61,13 @@ def status(
     of all users, others only their own.
 
     Exit status: 0 nothing needs attention, 3 something does, 1 failure, 2 wrong
-    usage. What needs attention: a machine in quarantine, suspended recovery, an
-    SSH outage, a loop whose last tick failed or is late, and an old transaction.
+    usage. What needs attention: a machine in quarantine, limited recovery, a
+    loop whose last tick failed or is late, and an old transaction.
     Set SHEPHERD_LOOP_MINUTES if the loops do not run every minute.
 
     Examples:
       shepherdctl status
-      shepherdctl status -o json | jq '.suspensions[] | select(.ended_at == null)'
+      shepherdctl status -o json | jq '.budgets[]'
       shepherdctl status -o json | jq '.ticks[] | select(.outcome != "Succeeded")'
       shepherdctl status -o prometheus | grep attention
     """
@@ -78,7 +77,7 @@ def status(
         limited_user = server.limited_user(connection)
         found: dict[str, Any] = {
             "machines": overview.fleet_counts(connection),
-            "suspensions": suspension.suspensions(connection),
+            "budgets": [asdict(each) for each in budget.shown_budgets(connection)],
             "waiting": provisioning.waiting(connection),
             "pauses": len(pauses.pauses_in_force(connection)),
             "oldest_transaction": server.oldest_transaction(connection, OLD_TRANSACTION_SECONDS),
@@ -104,7 +103,7 @@ def status(
 def _print(found: Mapping[str, Any], now: datetime, limited_user: str | None) -> None:
     """Print *found*; *limited_user* does not see all transactions."""
     _print_counts(found["machines"])
-    _print_suspensions(found["suspensions"], now)
+    _print_budgets(found["budgets"], now)
     _print_waiting(found["waiting"], now)
     _print_ticks(found["ticks"], now)
     if paused := found["pauses"]:
@@ -138,20 +137,27 @@ def _print_counts(counts: Sequence[FleetCount]) -> None:
         note("there are no machines")
 
 
-def _print_suspensions(suspensions: Sequence[Mapping[str, Any]], now: datetime) -> None:
-    """Print where recovery is suspended, or was in the last day."""
+def _print_budgets(budgets: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Print where fewer machines than usual may be interrupted, and who waits for that."""
     table(
-        [Column("SUSPENSION"), Column("PROVIDER"), Column("SCOPE", prose=True), Column("REASON", prose=True)],
+        [
+            Column("RECOVERY"),
+            Column("SINCE"),
+            Column("PROVIDER"),
+            Column("SCOPE", prose=True),
+            Column("WAITING", number=True),
+            Column("REASON", prose=True),
+        ],
         [
             (
-                Text(f"{_HELD[one['kind']]} for {span((now - one['suspended_at']).total_seconds())}", "red")
-                if one["ended_at"] is None
-                else f"ended {relative(one['ended_at'], now)}",
+                Text(pace(one["per_hour"]), "red"),
+                relative(one["began_at"], now),
                 one["provider"],
                 where(one["location"]),
+                one["waiting"],
                 one["reason"],
             )
-            for one in suspensions
+            for one in budgets
         ],
     )
 
@@ -159,7 +165,7 @@ def _print_suspensions(suspensions: Sequence[Mapping[str, Any]], now: datetime) 
 def _print_waiting(waiting: Sequence[Waiting], now: datetime) -> None:
     """Print how many places at the provider stay unused because of the limit of machines."""
     table(
-        [Column("WAITING", number=True), Column("PROVIDER"), Column("REASON", prose=True), Column("SEEN")],
+        [Column("UNUSED", number=True), Column("PROVIDER"), Column("REASON", prose=True), Column("SEEN")],
         [
             (
                 one.waiting,

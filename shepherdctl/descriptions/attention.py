@@ -7,7 +7,7 @@ from typing import Any
 
 from shepherd_core.bmdb.wire.server import Transaction
 from shepherd_core.bmdb.work.ticks import Tick
-from shepherd_core.domain.health import where
+from shepherd_core.domain.budget import Brake, where
 from shepherd_core.domain.states import State
 
 from shepherdctl.output.formats import span
@@ -17,6 +17,7 @@ EXIT_STATUS = 3
 """Of ``shepherdctl status``, if something needs attention."""
 OLD_TRANSACTION_SECONDS = 600.0
 _MISSED = 3
+_UNREACHED = "--cause ssh-timed-out --cause ssh-refused --cause ssh-connection-lost"
 _TICK_SECONDS = 300
 """The longest time that a tick may take: it is recorded when it ends."""
 
@@ -38,10 +39,8 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
     used = {each.provider for each in found["machines"]} | {tick.provider for tick in ticks if not late(tick)}
     if quarantined := sum(each.machines for each in found["machines"] if each.state == State.QUARANTINED):
         yield f"{counted(quarantined, 'machine')} in quarantine"
-    for one in found["suspensions"]:
-        if one["ended_at"] is None:
-            what = "an SSH outage delays recovery" if one["kind"] == "ssh_outage" else "recovery is suspended"
-            yield f"{what}: {one['provider']}, {where(one['location'])}; if the machines are down: {_reboot(one)}"
+    for one in found["budgets"]:
+        yield f"recovery takes {pace(one['per_hour'])}: {one['provider']}, {where(one['location'])}; {_cure(one)}"
     for tick in ticks:
         loop = f"the {tick.loop.capitalize()} of {tick.provider}"
         if tick.provider not in used:
@@ -54,15 +53,21 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
         yield old_transaction(found["oldest_transaction"])
 
 
-def _reboot(suspension: Mapping[str, Any]) -> str:
-    """Return the command by which an operator reboots the machines that the Recoverer leaves alone."""
-    place = f" --location {shlex.quote(suspension['location'])}" if suspension["location"] else ""
+def pace(per_hour: int) -> str:
+    """Return in words how many machines may be interrupted in an hour."""
+    return f"at most {counted(per_hour, 'step')} an hour" if per_hour else "no step"
+
+
+def _cure(budget: Mapping[str, Any]) -> str:
+    """Return the command by which an operator reboots the machines that wait for the budget."""
+    place = f" --location {shlex.quote(budget['location'])}" if budget["location"] else ""
     which = (
-        "--state needs_agent --cause ssh-timed-out --cause ssh-refused --cause ssh-connection-lost"
-        if suspension["kind"] == "ssh_outage"
-        else "--state unhealthy"
+        "needs_agent --cause ssh-timed-out --cause ssh-refused --cause ssh-connection-lost"
+        if budget["brake"] == Brake.SSH
+        else "unhealthy"
     )
-    return f"shepherdctl machine reboot --provider {suspension['provider']}{place} {which} --reason 'they are down'"
+    reboot = f"shepherdctl machine reboot --provider {budget['provider']}{place} --state {which}"
+    return f"if the machines are down: {reboot} --reason 'they are down'"
 
 
 def old_transaction(found: Transaction) -> str:

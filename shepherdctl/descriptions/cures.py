@@ -23,6 +23,7 @@ CURES = {
     "roles-refused": "Give the owner these rights, or create the users yourself: docs/deployment.md#2-the-database.",
     "session-expired": "Once: nothing. Often: look at the database, which was slow or not reached for a minute.",
     "no-longer-due": "Nothing.",
+    "held-back": "Nothing; `shepherdctl status` says why the budget is small.",
     "machine-unknown": "Give more of the id.",
     "work-conflict": "Wait; `shepherdctl machine show ID` says until when.",
     "provider-unavailable": "Nothing, unless it lasts.",
@@ -87,7 +88,7 @@ CURES = {
     "source-unavailable": "Nothing, unless it lasts.",
     "function-died": (
         "Once: nothing. In quarantine: find out what the machine does to the function, then `shepherdctl "
-        "machine unquarantine`; see docs/operations.md#when-recovery-stops."
+        "machine unquarantine`; see docs/operations.md#the-remediation-policy."
     ),
     "steps-used-up": (
         "Look at the machine; `shepherdctl history ID` says what was tried. When it is repaired: `shepherdctl machine "

@@ -46,6 +46,7 @@ _COUNTED = {
         "canceled": "runs out of time for {}",
     },
     "recoverer": {
+        "found_alive": "finds {} alive over SSH: starts agents anew",
         "finished": "takes a recovery step at {}",
         "failed": "fails to take a recovery step at {}",
         "canceled": "takes no step at {} after all",
@@ -74,8 +75,8 @@ class LiveView:
     live: Live | None
     lines: list[str] = field(default_factory=list)
     """Every event that was printed."""
-    recovery_suspended: bool = False
-    """Whether the Recoverer suspended recovery in its last invocation."""
+    recovery_limited: bool = False
+    """Whether the Recoverer limited recovery in its last invocation."""
     clock: Clock = field(default_factory=SystemClock)
     _pending: queue.SimpleQueue[tuple[float, Invocation | tuple[str, str]]] = field(default_factory=queue.SimpleQueue)
     """Events that were not printed yet, each with its time by the clock."""
@@ -99,12 +100,12 @@ class LiveView:
         self._print_pending(environment)
         if self.live is not None:
             room = max(1, self.console.height - _EVENT_LINES - _FRAME_LINES)
-            self.live.update(_table(environment, statuses, room, recovery_suspended=self.recovery_suspended))
+            self.live.update(_table(environment, statuses, room, recovery_limited=self.recovery_limited))
 
     def draw(self, environment: Environment, statuses: list[MachineStatus], picture: Path) -> None:
         """Write the table and all events to *picture*, as SVG."""
         console = Console(record=True, file=StringIO(), width=_PICTURE_COLUMNS, force_terminal=True)
-        table = _table(environment, statuses, _PICTURE_MACHINES, recovery_suspended=self.recovery_suspended)
+        table = _table(environment, statuses, _PICTURE_MACHINES, recovery_limited=self.recovery_limited)
         console.print(Group(table, *map(Text, self.lines)))
         picture.write_text(console.export_svg(title="make demo"), encoding="utf-8")
 
@@ -120,18 +121,19 @@ class LiveView:
                 self._print_invocation(environment, at, event)
 
     def _print_invocation(self, environment: Environment, at: float, invocation: Invocation) -> None:
-        function, result = invocation.function, invocation.result or {}
+        function, result = invocation.function, dict(invocation.result or {})
         if function == "recoverer" and invocation.result is not None:
-            suspended = bool(result.get("recovery_suspended"))
-            if suspended != self.recovery_suspended:
-                self.recovery_suspended = suspended
-                because = "suspends recovery: too many unhealthy, likely an outage"
-                self._print(at, because if suspended else "resumes recovery", function)
+            limited = bool(result.get("recovery_limited"))
+            if limited != self.recovery_limited:
+                self.recovery_limited = limited
+                because = "limits recovery: too many do not report, likely an outage"
+                self._print(at, because if limited else "recovers as usual again", function)
+            result["finished"] = result.get("finished", 0) - result.get("found_alive", 0)
         texts = _COUNTED.get(function, {})
         did = [text.format(counted(int(result[name]), "machine")) for name, text in texts.items() if result.get(name)]
         did += [invocation.error.splitlines()[0]] if invocation.error else []
-        if did:
-            self._print(at, ", ".join(did), function)
+        for text in did:
+            self._print(at, text, function)
         if function == "provisioner" and result.get("created"):
             self._explain(at, environment.machine_source.creation_note)
         if function == "initializer" and result.get("failed"):
@@ -184,7 +186,7 @@ def finish(environment: Environment, view: LiveView) -> None:
 
 
 def _table(
-    environment: Environment, statuses: list[MachineStatus], room: int, *, recovery_suspended: bool = False
+    environment: Environment, statuses: list[MachineStatus], room: int, *, recovery_limited: bool = False
 ) -> Table:
     """Return a table of at most *room* machines: where they do not all fit, those that do not run come first."""
     running = sum(machine.running for machine in statuses)
@@ -192,8 +194,8 @@ def _table(
     if unused := environment.settings.machines - len(statuses):
         counts += f", {unused} yet to be created"
     title = Text(f"minute {environment.minutes:.0f} of the fleet: {counts}")
-    if recovery_suspended:
-        title.append(", recovery suspended", "bold red")
+    if recovery_limited:
+        title.append(", recovery limited", "bold red")
     table = Table(title=title)
     for column in ("machine", "provider id", "power", "state in the BMDB"):
         table.add_column(column, no_wrap=True)

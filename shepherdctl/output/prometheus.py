@@ -28,9 +28,14 @@ def _lines(found: Mapping[str, Any], attention: int, now: datetime) -> Iterator[
             f"machines_{name}", about, ((_of(each, "provider", "state"), getattr(each, name)) for each in counts)
         )
     yield from _gauge(
-        "recovery_suspended",
-        "1 where recovery is suspended, or delayed by an SSH outage (kind); without a location, at the whole provider.",
-        ((_of(each, "provider", "location", "kind"), 1) for each in found["suspensions"] if each["ended_at"] is None),
+        "recovery_steps_per_hour",
+        "Steps an hour where recovery is limited, by brake; without a location, at the whole provider.",
+        ((_of(each, "provider", "location", "brake"), each["per_hour"]) for each in found["budgets"]),
+    )
+    yield from _gauge(
+        "recovery_waiting",
+        "Machines that wait for the budget of recovery, where it is limited.",
+        ((_of(each, "provider", "location", "brake"), each["waiting"]) for each in found["budgets"]),
     )
     yield from _gauge(
         "waiting_for_limit",

@@ -82,7 +82,7 @@ def make_work(environment: Environment, function: str) -> None:
             ),
             "agents that report",
         )
-        # Of several machines, one goes on reporting: if none did, recovery would be suspended.
+        # Of several machines, one goes on reporting: if none did, no machine would be interrupted.
         unhealthy = environment.pool.names()[:-1] or environment.pool.names()
         for name in unhealthy:
             environment.inject_fault(name, "hang")  # if it answered over SSH, only its agent would be started anew

@@ -56,7 +56,7 @@ from tests.chaos.scenarios.loops import (
 )
 from tests.chaos.scenarios.reboots import Reboots
 from tests.chaos.scenarios.records import Installing, Reports, Updates
-from tests.chaos.scenarios.ssh_outage import SshOutage
+from tests.chaos.scenarios.ssh_brake import SshBrake
 from tests.chaos.scenarios.two_stacks import TwoStacks
 from tests.chaos.schedules import Concurrent, Play, Played, play_all, play_seed, play_seeds
 from tests.chaos.stage.operators import COMMANDS
@@ -70,7 +70,6 @@ SAMPLED = (
     "tests/acceptance/test_demo.py",
     "tests/acceptance/test_interrupts.py",
     "tests/integration/chaos/test_faults_matrix.py",
-    "tests/integration/loops/recovery/test_gaps.py",
     "tests/integration/transactions/test_locks.py",
     "tests/unit/rules/test_lost_heartbeats.py",
 )
@@ -145,7 +144,7 @@ class Chaos:
                 ProviderOutage,
                 Quarantining,
                 Looks,
-                SshOutage,
+                SshBrake,
                 Updates,
                 Reports,
                 Installing,

@@ -26,7 +26,7 @@ OUTAGE_SECONDS = 4 * 3600 + 1.0
 SOON_SECONDS = 61.0
 """If it comes after so long, the session of the killed invocation has expired, and nothing else is over."""
 TICK_SECONDS = 280
-"""Between ticks. With a longer interval, the Recoverer would see a gap between its health snapshots."""
+"""Between ticks, so that functions have always run two to seven minutes ago."""
 
 
 @dataclass

@@ -31,8 +31,13 @@ CRASHES = "tests/integration/chaos/test_crash_points.py"
 PROVISIONER = f"{CRASHES}::test_a_provisioner_killed_at_any_effect_creates_each_machine_once"
 RECOVERER = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer]"
 SOON = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[provisioner, soon]"
-SSH_OUTAGE = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, SSH outage]"
+SSH_BRAKE = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, SSH brake]"
 LOOKS = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, look]"
+LOOKED_AT = (
+    "tests/integration/loops/recovery/test_look.py"
+    "::test_a_machine_that_is_alive_gets_a_new_agent_although_the_budget_is_used_up"
+)
+OUTAGES = "tests/integration/loops/recovery/test_budget.py::test_after_an_outage_of_ours_a_machine_is_looked_at_twice"
 INSTALLATIONS = "tests/integration/loops/recovery/test_look.py::test_an_installation_is_waited_for[False]"
 DAMAGE = f"{CRASHES}::test_each_invariant_fails_on_damaged_rows"
 COMMANDS = (
@@ -106,6 +111,8 @@ class PlantedBug:
 
 
 _WORK, _SESSION, _FRAGMENTS = "bmdb/work/work.sql", "bmdb/session.sql", "bmdb/fragments.sql"
+_REMEDIATION, _REMEDIATIONS = "bmdb/recovery/remediation.py", "bmdb/recovery/remediation.sql"
+_BUDGET = "no_more_machines_are_interrupted_than_the_budget_permits"
 _SCHEMA = "bmdb/schema/migrations/0001_bmdb.sql"
 _STALE_SESSION = """WITH locked_session AS (
     SELECT session_id FROM sessions WHERE session_id = :session_id AND fence = :fence AND deadline > now() FOR UPDATE
@@ -296,7 +303,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a claim for recovery takes the last heartbeat to be a day older",
-        (Edit(_SCHEMA, "coalesce(x.since + x.timeout, ", "coalesce(x.since - interval '1 day' + x.timeout, "),),
+        (Edit(_SCHEMA, "coalesce(n.since + n.timeout, ", "coalesce(n.since - interval '1 day' + n.timeout, "),),
         MODEL,
         "no_healthy_machine_is_rebooted",
     ),
@@ -323,7 +330,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             Edit(
                 "bmdb/recovery/remediation.sql",
-                "WHEN j.unhealthy_at > statement_timestamp() THEN",
+                "WHEN j.due_at > statement_timestamp() AND NOT j.overdue THEN",
                 "WHEN false THEN",
                 "no_longer_due",
             ),
@@ -404,66 +411,77 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         quick=True,
     ),
     PlantedBug(
-        "a gap between health snapshots counts as time without a heartbeat",
-        (Edit(_SCHEMA, "WHERE g.ended_at - g.began_at + g.doubt > g.timeout\n", "WHERE false\n"),),
+        "two functions that ask for steps do not wait for each other",
+        (Edit(_REMEDIATION, 'connection.run("lock_budget", provider=provider)', 'connection.run("now")'),),
         MODEL,
-        "no_healthy_machine_is_rebooted",
+        _BUDGET,
+        quick=True,
     ),
     PlantedBug(
-        "a gap between health snapshots is not recorded",
+        "a permission counts no steps",
+        (Edit(_REMEDIATIONS, "provider = :provider\n", "provider = :provider AND false\n", "count_steps"),),
+        MODEL,
+        _BUDGET,
+    ),
+    PlantedBug(
+        "a permission does not count the steps of the machines that ask",
         (
             Edit(
-                "bmdb/recovery/suspension.sql",
-                "CROSS JOIN session WHERE g.ended_at = statement_timestamp()",
-                "CROSS JOIN session WHERE false",
-                "read_fleet_health",
+                _REMEDIATIONS,
+                "provider = :provider\n",
+                "provider = :provider AND r.machine_id NOT IN (SELECT machine_id FROM work)\n",
+                "count_steps",
             ),
         ),
         MODEL,
-        "no_healthy_machine_is_rebooted",
+        _BUDGET,
     ),
     PlantedBug(
-        "a gap extends the heartbeat timeout without end",
-        (
-            Edit(_SCHEMA, "SELECT max(g.ended_at + g.doubt)", "SELECT max(statement_timestamp() + g.doubt)"),
-            Edit(
-                _SCHEMA,
-                "recovery_gaps_until_now r ON r.ended_at > statement_timestamp() - o.timeout",
-                "recovery_gaps_until_now r ON true",
-            ),
-            Edit(_SCHEMA, "        AND g.ended_at + g.doubt > statement_timestamp()\n", ""),
-        ),
+        "a step that the budget refused is taken",
+        (Edit(_REMEDIATIONS, "g.concludes OR g.alive OR NOT g.held OR x.attempts > 0", "true", "record_attempts"),),
+        MODEL,
+        _BUDGET,
+    ),
+    PlantedBug(
+        "a step does not count before its end",
+        (Edit(_REMEDIATIONS, "WHERE new_attempt AND reboots", "WHERE false", "record_attempts"),),
+        SSH_BRAKE,
+        _BUDGET,
+    ),
+    PlantedBug(
+        "a step that was not taken counts",
+        (Edit(_FRAGMENTS, "AND g.step IS NOT NULL AND r.rebooted_at >= e.began_at", "AND false"),),
         MODEL,
         "no_machine_waits_without_end",
     ),
     PlantedBug(
-        "the evidence of an SSH outage does not age",
-        (
-            Edit(
-                "bmdb/recovery/suspension.sql",
-                "        AND w.grace_until > statement_timestamp() - interval '6 hours'\n",
-                "",
-                "read_fleet_health",
-            ),
-        ),
-        SSH_OUTAGE,
-        "no_machine_waits_without_end",
+        "the budget stays as it is where SSH reaches no machine",
+        (Edit("rules/budget.py", "figures.unreached >= _SSH_FAILS", "False"),),
+        SSH_BRAKE,
+        _BUDGET,
     ),
     PlantedBug(
-        "an SSH outage suspends no recovery",
+        "a machine is not looked at if its step would be refused",
         (
             Edit(
-                "bmdb/schema/migrations/0001_bmdb.sql",
-                "o.ended_at >= f.until - f.last_interval_seconds * interval '1 second', true",
-                "false",
+                "loops/recoverer.py",
+                "        if decision.look is not None and self._look is not None:\n",
+                "        if decision.interrupts:\n            task.record(decision)\n"
+                "        if decision.look is not None and self._look is not None:\n",
             ),
         ),
-        SSH_OUTAGE,
-        "recovery_is_suspended_as_recorded",
+        LOOKED_AT,
+        "test_a_machine_that_is_alive_gets_a_new_agent_although_the_budget_is_used_up",
+    ),
+    PlantedBug(
+        "agents have no time to report after an outage",
+        (Edit("loops/recoverer.py", "self._settled or each.confirmed", "True"),),
+        OUTAGES,
+        "test_after_an_outage_of_ours_a_machine_is_looked_at_twice",
     ),
     PlantedBug(
         "a failure is recorded without its cause",
-        (Edit("bmdb/work/work.py", "else each.text", '""'),),
+        (Edit("bmdb/work/work.py", "else each.text", 'else ""'),),
         DAMAGE,
         "every_failure_names_its_cause",
         quick=True,

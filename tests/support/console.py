@@ -71,7 +71,7 @@ def plant_hostile_text(fleet: Fleet, text: str) -> UUID:
         id=machine_id,
         t=text,
     )
-    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', :t, now(), NULL, :t)", t=text)
+    fleet.sql("INSERT INTO recovery_budgets VALUES ('static', :t, 1, 'share', :t, now())", t=text)
     fleet.sql(
         "INSERT INTO capacity_penalties VALUES ('static', :t, now() + interval '1 hour', :c, 'unexpected')",
         t=text,

@@ -16,7 +16,7 @@ HEALTH = HealthTimeouts(
     heartbeat_timeout_seconds=_RECOVERER.heartbeat_timeout_seconds,
     grace_seconds=USUAL_TIMEOUTS.grace,
 )
-LIMITS = _RECOVERER.breaker_limits
+LIMITS = _RECOVERER.budget_limits
 TIMEOUTS = USUAL_TIMEOUTS
 POLICY = _RECOVERER.remediation_policy
 

@@ -1,8 +1,8 @@
 """
 Take the pictures of the web console that the documentation shows: ``make screenshots``.
 
-They show a simulated fleet in light and dark: the agents of eight machines stopped at once, so that recovery is
-suspended, and an operator paused one machine.
+They show a simulated fleet in light and dark: eight machines hang at once, so that one is interrupted in an hour, and
+an operator paused one machine.
 """
 
 import shutil
@@ -37,12 +37,12 @@ def main() -> None:
     with Environment(EnvironmentSettings(machines=_MACHINES)) as environment:
         _wait(lambda: sum(machine.running for machine in machine_statuses(environment)) == _MACHINES)
         for name in environment.pool.names()[:_BROKEN]:
-            environment.inject_fault(name, "stop_agents")
+            environment.inject_fault(name, "hang")
         with closing(Connection(environment.bmdb_settings, None, SystemClock())) as bmdb:
             machine = next(matching(bmdb))
             pauses.pause(bmdb, owner="ana", reason="its mainboard is being replaced", machine_id=machine.machine_id)
-            _wait(lambda: any(one.kind == "suspension" for one in overview.fleet_notices(bmdb)))
-            _wait(lambda: sum(each.state == State.UNHEALTHY for each in matching(bmdb)) == _BROKEN)
+            _wait(lambda: any(one.kind == "budget" for one in overview.fleet_notices(bmdb)))
+            _wait(lambda: sum(each.state == State.UNHEALTHY for each in matching(bmdb)) == _BROKEN - 1)
         with background(environment.bmdb_settings) as access, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             for scheme in ("light", "dark"):

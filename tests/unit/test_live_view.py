@@ -16,8 +16,8 @@ from simulator.lambda_.service import Invocation
 from tests.conftest import ManualClock
 
 MACHINES = 30
-SUSPENDED = Invocation("recoverer", 1, {"recovery_suspended": 1})
-RESUMED = Invocation("recoverer", 1, {"recovery_suspended": 0, "finished": 2})
+LIMITED = Invocation("recoverer", 1, {"recovery_limited": 1})
+AS_USUAL = Invocation("recoverer", 1, {"recovery_limited": 0, "finished": 3, "found_alive": 1})
 
 
 @pytest.fixture
@@ -58,17 +58,18 @@ def test_events_are_printed_in_the_order_in_which_they_happened(environment: Env
     """A reboot that stands above the decision to reboot tells another story."""
     view = LiveView(Console(file=StringIO(), width=200), None)
     view.on_invocation(Invocation("provisioner", 1, {"created": 3}))
-    view.on_invocation(SUSPENDED)
+    view.on_invocation(LIMITED)
     view.on_power_change("abcdefgh-1", "reboot")
-    view.on_invocation(RESUMED)
+    view.on_invocation(AS_USUAL)
     view.on_invocation(Invocation("updater", 1, error="Boom: it broke\nTraceback"))
     view.say(environment, "all is well")
     assert [" ".join(line.split()[2:]) for line in view.lines] == [
         "provisioner creates 3 machines",
         "(not contacted before it has booted)",
-        "recoverer suspends recovery: too many unhealthy, likely an outage",
+        "recoverer limits recovery: too many do not report, likely an outage",
         "power abcdefgh: reboot",
-        "recoverer resumes recovery",
+        "recoverer recovers as usual again",
+        "recoverer finds 1 machine alive over SSH: starts agents anew",
         "recoverer takes a recovery step at 2 machines",
         "updater Boom: it broke",
         "all is well",
@@ -81,7 +82,7 @@ def test_an_event_has_the_time_at_which_it_happened(environment: Environment, cl
     view = LiveView(Console(file=StringIO(), width=200), None, clock=clock)
     view.on_power_change("abcdefgh-1", "reboot")
     clock.sleep(0.5)
-    view.on_invocation(SUSPENDED)
+    view.on_invocation(LIMITED)
     clock.sleep(0.25)
     view.say(environment, "all is well")
     assert [line.split()[0] for line in view.lines] == ["0.2", "0.8", "1.0"]
@@ -91,9 +92,9 @@ def test_what_was_under_way_at_the_end_is_printed(environment: Environment) -> N
     """The last invocations end while the schedules are stopped."""
     view = LiveView(Console(file=StringIO(), width=200), None)
     vars(environment)["machines"] = list
-    vars(environment)["schedules"] = SimpleNamespace(close=lambda: view.on_invocation(SUSPENDED))
+    vars(environment)["schedules"] = SimpleNamespace(close=lambda: view.on_invocation(LIMITED))
     finish(environment, view)
-    assert [line.split()[2:5] for line in view.lines] == [["recoverer", "suspends", "recovery:"]]
+    assert [line.split()[2:5] for line in view.lines] == [["recoverer", "limits", "recovery:"]]
 
 
 def test_the_table_shows_which_loop_works_on_what(environment: Environment) -> None:
@@ -110,7 +111,7 @@ def test_the_table_shows_which_loop_works_on_what(environment: Environment) -> N
 
 @pytest.mark.parametrize("height", [24, 40])
 def test_the_table_gives_way_to_the_events(environment: Environment, height: int) -> None:
-    """On a small terminal the machines hid all events, even that recovery was suspended."""
+    """On a small terminal the machines hid all events, even that recovery was limited."""
     screen = StringIO()
     console = Console(
         file=screen, width=80, height=height, force_terminal=True, force_interactive=True, color_system=None
@@ -119,15 +120,15 @@ def test_the_table_gives_way_to_the_events(environment: Environment, height: int
         view = LiveView(console, live)
         view.refresh(environment, statuses(29))
         live.refresh()
-        view.on_invocation(SUSPENDED)
+        view.on_invocation(LIMITED)
         view.refresh(environment, statuses(29))
         table = Console(file=(drawn := StringIO()), width=80)
         table.print(live.get_renderable())
     lines = drawn.getvalue().splitlines()
     assert len(lines) <= height - 12
-    assert "30 machines, 29 running, recovery suspended" in " ".join(drawn.getvalue().split())
+    assert "30 machines, 29 running, recovery limited" in " ".join(drawn.getvalue().split())
     assert "machine-29"[:8] in drawn.getvalue()
     assert "no heartbeat" in drawn.getvalue()
     assert f"and {MACHINES - (len(lines) - 7)} more machines" in drawn.getvalue()
-    assert "suspends recovery" in screen.getvalue()
+    assert "limits recovery" in screen.getvalue()
     assert "[red]" not in screen.getvalue()

@@ -175,7 +175,6 @@ UNFENCED = {
     "begin_listing": "replaces an expired session; if its own expired too, the next one replaces it",
     "end_listing": "records the end of a complete listing, which is true whenever it commits",
     "record_waiting": "shows a figure that the next invocation replaces",
-    "read_fleet_health": "records a snapshot and the gap before it; both are true whenever it commits",
 }
 
 
@@ -200,6 +199,7 @@ ENDS_WORK = {
     "finish_recovery",
     "fail",
     "cancel",
+    "hold_back",
     "end_unneeded_recovery",
     "quarantine",
 }
@@ -219,6 +219,7 @@ CLAIM_LINES, CLAIM_CTES = 40, 4
 SHARED = {
     "ended_work": ENDS_WORK,
     "host_key_pinned": {"finish_agent_start", "fail", "end_unneeded_recovery"},
+    "reboot_undone": {"fail", "end_unneeded_recovery"},
     "last_heartbeat": {"decommission", "request_release"},
     "locked_machine": {"decommission", "request_release"},
     "waits_for_limit": {"waiting", "fleet_notices"},
@@ -226,11 +227,11 @@ SHARED = {
     "death_seconds": {"open_session", "failures", "search_machines"},
     "failed_at": {"failures", "search_machines"},
     "fails": {"failures", "search_machines"},
-    "wide_pauses": {"find_candidates", "no_longer_due", "create_intent", "creation_paused"},
+    "wide_pauses": {"find_candidates", "read_fleet", "no_longer_due", "create_intent", "creation_paused"},
     "locked_session": ENDS_WORK
-    | {"lock_machines", "begin_work", "let_go", "record_attempts", "set_suspensions", "set_ssh_outages"},
-    "session": {"read_fleet_health", "no_longer_due"},
-    "session_alive": (written_for_sessions() - WITHOUT_DEADLINE) | {"no_longer_due"},
+    | {"lock_machines", "begin_work", "let_go", "record_attempts", "set_budgets", "end_budgets"},
+    "session": {"read_fleet", "no_longer_due"},
+    "session_alive": (written_for_sessions() - WITHOUT_DEADLINE) | {"read_fleet", "no_longer_due"},
     "live_session": written_for_sessions() - set(UNFENCED) - {"fence_session"},
 }
 
@@ -245,8 +246,6 @@ def test_what_statements_share_stands_once() -> None:
 
 
 READS_THE_TABLE = {
-    "recovery_suspensions": {"read_fleet_health", "recovery_suspensions"},
-    "ssh_outages": {"recovery_suspensions"},
     "pauses": {"unusual_machines", "set_aside"},
 }
 """The tables of what holds machines back, and the statements that need more of them than what is in force now."""

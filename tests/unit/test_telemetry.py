@@ -187,11 +187,11 @@ def test_counts_are_one_line_with_the_metrics_that_alarms_evaluate(capsys: pytes
 
 def test_a_count_of_nothing_is_no_metric(capsys: pytest.CaptureFixture[str]) -> None:
     """An alarm needs no data to be over, and CloudWatch would charge for a month of zeros."""
-    telemetry.emit("recoverer", "static", {Metric.QUARANTINED: 0, Metric.RECOVERY_SUSPENDED: 2})
-    telemetry.emit("recoverer", "static", {Metric.QUARANTINED: 0, Metric.LATE_HEARTBEATS: 7})
+    telemetry.emit("recoverer", "static", {Metric.QUARANTINED: 0, Metric.RECOVERY_LIMITED: 2})
+    telemetry.emit("recoverer", "static", {Metric.QUARANTINED: 0, Metric.DEAD: 7})
     some, none = log_lines(capsys)
     assert some["quarantined"] == none["quarantined"] == 0
-    assert [each["Name"] for each in some["_aws"]["CloudWatchMetrics"][0]["Metrics"]] == ["recovery_suspended"]
+    assert [each["Name"] for each in some["_aws"]["CloudWatchMetrics"][0]["Metrics"]] == ["recovery_limited"]
     assert "_aws" not in none
 
 

@@ -60,7 +60,9 @@ class Metric(StrEnum):
     CANCELED = "canceled"
     """Machines that were given back untouched for lack of time."""
     NO_LONGER_DUE = "no_longer_due"
-    """Machines that were due for recovery and left alone: they report again, or recovery is paused or suspended."""
+    """Machines that were due for recovery and left alone: they report again, or are paused."""
+    HELD_BACK = "held_back"
+    """Machines that were due for recovery and wait for its budget."""
     NOT_TAKEN = "not_taken"
     """Steps of recovery that were attempted and that the provider certainly did not take."""
     FOUND_ALIVE = "found_alive", _ALARM
@@ -71,12 +73,10 @@ class Metric(StrEnum):
     """Seconds since the oldest of these machines became due."""
     INCOMPLETE = "incomplete"
     """1 if the invocation ran out of time before it ran out of work, else 0."""
-    RECOVERY_SUSPENDED = "recovery_suspended", _ALARM
-    """Locations where recovery is suspended, or 1 for the whole provider: too many machines are unhealthy at once."""
-    LATE_HEARTBEATS = "late_heartbeats"
-    """Machines whose agent has not reported for half of their heartbeat timeout."""
-    LATE_FIRST_HEARTBEATS = "late_first_heartbeats"
-    """Machines whose agent has not reported within half of the startup timeout."""
+    RECOVERY_LIMITED = "recovery_limited", _ALARM
+    """Locations, and the provider, whose budget of recovery is smaller than usual or used up."""
+    DEAD = "dead"
+    """Machines that do not report and were not found alive, and those interrupted in the last six hours."""
     QUARANTINED = "quarantined", _ALARM
     """Quarantined machines; no loop touches them until an operator ends the quarantine."""
     NO_ACCESS = "no_access"

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.machines import overview
 from shepherd_core.bmdb.work.ticks import HALF_HOURS, Tick, TickTotals, last_ticks, tick_totals
-from shepherd_core.domain.health import where
+from shepherd_core.domain.budget import where
 from shepherd_core.domain.states import State
 
 from shepherdctl.console.pages import charts
 from shepherdctl.console.pages.commands import OF_FLEET
+from shepherdctl.descriptions.attention import pace
 from shepherdctl.descriptions.cures import told
 from shepherdctl.options import SYSTEM_OWNERS
 from shepherdctl.output.formats import did, scope_in_words, span
@@ -102,14 +103,11 @@ def _heartbeats(counts: Sequence[FleetCount]) -> list[dict[str, Any]]:
 
 
 def _notice(one: Notice) -> dict[str, Any]:
-    """Return the description of a suspension, limit, quarantine or pause, in words."""
+    """Return the description of a budget, limit, quarantine or pause, in words."""
     place, severe, reason, query = one.provider, False, one.reason, ""
     match one.kind:
-        case "suspension":
-            what, severe = "Recovery is suspended", True
-            place = f"{one.provider}, {where(one.location or '')}"
-        case "ssh_outage":
-            what, severe = "Machines are not reached over SSH", True
+        case "budget":
+            what, severe = f"Recovery takes {pace(one.machines or 0)}", True
             place = f"{one.provider}, {where(one.location or '')}"
         case "limit":
             what = f"{counted(one.machines or 0, 'place')} unused"

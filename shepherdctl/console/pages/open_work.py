@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.machines.pauses import pauses_in_force
-from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.recovery import budget
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import open_work
-from shepherd_core.domain.health import where
+from shepherd_core.domain.budget import where
 
-from shepherdctl.descriptions.attention import OLD_TRANSACTION_SECONDS, old_transaction
+from shepherdctl.descriptions.attention import OLD_TRANSACTION_SECONDS, old_transaction, pace
 from shepherdctl.output.formats import scope_in_words
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ def work(connection: Connection) -> dict[str, Any]:
         "releases": open_work.open_releases(connection, LIMIT),
         "pauses": [(one, scope_in_words(None, one.process, one.provider)) for one in pauses[:LIMIT]],
         "all_pauses": len(pauses),
-        "suspensions": [{**one, "where": where(one["location"])} for one in suspension.suspensions(connection)],
+        "budgets": [
+            {"budget": one, "where": where(one.location), "pace": pace(one.per_hour)}
+            for one in budget.shown_budgets(connection)
+        ],
         "old_transaction": oldest and old_transaction(oldest),
     }

@@ -31,7 +31,6 @@ from shepherd_core.loops.runner import RunLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.telemetry import Metric
@@ -186,11 +185,7 @@ class Recoveries(loops.Recoveries):
         loop = Recoverer(
             provider,
             provider_steps(provider),
-            replace(
-                defaults.RULES,
-                policy=defaults.policy(boot_wait=BOOT_WAIT_SECONDS),
-                limits=replace(defaults.LIMITS, unhealthy=Limit(50, 1)),
-            ),
+            replace(defaults.RULES, policy=defaults.policy(boot_wait=BOOT_WAIT_SECONDS)),
         )
         return _run(loop, "equinix", self.access, environment, points.clock)
 

@@ -80,6 +80,8 @@ class FleetOperation:
 
     name = "all loops"
     provider = "equinix"
+    rules = defaults.RULES
+    """Those of recovery."""
 
     def __init__(self, fleet: Fleet) -> None:
         """Play in *fleet*."""
@@ -202,7 +204,7 @@ class FleetOperation:
 
     def _recover(self, environment: Environment, points: Points) -> object:
         provider = self._adapter(environment, points)
-        loop = Recoverer(provider, provider_steps(provider), defaults.RULES)
+        loop = Recoverer(provider, provider_steps(provider), self.rules)
         return self._run(loop, environment, points)
 
     def _run(self, loop: Loop[Any], environment: Environment, points: Points) -> object:

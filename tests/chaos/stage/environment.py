@@ -16,9 +16,15 @@ from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.invariants import SEEN
 from tests.chaos.stage.project import API_KEY, PREFIX, PROJECT
+from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, Fleet
 
 SESSION_SECONDS = 60.0
+_TICK = """
+INSERT INTO ticks (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, counts)
+SELECT gen_random_uuid(), 'updater', '', 'chaos', at, at, 'Succeeded', '{}'
+FROM (SELECT now() - interval '3 minutes' AS at) AS x
+"""
 MACHINE_SECONDS = 120.0
 """Longer than a session, so that the session's deadline ends work that takes too long."""
 
@@ -42,6 +48,8 @@ class Environment:
     """Provider ids of machines that Shepherd does not manage."""
     to_release: dict[str, UUID] = field(default_factory=dict)
     """Machines, by provider id, that an operator releases."""
+    steps_per_hour: int = defaults.LIMITS.per_hour
+    """The budget of recovery."""
     margin_seconds: float = 0.0
     """By how much a clock may be read out of the order of commits; 0 if one invocation runs at a time."""
     actions_seen: dict[str, int] | None = None
@@ -55,8 +63,9 @@ class Environment:
     """Opened connections, by the thread that opened them."""
 
     def __post_init__(self) -> None:
-        """Open the provider's API; Recoverers watch the machines."""
+        """Open the provider's API; Recoverers watch the machines, and functions have run before."""
         self.fleet.sql(SEEN)
+        self.fleet.sql(_TICK)
         for provider in ("equinix", PROVIDER):
             self.fleet.watch(provider)
         self.api = EquinixApi(self.hardware, project_id=PROJECT, api_key=API_KEY, reservations=self.reservations)

@@ -28,28 +28,36 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.recovery import budget, remediation
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.budget import WHOLE_PROVIDER, Budget
+from shepherd_core.domain.errors import HeldBack
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
+from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.domain.states import State
+from shepherd_core.rules.budget import BudgetLimits, permitted
 
 from tests.conftest import ManualClock
+from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.breaking_connection import BreakingConnection
+from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.reference.combinations import drawn
 from tests.support.bmdb.reference.model import (
     GRACE_SECONDS,
     HEARTBEAT_TIMEOUT_SECONDS,
+    LOCATION_STEPS,
     LOOPS,
+    PROVIDER_STEPS,
     STARTUP_TIMEOUT_SECONDS,
+    STEPS_IN_SIX_HOURS,
     UNIT,
     Model,
     Pause,
@@ -67,15 +75,23 @@ TIMEOUTS = HealthTimeouts(
 )
 SESSION_SECONDS = 20 * UNIT
 SETTLE_SECONDS = 2 * UNIT
+WAIT_FOR_BUDGET = UNIT
 DRAWN = drawn()
 HOURLY, OFTEN = 3600, 60
 """Intervals at which agents report: of the first, the timeout follows; of the second, it is that of the policy."""
 BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
+BUDGETS = {HERE: Budget(LOCATION_STEPS), WHOLE_PROVIDER: Budget(PROVIDER_STEPS)}
+LIMITS = BudgetLimits(per_hour=STEPS_IN_SIX_HOURS // 2, dead_share=1)
 
 _BLOCKED = "EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
 _CONNECTIONS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
 
-_EVENTS = {"fail": WorkEvent.FAILED, "cancel": WorkEvent.CANCELED, "spare": WorkEvent.RECOVERED}
+_EVENTS = {
+    "fail": WorkEvent.FAILED,
+    "cancel": WorkEvent.CANCELED,
+    "hold back": WorkEvent.CANCELED,
+    "spare": WorkEvent.RECOVERED,
+}
 """The event that each way of ending work leaves in the history; otherwise it is finished."""
 
 Moment = Literal["before", "between", "after", "request lost", "answer lost", "late commit", "old transaction"]
@@ -201,10 +217,11 @@ class Bmdb(RuleBasedStateMachine):
         if event is not None:
             self._happen(self.functions[at], event)
 
-    # Each of these is one statement, so what happens in the middle of it has happened before it.
+    # Each of these is one statement, or locks first, so what happens in the middle of it has happened before it.
 
     lost = ("request lost", "answer lost", "late commit")
     moments = st.sampled_from([None] * 9 + ["between", "after", *lost, "old transaction"])
+    own_moments = st.sampled_from([None] * 6 + ["between", "after", *lost])
     events = st.sampled_from(["death", "pause", "heartbeats", "hourly", "often", "failover"])
 
     def _both(
@@ -214,8 +231,14 @@ class Bmdb(RuleBasedStateMachine):
         modelled: Callable[[], Any],
         moment: Moment | None,
         event: Event,
+        *,
+        transaction: bool = False,
     ) -> tuple[Any, Any]:
-        """Carry out a step, with an event at some moment of it; return its result and the expected one."""
+        """
+        Carry out a step, with an event at some moment of it; return its result and the expected one.
+
+        What is lost of a *transaction* is its commit.
+        """
         happening = partial(self._happen, function, event)
         lost = moment if moment in ("request lost", "answer lost") else None
         if moment is not None:
@@ -232,8 +255,9 @@ class Bmdb(RuleBasedStateMachine):
             return _outcome(lambda: connection.transact(unit)), _outcome(modelled)
         if moment is None:
             return _outcome(real), _outcome(modelled)
-        if moment == "late commit":  # when the function waits for it, at the latest when it continues
-            self.way.lose("late")
+        if moment == "late commit" or (transaction and lost):
+            how: dict[Moment, Lost] = {"request lost": "request", "answer lost": "answer", "late commit": "late"}
+            self.way.lose(how[moment], commit=transaction)  # late: when the function waits for it, or continues
             seen = _outcome(real)
             self.way.let_go()
             wanted = _outcome(modelled)
@@ -340,6 +364,8 @@ class Bmdb(RuleBasedStateMachine):
         self.functions[at] = self._function()
         self.claim(at, process, MACHINES, None, event)
         if self.handed_out and how is not None:
+            if self.handed_out[-1][1].process is Process.RECOVERY:
+                self.permit(0, True, None, event)
             self.end(0, True, how, moment, event)
 
     @rule(at=st.integers(0, FUNCTIONS - 1), machine=st.integers(0, MACHINES - 1))
@@ -360,25 +386,23 @@ class Bmdb(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 7),
         batch=st.booleans(),
-        how=st.sampled_from(["do it", "do it", "fail", "cancel", "spare", "give up"]),
+        how=st.sampled_from(["do it", "do it", "fail", "cancel", "spare", "hold back", "give up"]),
         moment=moments,
         event=events,
     )
     def end(self, which: int, batch: bool, how: str, moment: Moment | None, event: Event) -> None:
         """End claimed work, the last first; it may have been ended before, or lost."""
-        function, first = self.handed_out[-1 - which % len(self.handed_out)]
-        works = {first.machine_id: first}
-        if batch:
-            works |= {
-                held.machine_id: held
-                for holder, held in self.handed_out
-                if holder is function and held.process is first.process
-            }
-        if how in ("spare", "give up") and first.process is not Process.RECOVERY:
+        function, works = self._chosen(self.handed_out, which, batch)
+        process = next(iter(works.values())).process
+        if process is Process.RECOVERY and how == "do it":  # only what was permitted is done
+            taken = {each: held for each, held in works.items() if self._attempted(function, held)}
+            works, how = taken or works, "do it" if taken else "hold back"
+        if how in ("spare", "hold back", "give up") and process is not Process.RECOVERY:
             how = "cancel"
-        if how == "give up" and any(held in self.by_name for held in works.values()):
+        if how == "give up" and self._of_operators(works):
             how = "cancel"
         wanted_event = _EVENTS.get(how, WorkEvent.FINISHED)
+        taken_back = {held for held in works.values() if self._attempted(function, held)}
 
         def modelled() -> set[UUID]:
             ended = {
@@ -390,14 +414,12 @@ class Bmdb(RuleBasedStateMachine):
                 ended |= {
                     machine_id
                     for machine_id in works
-                    if self.model.ended_last(
-                        function.number, first.process, self.machines.index(machine_id), wanted_event
-                    )
+                    if self.model.ended_last(function.number, process, self.machines.index(machine_id), wanted_event)
                 }
             return ended
 
         seen, wanted = self._both(
-            function, lambda: _end(function.session, list(works.values()), how), modelled, moment, event
+            function, lambda: _end(function.session, list(works.values()), how, taken_back), modelled, moment, event
         )
         if seen != wanted:
             alive = self.model.alive(function.number)
@@ -406,23 +428,24 @@ class Bmdb(RuleBasedStateMachine):
 
     def _end_in_model(self, function: Function, held: work.Work, how: str, machine: int) -> bool:
         session, process = function.number, held.process
-        if how == "fail":
-            return self.model.fail(session, process, machine, BACKOFF.next(held.last_interval_seconds))
-        if how == "cancel":
-            return self.model.end(session, process, machine, WorkEvent.CANCELED)
-        if how == "spare":
-            return self.model.end(session, process, machine, WorkEvent.RECOVERED)
+        model = self.model
+        ways = {
+            "fail": lambda: model.fail(session, process, machine, BACKOFF.next(held.last_interval_seconds)),
+            "cancel": lambda: model.end(session, process, machine, WorkEvent.CANCELED),
+            "spare": lambda: model.undone(session, process, machine, WorkEvent.RECOVERED),
+            "hold back": lambda: model.hold_back(session, machine, WAIT_FOR_BUDGET),
+            "give up": lambda: model.quarantine(session, machine),
+            "do it": lambda: model.recovered(session, machine, SETTLE_SECONDS),
+        }
         if how == "do it" and process is Process.AGENT_START:
-            return self.model.agent_started(session, machine)
-        if how == "do it":
-            return self.model.recovered(session, machine, SETTLE_SECONDS)
-        return self.model.quarantine(session, machine)
+            return model.agent_started(session, machine)
+        return ways[how]()
 
-    @precondition(lambda self: any(held.process is Process.RECOVERY for _, held in self.handed_out))
+    @precondition(lambda self: self._recoveries())
     @rule(which=st.integers(0, 7), moment=moments, event=events)
     def interrupt(self, which: int, moment: Moment | None, event: Event) -> None:
         """Check just before an interruption whether it may happen; the work may have been ended before, or lost."""
-        handed_out = [(holder, held) for holder, held in self.handed_out if held.process is Process.RECOVERY]
+        handed_out = self._recoveries()
         function, held = handed_out[-1 - which % len(handed_out)]
         machine = self.machines.index(held.machine_id)
         seen, wanted = self._both(
@@ -434,36 +457,109 @@ class Bmdb(RuleBasedStateMachine):
         )
         assert seen == wanted, f"no_healthy_machine_is_rebooted: {seen}, not {wanted}"
 
-    @rule(
-        at=st.integers(0, FUNCTIONS - 1),
-        where=st.sampled_from([set(), set(), {HERE}, {""}, {"elsewhere"}]),
-        moment=moments,
-        event=events,
-    )
-    def suspend(self, at: int, where: set[str], moment: Moment | None, event: Event) -> None:
-        """Suspend recovery as the Recoverer does, there and nowhere else."""
-        function = self.functions[at]
+    @precondition(lambda self: self._recoveries())
+    @rule(which=st.integers(0, 7), batch=st.booleans(), moment=own_moments, event=events)
+    def permit(self, which: int, batch: bool, moment: Moment | None, event: Event) -> None:
+        """Ask for steps, as the budget allows; those of operators are only recorded, and count."""
+        function, works = self._chosen(self._recoveries(), which, batch)
+        seen, wanted = self._both(
+            function,
+            lambda: self._permitted(function, works),
+            lambda: self._permitted_in_model(function, works),
+            moment,
+            event,
+            transaction=not self._of_operators(works),
+        )
+        assert seen == wanted, f"no_more_machines_are_interrupted_than_the_budget_permits: {seen}, not {wanted}"
 
-        def real() -> None:
-            suspension.set_suspensions(function.session, PROVIDER, dict.fromkeys(where, "many are unhealthy"))
+    @precondition(lambda self: len({function.number for function, _ in self._recoveries()}) > 1)
+    @rule(which=st.integers(0, 7), before=st.integers(1, 3))
+    def permit_beside(self, which: int, before: int) -> None:
+        """Let two functions ask at once; the second begins before that statement of the first."""
+        first, works = self._chosen(self._recoveries(), which, batch=True)
+        others = [each for each in self._recoveries() if each[0].number != first.number]
+        second, others_works = self._chosen(others, 0, batch=True)
+        for function in (first, second):
+            self._connect(function)
+        both = ((first, works), (second, others_works))
+        seen, in_order = self._at_once([partial(_outcome, partial(self._permitted, *each)) for each in both], before)
+        for number in in_order:
+            wanted = _outcome(partial(self._permitted_in_model, *both[number]))
+            promise = "no_more_machines_are_interrupted_than_the_budget_permits"
+            assert seen[number] == wanted, f"{promise}: {seen[number]}, not {wanted}"
 
-        seen, wanted = self._both(function, real, lambda: self.model.suspend(function.number, where), moment, event)
-        assert seen == wanted, "an_expired_session_commits_nothing"
+    def _recoveries(self) -> list[tuple[Function, work.Work]]:
+        return [(holder, held) for holder, held in self.handed_out if held.process is Process.RECOVERY]
+
+    def _chosen(
+        self, handed_out: list[tuple[Function, work.Work]], which: int, batch: bool
+    ) -> tuple[Function, dict[UUID, work.Work]]:
+        """Return one work of these, the last first, or in a batch all for its process, and its function."""
+        function, first = handed_out[-1 - which % len(handed_out)]
+        works = {first.machine_id: first}
+        if batch:
+            works |= {
+                held.machine_id: held
+                for holder, held in handed_out
+                if holder is function and held.process is first.process
+            }
+        return function, works
+
+    def _of_operators(self, works: dict[UUID, work.Work]) -> bool:
+        return any(held is each for held in works.values() for each in self.by_name)
+
+    def _attempted(self, function: Function, held: work.Work) -> bool:
+        return held.process is Process.RECOVERY and self.model.attempted(
+            function.number, self.machines.index(held.machine_id)
+        )
+
+    def _permitted(self, function: Function, works: dict[UUID, work.Work]) -> set[UUID]:
+        """Return the machines that may be interrupted."""
+        step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
+        moves = dict.fromkeys(works.values(), step)
+        if self._of_operators(works):
+            found = remediation.record_attempts(function.session, moves)
+        else:
+            asked = {
+                machine_id: self.model.machines[self.machines.index(machine_id)].location or WHOLE_PROVIDER
+                for machine_id in works
+            }
+            found = remediation.permit_attempts(
+                function.session, PROVIDER, moves, lambda steps: permitted(asked, BUDGETS, steps, LIMITS)
+            )
+        return set(ids(found))
+
+    def _permitted_in_model(self, function: Function, works: dict[UUID, work.Work]) -> set[UUID]:
+        numbers = [self.machines.index(machine_id) for machine_id in works]
+        if self._of_operators(works):
+            found = {number for number in numbers if self.model.step(function.number, number)}
+        else:
+            found = self.model.permit(function.number, numbers)
+        return {self.machines[number] for number in found}
 
     @rule(
         at=st.integers(0, FUNCTIONS - 1),
         moment=st.sampled_from([None] * 4 + ["between", "request lost", "answer lost"]),
         event=events,
     )
-    def snapshot(self, at: int, moment: Moment | None, event: Event) -> None:
-        """Take a health snapshot as the Recoverer does, perhaps after a long gap."""
+    def read(self, at: int, moment: Moment | None, event: Event) -> None:
+        """Read the fleet as the Recoverer does: its candidates, and the steps that count."""
         function = self.functions[at]
 
-        def real() -> None:
-            suspension.take_health_snapshot(function.session, PROVIDER)
+        def real() -> tuple[set[int], dict[str, tuple[int, int]]]:
+            found = budget.read_fleet(function.session, PROVIDER)
+            steps = {at: (each.steps, each.steps_six_hours) for at, each in found.figures.items()}
+            return (
+                {self.machines.index(each.machine_id) for each in found.candidates},
+                {at: each for at, each in steps.items() if any(each)},
+            )
 
-        seen, wanted = self._both(function, real, lambda: self.model.take_snapshot(function.number), moment, event)
-        assert seen == wanted, "an_expired_session_commits_nothing"
+        def modelled() -> tuple[set[int], dict[str, tuple[int, int]]]:
+            self.model.require(function.number)
+            return self.model.claimable(Process.RECOVERY), self.model.steps()
+
+        seen, wanted = self._both(function, real, modelled, moment, event)
+        assert seen == wanted, f"no_machine_waits_without_end: {seen}, not {wanted}"
 
     # Other events.
 
@@ -536,26 +632,34 @@ class Bmdb(RuleBasedStateMachine):
         def real(which: int) -> bool:
             return self._done((first, second)[which], machine, connections[which], lock)
 
+        seen, in_order = self._at_once([partial(real, 0), partial(real, 1)], before)
+        lock.close()
+        for which in in_order:
+            wanted = self._modelled((first, second)[which], machine, before_both)
+            assert seen[which] == wanted, "the second one judges by what the first left"
+
+    def _at_once(self, calls: list[Callable[[], Any]], before: int) -> tuple[list[Any], tuple[int, int]]:
+        """
+        Carry out both; the second begins before that statement of the first. Return the results, and which came first.
+
+        The second came after the first if it had to wait; if not, it came before the first changed anything.
+        """
         with ThreadPoolExecutor(1) as pool:
-            other: list[Future[bool]] = []
+            other: list[Future[Any]] = []
 
             def happening() -> bool:
-                other.append(pool.submit(real, 1))
+                other.append(pool.submit(calls[1]))
                 return self._ends(other[0])
 
             guard = Interference(before, happening)
             with guard:
-                seen = [real(0)]
+                seen = [calls[0]()]
             if not guard.happened:
                 happening()
             seen.append(other[0].result(WAIT_SECONDS))
-        lock.close()
-        # A writer that had to wait came after the first; one that had not came before the first changed anything.
-        for which in (1, 0) if guard.happened and guard.outcome else (0, 1):
-            wanted = self._modelled((first, second)[which], machine, before_both)
-            assert seen[which] == wanted, "the second one judges by what the first left"
+        return seen, (1, 0) if guard.happened and guard.outcome else (0, 1)
 
-    def _ends(self, future: Future[bool]) -> bool:
+    def _ends(self, future: Future[Any]) -> bool:
         """Return whether it ends; otherwise it has to wait."""
         eventually(lambda: future.done() or self.fleet.sql(f"SELECT {_BLOCKED}")[0][0])
         return future.done()
@@ -709,23 +813,37 @@ def _outcome(call: Callable[[], Any]) -> Any:
         return type(error)
 
 
-def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
+def _end(session: Session, works: list[work.Work], how: str, taken_back: set[work.Work]) -> set[UUID]:
+    """End work; the steps of those *taken_back* are on record, and unless they are done, they were not taken."""
     process = works[0].process
+    not_taken = {held: REBOOT.name if held in taken_back else None for held in works}
     if how == "fail":
+        seconds = {held: BACKOFF.next(held.last_interval_seconds) for held in works}
         return work.fail(
             session,
-            {held: work.Failure(SshRefused("no luck"), BACKOFF.next(held.last_interval_seconds)) for held in works},
+            {
+                held: work.Failure(SshRefused("no luck"), seconds[held], not_taken=step)
+                for held, step in not_taken.items()
+            },
         )
     if how == "cancel":
         return work.cancel(session, works)
     if how == "spare":
         return remediation.end_unneeded(
-            session, {held: Unneeded("its agent reports again", recovered=True) for held in works}
+            session,
+            {
+                held: Unneeded("its agent reports again", recovered=True, not_taken=step)
+                for held, step in not_taken.items()
+            },
         )
-    if how == "do it" and process is Process.AGENT_START:
-        return work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None) for held in works})
+    if how == "hold back":
+        return remediation.hold_back(session, dict.fromkeys(works, HeldBack("the budget is used up", WAIT_FOR_BUDGET)))
     if how == "do it":
-        return work.finish_recovery(session, works, SETTLE_SECONDS, grace_seconds=GRACE_SECONDS)
+        return (
+            work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None) for held in works})
+            if process is Process.AGENT_START
+            else work.finish_recovery(session, works, SETTLE_SECONDS, grace_seconds=GRACE_SECONDS)
+        )
     return remediation.quarantine(session, dict.fromkeys(works, "enough"))
 
 
@@ -758,7 +876,7 @@ class KnownHistory:
 
     def step(self, name: str, **arguments: Any) -> None:
         """Take a step, and check."""
-        if name in {"claim", "end", "suspend", "snapshot", "renew", "interrupt", "tick"}:
+        if name in {"claim", "end", "permit", "read", "renew", "interrupt", "tick"}:
             arguments = {"moment": None, "event": "death", **arguments}
         getattr(self.bmdb, name)(**arguments)
         self.bmdb.nothing_is_lost_doubled_or_stuck()
@@ -818,16 +936,14 @@ class KnownHistory:
         self.claim(0)
 
     def agents(self) -> None:
-        """Let agents report and become unhealthy; where they cannot report, they do not count as unhealthy."""
+        """Let agents report and become unhealthy."""
         self.wait(0, 20, "heartbeats")
         self.recover(0, 5, "do it")
-        self.step("suspend", at=0, where={HERE})
         self.recover(0, 5, "cancel")
-        self.step("suspend", at=0, where=set(), moment="answer lost")
         self.recover(0, 10, "do it", event="heartbeats", moment="between")
 
     def interruptions(self) -> None:
-        """Check again just before machines are interrupted: they report, are paused, suspended, or lost."""
+        """Check again just before machines are interrupted: they report, are paused, or lost."""
         self.wait(0, 5)
         self.step("invoke", at=1, close=True)
         self.claim(1)
@@ -841,27 +957,64 @@ class KnownHistory:
         self.step("interrupt", which=0, moment="between", event="pause")
         self.step("interrupt", which=0)
         self.wait(0, 5)
-        self.step("suspend", at=0, where={""})
-        self.step("interrupt", which=0)
-        self.step("suspend", at=0, where=set())
         self.step("interrupt", which=0, moment="between", event="death")
         self.end("spare")
 
-    def schedules(self) -> None:
-        """Let the Recoverer run rarely: heartbeats missing in a gap do not count for a while."""
-        self.wait(0, 5)
+    def unhealthy(self) -> None:
+        """Start agents on all machines, which then do not report, and let the budget be whole."""
+        if self.bmdb.pauses:
+            self.step("resume")
+        self.wait(0, 37)
         self.step("invoke", at=0, close=True)
         self.claim(0)
         self.end("do it")
-        for moment in ("answer lost", "between"):
-            self.step("invoke", at=0, close=True)
-            self.step("snapshot", at=0, moment=moment, event="heartbeats")
-            self.wait(0, 21, "heartbeats")
-            self.recover(0, 2, "do it")
-            self.wait(0, 7)
-            self.step("snapshot", at=0)
-            self.recover(0, 3, "do it")  # unhealthy for long enough, but there was a gap
-            self.recover(0, 8, "cancel")  # by now they would have reported
+        self.wait(0, 31)
+        for machine, found in enumerate(self.bmdb.model.machines):
+            assert not self.bmdb.model.obstacle(machine, Process.RECOVERY), found
+        self.step("read", at=0)
+
+    def claim_each(self, functions: int = 1) -> None:
+        """Claim all machines for recovery, each function one, and the last the others."""
+        before = len(self.bmdb.handed_out)
+        for at in range(2):
+            self.step("invoke", at=at, close=True)
+        for at in range(functions):
+            self.step("claim", at=at, process=Process.RECOVERY, limit=3 if at == functions - 1 else 1)
+        assert len(self.bmdb.handed_out) == before + 3
+
+    def budget(self) -> None:
+        """Ask for steps: in one batch, once more after it, with lost answers; those not taken do not count."""
+        model = self.bmdb.model
+        for moment in (None, "answer lost", "late commit", "request lost", "between", "after"):
+            self.unhealthy()
+            self.claim_each()
+            self.step("permit", which=0, batch=True, moment=moment, event="often")
+            self.step("permit", which=0, batch=True)
+            assert sum(model.attempted(self.bmdb.functions[0].number, number) for number in range(3)) == 2
+            if moment in (None, "answer lost"):
+                self.end("fail" if moment is None else "spare")
+                assert model.steps() == {}
+                self.step("read", at=0)
+            else:
+                self.end("do it")
+                self.step("read", at=0)
+                self.end("hold back")
+                self.recover(0, 1, "do it")
+
+    def budget_beside(self) -> None:
+        """Let two functions ask at once, and one whose machine was interrupted a while ago together with another."""
+        for before in (1, 2, 3):
+            self.unhealthy()
+            self.claim_each(2)
+            self.step("permit_beside", which=0, before=before)
+            self.end("fail")
+        self.unhealthy()
+        self.claim_each()
+        self.step("permit", which=0, batch=False)
+        self.wait(0, 5)
+        for _ in range(2):
+            self.claim_each()
+            self.step("permit", which=0, batch=True)
 
     def intervals(self) -> None:
         """Tell agents to report once an hour: they have two and a half hours, and less again later."""
@@ -954,8 +1107,14 @@ def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way
     known.lost_twice()
     known.work_by_name()
     known.interruptions()
-    known.schedules()
+    known.budget()
+    known.budget_beside()
     known.operators_beside()
     bmdb.teardown()
     ends = {WorkEvent.FINISHED, WorkEvent.FAILED, WorkEvent.CANCELED, WorkEvent.EXPIRED, WorkEvent.RECOVERED}
-    assert {event for machine in bmdb.model.machines for _, event, _ in machine.history} == {WorkEvent.STARTED, *ends}
+    steps = {WorkEvent.LOOKED, WorkEvent.ATTEMPTED, WorkEvent.NOT_TAKEN}
+    assert {event for machine in bmdb.model.machines for _, event, _ in machine.history} == {
+        WorkEvent.STARTED,
+        *steps,
+        *ends,
+    }

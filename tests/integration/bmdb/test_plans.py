@@ -52,7 +52,6 @@ INSERT INTO machine_grace
 UPDATE work_backoff SET fault = CASE WHEN random() < 0.001 THEN 'access' ELSE 'unreached' END;
 UPDATE work_backoff SET deaths = 4
     WHERE machine_id IN (SELECT machine_id FROM work_backoff LIMIT {BATCH});
-INSERT INTO ssh_outages SELECT 'static', 'fra', now(), NULL, '?';
 INSERT INTO recovery_policy VALUES ('static', 600, 1800, 1800);
 INSERT INTO work_history
     SELECT machine_id, 'ShepherdAgentStart', event, machine_created_at, NULL, gen_random_uuid()
@@ -72,12 +71,7 @@ INSERT INTO work
 INSERT INTO provisioner_lock SELECT 'static', session_id FROM sessions;
 UPDATE machine_rebooted SET rebooted_at = now() - interval '10 minutes'
     WHERE machine_id IN (SELECT machine_id FROM machine_rebooted LIMIT {BATCH});
-INSERT INTO recovery_suspensions SELECT 'static', 'fra', now(), NULL, '?';
-INSERT INTO recovery_suspensions SELECT 'static', '', now() - interval '1 day', now() - interval '23 hours', '?';
-INSERT INTO recovery_snapshots SELECT 'static', now();
-INSERT INTO recovery_gaps (provider, began_at, ended_at)
-    SELECT 'static', now() - n * interval '1 hour', now() - n * interval '1 hour' + interval '30 minutes'
-    FROM generate_series(1, 24) n;
+INSERT INTO recovery_budgets SELECT 'static', 'fra', 1, 'share', '?';
 WITH gone AS (INSERT INTO machines SELECT FROM generate_series(1, 1000) RETURNING machine_id)
     INSERT INTO machine_tombstone
     SELECT machine_id, 'Released', 'static', machine_id::text, NULL, NULL, 'me', '?' FROM gone;
@@ -103,13 +97,10 @@ SMALL = {
     "pauses",
     "provider_listings",
     "provisioner_lock",
-    "recovery_gaps",
     "recovery_policy",
-    "recovery_suspensions",
-    "recovery_snapshots",
     "schema_migrations",
     "sessions",
-    "ssh_outages",
+    "recovery_budgets",
     "work",
 }
 
@@ -140,7 +131,7 @@ MODES = ("force_custom_plan", "force_generic_plan")
 
 READS_ALL = {
     "find_candidates": "a tick reads the facts of its provider's fleet once",
-    "read_fleet_health": "a tick of the Recoverer does",
+    "read_fleet": "a tick of the Recoverer does",
     "all_facts": "the Updater compares all machines with the provider's listing, once an hour",
     "provided_machines": "the Provisioner compares all machines with the provider's listing",
     "unusual_machines": "the same",
@@ -211,6 +202,13 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "waiting": 1,
         "max_machines": 50,
         "rebooted": True,
+        "reboots": [True] * BATCH,
+        "held": [False] * BATCH,
+        "wait_seconds": [300.0] * BATCH,
+        "limited": [f"rack {number}" for number in range(BATCH)],
+        "per_hour": [1] * BATCH,
+        "brakes": ["share"] * BATCH,
+        "last": [False] * BATCH,
         "loses_agent": True,
         "lose_host_key": [True] * BATCH,
         "looked": ["it is alive"] * BATCH,
@@ -248,7 +246,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "disks": 1,
         "disk_bytes": 1,
         "result": "Success",
-        "reasons": ["?", "?"],
+        "reasons": ["?"] * BATCH,
         "event": "Finished",
         "ended_as": "Recovered",
         "faults": ["machine"] * BATCH,

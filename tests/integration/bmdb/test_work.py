@@ -5,12 +5,14 @@ from uuid import uuid4
 
 import pytest
 from shepherd_core.bmdb.agents import host_keys
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import MachineUnknown, WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
+from shepherd_core.domain.remediation import REBOOT, USUAL_TIMEOUTS, NextStep, Step
 
 from tests.support.bmdb.fleet import Fleet, claimed, ids
 
@@ -94,7 +96,9 @@ def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, sessi
     """The reboot ended the agent; the next start waits until the machine should be up, without billed sleep."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
-    assert work.finish_recovery(session, claimed(session, RECOVER), 120) == {machine_id}
+    held = claimed(session, RECOVER)
+    remediation.record_attempts(session, dict.fromkeys(held, NextStep(Step(REBOOT, 1, USUAL_TIMEOUTS), 1)))
+    assert work.finish_recovery(session, held, 120) == {machine_id}
     assert fleet.facts(machine_id) == {"host_key", "rebooted"}
     assert claimed(session, START) == []
     assert claimed(session, RECOVER) == []

@@ -44,7 +44,7 @@ from tests.chaos.scenarios.loops import (
 )
 from tests.chaos.scenarios.reboots import Reboots
 from tests.chaos.scenarios.records import Installing, Reports, Updates
-from tests.chaos.scenarios.ssh_outage import SshOutage
+from tests.chaos.scenarios.ssh_brake import SshBrake
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.project import PREFIX
 from tests.support.agents.machine_client import Client
@@ -74,7 +74,7 @@ def _explore(scenario: Scenario, gap: float) -> None:
         pytest.param(ProviderOutage, OUTAGE_SECONDS, id="recoverer, provider outage"),
         pytest.param(Quarantining, OUTAGE_SECONDS, id="recoverer, quarantine"),
         pytest.param(Looks, OUTAGE_SECONDS, id="recoverer, look"),
-        pytest.param(SshOutage, SOON_SECONDS, id="recoverer, SSH outage"),
+        pytest.param(SshBrake, SOON_SECONDS, id="recoverer, SSH brake"),
         pytest.param(Updates, SOON_SECONDS, id="updater"),
         pytest.param(Reports, SOON_SECONDS, id="agent_api"),
         pytest.param(Installing, SOON_SECONDS, id="install"),
@@ -214,8 +214,9 @@ def recovered(postgres: Postgres) -> Iterator[Environment]:
          "(SELECT machine_id FROM machine_agent_heartbeat ORDER BY agent_heartbeat_at DESC LIMIT 1) m; "
          "INSERT INTO work_history (machine_id, process, event) SELECT machine_id, process, 'Started' FROM work"),
          "no_healthy_machine_is_rebooted"),
-        ("INSERT INTO recovery_suspensions SELECT provider, '', 'epoch', NULL, '?' FROM machine_provided LIMIT 1",
-         "recovery_is_suspended_as_recorded"),
+        (("INSERT INTO work_history (machine_id, process, event, step) "
+         "SELECT gen_random_uuid(), 'ShepherdRecovery', 'Attempted', 'reboot' FROM generate_series(1, 20)"),
+         "no_more_machines_are_interrupted_than_the_budget_permits"),
         (("INSERT INTO sessions (session_id, component_name, runtime_info, interval_seconds, deadline) "
          "SELECT session_id, 'a', '', 60, now() FROM ticks"), "every_tick_is_recorded_when_its_session_ends"),
         ("DELETE FROM ticks", "every_tick_is_recorded_when_its_session_ends"),

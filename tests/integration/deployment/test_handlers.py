@@ -27,6 +27,7 @@ from simulator.providers.latitude.api import PROJECT, LatitudeApi
 from tests.conftest import log_lines
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.recovery import EARLIER_TICK
 from tests.support.deployment import function_process
 from tests.support.waiting import eventually
 
@@ -214,6 +215,7 @@ def test_the_updater_follows_the_list(
 
 def test_the_recoverer_reboots_unhealthy_machines(fleet: Fleet, latitude: LatitudeApi) -> None:
     """With a provider that can."""
+    fleet.sql(EARLIER_TICK)
     machine = fleet.unhealthy_machine()
     server = latitude.add_active(name_of(machine, "1"))
     fleet.change(f"UPDATE machine_provided SET provider = 'latitude', provider_id = '{server.id}'")
@@ -244,12 +246,11 @@ def test_an_invocation_answers_and_logs_the_same_counts(
         expected = UPDATER_COUNTS if loop == "updater" else MACHINE_LOOP_COUNTS
         if loop == "recoverer":
             expected = expected | {
-                Metric.RECOVERY_SUSPENDED,
-                Metric.LATE_HEARTBEATS,
-                Metric.LATE_FIRST_HEARTBEATS,
+                Metric.RECOVERY_LIMITED,
+                Metric.DEAD,
                 Metric.QUARANTINED,
             }
-            expected |= {Metric.NO_LONGER_DUE, Metric.NOT_TAKEN, Metric.NO_ACCESS, Metric.FOUND_ALIVE}
+            expected |= {Metric.NO_LONGER_DUE, Metric.HELD_BACK, Metric.NOT_TAKEN, Metric.NO_ACCESS, Metric.FOUND_ALIVE}
         assert set(counts) == {metric.value for metric in expected}
 
 

@@ -44,6 +44,7 @@ from simulator.providers.kit.machines import FakeMachine
 from simulator.providers.latitude.api import LatitudeApi
 from tests.conftest import read_models_once
 from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.recovery import EARLIER_TICK
 from tests.support.bmdb.tls_postgres import ADDRESS, TlsProxy
 from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
@@ -522,6 +523,7 @@ def plant_work(fleet: Fleet, case: Case) -> ProviderId:
         )
         provider_id = answer["Instances"][0]["InstanceId"]
     if case.function in {"initializer", "updater", "recoverer"}:
+        fleet.sql(EARLIER_TICK)
         machine_id = fleet.unhealthy_machine() if case.function == "recoverer" else fleet.provided_machine()
         fleet.change(
             f"UPDATE machine_provided SET provider = '{provider}', provider_id = '{provider_id}', "

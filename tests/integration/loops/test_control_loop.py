@@ -591,7 +591,7 @@ def test_a_loop_that_admits_few_machines_is_asked_again(fleet: Fleet, run: Runne
 
 
 def test_the_fleet_is_read_again_after_half_a_minute(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
-    """What has become due by then does not wait for the next invocation, nor does a suspension."""
+    """What has become due by then does not wait for the next invocation."""
     machines = [fleet.provided_machine() for _ in range(3)]
     for _ in machines:
         fleet.pass_time(1)

@@ -1,16 +1,13 @@
 """A tick that has room leaves no machine unclaimed that the facts call ready, and takes no other."""
 
-from dataclasses import replace
 from itertools import cycle
 from uuid import UUID
 
 from shepherd_core.domain.machine import Process
-from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.integration.loops.test_control_loop import FakeLoop, Runner
-from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, Fleet
 from tests.support.bmdb.recovery import RecoveryEnvironment
 from tests.support.bmdb.reference.combinations import COMBINATIONS, plant
@@ -59,11 +56,9 @@ def test_the_initializer_leaves_no_ready_machine(fleet: Fleet, clock: ManualCloc
 
 
 def test_the_recoverer_leaves_no_ready_machine(fleet: Fleet, clock: ManualClock) -> None:
-    """Where its circuit breaker lets it."""
+    """Within its budget or not: it looks at all."""
     ready = plant_all(fleet, RECOVER)
     env = RecoveryEnvironment(fleet, clock)
-    many = Limit(1000, 1.0)
-    env.limits = replace(defaults.LIMITS, unhealthy=many, never_reported=many)
     counts = env.run()
     assert {row[0] for row in fleet.sql("SELECT machine_id FROM work_history WHERE event = 'Started'")} == ready
     assert counts[Metric.BACKLOG] == 0

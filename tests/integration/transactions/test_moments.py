@@ -10,11 +10,12 @@ import pytest
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.recovery import budget, remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.budget import Brake, Budget
+from shepherd_core.domain.errors import HeldBack, ShepherdError
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import Provided
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
@@ -37,17 +38,9 @@ def session(fleet: Fleet) -> Session:
     return fleet.open_session(connection=fleet.connect())
 
 
-def overdue_machine(fleet: Fleet, location: str | None = None) -> UUID:
+def overdue_machine(fleet: Fleet) -> UUID:
     """Return a machine that did not come back after a recovery; its agent start failed, and is in backoff."""
-    return fleet.make_overdue(fleet.locate(fleet.provided_machine(), location), retry_in=HOUR)
-
-
-def unhealthy_machine(fleet: Fleet, location: str | None = None) -> UUID:
-    """Return a machine whose agent has stopped reporting."""
-    return fleet.locate(fleet.unhealthy_machine(), location)
-
-
-each_kind = pytest.mark.parametrize("kind", [unhealthy_machine, overdue_machine])
+    return fleet.make_overdue(fleet.provided_machine(), retry_in=HOUR)
 
 
 def times(fleet: Fleet) -> set[datetime]:
@@ -116,6 +109,7 @@ CONCLUSIONS: dict[str, Callable[[Session, Sequence[work.Work]], object]] = {
     "end_unneeded": lambda session, held: remediation.end_unneeded(
         session, {each: remediation.Unneeded("it reports", recovered=False) for each in held}
     ),
+    "hold_back": lambda session, held: remediation.hold_back(session, {each: HeldBack("?", 0) for each in held}),
     "quarantine": lambda session, held: remediation.quarantine(session, dict.fromkeys(held, "no step is left")),
     "close": lambda session, _: session.close(),
 }
@@ -212,28 +206,11 @@ def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Sessio
 # Machines that did not come back.
 
 
-@pytest.mark.parametrize("held_up", ["paused", "held back"])
-def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
-    fleet: Fleet, session: Session, held_up: str
-) -> None:
+def test_machines_that_did_not_come_back_wait_where_recovery_is_paused(fleet: Fleet, session: Session) -> None:
     """Pauses apply to their recovery as to any other."""
     overdue_machine(fleet)
-    if held_up == "paused":
-        pauses.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
-    else:
-        suspension.set_suspensions(session, PROVIDER, {"": "many are unhealthy"})
+    pauses.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
     assert claimed(session, RECOVER) == []
-
-
-@each_kind
-def test_machines_wait_during_a_suspension_of_their_location(
-    fleet: Fleet, session: Session, kind: Callable[..., UUID]
-) -> None:
-    """The network may be at fault there; elsewhere, and without a known location, they are recovered."""
-    kind(fleet, HERE)
-    others = {kind(fleet, "rack 2"), kind(fleet)}
-    suspension.set_suspensions(session, PROVIDER, {HERE: "many are unhealthy"})
-    assert set(ids(claimed(session, RECOVER, 10))) == others
 
 
 def test_machines_that_did_not_come_back_are_claimed_longest_due_first(fleet: Fleet, session: Session) -> None:
@@ -249,52 +226,36 @@ def test_machines_that_did_not_come_back_are_claimed_longest_due_first(fleet: Fl
     assert taken == [[machine_id] for machine_id in reversed(machines)]
 
 
-# Suspensions.
+# Budgets that operators are shown.
 
 
-@pytest.mark.parametrize(
-    ("put", "table"),
-    [(suspension.set_suspensions, "recovery_suspensions"), (suspension.set_ssh_outages, "ssh_outages")],
-    ids=["suspensions", "ssh_outages"],
-)
-def test_locations_are_locked_in_their_order(
-    fleet: Fleet, session: Session, put: Callable[[Session, str, dict[str, str]], object], table: str
-) -> None:
-    """Whether they begin or end; concurrent runs that disagree would block each other otherwise."""
-    put(session, PROVIDER, {"a": "?", "b": "?"})
-    fleet.connection.script(f"BEGIN; UPDATE {table} SET reason = reason WHERE location = 'b'")
+def test_budgets_are_locked_in_the_order_of_their_locations(fleet: Fleet, session: Session) -> None:
+    """Concurrent runs that disagree would block each other otherwise."""
+    slow = Budget(1, Brake.SHARE, "8 of 10")
+    budget.show_budgets(session, PROVIDER, {"a": slow, "b": slow, "c": slow})
+    fleet.connection.script("BEGIN; UPDATE recovery_budgets SET reason = reason WHERE location = 'b'")
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(put, session, PROVIDER, {"b": "!"})
+        done = pool.submit(budget.show_budgets, session, PROVIDER, {"c": slow, "b": slow, "a": slow})
         fleet.wait_until_blocked()
-        free = fleet.sql(f"SELECT location FROM {table} FOR UPDATE SKIP LOCKED")
+        free = fleet.sql("SELECT location FROM recovery_budgets FOR UPDATE SKIP LOCKED")
         fleet.connection.script("COMMIT")
         done.result(timeout=20)
-    assert free == []
-    assert fleet.sql(f"SELECT location, reason FROM {table} WHERE ended_at IS NULL") == [["b", "!"]]
+    assert free == [["c"]]
 
 
-@pytest.mark.parametrize(
-    ("put", "columns", "told"),
-    [
-        (suspension.set_suspensions, "suspended_at, ended_at, reason FROM recovery_suspensions", ["a"]),
-        (suspension.set_ssh_outages, "began_at, ended_at, reason FROM ssh_outages", None),
-    ],
-    ids=["suspensions", "ssh_outages"],
-)
-def test_what_begins_again_begins_anew_and_what_goes_on_does_not(
-    fleet: Fleet, session: Session, put: Callable[[Session, str, dict[str, str]], object], columns: str, told: object
-) -> None:
-    """Operators read since when it is in force; only its reason changes with the figures. The log has its end."""
+def test_a_brake_that_goes_on_began_once_and_one_that_comes_again_begins_anew(fleet: Fleet, session: Session) -> None:
+    """Operators read since when it holds; only its reason changes with the figures."""
 
-    def after(**reasons: str) -> list[Any]:
-        assert put(session, PROVIDER, reasons) == (told and ([] if reasons else told))
-        (row,) = fleet.sql(f"SELECT {columns}")
-        return row
+    def shown(brake: Brake, reason: str) -> datetime:
+        budget.show_budgets(session, PROVIDER, {HERE: Budget(1, brake, reason)})
+        (found,) = budget.shown_budgets(fleet.connection)
+        assert (found.location, found.per_hour, found.brake, found.reason) == (HERE, 1, brake, reason)
+        return found.began_at
 
-    began, *first = after(a="8 of 10")
-    assert first == [None, "8 of 10"]
-    assert after(a="9 of 10") == [began, None, "9 of 10"]
-    same, ended, _ = after()
-    assert began == same < ended
-    again, *rest = after(a="8 of 10")
-    assert (again > ended, rest) == (True, [None, "8 of 10"])
+    began = shown(Brake.SHARE, "8 of 10")
+    assert shown(Brake.SHARE, "9 of 10") == began
+    other = shown(Brake.SSH, "3 machines")
+    assert other > began
+    budget.show_budgets(session, PROVIDER, {})
+    assert budget.shown_budgets(fleet.connection) == []
+    assert shown(Brake.SSH, "3 machines") > other

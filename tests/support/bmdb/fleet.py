@@ -154,6 +154,9 @@ class _WarmConnection(Connection):
         self.close()
 
 
+_UNDONE = "SELECT 1 FROM machine_rebooted WHERE machine_id = :id AND rebooted_at = '-infinity'"
+
+
 class Fleet:
     """
     One database, and helpers to fill it.
@@ -408,11 +411,13 @@ class Fleet:
     def facts(self, machine_id: UUID) -> set[str]:
         """Return the facts about a machine that the loops write."""
         tables = ("machine_agent_started", "machine_agent_heartbeat", "machine_host_key", "machine_rebooted")
-        return {
+        found = {
             table.removeprefix("machine_")
             for table in tables
             if self.sql(f"SELECT 1 FROM {table} WHERE machine_id = :id", id=machine_id)
         }
+        undone = self.sql(_UNDONE, id=machine_id)
+        return found - ({"rebooted"} if undone else set())
 
     def wait_until(self, condition: str, **parameters: Any) -> None:
         """Wait until an SQL expression is true, up to a limit."""

@@ -6,9 +6,10 @@ from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup
-from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.recovery import budget
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
+from shepherd_core.domain.budget import Brake
 from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.machine import SshTimedOut
@@ -29,7 +30,13 @@ from tests.support.providers.fake_provider import FakeSteps
 
 MINUTE = 60
 TICK_MINUTES = 4
-"""Between two runs; after a longer time there would be a gap between snapshots."""
+"""Between two runs."""
+EARLIER_TICK = """
+INSERT INTO ticks (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, counts)
+SELECT gen_random_uuid(), 'updater', 'static', 'a test', at, at, 'Succeeded', '{}'
+FROM (SELECT now() - interval '3 minutes' AS at) AS x
+"""
+"""Agents could report since: without it, no machine is interrupted at the first look."""
 TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
 
 
@@ -49,6 +56,8 @@ class RecoveryEnvironment:
         self.limits = defaults.LIMITS
         self.reporting: list[UUID] = []
         """The machines that report in each tick."""
+        self.after_outage = False
+        """No function has reached the BMDB for a while."""
         self.look: Look | None = None
         """With which the Recoverer looks at machines."""
 
@@ -74,7 +83,9 @@ class RecoveryEnvironment:
         return Recoverer(self.provider, provider_steps(self.provider) | self.takes, rules, self.look)
 
     def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:
-        """Run one invocation."""
+        """Run one invocation; unless the test is about an outage, another function reached the BMDB before."""
+        if not self.after_outage:
+            self.settle()
         return runner.run(
             self.loop,
             self.name,
@@ -84,6 +95,10 @@ class RecoveryEnvironment:
             deadline=Deadline(self.clock, 600),
             runtime_info="a test",
         )
+
+    def settle(self) -> None:
+        """Let another function have reached the BMDB a few minutes ago."""
+        self.fleet.sql(EARLIER_TICK)
 
     def dry_run(self) -> DryRun:
         """Return what an invocation would do."""
@@ -113,10 +128,9 @@ class RecoveryEnvironment:
         """Add machines whose agents were started long ago and never reported."""
         return self.fleet.machines(count, started_ago=HOUR)
 
-    def suspended(self) -> dict[str, str]:
-        """Return where recovery is suspended now, and why."""
-        found = suspension.suspensions(self.fleet.connection)
-        return {each["location"]: each["reason"] for each in found if each["ended_at"] is None}
+    def limited(self) -> dict[str, tuple[int, Brake]]:
+        """Return where recovery is limited now: how many steps an hour, and by which brake."""
+        return {each.location: (each.per_hour, each.brake) for each in budget.shown_budgets(self.fleet.connection)}
 
     def provider_id(self, machine_id: UUID) -> str:
         """Return what the provider calls the machine."""
@@ -124,7 +138,7 @@ class RecoveryEnvironment:
 
 
 class OneMachine(RecoveryEnvironment):
-    """An unhealthy machine, and one that reports, without which recovery would be suspended."""
+    """An unhealthy machine, and one that reports, without which nothing would be heard."""
 
     host_key: str | None = "ssh-ed25519 AAAA"
     """What the machine shows when its agent is started."""
@@ -135,16 +149,11 @@ class OneMachine(RecoveryEnvironment):
         self.machine = fleet.unhealthy_machine()
 
     def watch(self, minutes: float, every: float = TICK_MINUTES) -> None:
-        """
-        Let time pass; the other machine reports and the Recoverer runs on its schedule. It ends with a run.
-
-        *every* so many minutes, if nothing new is to be found between two runs.
-        """
+        """Let time pass; the other machine reports, and the Recoverer runs *every* so many minutes, at last too."""
         while minutes > 0:
             self.fleet.pass_time(min(minutes, every) * MINUTE)
             record_heartbeat(self.fleet.connection, self.healthy)
-            if every > TICK_MINUTES:  # else this was a gap, and recovery would wait
-                self.fleet.sql("UPDATE recovery_snapshots SET taken_at = now()")
+            self.fleet.report(self.reporting)
             self.run()
             minutes -= every
 

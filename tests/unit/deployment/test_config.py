@@ -152,9 +152,7 @@ def test_seconds_are_a_time_of_at_most_a_day(monkeypatch: pytest.MonkeyPatch, va
     assert fault.startswith(f"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS is '{value}': ")
 
 
-@pytest.mark.parametrize(
-    "name", ["BREAKER_MAX_UNHEALTHY_SHARE", "HEARTBEAT_TIMEOUT_SECONDS", "BREAKER_MAX_UNHEALTHY", "CONCURRENCY"]
-)
+@pytest.mark.parametrize("name", ["MAX_DEAD_SHARE", "HEARTBEAT_TIMEOUT_SECONDS", "MAX_STEPS_PER_HOUR", "CONCURRENCY"])
 def test_no_number_is_no_number(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Comparisons with it are all false, so it would slip through ranges that are checked the other way round."""
     given(monkeypatch, BMDB_HOST="db.example", PROVIDER="static", **{name: "nan"})

@@ -59,13 +59,13 @@ def test_the_environment_wins_over_the_document_and_the_document_over_the_deploy
     monkeypatch.setenv("SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS", "1200")
     monkeypatch.setenv("SHEPHERD_DEFAULT_CONCURRENCY", "10")
     monkeypatch.setenv("SHEPHERD_DEFAULT_STARTUP_TIMEOUT_SECONDS", "4000")
-    monkeypatch.setenv("SHEPHERD_BREAKER_MAX_UNHEALTHY", "")  # empty: not set
+    monkeypatch.setenv("SHEPHERD_MAX_STEPS_PER_HOUR", "")  # empty: not set
     monkeypatch.setenv("SHEPHERD_BMDB_HOST", "")
     (settings,) = load(RecovererSettings, document=read)
     assert (settings.heartbeat_timeout_seconds, settings.concurrency) == (1200, 60)
     assert settings.bmdb_host == "db.example"
     assert settings.startup_timeout_seconds == 4000
-    assert settings.breaker_max_unhealthy == RecovererSettings.model_fields["breaker_max_unhealthy"].default
+    assert settings.max_steps_per_hour == RecovererSettings.model_fields["max_steps_per_hour"].default
 
 
 def test_the_settings_of_a_provider_have_their_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ chunks = { size = 3 }
 agent_path = ["a"]
 [recoverer]
 heartbeat_timeout_seconds = "900"
-breaker_max_unhealthy = 1.5
+max_steps_per_hour = 1.5
 startup_timeout_seconds = 0
 max_machines = 3
 [provisioner]
@@ -124,9 +124,9 @@ key_name = "FIXME"
         "provider.hetzner.key_name is 'FIXME': fill it in",
         "provisioner.assimilate is 1: Input should be a valid boolean",
         "provisioner.creation_seconds is true: Input should be a valid number",
-        "recoverer.breaker_max_unhealthy is 1.5: Input should be a valid integer",
         "recoverer.heartbeat_timeout_seconds is '900': Input should be a valid number",
         "recoverer.max_machines is unknown: it belongs in [provisioner]",
+        "recoverer.max_steps_per_hour is 1.5: Input should be a valid integer",
         "recoverer.startup_timeout_seconds is 0: Input should be greater than 0",
     ]
 

@@ -147,7 +147,7 @@ def test_a_recoverer_that_runs_too_rarely_is_told_what_would_help(minutes: int, 
     """No schedule is shorter than a minute, and none may be longer than thirty."""
     found = check({**DEFAULTS, RATE: f"1,1,{minutes},1", TIMEOUT: timeout}, ALL)
     (fault,) = (each for each in found if RATE in each)
-    assert fault.endswith(f"does not count as time without a heartbeat: {remedy}")
+    assert fault.endswith(f"several times their timeout: {remedy}")
 
 
 def test_a_fault_tells_values_and_remedy() -> None:

@@ -30,7 +30,7 @@ work_deleted AS (
         AND session_id IN (SELECT session_id FROM locked_session)
         AND machine_id = ANY(:machine_ids::uuid[])
         AND began_at IS NOT NULL
-    RETURNING machine_id
+    RETURNING machine_id, began_at
 )
 
 -- fragment: host_key_pinned
@@ -42,6 +42,16 @@ host_key_pinned AS (
     WHERE g.host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING
     RETURNING machine_id
+)
+
+-- fragment: reboot_undone
+-- Steps of the input_rows were certainly not taken: the reboots that this work permitted do not count.
+reboot_undone AS (
+    UPDATE machine_rebooted r
+    SET rebooted_at = r.previous_at
+    FROM input_rows g
+    JOIN work_deleted e ON e.machine_id = g.machine_id
+    WHERE r.machine_id = g.machine_id AND g.step IS NOT NULL AND r.rebooted_at >= e.began_at
 )
 
 -- fragment: locked_provider

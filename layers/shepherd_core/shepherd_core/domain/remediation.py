@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from shepherd_core.domain.budget import WHOLE_PROVIDER
 from shepherd_core.domain.provider import Capability
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class StepKind:
     None: the provider is not asked. Its outages do not matter, and nothing is interrupted.
     """
     reboots: bool = True
-    """The machine boots: the next agent start waits for that, and the circuit breaker counts the reboot."""
+    """The machine boots: the next agent start waits for that, and the budget counts the reboot."""
     loses_agent: bool = True
     """
     The machine needs an agent start afterwards; true of every step with which it boots. If false, its agent may report
@@ -179,6 +180,10 @@ class NextStep:
     """Until when the machine was healthy, if its policy starts over with this step."""
     look: LookTarget | None = None
     """Look at this machine first; None: do not."""
+    location: str = WHOLE_PROVIDER
+    """Of the machine, whose budget counts."""
+    confirmed: bool = False
+    """An earlier look found the machine dead too."""
     looked: str | None = None
     """What came of the look, human-readable."""
     seen: AgentState | None = None
@@ -187,6 +192,13 @@ class NextStep:
     """Why the look saw nothing."""
     alive: bool = False
     """The look saw that the machine is alive: at most its agent is started anew, which is no attempt."""
+    held: bool = False
+    """The budget refuses the step: there is no attempt."""
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether this interrupts the machine."""
+        return self.step.kind.needs is not None and not (self.alive or self.concludes)
 
     def __str__(self) -> str:
         """Return the decision, human-readable."""

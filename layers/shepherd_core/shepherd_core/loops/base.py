@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.backoff import Backoff
     from shepherd_core.domain.clock import Deadline, Permission
-    from shepherd_core.domain.errors import NoLongerDue
+    from shepherd_core.domain.errors import NoLongerDue, ShepherdError
     from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import Process
     from shepherd_core.telemetry import Metric
@@ -63,8 +63,8 @@ class Admission:
     """The machines that a loop may claim, as its reading of the fleet found them."""
 
     candidates: Candidates
-    suspended: tuple[str, ...] = ()
-    """Why due machines must not be claimed, one human-readable line for each location."""
+    limited: tuple[str, ...] = ()
+    """Why machines must wait for the budget of recovery, one human-readable line for each location."""
     counts: Mapping[Metric, float] = field(default_factory=dict)
     """Metrics about the admission, for the function to report."""
 
@@ -146,10 +146,6 @@ class Loop(ABC, Generic[F]):
         """
         return Admission(candidates(session, self.process, provider))
 
-    def ignore_suspensions(self, session: Session) -> Candidates:  # noqa: ARG002 - as in admit
-        """Let the next claims take what ``admit`` suspends, and return it. Only for dry runs, which are rolled back."""
-        return Candidates()
-
     def prepare(self, deadline: Deadline) -> None:
         """
         Get what all machines need. Called once per invocation, and only if there is a machine to work on.
@@ -169,14 +165,18 @@ class Loop(ABC, Generic[F]):
         """
         return dict.fromkeys(works)
 
-    def record(self, session: Session, decisions: Mapping[Work, Any]) -> Sequence[Work]:  # noqa: ARG002 - as in admit
+    def record(
+        self,
+        session: Session,  # noqa: ARG002 - as in admit
+        decisions: Mapping[Work, Any],
+    ) -> Mapping[Work, ShepherdError | None]:
         """
-        Record what is about to be done, and return the works that this session still has.
+        Record what is about to be done; return the works that this session still has, and why it must not be done.
 
         Raises:
             SessionExpired: do none of it.
         """
-        return list(decisions)
+        return dict.fromkeys(decisions)
 
     @abstractmethod
     def work_on(self, task: Task) -> F:

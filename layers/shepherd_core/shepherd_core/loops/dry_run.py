@@ -21,28 +21,23 @@ if TYPE_CHECKING:
     from shepherd_core.loops.base import Loop
     from shepherd_core.loops.runner import RunLimits
 
-_SUSPENDED = 1000
-"""Machines at most that a dry run lists where recovery is suspended."""
-
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
     """The work that an invocation would begin with."""
 
     work: list[Work]
-    suspended: list[Work]
-    """The additional work without suspensions, at most 1,000 machines."""
     decisions: Mapping[Work, object]
     """The action for each machine."""
     due_at: Mapping[UUID, datetime]
     """Since when each machine has been due."""
-    reasons: tuple[str, ...]
-    """``Admission.suspended``."""
+    limited: tuple[str, ...]
+    """``Admission.limited``."""
 
 
 def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: RunLimits) -> DryRun:
     """
-    Return the first claim of an invocation now, and the claim without suspensions.
+    Return the first claim of an invocation now.
 
     Claims it, and rolls that back: nothing is changed.
     """
@@ -66,11 +61,7 @@ def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock
             return works
 
         work = list(claimed(admission.candidates, limits.concurrency))
-        suspended: list[Work] = []
         decisions = dict(loop.decide(session, work)) if work else {}
-        if admission.suspended:
-            suspended += claimed(loop.ignore_suspensions(session), _SUSPENDED)
-            decisions |= loop.decide(session, suspended) if suspended else {}
-        return DryRun(work, suspended, decisions, due_at, admission.suspended)
+        return DryRun(work, decisions, due_at, admission.limited)
 
     return connection.dry_run(claim_and_decide)

@@ -10,9 +10,9 @@ was paused, is left alone; if it answers over SSH, only its agent is started ane
 (``loops.look``). A step that the provider certainly did not take is not an attempt.
 If the provider fails for several machines, it is not asked for the rest.
 
-Before claiming, the Recoverer checks whether so many machines are unhealthy
-that the fault is probably ours (``loops.circuit_breaker``). If so, it suspends
-recovery there and reboots no machine.
+A step that interrupts must be within the budget (``rules.budget``); else the machine
+waits, and is looked at again. After an outage of ours, agents have two minutes to
+report before anything is interrupted.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.bmdb.work.work import finish_recovery
-from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.bmdb.recovery import budget, remediation
+from shepherd_core.bmdb.work.work import Candidates, finish_recovery
+from shepherd_core.domain.budget import WHOLE_PROVIDER, Budget, where
+from shepherd_core.domain.errors import HeldBack, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.provider import (
     MachineNotFound,
     NotSupported,
@@ -32,13 +33,15 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnavailable,
     ProviderUnusable,
 )
+from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.remediation import QUARANTINE, AgentState, LookTarget, NextStep
 from shepherd_core.loops.base import Admission, Loop
-from shepherd_core.loops.circuit_breaker import CircuitBreaker
 from shepherd_core.loops.provider_outage import ProviderOutage
 from shepherd_core.rules.attempts import healthy_until, looks, past_attempts, uninterrupted
+from shepherd_core.rules.budget import BudgetLimits, budgets, permitted
 from shepherd_core.rules.policy import possible
 from shepherd_core.rules.remediation import next_step
+from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.recovery.remediation import RecoveryRecord, Unneeded
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Candidates, Work
+    from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.backoff import Backoff
     from shepherd_core.domain.clock import Deadline, Permission
     from shepherd_core.domain.errors import NoLongerDue
@@ -56,18 +59,23 @@ if TYPE_CHECKING:
     from shepherd_core.domain.remediation import Step, StepKind, Take
     from shepherd_core.loops.base import Task
     from shepherd_core.loops.look import Look
-    from shepherd_core.rules.circuit_breaker import BreakerLimits
+
+
+_WAIT_SECONDS = 300.0
+"""After this time a machine that waits for the budget is looked at again: it may have been switched on."""
+_OUTAGE_SECONDS = 120.0
+"""After an outage of ours, all agents report within about a minute: none waits longer to repeat a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRules:
-    """The rules of recovery, and of its suspension."""
+    """The rules of recovery."""
 
     timeouts: HealthTimeouts
     backoff: Backoff
     """How long to leave a machine alone after a failure."""
     policy: Sequence[Step]
-    limits: BreakerLimits
+    limits: BudgetLimits
     reset_after_seconds: float
     """How long an agent must report until its machine's policy starts over."""
 
@@ -91,17 +99,37 @@ class Recoverer(Loop[NextStep]):
         self._rules = rules
         self.timeouts = rules.timeouts
         self._look = look
-        self._breaker = CircuitBreaker(provider.name, rules.limits)
         self._outage = ProviderOutage()
+        self._budgets: Mapping[str, Budget] = {}
+        self._settled = True
         self.guard = self
 
-    def admit(self, session: Session, provider: str) -> Admission:  # noqa: ARG002 - the breaker knows it
-        """Read the health of the fleet, and admit the machines that the circuit breaker allows."""
-        return self._breaker.admit(session)
-
-    def ignore_suspensions(self, session: Session) -> Candidates:
-        """See ``Loop.ignore_suspensions``."""
-        return self._breaker.ignore_suspensions(session)
+    def admit(self, session: Session, provider: str) -> Admission:
+        """Read the fleet, and judge the budgets. Every machine that may need recovery is admitted, to be looked at."""
+        fleet = budget.read_fleet(session, provider)
+        self._settled, self._budgets = (
+            fleet.settled,
+            budgets(fleet.figures, self._rules.limits, was_silent=fleet.silent),
+        )
+        limited = {location: each for location, each in self._budgets.items() if each.brake}
+        if limited or fleet.limited:
+            budget.show_budgets(session, provider, limited)
+        for location, each in limited.items():
+            telemetry.warning(
+                "recovery limited",
+                where=where(location),
+                steps_per_hour=each.per_hour,
+                brake=each.brake,
+                reason=each.reason,
+            )
+        counts = {
+            Metric.RECOVERY_LIMITED: len(limited),
+            Metric.DEAD: sum(each.dead for each in fleet.figures.values()),
+            Metric.QUARANTINED: fleet.quarantined,
+            Metric.NO_ACCESS: fleet.no_access,
+        }
+        reasons = tuple(f"{where(location)}: {each.reason}" for location, each in sorted(limited.items()))
+        return Admission(Candidates(fleet.candidates, len(fleet.candidates)), reasons, counts)
 
     def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
         """Log the steps that the provider cannot take, and give the provider another chance."""
@@ -122,13 +150,48 @@ class Recoverer(Loop[NextStep]):
             counted = attempts if until is None else []
             decision = next_step(rules.policy, provider.capabilities, provider.name, counted, past.now)
             look = self._target(work, past) if decision.step.kind.needs and not decision.concludes else None
-            decisions[work] = replace(decision, healthy_until=until, look=look)
-        recorded = set(self.record(session, {work: each for work, each in decisions.items() if each.look is None}))
-        return {work: each for work, each in decisions.items() if each.look is not None or work in recorded}
+            decisions[work] = replace(
+                decision,
+                healthy_until=until,
+                look=look,
+                location=past.location,
+                confirmed=_confirmed(past),
+            )
+        at_once = {work: each for work, each in decisions.items() if not each.interrupts}
+        recorded = self.record(session, at_once)
+        return {work: each for work, each in decisions.items() if work not in at_once or work in recorded}
 
-    def record(self, session: Session, decisions: Mapping[Work, NextStep]) -> Sequence[Work]:
-        """Record that these steps will be attempted, and return the works that this session still has."""
-        return remediation.record_attempts(session, decisions) if decisions else ()
+    def record(self, session: Session, decisions: Mapping[Work, NextStep]) -> Mapping[Work, ShepherdError | None]:
+        """Record that these steps will be attempted; those that interrupt must be within the budget."""
+        asked = {work: each for work, each in decisions.items() if each.interrupts}
+        others = {work: each for work, each in decisions.items() if work not in asked}
+        answers: dict[Work, ShepherdError | None] = {}
+        if others:
+            answers |= dict.fromkeys(remediation.record_attempts(session, others))
+        if asked:
+            ready = {work.machine_id: each.location for work, each in asked.items() if self._settled or each.confirmed}
+
+            def permit(steps: Mapping[str, tuple[int, int]]) -> set[UUID]:
+                return permitted(ready, self._budgets, steps, self._rules.limits)
+
+            taken = set(remediation.permit_attempts(session, self._provider.name, asked, permit))
+            answers |= {
+                work: None if work in taken else self._held_back(each, ready=work.machine_id in ready)
+                for work, each in asked.items()
+            }
+        return answers
+
+    def _held_back(self, decision: NextStep, *, ready: bool) -> HeldBack:
+        if not ready:
+            return HeldBack("agents have two minutes to report after an outage of ours", _OUTAGE_SECONDS)
+        near, whole = (self._budgets.get(at, Budget(0)) for at in (decision.location, WHOLE_PROVIDER))
+        tight, at = min(
+            (near, decision.location),
+            (whole, WHOLE_PROVIDER),
+            key=lambda each: (each[0].per_hour, each[0].brake is None),
+        )
+        reason = f", because {tight.reason}" if tight.brake else ""
+        return HeldBack(f"the budget of {where(at)}, {tight.per_hour} an hour, is used up{reason}", _WAIT_SECONDS)
 
     def _target(self, work: Work, past: RecoveryRecord) -> LookTarget | None:
         """
@@ -158,9 +221,10 @@ class Recoverer(Loop[NextStep]):
         if decision.look is not None and self._look is not None:
             decision = self._look.before(decision, decision.look, task.deadline)
             task.found_alive = decision.alive
+        if decision.interrupts or decision.alive:
             try:
                 task.record(decision)
-            except TimeLimitExceeded:
+            except (TimeLimitExceeded, HeldBack):
                 task.keeps_host_key = True  # the attempt may be recorded, but nothing was done
                 raise
         telemetry.info(
@@ -235,3 +299,15 @@ class Recoverer(Loop[NextStep]):
                 lost_answers={work: each.lost_answer for work, each in done.items() if each.lost_answer is not None},
             )
         return ended
+
+
+def _confirmed(past: RecoveryRecord) -> bool:
+    """Return whether an earlier look, two minutes ago or more, found the machine dead: so it had time to report."""
+    last = past.last_heartbeat_at
+    return any(
+        line.event == WorkEvent.LOOKED
+        and line.step is None
+        and (last is None or line.at > last)
+        and (past.now - line.at).total_seconds() >= _OUTAGE_SECONDS
+        for line in past.history
+    )

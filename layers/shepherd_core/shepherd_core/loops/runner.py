@@ -23,12 +23,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shepherd_core import telemetry
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import history
 from shepherd_core.bmdb.work import work as bmdb_work
 from shepherd_core.domain.clock import MARGIN_SECONDS, Permission
-from shepherd_core.domain.errors import ConfigError, NoLongerDue, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors import ConfigError, HeldBack, NoLongerDue, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.loops.base import Closing, Task, tick_head
 from shepherd_core.loops.claims import THREAD, Claims
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 
-_GUARDED = (Metric.NO_LONGER_DUE, Metric.NOT_TAKEN, Metric.FOUND_ALIVE)
+_GUARDED = (Metric.NO_LONGER_DUE, Metric.HELD_BACK, Metric.NOT_TAKEN, Metric.FOUND_ALIVE)
 """Metrics of loops that interrupt machines."""
 
 
@@ -113,7 +114,7 @@ class _Run(Generic[F]):
             if asked and (guard := self.loop.guard):
                 answers |= {**dict.fromkeys(asked), **guard.no_longer_due(self.session, asked)}
             if decisions:
-                answers |= dict.fromkeys(self.loop.record(self.session, decisions))
+                answers |= self.loop.record(self.session, decisions)
         finally:
             for question in questions:
                 question.answer.put(answers.get(question.work, SessionExpired()))
@@ -159,12 +160,19 @@ class _Run(Generic[F]):
 
     def _end_failed(self, failed: Mapping[Work, Exception]) -> None:
         """Commit the ends of work that did not succeed. A machine that is no longer due is not a failure."""
+        held = {work: error for work, error in failed.items() if isinstance(error, HeldBack)}
         unneeded = {
-            work: self._unneeded(work, error) for work, error in failed.items() if isinstance(error, NoLongerDue)
+            work: self._unneeded(work, error)
+            for work, error in failed.items()
+            if isinstance(error, NoLongerDue) and work not in held
         }
+        if held:
+            self._count(Metric.HELD_BACK, list(held), remediation.hold_back(self.session, held))
         if unneeded and (guard := self.loop.guard):
             self._count(Metric.NO_LONGER_DUE, list(unneeded), guard.end_unneeded(self.session, unneeded))
-        failures = {work: self._failure(work, error) for work, error in failed.items() if work not in unneeded}
+        failures = {
+            work: self._failure(work, error) for work, error in failed.items() if not isinstance(error, NoLongerDue)
+        }
         if failures:
             self._count(Metric.FAILED, list(failures), bmdb_work.fail(self.session, failures))
 

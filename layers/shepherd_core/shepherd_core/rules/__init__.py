@@ -1,1 +1,1 @@
-"""The rules, as pure functions: provisioning, drift, remediation, the circuit breaker."""
+"""The rules, as pure functions: provisioning, drift, remediation, the budget of recovery."""

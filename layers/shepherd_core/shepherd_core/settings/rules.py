@@ -105,10 +105,7 @@ def _rarely(every: str, timeout: float) -> str | None:
         return None
     more = f", or set the timeout to {minutes * 60 / _TIMEOUTS:g} or more" if minutes <= _LONGEST_MINUTES else ""
     oftener = f"run the Recoverer every {math.floor(longest)} minutes or more often" if longest >= 1 else ""
-    return (
-        "unhealthy machines would wait for several times their timeout, since a long gap between two runs of the "
-        f"Recoverer does not count as time without a heartbeat: {oftener}{more}".replace(": , or", ":")
-    )
+    return f"unhealthy machines would wait for several times their timeout: {oftener}{more}".replace(": , or", ":")
 
 
 def _lost_requests(heartbeat: float, startup: float) -> str | None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shepherd_core.agent.takeover import AgentBinary
-    from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
     from shepherd_core.telemetry import Metric
@@ -148,7 +147,7 @@ def _recoverer() -> Function:
         ),
         backoff=pace.current.step_backoff,
         policy=settings.policy,
-        limits=settings.breaker_limits,
+        limits=settings.budget_limits,
         reset_after_seconds=max(pace.current.reset_after_seconds, settings.heartbeat_timeout_seconds),
     )
     dialer = adapters.LazyDialer(settings, pace.current.look_seconds)
@@ -192,17 +191,13 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
 
         planned = dry_run(loop, provider.name, connection, CLOCK, limits)
 
-        def with_decisions(works: list[Work]) -> list[dict[str, Any]]:
-            decisions = ((work, planned.decisions.get(work)) for work in works)
-            return [
+        decisions = ((work, planned.decisions.get(work)) for work in planned.work)
+        return {
+            "plan": [
                 {**asdict(work), "due_at": planned.due_at[work.machine_id], "decision": decision and str(decision)}
                 for work, decision in decisions
-            ]
-
-        return {
-            "plan": with_decisions(planned.work),
-            "recovery_suspended": planned.reasons,
-            "plan_without_suspension": with_decisions(planned.suspended),
+            ],
+            "recovery_limited": planned.limited,
         }
 
     return Function(

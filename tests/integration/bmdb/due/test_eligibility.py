@@ -5,10 +5,13 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors import SecretMissing, ShepherdError
+from shepherd_core.domain.errors.machine import NoAddress, SshTimedOut
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.settings.functions import PROCESS_OF_LOOP
 
 from tests.support import defaults
@@ -57,14 +60,14 @@ def wanted_anew(machine: Callable[[Fleet], UUID], result: str = "Success") -> Ca
     return plant
 
 
-def failed(process: Process, interval: int, ago: float) -> Callable[[Fleet], UUID]:
+def failed(process: Process, interval: int, ago: float, error: ShepherdError | None = None) -> Callable[[Fleet], UUID]:
     """Return how to plant an unhealthy or a merely provided machine whose work failed this many seconds ago."""
 
     def plant(fleet: Fleet) -> UUID:
         machine_id = fleet.unhealthy_machine() if process is Process.RECOVERY else fleet.provided_machine()
         session = fleet.open_session()
         (found,) = claimed(session, process)
-        work.fail(session, {found: Failure(ShepherdError("no luck"), interval)})
+        work.fail(session, {found: Failure(error or ShepherdError("no luck"), interval)})
         session.close()
         fleet.pass_time(ago)
         return machine_id
@@ -78,7 +81,9 @@ def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
     def plant(fleet: Fleet) -> UUID:
         machine_id = fleet.unhealthy_machine()
         session = fleet.open_session()
-        work.finish_recovery(session, claimed(session, Process.RECOVERY), settle)
+        held = claimed(session, Process.RECOVERY)
+        remediation.record_attempts(session, dict.fromkeys(held, NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)))
+        work.finish_recovery(session, held, settle)
         session.close()
         fleet.pass_time(ago)
         return machine_id
@@ -145,6 +150,11 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
     ),
     "recovery failed just now": (failed(RECOVER, 60, 0), NOTHING),
     "recovery failed, long enough ago": (failed(RECOVER, 60, 60), RECOVER),
+    "never up, an agent start failed, not quite for six hours": (failed(START, 30_000, 21_595), NOTHING),
+    "never up, an agent start failed, for six hours": (failed(START, 30_000, 21_600), RECOVER),
+    "never up, nothing answered, for six hours": (failed(START, 30_000, 21_600, SshTimedOut()), RECOVER),
+    "never up for six hours, by our own fault": (failed(START, 30_000, 21_600, SecretMissing()), NOTHING),
+    "never up for six hours, no access": (failed(START, 30_000, 21_600, NoAddress()), NOTHING),
     "rebooted, not quite settled": (rebooted(120, 115), NOTHING),
     "rebooted and settled": (rebooted(120, 120), START),
 }

@@ -73,15 +73,6 @@ def _pause(machine: bool, process: str | None, provider: str | None, minutes: in
     )
 
 
-def _suspension(location: str, end: str = "NULL") -> str:
-    began = f"{_NOW} - interval '3 hours'"
-    return f"INSERT INTO recovery_suspensions SELECT '{PROVIDER}', '{location}', {began}, {end}, '?'"
-
-
-def _outage(location: str, end: str = "NULL") -> str:
-    return f"INSERT INTO ssh_outages SELECT '{PROVIDER}', '{location}', {_NOW} - interval '3 hours', {end}, '?'"
-
-
 HOLDS: dict[str, tuple[str, ...]] = {
     "nothing": (),
     "its pause": (_pause(True, None, None, 5),),
@@ -92,17 +83,14 @@ HOLDS: dict[str, tuple[str, ...]] = {
     "a pause of everything, which is over": (_pause(False, None, None, -5),),
     "a pause of the agent start here": (_pause(False, "ShepherdAgentStart", PROVIDER, 5),),
     "a pause of another provider": (_pause(False, None, "equinix", 5),),
-    "a suspension": (_suspension(""),),
-    "a suspension here": (_suspension(HERE),),
-    "a suspension elsewhere": (_suspension("fra"),),
-    "a suspension that has ended": (_suspension("", f"{_NOW} - interval '2 hours'"),),
-    "a suspension that has just ended": (_suspension("", _NOW),),
-    "an outage": (_outage(""),),
-    "an outage here": (_outage(HERE),),
-    "an outage elsewhere": (_outage("fra"),),
-    "an outage that had ended": (_outage("", f"{_NOW} - interval '2 hours'"),),
-    "an outage and a suspension": (_outage(HERE), _suspension("")),
-    "a gap between snapshots": (f"INSERT INTO recovery_snapshots SELECT '{PROVIDER}', {_NOW} - interval '9 hours'",),
+    "its step waits for the budget": (
+        "DELETE FROM work_backoff WHERE machine_id = :id AND process = 'ShepherdRecovery'",
+        f"INSERT INTO work_backoff SELECT :id, 'ShepherdRecovery', {_NOW} + interval '5 minutes', '?'",
+    ),
+    "the budget is used up": (
+        f"INSERT INTO recovery_budgets SELECT '{PROVIDER}', '{HERE}', 0, 'losing', '?'",
+        f"INSERT INTO recovery_budgets SELECT '{PROVIDER}', '', 0, 'silent', '?'",
+    ),
 }
 
 

@@ -150,7 +150,7 @@ ATTACKS = {
     "have machines rebooted at once": "UPDATE recovery_policy SET heartbeat_timeout_seconds = 0.001",
     "lift a pause": "DELETE FROM pauses",
     "end a quarantine": "DELETE FROM machine_quarantine",
-    "end a suspension": "UPDATE recovery_suspensions SET ended_at = clock_timestamp()",
+    "have more machines rebooted": "DELETE FROM machine_rebooted",
     "pin another host key": "UPDATE machine_host_key SET host_key = 'mine'",
     "read host keys": "SELECT host_key FROM machine_host_key",
     "erase the history": "DELETE FROM work_history",

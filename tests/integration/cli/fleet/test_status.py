@@ -12,8 +12,12 @@ from shepherd_core.domain.states import State
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.command_line import CommandLine
 
-DOWN = "static, location ams; if the machines are down: shepherdctl machine reboot --provider static --location ams"
-REASON = "8 of 10 machines stopped reporting, the limit is 20 %"
+SSH = "--cause ssh-timed-out --cause ssh-refused --cause ssh-connection-lost"
+SLOW = "recovery takes at most 1 step an hour: static"
+WHY = "--reason 'they are down'"
+DOWN = "if the machines are down: shepherdctl machine reboot --provider static"
+REASON = "8 of 10 machines are dead, or were interrupted in the last six hours"
+BUDGET = "INSERT INTO recovery_budgets (provider, location, per_hour, brake, reason, began_at) "
 
 
 @pytest.fixture
@@ -63,7 +67,7 @@ def test_status_counts_the_paused_machines_of_the_list(
     assert listed.total() == paused
 
 
-def test_each_provider_has_a_line_with_states_and_suspensions(shepherdctl: CommandLine, fleet: Fleet) -> None:
+def test_each_provider_has_a_line_with_its_states(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """Columns of what does not occur only hide what does."""
     fleet.provided_machine("equinix")
     fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
@@ -76,22 +80,29 @@ def test_each_provider_has_a_line_with_states_and_suspensions(shepherdctl: Comma
     assert result.stderr == ""
 
 
-def test_a_suspension_is_shown_with_its_figures(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    """The reason why unhealthy machines are left alone must be visible; an ended suspension still matters."""
+def test_a_small_budget_is_shown_with_its_figures_and_who_waits(shepherdctl: CommandLine, fleet: Fleet) -> None:
+    """The reason why unhealthy machines are left alone must be visible, and how many they are."""
     fleet.sql(
-        "INSERT INTO recovery_suspensions VALUES ('equinix', '', now() - interval '4 minutes', NULL, :reason), "
-        "('static', 'ams', now() - interval '3 hours', now() - interval '2 hours', 'before'), "
-        "('static', 'fra', now() - interval '3 days', now() - interval '2 days', 'forgotten')",
+        f"{BUDGET} VALUES ('equinix', '', 0, 'silent', 'no machine reports', now() - interval '4 minutes'), "
+        "('static', 'ams', 1, 'share', :reason, now() - interval '2 hours')",
         reason=REASON,
     )
-    lines = [" ".join(line.split()) for line in shepherdctl.read("status", status=3).splitlines()[-2:]]
+    for kind, minutes in (("held-back", 5), ("held-back", -1), ("provider-refused", 5)):
+        fleet.sql(
+            "INSERT INTO work_backoff (machine_id, process, until, cause, kind) "
+            f"VALUES (:id, 'ShepherdRecovery', now() + interval '{minutes} minutes', '?', '{kind}')",
+            id=fleet.locate(fleet.unhealthy_machine(), "ams"),
+        )
+    lines = [" ".join(line.split()) for line in shepherdctl.read("status", status=3).splitlines()[-3:]]
     assert lines == [
-        f"recovery suspended for 4 min equinix the whole provider {REASON}",
-        "ended 2 h ago static location ams before",
+        "RECOVERY SINCE PROVIDER SCOPE WAITING REASON",
+        "no step 4 min ago equinix the whole provider 0 no machine reports",
+        f"at most 1 step an hour 2 h ago static location ams 1 {REASON}",
     ]
-    assert [(one["provider"], one["reason"]) for one in shepherdctl.load("status", status=3)["suspensions"]] == [
-        ("equinix", REASON),
-        ("static", "before"),
+    told = shepherdctl.load("status", status=3)["budgets"]
+    assert [(one["provider"], one["per_hour"], one["brake"], one["waiting"]) for one in told] == [
+        ("equinix", 0, "silent", 0),
+        ("static", 1, "share", 1),
     ]
 
 
@@ -110,7 +121,7 @@ def test_machines_waiting_for_the_limit_are_shown_with_their_age(shepherdctl: Co
     )
     lines = [" ".join(line.split()) for line in shepherdctl.read("status").splitlines()[-2:]]
     assert lines == [
-        "WAITING PROVIDER REASON SEEN",
+        "UNUSED PROVIDER REASON SEEN",
         "20 equinix the limit of 50 machines is reached 3 min ago",
     ]
     (told,) = shepherdctl.load("status")["waiting"]
@@ -163,15 +174,13 @@ def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) ->
         ([], []),
         (
             [
-                f"INSERT INTO {table} VALUES ('static', 'ams', now(), NULL, ''), ('a', '', now(), now(), '')"
-                for table in ("recovery_suspensions", "ssh_outages")
+                f"{BUDGET} VALUES ('static', '{location}', {per_hour}, '{brake}', '', now())"
+                for location, per_hour, brake in (("ams", 1, "share"), ("fra", 1, "ssh"), ("", 0, "losing"))
             ],
             [
-                f"recovery is suspended: {DOWN} --state unhealthy --reason 'they are down'",
-                (
-                    f"an SSH outage delays recovery: {DOWN} --state needs_agent --cause ssh-timed-out "
-                    "--cause ssh-refused --cause ssh-connection-lost --reason 'they are down'"
-                ),
+                f"recovery takes no step: static, the whole provider; {DOWN} --state unhealthy {WHY}",
+                f"{SLOW}, location ams; {DOWN} --location ams --state unhealthy {WHY}",
+                f"{SLOW}, location fra; {DOWN} --location fra --state needs_agent {SSH} {WHY}",
             ],
         ),
         (
@@ -203,7 +212,7 @@ def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) ->
             ["the Recoverer of ec2 has not run for 33 h"],
         ),
     ],
-    ids=["well", "suspended", "quarantined", "loops", "provider no longer in use", "a loop runs", "a machine is made"],
+    ids=["well", "limited", "quarantined", "loops", "provider no longer in use", "a loop runs", "a machine is made"],
 )
 def test_the_exit_status_says_whether_an_operator_is_needed(
     fleet: Fleet, statements: list[str], told: list[str]
@@ -222,8 +231,7 @@ def test_the_exit_status_says_whether_an_operator_is_needed(
 
 def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """In its text format; what a provider names cannot break a line."""
-    for table in ("recovery_suspensions", "ssh_outages"):
-        fleet.sql(f"INSERT INTO {table} VALUES ('ec2', :location, now(), NULL, 'why')", location='a\\"\n\x1b')
+    fleet.sql(f"{BUDGET} VALUES ('ec2', :location, 1, 'share', 'why', now())", location='a\\"\n\x1b')
     fleet.sql(
         "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES ('ec2', 7, 5, now())"
     )
@@ -241,10 +249,7 @@ def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet
             f'shepherd_machines{{provider="static",state="{state}"}}': "2"
             for state in ("needs_agent", "starting", "running", "unhealthy", "installed")
         },
-        **{
-            f'shepherd_recovery_suspended{{provider="ec2",location="a\\\\\\"\\n\\\\x1b",kind="{kind}"}}': "1"
-            for kind in ("suspension", "ssh_outage")
-        },
+        'shepherd_recovery_steps_per_hour{provider="ec2",location="a\\\\\\"\\n\\\\x1b",brake="share"}': "1",
         'shepherd_waiting_for_limit{provider="ec2"}': "7",
-        "shepherd_attention": "3",
+        "shepherd_attention": "2",
     }

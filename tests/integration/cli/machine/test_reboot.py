@@ -63,9 +63,9 @@ def test_machines_that_match_are_rebooted_and_the_others_are_named(
     assert {rows[other]["result"] for other in others} == {"done"}
 
 
-@pytest.mark.parametrize("held", ["recovery_suspensions", "ssh_outages"])
-def test_machines_are_rebooted_while_recovery_is_suspended(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], held: str
+@pytest.mark.parametrize("brake", ["silent", "ssh"])
+def test_machines_are_rebooted_although_the_budget_is_used_up(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], brake: str
 ) -> None:
     """By the command that status prints: what holds the Recoverer back does not hold an operator back."""
     elsewhere, *down = machines.values()
@@ -73,12 +73,12 @@ def test_machines_are_rebooted_while_recovery_is_suspended(
     fleet.sql("DELETE FROM work_backoff")
     for machine_id in machines.values():
         fleet.locate(machine_id, "fra" if machine_id == elsewhere else "rack 3")
-        if held == "ssh_outages":
+        if brake == "ssh":
             fleet.make_overdue(machine_id)
         else:
             key = "decode(repeat('5e', 32), 'hex')"
             fleet.change(f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', {key})")
-    fleet.sql(f"INSERT INTO {held} VALUES ('ec2', 'rack 3', now(), NULL, '?')")
+    fleet.sql(f"INSERT INTO recovery_budgets VALUES ('ec2', 'rack 3', 0, '{brake}', '?')")
     (told,) = [each for each in shepherdctl.load("status", status=3)["attention"] if "if the machines are down" in each]
     _, _, command = told.partition("if the machines are down: shepherdctl ")
     done = json.loads(shepherdctl.read(*shlex.split(command), "--yes", "-o", "json"))["machines"]

@@ -12,8 +12,10 @@ from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
+from shepherd_core.domain.errors import HeldBack
 from shepherd_core.domain.errors.machine import SshRefused, SshTimedOut
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.remediation import REBOOT, USUAL_TIMEOUTS, NextStep, Step
 
 from shepherdctl.descriptions.cures import CURES
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
@@ -64,19 +66,13 @@ def paused(fleet: Fleet) -> UUID:
     return machine_id
 
 
-def recovery_suspended(fleet: Fleet) -> UUID:
-    """Create a machine where recovery is suspended."""
-    machine_id = fleet.locate(fleet.unhealthy_machine(), "ams")
-    fleet.sql(
-        "INSERT INTO recovery_suspensions VALUES ('static', 'ams', now(), NULL, '8 of 10 machines stopped reporting')"
-    )
-    return machine_id
-
-
-def suspended_twice(fleet: Fleet) -> UUID:
-    """Create a machine where recovery is suspended for the location and for the whole provider."""
-    machine_id = recovery_suspended(fleet)
-    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', '', now(), NULL, 'no machine reports')")
+def held_back(fleet: Fleet) -> UUID:
+    """Create a machine whose step waits for the budget."""
+    machine_id = fleet.unhealthy_machine()
+    session = fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    remediation.hold_back(session, {held: HeldBack("the budget of location ams, 1 an hour, is used up", 300)})
+    session.close()
     return machine_id
 
 
@@ -84,7 +80,9 @@ def awaited(fleet: Fleet) -> UUID:
     """Plant a machine that was rebooted."""
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
-    work.finish_recovery(session, claimed(session, RECOVER), 120, grace_seconds=1800)
+    works = claimed(session, RECOVER)
+    remediation.record_attempts(session, dict.fromkeys(works, NextStep(Step(REBOOT, 1, USUAL_TIMEOUTS), 1)))
+    work.finish_recovery(session, works, 120, grace_seconds=1800)
     session.close()
     return machine_id
 
@@ -139,15 +137,10 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
         ("paused", "paused by alice: moving racks"),
         ("not_needed", "it has no agent that could be unhealthy"),
     ),
-    "recovery suspended": (
-        recovery_suspended,
+    "held back": (
+        held_back,
         ("not_needed", "its agent was started"),
-        ("recovery_suspended", "recovery is suspended: 8 of 10 machines stopped reporting"),
-    ),
-    "recovery suspended twice": (
-        suspended_twice,
-        ("not_needed", "its agent was started"),
-        ("recovery_suspended", "recovery is suspended: no machine reports"),
+        ("backoff", "waiting: the budget of location ams, 1 an hour, is used up"),
     ),
     "rebooted": (
         awaited,
@@ -194,7 +187,7 @@ def ends(process: dict[str, Any], name: str, now: datetime) -> int | None:
         ("agent just started", RECOVER, 30, 30),
         ("paused", START, 60, 60),
         ("locked", START, 60, 60),
-        ("recovery suspended", RECOVER, None, None),
+        ("held back", RECOVER, 5, 5),
         ("in quarantine", RECOVER, None, None),
         ("rebooted", START, 2, 2),
         ("rebooted", RECOVER, None, None),

@@ -136,7 +136,7 @@ def test_effective_values_are_shown_with_their_source(file: Path) -> None:
     assert shown["concurrency"] == (5, "document")
     assert shown["recoverer.startup_timeout_seconds"] == (3000, "environment")
     assert shown["recoverer.heartbeat_timeout_seconds"] == (700, "deployment")
-    assert shown["recoverer.breaker_max_unhealthy"] == (20, "default")
+    assert shown["recoverer.max_steps_per_hour"] == (20, "default")
     assert shown["provider.static.machines"] == ("a", "document")
     assert shown["SHEPHERD_PROVIDER"] == ("static", "document")
     assert shown["SHEPHERD_LOOP_MINUTES"] == (DeploymentSettings().loop_minutes, "default")

@@ -14,7 +14,7 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import Dialer, MachineConnection
-from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.recovery import budget, remediation
 from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import SecretMissing, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.machine import AgentRefused, SshForkServerLost, SshUploadFailed
@@ -22,6 +22,7 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import AgentState
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.look import Look
+from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
@@ -134,6 +135,15 @@ def test_a_machine_that_is_alive_is_never_interrupted(env: LookSetup) -> None:
     assert 3 <= env.watch_and_start(3 * 60) <= 6
     assert env.provider.asked == []
     assert set(env.causes) == {RUNS}
+
+
+def test_a_machine_that_is_alive_gets_a_new_agent_although_the_budget_is_used_up(env: LookSetup) -> None:
+    """That interrupts nothing; and what a look found alive is not counted as dead."""
+    env.limits = BudgetLimits(per_hour=0, dead_share=1)
+    env.run_agent()
+    assert env.run()[Metric.FOUND_ALIVE] == 1
+    assert env.told == [("Started", None, None), ("Looked", "restart-agent", RUNS), ("Finished", None, None)]
+    assert env.start_agent()
 
 
 def test_a_machine_that_is_alive_is_not_interrupted_if_no_agent_can_be_started(env: LookSetup) -> None:
@@ -390,18 +400,13 @@ def test_a_look_that_fails_by_our_fault_interrupts_nothing(env: LookSetup) -> No
     assert env.causes == [RUNS]
 
 
-def test_a_machine_whose_look_failed_by_our_fault_is_still_seen_by_the_limits(env: LookSetup) -> None:
+def test_a_machine_whose_look_failed_by_our_fault_still_counts_as_dead(env: LookSetup) -> None:
     """Nothing is known of it, so it is evidence of an outage as much as before."""
     env.look_with(_NoProcess())
     env.run()
     session = env.fleet.open_session()
-    (stats,) = suspension.take_health_snapshot(session, PROVIDER).stats.values()
-    session.close()
-    assert stats.late.total() == 1
-    env.fleet.sql("UPDATE work_backoff SET until = until - interval '1 day'")
-    session = env.fleet.open_session()
-    (stats,) = suspension.take_health_snapshot(session, PROVIDER).stats.values()
-    assert stats.due.total() == 1
+    (figures,) = budget.read_fleet(session, PROVIDER).figures.values()
+    assert figures.dead == 1
 
 
 def test_the_host_key_stays_if_the_time_is_over_before_the_step_is_recorded(env: LookSetup) -> None:
@@ -411,6 +416,7 @@ def test_the_host_key_stays_if_the_time_is_over_before_the_step_is_recorded(env:
     session = env.fleet.open_session()
     (held,) = claimed(session, Process.RECOVERY)
     loop = env.loop
+    loop.admit(session, PROVIDER)
     decision = loop.decide(session, [held])[held]
     deadline = Deadline(env.clock, 60)
     task = Task(held, deadline, Permission(deadline), decision=decision)

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.listings import provider_facts, provisioning
 from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.bmdb.recovery import explain, remediation, suspension
+from shepherd_core.bmdb.recovery import budget, explain, remediation
 from shepherd_core.bmdb.recovery.explain import Block
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Candidates
@@ -65,7 +65,7 @@ def test_no_reading_of_the_fleet_has_a_machine_in_quarantine(fleet: Fleet) -> No
     quarantined(fleet)
     session = fleet.open_session()
     assert work.candidates(session, START, PROVIDER) == work.candidates(session, RECOVER, PROVIDER) == Candidates()
-    assert suspension.take_health_snapshot(session, PROVIDER).due == {}
+    assert budget.read_fleet(session, PROVIDER).candidates == ()
 
 
 def listed(fleet: Fleet, machine_id: UUID) -> Machine:

@@ -124,6 +124,7 @@ def test_a_healthy_machine_can_be_rebooted_and_its_policy_starts_over(desk: Desk
         id=desk.healthy,
     )
     desk.fleet.sql("UPDATE machine_agent_started SET agent_started_at = now() - interval '8 days'")
+    desk.reporting = desk.fleet.machines(3, started_ago=3600, reported_ago=0)
     assert desk.take(desk.healthy).result is ActionResult.DONE
     assert desk.told(desk.healthy)[2:].count("Healthy") == 1
     assert desk.seen(desk.healthy).state == "needs_agent"

@@ -18,7 +18,7 @@ from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.remediation import provider_steps
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.rules.circuit_breaker import Limit
+from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
@@ -144,6 +144,7 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
 ) -> None:
     """Ten machines were, up to 64 seconds after they had come back, by a provider that took its time."""
     machines = [env.fleet.unhealthy_machine() for _ in range(10)]
+    env.fleet.reporting_machine()
     reporting = env.fleet.connect()
     once = threading.Lock()
 
@@ -153,7 +154,7 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
                 assert record_heartbeat(reporting, machine)
 
     env.provider.before = report
-    env.limits = replace(defaults.LIMITS, unhealthy=Limit(1000, 1))
+    env.limits = BudgetLimits(1000, 1)
     counts = env.run()
     assert (counts[Metric.CLAIMED], counts[Metric.NO_LONGER_DUE], counts[Metric.FINISHED]) == (10, 10, 0)
     assert [env.reboots(machine) for machine in machines] == [0] * 10
@@ -180,7 +181,7 @@ def test_a_provider_outage_of_hours_uses_no_remediation_step(env: RecovererSetup
 
 def test_a_machine_unknown_to_the_provider_is_recorded_as_such(env: RecovererSetup) -> None:
     """The Provisioner will set it aside; until then the cause says where to look. The others go on."""
-    env.fleet.reporting_machine()  # another machine reports; otherwise recovery is suspended
+    env.fleet.reporting_machine()  # another machine reports; otherwise nothing is heard
     machines = [env.fleet.unhealthy_machine() for _ in range(2)]
     lost = failing(MachineNotFound("no such device"))
     env.provider.then = lambda _: lost()

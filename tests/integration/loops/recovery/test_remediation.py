@@ -3,16 +3,17 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.bmdb.recovery import explain, remediation, suspension
+from shepherd_core.bmdb.recovery import explain, remediation
 from shepherd_core.bmdb.recovery.remediation import Unneeded
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import history, work
-from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.bmdb.work.work import Failure, Work
+from shepherd_core.domain.budget import Brake
 from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import NoLongerDue, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
@@ -36,10 +37,9 @@ from shepherd_core.domain.remediation import (
     StepKind,
 )
 from shepherd_core.loops.base import Task
-from shepherd_core.loops.dry_run import dry_run
-from shepherd_core.loops.runner import RunLimits
+from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.rules.attempts import REFUSALS, past_attempts
-from shepherd_core.rules.circuit_breaker import Limit
+from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
@@ -166,7 +166,6 @@ def test_both_loops_may_have_a_machine_that_did_not_come_back_but_one_has_it(env
     env.watch(3)
     env.start_agent(fails=True)
     env.fleet.pass_time(GRACE)
-    env.fleet.sql("UPDATE recovery_snapshots SET taken_at = now()")  # else this was a gap, and recovery would wait
     sessions = [env.fleet.open_session(connection=env.fleet.connect()) for _ in range(2)]
     together = threading.Barrier(2)
 
@@ -178,18 +177,6 @@ def test_both_loops_may_have_a_machine_that_did_not_come_back_but_one_has_it(env
         found = [each.result() for each in [pool.submit(claim, number) for number in range(2)]]
     assert sum(env.machine in each for each in found) == 1
     assert len(env.fleet.holders(env.machine)) == 1
-
-
-def test_a_machine_that_did_not_come_back_gets_its_agent_in_a_suspension(env: RemediationSetup) -> None:
-    """Otherwise no machine would report after an outage, and the suspension would not end."""
-    env.run()
-    env.watch(3)
-    env.start_agent(fails=True)
-    env.fleet.pass_time(GRACE)
-    env.fleet.sql("INSERT INTO recovery_suspensions VALUES (:p, '', now(), NULL, 'an outage')", p=PROVIDER)
-    session = env.fleet.open_session()
-    assert claimed(session, RECOVER) == []
-    assert ids(claimed(session, START)) == [env.machine]
 
 
 def test_a_machine_that_fails_again_continues_with_its_policy(env: RemediationSetup) -> None:
@@ -351,7 +338,7 @@ def test_an_outage_without_answers_leaves_many_machines_on_their_step(
 ) -> None:
     """Unlike answers with 503 it leaves open what was done; but hours of it tell nothing about any machine."""
     env.policy = policy
-    env.limits = replace(defaults.LIMITS, unhealthy=Limit(20, 1))  # else most of so small a fleet would be suspended
+    env.limits = BudgetLimits(100, 1)
     machines = [env.machine, *(env.fleet.unhealthy_machine(600 - each * stagger * MINUTE) for each in range(2))]
     env.provider.then = refuse(ProviderUnavailable("504"))
     env.run()
@@ -408,7 +395,7 @@ def test_a_step_of_unknown_outcome_is_not_repeated_within_the_grace(
 
 def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(env: RemediationSetup) -> None:
     """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
-    env.limits = replace(defaults.LIMITS, unhealthy=Limit(100, 1))
+    env.limits = BudgetLimits(100, 1)
     others = env.fleet.machines(11, started_ago=3 * HOUR, reported_ago=2 * HOUR)
     env.provider.then, env.provider.answers = refuse(ProviderUnavailable("503")), True
     counts = env.run(concurrency=1)
@@ -438,6 +425,22 @@ def test_a_failure_that_no_reboot_repairs_takes_no_further_step(env: Remediation
     assert env.provider.asked == ["reboot"] * 2, "it is due as soon as it fails in a way that a reboot may cure"
 
 
+def begun(env: RemediationSetup, session: Session, held: Work) -> tuple[Recoverer, Task]:
+    """Return the work on a machine as the runner begins it."""
+    env.settle()
+    loop = env.loop
+    loop.admit(session, PROVIDER)
+    deadline = Deadline(env.clock, 60, session.seconds_left)
+    task = Task(held, deadline, Permission(deadline), decision=loop.decide(session, [held])[held])
+
+    def record(decision: object) -> None:
+        assert isinstance(decision, NextStep)
+        assert loop.record(session, {held: decision})[held] is None
+
+    task.record = record
+    return loop, task
+
+
 @pytest.mark.parametrize("policy", ["reboot:2,quarantine", "reinstall:2,quarantine"])
 def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(env: RemediationSetup, policy: str) -> None:
     """The machine may be booting, or half installed. What came of it is seen when it comes back, or does not."""
@@ -445,9 +448,8 @@ def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(env: Re
     env.pin()
     session = env.fleet.open_session()
     (held,) = claimed(session, RECOVER)
-    deadline, decisions = Deadline(env.clock, 60, session.seconds_left), env.loop.decide(session, [held])
-    attempt = Task(held, deadline, Permission(deadline), decision=decisions[held])
-    env.loop.work_on(attempt)
+    loop, attempt = begun(env, session, held)
+    loop.work_on(attempt)
     env.fleet.expire(session)  # and there it ended
     (step,) = env.provider.asked
     env.watch(1)  # it ends the work, and the machine backs off
@@ -469,7 +471,8 @@ def test_a_function_killed_before_the_step_delays_the_next_attempt(env: Remediat
     """The step may have been taken, so the machine gets its grace before the next attempt."""
     session = env.fleet.open_session()
     (held,) = claimed(session, RECOVER)
-    env.loop.decide(session, [held])
+    _, attempt = begun(env, session, held)
+    attempt.record(attempt.decision)
     env.fleet.expire(session)
     env.watch(1)  # it ends the work, and the machine backs off
     env.watch(1)
@@ -499,7 +502,7 @@ def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(env: Remediatio
     seen: list[set[str]] = []
     env.provider.then = lambda _: seen.append(Fleet.facts(env.fleet, env.machine))
     env.run()
-    assert seen == [{"agent_started", "agent_heartbeat"}]
+    assert seen == [{"agent_started", "agent_heartbeat", "rebooted"}]
     assert env.fleet.facts(env.machine) == {"rebooted"}
 
 
@@ -555,7 +558,7 @@ def test_a_step_that_does_not_ask_the_provider_has_nothing_to_do_with_its_outage
     env: RemediationSetup, tickets: list[str]
 ) -> None:
     """Help is wanted most when the provider does not answer; and a webhook that is down must not hold up reboots."""
-    env.limits = replace(defaults.LIMITS, unhealthy=Limit(1000, 1))
+    env.limits = BudgetLimits(1000, 1)
     for _ in range(4):
         env.fleet.unhealthy_machine()
     (kind,) = env.takes
@@ -596,9 +599,10 @@ def test_a_session_without_life_left_begins_no_step(env: RemediationSetup) -> No
     """Another session may work on its machine by now."""
     session = env.fleet.open_session()
     (held,) = claimed(session, RECOVER)
+    _, attempt = begun(env, session, held)
     env.fleet.expire(session)
     with pytest.raises(SessionExpired):
-        env.loop.decide(session, [held])
+        attempt.record(attempt.decision)
     assert env.told == []
 
 
@@ -606,8 +610,9 @@ def test_a_step_is_not_begun_on_work_that_was_lost(env: RemediationSetup) -> Non
     """Another session took the work over, and takes the step."""
     session = env.fleet.open_session()
     (held,) = claimed(session, RECOVER)
+    loop, attempt = begun(env, session, held)
     env.fleet.sql("DELETE FROM work")
-    assert env.loop.decide(session, [held]) == {}
+    assert loop.record(session, {held: attempt.decision})[held] is not None
     assert env.told == []
 
 
@@ -663,7 +668,6 @@ def test_concurrent_runs_take_each_step_once(env: RemediationSetup) -> None:
         env.start_agent(fails=True)
         env.fleet.pass_time(29 * MINUTE)  # as if the schedule had gone on, and not taken the next step
         record_heartbeat(env.fleet.connection, env.healthy)
-        env.fleet.sql("UPDATE recovery_snapshots SET taken_at = now()")
     assert env.provider.asked == ["reboot", "power-cycle"]
     assert env.told == ["reboot", "power-cycle", "quarantine", "Quarantined"]
 
@@ -690,16 +694,11 @@ def test_a_machine_that_reports_just_before_the_step_is_left_alone(env: Remediat
     assert env.place == [("reboot", False)]
 
 
-HELD = f"INSERT INTO recovery_suspensions VALUES ('{PROVIDER}', '', now(), {{}}, 'an outage')"
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         ("INSERT INTO pauses (machine_id, owner, reason) VALUES ({id}, 'me', 'memory')", "it is paused"),
         ("INSERT INTO pauses (owner, reason) VALUES ('me', 'an outage')", "it is paused"),
-        (HELD.format("NULL"), "recovery is suspended"),
-        (HELD.format("now()"), "its timeout has started again"),
         (
             "INSERT INTO machine_quarantine VALUES ({id}, now(), 'I said so', '', 'steps-used-up')",
             "it needs no recovery any more",
@@ -708,23 +707,13 @@ HELD = f"INSERT INTO recovery_suspensions VALUES ('{PROVIDER}', '', now(), {{}},
     ],
 )
 def test_a_machine_that_is_not_due_any_more_is_not_interrupted(env: RemediationSetup, change: str, told: str) -> None:
-    """An operator works on it, or recovery was suspended, just before the reboot."""
+    """An operator works on it just before the reboot."""
     session = env.fleet.open_session()
     (held,) = claimed(session, RECOVER)
     assert env.loop.no_longer_due(session, [held]) == {}
     env.fleet.change(change.format(id=f"'{env.machine}'::uuid"))
     (reason,) = env.loop.no_longer_due(session, [held]).values()
     assert (str(reason), reason.recovered) == (told, False)
-
-
-def test_a_machine_that_an_ssh_outage_holds_just_before_the_step_is_not_interrupted(env: RemediationSetup) -> None:
-    """The next one may have found the outage meanwhile."""
-    (machine,) = waiting(env, 1)
-    session = env.fleet.open_session()
-    (held,) = [each for each in claimed(session, RECOVER) if each.machine_id == machine]
-    suspension.set_ssh_outages(session, PROVIDER, {"ams": "SSH does not reach 3 machines"})
-    (reason,) = env.loop.no_longer_due(session, [held]).values()
-    assert (str(reason), reason.recovered) == ("recovery is suspended", False)
 
 
 def test_a_machine_that_is_paused_just_before_the_step_is_given_back(env: RemediationSetup) -> None:
@@ -812,104 +801,52 @@ def test_a_reinstall_that_is_not_needed_any_more_keeps_the_host_key(env: Remedia
     assert env.provider.asked == []
 
 
+INTERRUPTED = """
+SELECT provider_location, count(*) FROM machine_rebooted JOIN machine_provided USING (machine_id) GROUP BY 1 ORDER BY 1
+"""
+
+
 def waiting(env: RemediationSetup, count: int, location: str = "ams") -> list[UUID]:
     """Return overdue machines that SSH does not reach."""
     machines = env.fleet.machines(count, location=location)
     return [env.fleet.make_overdue(machine, retry_in=MINUTE) for machine in machines]
 
 
-def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(env: RemediationSetup) -> None:
-    """The fault is the network, a firewall or the key: no running machine is power-cycled or quarantined for it."""
+def test_where_ssh_fails_one_machine_is_interrupted_in_an_hour(env: RemediationSetup) -> None:
+    """The fault is the network, a firewall or the key: what should have come back is not power-cycled for it."""
     pauses.pause(env.fleet.connection, owner="me", reason="another story", machine_id=env.machine)
-    few = waiting(env, 2, "fra")
-    many = waiting(env, 3)
-    counts = env.run()
-    assert counts[Metric.RECOVERY_SUSPENDED] == 1
-    assert len(env.provider.asked) == 2
-    assert {row[0] for row in env.fleet.sql("SELECT machine_id FROM machine_rebooted")} == set(few)
-    (held,) = suspension.suspensions(env.fleet.connection)
-    assert (held["location"], held["ended_at"]) == ("ams", None)
-    assert held["reason"].startswith("SSH does not reach 3 machines that should have come back, and reached 0 in")
-    (verdict,) = [
-        each for each in explain.why(env.fleet.connection, many[0])[0] if not each.eligible
-        and each.process is RECOVER
-    ]  # fmt: skip
-    assert verdict.because == f"recovery of machines that did not come back waits: {held['reason']}"
-    assert verdict.until is None, "nobody knows when"
+    env.fleet.machines(20, started_ago=3 * HOUR, reported_ago=0, location="ams")
+    env.fleet.machines(20, started_ago=3 * HOUR, reported_ago=0, location="fra")
+    waiting(env, 2, "fra")
+    waiting(env, 3)
+    env.run()
+    assert env.limited() == {"ams": (1, Brake.SSH)}
+    assert env.fleet.sql(INTERRUPTED) == [["ams", 1], ["fra", 2]]
 
 
-def unreachable(env: RemediationSetup, minutes: int, every: int = TICK_MINUTES) -> None:
-    """Let time pass in which SSH reaches no machine, as often as the Initializer tries."""
-    for _ in range(0, minutes, every):
-        env.watch(every, every)
-        session = env.fleet.open_session()
-        if found := claimed(session, START):
-            work.fail(session, {held: Failure(SshTimedOut("no"), 4 * HOUR) for held in found})
-        session.close()
-
-
-def test_an_ssh_outage_has_its_own_beginning_each_time(env: RemediationSetup) -> None:
-    """It lasts while others begin and end, and one that begins again is a new one."""
-    session = env.fleet.open_session()
-
-    def began(*locations: str) -> dict[str, Any]:
-        suspension.set_ssh_outages(session, PROVIDER, dict.fromkeys(locations, "SSH does not reach 3 machines"))
-        found = suspension.suspensions(env.fleet.connection)
-        return {outage["location"]: outage["suspended_at"] for outage in found if outage["ended_at"] is None}
-
-    first = began("ams")
-    assert began("ams", "fra")["ams"] == first["ams"]
-    assert began("fra").keys() == {"fra"}
-    assert began("ams")["ams"] > first["ams"]
-
-
-def test_an_ssh_outage_ends_when_its_evidence_is_six_hours_old(env: RemediationSetup) -> None:
-    """Three machines that are really dead would otherwise hold up their own recovery without end."""
-    env.limits = replace(defaults.LIMITS, unhealthy=Limit(20, 1))  # else most of so small a fleet would be suspended
+def test_a_machine_that_never_came_up_goes_the_way_of_all(env: RemediationSetup) -> None:
+    """It answers nothing six hours after it was created: the policy begins, and ends in quarantine."""
     env.policy = "reboot:1,quarantine"
     pauses.pause(env.fleet.connection, owner="me", reason="another story", machine_id=env.machine)
-    many = waiting(env, 3)
-    unreachable(env, 5 * 60 + 40, every=20)
-    unreachable(env, 12)
-    assert env.provider.asked == []
-    unreachable(env, 4 * 60, every=20)
-    unreachable(env, 16)
-    assert env.provider.asked == ["reboot"] * 3
-    unreachable(env, 9 * 60, every=20)
-    assert {row[0] for row in env.fleet.sql("SELECT machine_id FROM machine_quarantine")} == set(many)
-
-
-def test_a_dry_run_lists_the_machines_that_an_ssh_outage_holds(env: RemediationSetup) -> None:
-    """By this list an operator decides which of them to reboot."""
-    pauses.pause(env.fleet.connection, owner="me", reason="another story", machine_id=env.machine)
-    many = waiting(env, 3)
-    unreachable(env, 12)
-    found = dry_run(env.loop, PROVIDER, env.fleet.connection, env.clock, RunLimits(10, 60, 60))
-    assert (found.work, set(ids(found.suspended))) == ([], set(many))
-    assert {str(decision) for decision in found.decisions.values()} == {"reboot, attempt 1 of 3"}
-    assert suspension.suspensions(env.fleet.connection)[0]["ended_at"] is None
-
-
-def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(env: RemediationSetup) -> None:
-    """What failed during the outage tells nothing of them."""
-    pauses.pause(env.fleet.connection, owner="me", reason="another story", machine_id=env.machine)
-    machines = waiting(env, 3)
-    env.run()
-    env.watch(1)
-    for _ in range(3):
-        env.fleet.locate(env.fleet.started_machine(60), "ams")
-    assert env.run()[Metric.RECOVERY_SUSPENDED] == 0
-    assert suspension.suspensions(env.fleet.connection)[0]["ended_at"] is not None
-    env.watch(9)
-    assert env.provider.asked == []
-    session = env.fleet.open_session()
-    failed = {held: Failure(SshTimedOut("no"), 300) for held in claimed(session, START)}
-    assert machines[0] in {held.machine_id for held in failed}
-    work.fail(session, failed)
-    session.close()
-    env.fleet.sql("DELETE FROM machine_grace WHERE machine_id <> :id", id=machines[0])
-    env.watch(1)
+    (machine,) = env.fleet.machines(1)
+    for hour in range(7):
+        assert env.provider.asked == []
+        session = env.fleet.open_session()
+        if found := claimed(session, START):
+            work.fail(session, {held: Failure(SshTimedOut("no"), 60) for held in found})
+        session.close()
+        env.watch(60, every=20)
+        assert (hour >= 5) == bool(env.provider.asked) or hour < 5
+        if env.provider.asked:
+            break
     assert env.provider.asked == ["reboot"]
+    for _ in range(3):
+        session = env.fleet.open_session()
+        if found := claimed(session, START):
+            work.fail(session, {held: Failure(SshTimedOut("no"), 60) for held in found})
+        session.close()
+        env.watch(60, every=20)
+    assert env.fleet.sql("SELECT machine_id FROM machine_quarantine") == [[machine]]
 
 
 def test_machines_without_ssh_access_are_counted_and_explained(env: RemediationSetup) -> None:

@@ -8,12 +8,13 @@ from contextlib import suppress
 import pytest
 from shepherd_core.bmdb.listings import decommissioning, provider_facts, provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
-from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Work
+from shepherd_core.domain.errors import HeldBack
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import Intent
@@ -204,7 +205,7 @@ class Standby:
     def _commit(self) -> None:
         with administrator(self._fleet.settings) as connection:
             while not self._over.is_set():
-                connection.run("INSERT INTO recovery_snapshots VALUES (gen_random_uuid(), now())")
+                connection.run("INSERT INTO machines DEFAULT VALUES")
 
     def wait_for_waiting(self, commits: int) -> None:
         """Wait until this many commits wait."""
@@ -349,6 +350,29 @@ def _end_unneeded(fleet: Fleet, session: Session) -> Callable[[], object]:
     )
 
 
+def _hold_back(fleet: Fleet, session: Session) -> Callable[[], object]:
+    fleet.unhealthy_machine()
+    (held,) = claimed(session, RECOVER)
+    return lambda: remediation.hold_back(session, {held: HeldBack("it waits", 60)})
+
+
+def _permit_attempts(fleet: Fleet, session: Session) -> Callable[[], object]:
+    machine_id = fleet.unhealthy_machine()
+    (held,) = claimed(session, RECOVER)
+    step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
+    return lambda: remediation.permit_attempts(session, PROVIDER, {held: step}, lambda _: {machine_id})
+
+
+def _set_budgets(_: Fleet, session: Session) -> Callable[[], object]:
+    shown = {"per_hour": [1], "brakes": ["share"], "reasons": ["8 of 10 are dead"], "last": [False]}
+    return lambda: session.run("set_budgets", provider=PROVIDER, limited=[""], **shown)[0][0]
+
+
+def _end_budgets(_: Fleet, session: Session) -> Callable[[], object]:
+    _set_budgets(_, session)()
+    return lambda: session.run("end_budgets", provider=PROVIDER, limited=[])
+
+
 def _intended(fleet: Fleet, session: Session) -> Intent:
     provisioning.take_lock(session, PROVIDER)
     machine_id = provisioning.create_intent(session, PROVIDER, "rack")
@@ -409,12 +433,12 @@ WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
     "let_go": _let_go,
     **{name: _end(end) for name, end in ENDS.items()},
     "record_attempts": _record_attempts,
+    "record_attempts with a permission": _permit_attempts,
     "quarantine": _quarantine,
     "end_unneeded_recovery": _end_unneeded,
-    "set_ssh_outages": lambda _, session: lambda: suspension.set_ssh_outages(session, PROVIDER, {"": "none answers"}),
-    "set_suspensions": lambda _, session: (
-        lambda: suspension.set_suspensions(session, PROVIDER, {"": "many are unhealthy"})
-    ),
+    "hold_back": _hold_back,
+    "set_budgets": _set_budgets,
+    "end_budgets": _end_budgets,
     "create_intent": _create_intent,
     "provide": _provide,
     "delete_intent": _delete_intent,
@@ -425,7 +449,7 @@ WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
     "renew_session": lambda _, session: session.renew,
 }
 
-TRANSACTIONS = (_decommission, _request_release, _cancel_release)
+TRANSACTIONS = (_permit_attempts, _decommission, _request_release, _cancel_release)
 """These take several statements."""
 
 each_write = pytest.mark.parametrize("arrange", WRITES.values(), ids=WRITES)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.settings.functions import PROCESS_OF_LOOP
-
-from tests.support.bmdb.reference.gap_rule import Gap, extended_timeout
 
 LOOPS = tuple(PROCESS_OF_LOOP.values())
 
@@ -25,8 +24,16 @@ UNIT = 600
 STARTUP_TIMEOUT_SECONDS = 30 * UNIT
 HEARTBEAT_TIMEOUT_SECONDS = 10 * UNIT
 GRACE_SECONDS = 5 * UNIT
+CREATION_SECONDS = 36 * UNIT
+"""How long a new machine may take to get its first agent."""
+HOUR = 3600
+LOCATION_STEPS, PROVIDER_STEPS, STEPS_IN_SIX_HOURS = 1, 2, 2
+"""The budgets: how many machines may be interrupted in an hour, and in six hours, there and at the provider."""
 DEATH_SECONDS, LONGEST_DEATH_SECONDS = 30, 3840
 """The backoff after a death: at first, and at most."""
+
+
+_ENDS = {WorkEvent.FINISHED, WorkEvent.FAILED, WorkEvent.CANCELED, WorkEvent.EXPIRED, WorkEvent.RECOVERED}
 
 
 @dataclass
@@ -34,6 +41,8 @@ class Machine:
     """One machine, by its facts. It counts as created so long ago that it is due at once."""
 
     location: str | None = None
+    back_by: int = 0
+    """Until when it has time to get an agent, while it has none."""
     started_at: int | None = None
     """When the present agent was started."""
     heartbeat_at: int | None = None
@@ -41,8 +50,8 @@ class Machine:
     """How often the present agent reports; 0: it follows no interval."""
     boot_wait_until: int = 0
     """When it should have booted after its last reboot."""
-    expected_back_since: int | None = None
-    """Since when it is expected back, after a recovery or by an operator; None: it is not."""
+    interrupted_at: list[int] = field(default_factory=list)
+    """When each step was permitted, or when it is known to have been taken."""
     quarantined: bool = False
     decommissioned: bool = False
     backoffs: dict[Process, tuple[int, int | None]] = field(default_factory=dict)
@@ -92,12 +101,6 @@ class Model:
     work: dict[tuple[int, Process], int] = field(default_factory=dict)
     """The session that works on a machine for a process."""
     pauses: list[Pause] = field(default_factory=list)
-    suspensions: dict[str, int | None] = field(default_factory=dict)
-    """Where recovery was suspended, and when that ended; '' is everywhere."""
-    taken_at: int | None = None
-    """When the Recoverer took its last health snapshot."""
-    gaps: list[tuple[int, int]] = field(default_factory=list)
-    """The gaps between snapshots, from when to when."""
 
     # Sessions.
 
@@ -119,7 +122,7 @@ class Model:
 
     def renew(self, session: int) -> None:
         """Move the deadline ahead, unless it has passed."""
-        self._require(session)
+        self.require(session)
         self.sessions[session].deadline = self.now + self.sessions[session].seconds
 
     def close(self, session: int) -> None:
@@ -143,19 +146,14 @@ class Model:
         """Return the promise that a claim of this machine would break; None: it may be claimed."""
         machine = self.machines[number]
         backoff_until, _ = machine.backoffs.get(process, (0, None))
-        not_back = (
-            process is Process.RECOVERY
-            and machine.needs is Process.AGENT_START
-            and machine.expected_back_since is not None
-            and machine.backoffs.get(Process.AGENT_START, (0, None))[1] is not None  # an agent start has failed since
-        )
+        not_back = process is Process.RECOVERY and self._not_back(machine)
         if machine.needs is not process and not not_back:
             return "a_claim_takes_only_machines_that_need_it"
         if any((number, other) in self.work for other in LOOPS):
             return "no_machine_has_two_live_works"
         if any(self._in_force(pause, number, process) for pause in self.pauses):
             return "a_paused_machine_is_not_touched"
-        if backoff_until > self.now or (self._in_grace(machine) if not_back else machine.boot_wait_until > self.now):
+        if backoff_until > self.now or (machine.back_by if not_back else machine.boot_wait_until) > self.now:
             return "backoff_and_boot_wait_are_observed"
         if process is machine.needs is Process.RECOVERY and self._not_unhealthy(machine):
             return "no_healthy_machine_is_rebooted"
@@ -163,13 +161,13 @@ class Model:
 
     def claim(self, session: int, process: Process, machines: set[int]) -> None:
         """Claim these machines."""
-        self._require(session)
+        self.require(session)
         for machine in machines:
             self._start(session, process, machine)
 
     def start(self, session: int, machine: int) -> None:
         """Start an operator's work on one machine, due or not."""
-        self._require(session)
+        self.require(session)
         if any((machine, other) in self.work for other in LOOPS):
             raise WorkConflict
         self._start(session, Process.RECOVERY, machine)
@@ -187,13 +185,47 @@ class Model:
 
     def may_interrupt(self, session: int, machine: int) -> bool:
         """Return whether a machine that was claimed for recovery may be interrupted at this moment."""
-        self._require(session)
+        self.require(session)
+        found = self.machines[machine]
+        if found.needs is Process.RECOVERY:
+            due = not self._not_unhealthy(found)
+        else:
+            due = self._not_back(found) and found.back_by <= self.now
         return (
-            self.work.get((machine, Process.RECOVERY)) == session
-            and self.machines[machine].needs is Process.RECOVERY
-            and not self._not_unhealthy(self.machines[machine])
+            due
+            and self.work.get((machine, Process.RECOVERY)) == session
             and not any(self._in_force(pause, machine, Process.RECOVERY) for pause in self.pauses)
         )
+
+    def permit(self, session: int, machines: Sequence[int]) -> set[int]:
+        """Permit steps on machines as far as the budget allows, the first come first; the others are held back."""
+        self.require(session)
+        granted: set[int] = set()
+        for machine in machines:
+            location = self.machines[machine].location
+            near = sum(self.machines[other].location == location for other in granted)
+            if (
+                self._interrupted(HOUR) + len(granted) < PROVIDER_STEPS
+                and self._interrupted(HOUR, location) + near < (LOCATION_STEPS if location else PROVIDER_STEPS)
+                and self._interrupted(6 * HOUR) + len(granted) < STEPS_IN_SIX_HOURS
+            ):
+                granted.add(machine)
+        return {machine for machine in machines if self._ask(session, machine, granted=machine in granted)}
+
+    def step(self, session: int, machine: int) -> bool:
+        """Record a step of an operator, whom no budget holds back; return whether it may be taken."""
+        self.require(session)
+        return self._ask(session, machine, granted=True)
+
+    def attempted(self, session: int, machine: int) -> bool:
+        """Return whether this session has recorded a step since it began its last work on the machine."""
+        return WorkEvent.ATTEMPTED in self._since_start(session, machine)
+
+    def steps(self) -> dict[str, tuple[int, int]]:
+        """Return by location how many machines were interrupted in the last hour, and in the last six."""
+        locations = {machine.location for machine in self.machines}
+        found = {at or "": (self._interrupted(HOUR, at), self._interrupted(6 * HOUR, at)) for at in locations}
+        return {location: steps for location, steps in found.items() if any(steps)}
 
     def ended_last(self, session: int, process: Process, machine: int, event: WorkEvent) -> bool:
         """Return whether *event* is the last event of the session on the machine for the process."""
@@ -201,10 +233,26 @@ class Model:
         return bool(own) and own[-1][1] is event
 
     def fail(self, session: int, process: Process, machine: int, seconds: int) -> bool:
-        """End work as failed."""
-        ended = self.end(session, process, machine, WorkEvent.FAILED)
+        """End work as failed; a step that is on record was not taken."""
+        ended = self.undone(session, process, machine, WorkEvent.FAILED)
         if ended:
             self.machines[machine].backoffs[process] = (self.now + seconds, seconds)
+        return ended
+
+    def undone(self, session: int, process: Process, machine: int, event: WorkEvent) -> bool:
+        """End work; a step that is on record was not taken, and does not count."""
+        attempted = process is Process.RECOVERY and self.attempted(session, machine)
+        if attempted and self.alive(session) and self.work.get((machine, process)) == session:
+            self.machines[machine].interrupted_at.pop()
+            self.machines[machine].history.append((process, WorkEvent.NOT_TAKEN, session))
+        return self.end(session, process, machine, event)
+
+    def hold_back(self, session: int, machine: int, seconds: int) -> bool:
+        """End a recovery that waits for the budget."""
+        ended = self.end(session, Process.RECOVERY, machine, WorkEvent.CANCELED)
+        if ended:
+            self.machines[machine].backoffs[Process.RECOVERY] = (self.now + seconds, None)
+            self.machines[machine].deaths.pop(Process.RECOVERY, None)
         return ended
 
     def agent_started(self, session: int, machine: int) -> bool:
@@ -212,8 +260,7 @@ class Model:
         ended = self.end(session, Process.AGENT_START, machine, WorkEvent.FINISHED)
         if ended:
             found = self.machines[machine]
-            found.started_at, found.heartbeat_at, found.expected_back_since = self.now, None, None
-            found.interval = 0
+            found.started_at, found.heartbeat_at, found.interval = self.now, None, 0
         return ended
 
     def recovered(self, session: int, machine: int, boot_wait_seconds: int) -> bool:
@@ -221,6 +268,7 @@ class Model:
         ended = self.end(session, Process.RECOVERY, machine, WorkEvent.FINISHED)
         if ended:
             self.machines[machine].boot_wait_until = self.now + boot_wait_seconds
+            self.machines[machine].interrupted_at[-1:] = [self.now]
             self._expect_back(self.machines[machine])
         return ended
 
@@ -266,7 +314,7 @@ class Model:
         fresh = found.heartbeat_at is not None and found.heartbeat_at > self.now - fresh_seconds
         if not found.decommissioned and not worked and not fresh:
             found.decommissioned = True
-            found.started_at = found.heartbeat_at = found.expected_back_since = None
+            found.started_at = found.heartbeat_at = None
             found.quarantined = False
             found.backoffs.clear()
             found.deaths.clear()
@@ -277,7 +325,7 @@ class Model:
 
     def appear(self, location: str | None) -> None:
         """Add a machine."""
-        self.machines.append(Machine(location))
+        self.machines.append(Machine(location, self.now + CREATION_SECONDS))
 
     def heartbeat(self, machine: int, interval: int | None = None) -> None:
         """Record a heartbeat, if there is an agent, which is told an *interval*; None: as before."""
@@ -285,21 +333,6 @@ class Model:
         if found.started_at is not None:
             found.heartbeat_at = self.now
             found.interval = found.interval if interval is None else interval
-
-    def suspend(self, session: int, where: set[str]) -> None:
-        """Suspend recovery there, and nowhere else."""
-        self._require(session)
-        for location, ended_at in self.suspensions.items():
-            if ended_at is None and location not in where:
-                self.suspensions[location] = self.now
-        self.suspensions |= dict.fromkeys(where)
-
-    def take_snapshot(self, session: int) -> None:
-        """Take a health snapshot, which ends a gap."""
-        self._require(session)
-        if self.taken_at is not None:
-            self.gaps.append((self.taken_at, self.now))
-        self.taken_at = self.now
 
     def reaped(self) -> Model:
         """Return the state after a session is opened now."""
@@ -312,10 +345,11 @@ class Model:
         found: Counter[Process] = Counter()
         for machine in self.machines:
             for process, event, _ in machine.history:
-                found[process] += 1 if event is WorkEvent.STARTED else -1
+                found[process] += 1 if event is WorkEvent.STARTED else -1 if event in _ENDS else 0
         return found
 
-    def _require(self, session: int) -> None:
+    def require(self, session: int) -> None:
+        """Raise if the session has expired."""
         if not self.alive(session):
             raise SessionExpired
 
@@ -334,28 +368,54 @@ class Model:
             and (pause.until is None or pause.until > self.now)
         )
 
+    def _ask(self, session: int, machine: int, *, granted: bool) -> bool:
+        """Record a step on the machine, or that it is held back; return whether the step may be taken."""
+        if self.work.get((machine, Process.RECOVERY)) != session:
+            return False
+        found, before = self.machines[machine], self._since_start(session, machine)
+        if WorkEvent.ATTEMPTED in before:
+            return True
+        if granted:
+            found.interrupted_at.append(self.now)
+            found.boot_wait_until = self.now
+            found.history.append((Process.RECOVERY, WorkEvent.ATTEMPTED, session))
+        elif WorkEvent.LOOKED not in before:
+            found.history.append((Process.RECOVERY, WorkEvent.LOOKED, session))
+        return granted
+
+    def _since_start(self, session: int, machine: int) -> list[WorkEvent]:
+        """Return what the session has recorded since it began its last recovery of the machine."""
+        own = [
+            event
+            for process, event, by in self.machines[machine].history
+            if by == session and process is Process.RECOVERY
+        ]
+        starts = [number for number, event in enumerate(own) if event is WorkEvent.STARTED]
+        return own[starts[-1] :] if starts else []
+
+    def _interrupted(self, seconds: int, *locations: str | None) -> int:
+        """Return how many machines, of all or these *locations*, were interrupted in these last *seconds*."""
+        return sum(
+            machine.interrupted_at[-1] + seconds > self.now
+            for machine in self.machines
+            if machine.interrupted_at
+            and not machine.decommissioned
+            and (not locations or machine.location in locations)
+        )
+
     def _expect_back(self, machine: Machine) -> None:
-        machine.started_at, machine.heartbeat_at, machine.expected_back_since = None, None, self.now
+        machine.started_at, machine.heartbeat_at, machine.back_by = None, None, self.now + GRACE_SECONDS
         machine.backoffs.clear()
         machine.deaths.clear()
 
-    def _in_grace(self, machine: Machine) -> bool:
-        """Return whether a machine is still in its grace: during a suspension, and as long again afterwards."""
-        since = machine.expected_back_since or 0
-        for location in {"", machine.location or ""} & self.suspensions.keys():
-            ended_at = self.suspensions[location]
-            since = max(since, self.now if ended_at is None else ended_at)
-        return since + GRACE_SECONDS > self.now
+    def _not_back(self, machine: Machine) -> bool:
+        """Return whether the machine lacks an agent, and an agent start has failed since it does."""
+        _, seconds = machine.backoffs.get(Process.AGENT_START, (0, None))
+        return machine.needs is Process.AGENT_START and seconds is not None
 
     def _not_unhealthy(self, machine: Machine) -> bool:
-        """Return whether the agent reported recently, could not report, or is still in its startup timeout."""
+        """Return whether the agent reported recently, or is still in its startup timeout."""
         timeout = STARTUP_TIMEOUT_SECONDS
         if machine.reported:
             timeout = max(HEARTBEAT_TIMEOUT_SECONDS, 5 * machine.interval // 2)
-        last = max(machine.started_at or 0, machine.heartbeat_at or 0)
-        for location in {"", machine.location or ""} & self.suspensions.keys():
-            ended_at = self.suspensions[location]
-            last = max(last, self.now if ended_at is None else ended_at)
-        gaps = self.gaps if self.taken_at is None else [*self.gaps, (self.taken_at, self.now)]
-        among = [Gap(ended - began, self.now - ended) for began, ended in gaps]
-        return self.now - last < extended_timeout(timeout, among, machine.interval)
+        return self.now - max(machine.started_at or 0, machine.heartbeat_at or 0) < timeout

@@ -1,17 +1,15 @@
 """
 The machines that need each process, computed from the facts alone.
 
-Written independently of the product: no due index, no views. What claims return
+Written independently of the product: no views. What claims return
 is compared with this.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from shepherd_core.domain.machine import Process
-
-from tests.support.bmdb.reference.gap_rule import Gap, extended_timeout, required_overdue
 
 _HEARTBEAT_TIMEOUT, _STARTUP_TIMEOUT = 600, 1800
 
@@ -62,8 +60,7 @@ def _ago(time: str) -> str:
 
 
 # Seconds since its agent was started, and since the last heartbeat of that agent; how often it reports. If it has no
-# agent although a step was taken and an agent start has failed since: seconds since its grace was over, and how long
-# that was. The suspensions where it is, by how long ago they ended (-1: they did not); and the gaps between snapshots.
+# agent and an agent start has failed, by no fault of others: seconds since it should have had one.
 _FACTS = f"""
 SELECT
     p.machine_id,
@@ -75,51 +72,29 @@ SELECT
     ),
     (SELECT h.report_interval_seconds FROM machine_agent_heartbeat h WHERE h.machine_id = p.machine_id),
     (
-        SELECT ARRAY[{_ago("w.grace_until")}, extract(epoch FROM w.grace_until - w.grace_began_at)::float8]
-        FROM machine_grace w JOIN work_backoff b ON b.machine_id = w.machine_id
-        WHERE w.machine_id = p.machine_id AND b.process = 'ShepherdAgentStart' AND b.last_interval_seconds IS NOT NULL
-    ),
-    ARRAY(
-        SELECT coalesce({_ago("x.ended_at")}, -1)
-        FROM recovery_suspensions x
-        WHERE x.provider = p.provider AND (x.location = '' OR x.location = p.provider_location)
-    ),
-    ARRAY(
-        SELECT ARRAY[extract(epoch FROM g.ended_at - g.began_at)::float8, {_ago("g.ended_at")}]
-        FROM (
-            SELECT provider, began_at, ended_at FROM recovery_gaps
-            UNION ALL
-            SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots
-        ) AS g
-        WHERE g.provider = p.provider
+        SELECT {_ago("coalesce(w.grace_until, m.machine_created_at + interval '6 hours')")}
+        FROM work_backoff b
+        JOIN machines m ON m.machine_id = b.machine_id
+        LEFT JOIN machine_grace w ON w.machine_id = b.machine_id
+        WHERE b.machine_id = p.machine_id
+            AND b.process = 'ShepherdAgentStart'
+            AND b.last_interval_seconds IS NOT NULL
+            AND b.fault NOT IN ('access', 'provider', 'ours')
     )
 """
 
 
-def _unhealthy(
-    started: float | None,
-    heartbeat: float | None,
-    interval: int | None,
-    back: tuple[float, float] | None,
-    suspended: Sequence[float],
-    gaps: Sequence[tuple[float, float]],
-) -> bool:
+def _unhealthy(started: float | None, heartbeat: float | None, interval: int | None, back: float | None) -> bool:
     """
     Return whether these facts make a machine unhealthy, or overdue if it has no agent.
 
-    A heartbeat from before the agent was started does not count. Suspensions and long gaps restart the timeouts.
+    A heartbeat from before the agent was started does not count.
     """
-    among = [Gap(*gap) for gap in gaps]
-    if started is not None and heartbeat is not None:
-        timeout = max(_HEARTBEAT_TIMEOUT, 2.5 * (interval or 0))
-        return min([heartbeat, *suspended]) >= extended_timeout(timeout, among, interval or 0)
-    if started is not None:
-        return min([started, *suspended]) >= extended_timeout(_STARTUP_TIMEOUT, among)
-    if back is None:
-        return False
-    since, grace = back
-    overdue = min([since, *(ended - grace for ended in suspended if ended < since + grace)])
-    return overdue >= required_overdue(_HEARTBEAT_TIMEOUT, among)
+    if started is None:
+        return back is not None and back >= 0
+    if heartbeat is None:
+        return started >= _STARTUP_TIMEOUT
+    return heartbeat >= max(_HEARTBEAT_TIMEOUT, 2.5 * (interval or 0))
 
 
 def plainly_eligible(sql: Callable[..., list[list[Any]]], process: Process, provider: str = "static") -> set[UUID]:

@@ -44,7 +44,7 @@ class Notice:
     """What holds machines back, or the present time."""
 
     kind: str
-    """suspension, ssh_outage, limit, pause, quarantine; or now, whose ``since`` is the present time."""
+    """budget (``machines`` may be interrupted in an hour), limit, pause, quarantine; or now, in ``since``."""
     provider: str | None
     location: str | None
     process: str | None

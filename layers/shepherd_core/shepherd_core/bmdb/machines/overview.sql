@@ -60,7 +60,7 @@ GROUP BY 1, 2, 3, 4
 ORDER BY 1, 2, 3, 4;
 
 -- name: fleet_notices
--- What holds machines back, and since when: suspensions, SSH outages, places that wait for the limit, pauses
+-- What holds machines back, and since when: small budgets of recovery, places that wait for the limit, pauses
 -- (those of single machines by owner and reason) and quarantined machines by kind. machines is null where it is
 -- not known. The row now has the time of the statement. Pauses of single machines come last, because there may be more
 -- than :limit of them.
@@ -69,9 +69,7 @@ FROM (
     SELECT 'now' AS kind, NULL AS provider, NULL AS location, NULL AS process, NULL::bigint AS machines, NULL AS owner,
         NULL AS reason, statement_timestamp() AS since, NULL::timestamptz AS until
     UNION ALL
-    SELECT 'suspension', provider, location, NULL, NULL, NULL, reason, suspended_at, NULL FROM suspensions_in_force
-    UNION ALL
-    SELECT 'ssh_outage', provider, location, NULL, NULL, NULL, reason, began_at, NULL FROM outages_in_force
+    SELECT 'budget', provider, location, NULL, per_hour, NULL, reason, began_at, NULL FROM recovery_budgets
     UNION ALL
     SELECT 'limit', provider, NULL, NULL, waiting, NULL, max_machines::text, waiting_seen_at, NULL
     FROM provisioner_lock

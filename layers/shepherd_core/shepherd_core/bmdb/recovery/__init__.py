@@ -1,1 +1,1 @@
-"""Recovery: remediation attempts, suspensions, and why a machine is worked on or is not."""
+"""Recovery: remediation attempts, the budget, and why a machine is worked on or is not."""

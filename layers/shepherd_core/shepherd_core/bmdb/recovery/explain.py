@@ -33,7 +33,6 @@ class Block(StrEnum):
     NOT_NEEDED = "not_needed"
     LOCKED = "locked"
     PAUSED = "paused"
-    RECOVERY_SUSPENDED = "recovery_suspended"
     BACKOFF = "backoff"
     NOT_DUE = "not_due"
 
@@ -89,8 +88,6 @@ def evaluate(known: Mapping[str, Any]) -> Verdict:
     if known["pause_id"] is not None:
         who = f"paused by {known['pause_owner']}: {known['pause_reason']}"
         blocks.append((Block.PAUSED, who, known["pause_expires_at"]))
-    if known["suspension_reason"] is not None:
-        blocks.append((Block.RECOVERY_SUSPENDED, f"recovery is suspended: {known['suspension_reason']}", None))
     if known["backoff_until"] is not None and known["backoff_until"] > now:
         kind = "waiting" if known["last_interval_seconds"] is None else "backing off"
         blocks.append((Block.BACKOFF, f"{kind}: {known['backoff_cause']}", known["backoff_until"]))
@@ -127,8 +124,6 @@ def _outside(known: Mapping[str, Any], process: Process) -> tuple[Block, str] | 
 def _why_not_due(known: Mapping[str, Any], process: Process) -> str:
     if known["since"] is None:
         return _not_overdue(known)
-    if known["in_doubt"]:
-        return f"its heartbeats may have been missed in a gap of {known['gap_seconds']:.0f} s: it gets more time"
     if known["overdue"]:
         return "it is expected back, and its grace is not over"
     if process is Process.AGENT_START:
@@ -137,9 +132,9 @@ def _why_not_due(known: Mapping[str, Any], process: Process) -> str:
 
 
 def _not_overdue(known: Mapping[str, Any]) -> str:
-    """Return why a machine that is expected back is not known to have failed to come back."""
+    """Return why a machine that is expected is not known to have failed to come."""
     if known["start_fault"] in {Fault.ACCESS, Fault.PROVIDER, Fault.OURS}:
         return f"its agent start fails for a reason that no reboot can remove: {known['start_cause']}"
-    if known["start_fault"] == Fault.UNREACHED and known["outage_reason"] is not None:
-        return f"recovery of machines that did not come back waits: {known['outage_reason']}"
+    if known["grace_until"] is None:
+        return "it never came up, and no agent start has failed"
     return "it is expected back, and no agent start has failed since"

@@ -17,14 +17,8 @@ SELECT
     w.grace_until,
     n.process IS NOT NULL AS wanted,
     coalesce(n.overdue, false) AS overdue,
-    CASE WHEN NOT n.in_outage THEN nullif(n.since, 'infinity') END AS since,
-    CASE WHEN NOT n.in_outage THEN nullif(n.due_at, 'infinity') END AS due_at,
-    n.in_doubt,
-    (
-        SELECT extract(epoch FROM max(g.ended_at - g.began_at))::float8
-        FROM recovery_gaps_until_now g
-        WHERE g.provider = p.provider AND g.ended_at > n.since
-    ) AS gap_seconds,
+    CASE WHEN n.due_at < 'infinity' THEN n.since END AS since,
+    nullif(n.due_at, 'infinity') AS due_at,
     coalesce(n.reported, false) AS reported,
     n.backoff_until,
     b.cause AS backoff_cause,
@@ -37,12 +31,9 @@ SELECT
     y.owner AS pause_owner,
     y.reason AS pause_reason,
     y.expires_at AS pause_expires_at,
-    h.location AS suspension_location,
-    h.reason AS suspension_reason,
     f.fault AS start_fault,
     f.cause AS start_cause,
-    f.kind AS start_kind,
-    o.reason AS outage_reason
+    f.kind AS start_kind
 FROM unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
 JOIN machines m ON m.machine_id = :machine_id
 LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
@@ -53,13 +44,6 @@ LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = m.machin
 LEFT JOIN work_backoff b ON b.machine_id = m.machine_id AND b.process = x.process
 LEFT JOIN work_backoff f
     ON f.machine_id = m.machine_id AND f.process = 'ShepherdAgentStart' AND f.last_interval_seconds IS NOT NULL
-LEFT JOIN LATERAL (
-    SELECT reason
-    FROM outages_in_force
-    WHERE provider = p.provider AND location IN ('', p.provider_location)
-    ORDER BY location
-    LIMIT 1
-) AS o ON true
 LEFT JOIN work l ON l.machine_id = m.machine_id
 LEFT JOIN sessions s ON s.session_id = l.session_id
 LEFT JOIN LATERAL (
@@ -69,11 +53,4 @@ LEFT JOIN LATERAL (
     ORDER BY coalesce(u.expires_at, 'infinity') DESC
     LIMIT 1
 ) AS y ON true
-LEFT JOIN LATERAL (
-    SELECT v.location, v.reason
-    FROM suspensions_in_force v
-    WHERE x.process = 'ShepherdRecovery' AND v.provider = p.provider AND v.location IN ('', p.provider_location)
-    ORDER BY v.location
-    LIMIT 1
-) AS h ON true
 ORDER BY x.process;

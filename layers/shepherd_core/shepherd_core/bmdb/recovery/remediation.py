@@ -9,11 +9,13 @@ checks whether it is still needed. The work then ends by ``work.finish_recovery`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.work import work
+from shepherd_core.domain.budget import WHOLE_PROVIDER
 from shepherd_core.domain.errors import Fault, NoLongerDue
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.kinds import FailureKind
@@ -21,14 +23,23 @@ from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.remediation import AgentState, HistoryLine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.domain.errors import HeldBack
     from shepherd_core.domain.remediation import NextStep
+
+    Permit = Callable[[Mapping[str, tuple[int, int]]], Collection[UUID]]
+    """
+    Returns the machines that may be interrupted, from how many were in the last hour and in the last six, by location.
+    """
+
+
+_NOT_LOOKED = "not looked at: its address or its host key is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,7 @@ class RecoveryRecord:
     """The last heartbeat of that agent."""
     address: str | None
     """Of the machine, as the provider listed it last."""
+    location: str = WHOLE_PROVIDER
     history: list[HistoryLine] = field(default_factory=list)
     """The recovery events, oldest first."""
 
@@ -53,7 +65,13 @@ def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, Reco
     for row in session.connection.records("recovery_records", machine_ids=[each.machine_id for each in works]):
         known = found.setdefault(
             row["machine_id"],
-            RecoveryRecord(row["now"], row["agent_started_at"], row["agent_heartbeat_at"], row["provider_ip_address"]),
+            RecoveryRecord(
+                row["now"],
+                row["agent_started_at"],
+                row["agent_heartbeat_at"],
+                row["provider_ip_address"],
+                row["provider_location"] or WHOLE_PROVIDER,
+            ),
         )
         if row["event"] is not None:
             known.history.append(_line(row))
@@ -75,36 +93,64 @@ def _line(row: Mapping[str, Any]) -> HistoryLine:
 
 def record_attempts(session: Session, moves: Mapping[Work, NextStep]) -> list[Work]:
     """
-    Record that these steps are about to be taken, and what was seen before; return the works that this session has.
+    Record that these steps are about to be taken, and what was seen before; return the works whose steps may be taken.
 
-    May run twice. Steps that lose the SSH host key delete the pinned one,
-    because from now on the machine may have another.
+    The others are not this session's any more, or their steps are ``held``. May run
+    twice. Steps that lose the SSH host key delete the pinned one, because from now
+    on the machine may have another.
 
     Raises:
         SessionExpired: the deadline passed. Take none of the steps.
     """
+    return _record_attempts(session.records, moves)
+
+
+def permit_attempts(session: Session, provider: str, moves: Mapping[Work, NextStep], permit: Permit) -> list[Work]:
+    """
+    Do the same for steps that interrupt machines of *provider*, as far as *permit* lets them; the others are held.
+
+    Two concurrent permissions never count the same steps. May run twice.
+    """
+    connection = session.connection
+
+    def unit() -> list[Work]:
+        connection.run("lock_budget", provider=provider)
+        rows = connection.records("count_steps", provider=provider)
+        granted = permit({row["location"]: (row["steps"], row["steps_six_hours"]) for row in rows})
+        held = {
+            work: move if work.machine_id in granted else replace(move, held=True, looked=move.looked or _NOT_LOOKED)
+            for work, move in moves.items()
+        }
+        return _record_attempts(partial(connection.records, **session.key), held)
+
+    return session.transact(unit)
+
+
+def _record_attempts(run: Callable[..., list[dict[str, Any]]], moves: Mapping[Work, NextStep]) -> list[Work]:
     skipped = [(work.machine_id, step, cause) for work, move in moves.items() for step, cause in move.skipped]
     failed = work.causes([move.look_error for move in moves.values()])
-    rows = session.run(
+    rows = run(
         "record_attempts",
         machine_ids=[work.machine_id for work in moves],
         steps=[move.step.name for move in moves.values()],
         healthy_untils=[move.healthy_until for move in moves.values()],
         concludes=[move.concludes for move in moves.values()],
         lose_host_key=[move.step.kind.loses_host_key for move in moves.values()],
+        reboots=[move.step.kind.reboots for move in moves.values()],
         looked=[move.looked for move in moves.values()],
         seen=[move.seen for move in moves.values()],
         kinds=failed["kinds"],
         faults=failed["faults"],
         alive=[move.alive for move in moves.values()],
+        held=[move.held for move in moves.values()],
         skipped_ids=[machine_id for machine_id, _, _ in skipped],
         skipped_steps=[step for _, step, _ in skipped],
         skipped_causes=[cause for _, _, cause in skipped],
     )
-    if not rows[0][0]:
+    if not rows[0]["sessions"]:
         raise SessionExpired
-    ours = {row[1] for row in rows}
-    return [work for work in moves if work.machine_id in ours]
+    permitted = {row["machine_id"] for row in rows if row["permitted"]}
+    return [work for work in moves if work.machine_id in permitted]
 
 
 def no_longer_due(session: Session, provider: str, works: Sequence[Work]) -> dict[Work, NoLongerDue]:
@@ -161,6 +207,18 @@ def end_unneeded(session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUI
                 origins=[held.host_key_origin for held in given],
             )
     return ended
+
+
+def hold_back(session: Session, held: Mapping[Work, HeldBack]) -> set[UUID]:
+    """End works whose steps the budget refused, and return the machines whose work this ended."""
+    return work.end(
+        session,
+        "hold_back",
+        WorkEvent.CANCELED,
+        list(held),
+        causes=[str(each) for each in held.values()],
+        wait_seconds=[each.seconds for each in held.values()],
+    )
 
 
 def quarantine(

@@ -11,6 +11,7 @@ SELECT
     a.agent_started_at,
     h.agent_heartbeat_at,
     p.provider_ip_address,
+    p.provider_location,
     x.event,
     x.timestamp,
     x.step,
@@ -45,57 +46,69 @@ LEFT JOIN LATERAL (
 ) AS x ON true
 ORDER BY g.machine_id, x.timestamp;
 
+-- name: lock_budget
+-- Begin to permit steps at the provider: another permission waits, or conflicts, until this transaction ends.
+UPDATE recovery_policy SET permitted_at = clock_timestamp() WHERE provider = :provider;
+
+-- name: count_steps
+-- How many machines were interrupted in the last hour and in the last six, by location.
+SELECT
+    coalesce(p.provider_location, '') AS location,
+    count(*) FILTER (WHERE r.rebooted_at > statement_timestamp() - interval '1 hour') AS steps,
+    count(*) AS steps_six_hours
+FROM machine_rebooted r
+JOIN machine_provided p ON p.machine_id = r.machine_id
+WHERE r.rebooted_at > statement_timestamp() - interval '6 hours'
+    AND p.provider = :provider
+GROUP BY 1;
+
 -- name: record_attempts
 -- Record which steps are about to be taken, and which were skipped. This happens before they are taken, so that a step
 -- counts even if the function is killed then. A step after which the machine may have another host key deletes the
--- pinned one here. Before the attempt, the line 'Looked' has what a look at the machine saw (:seen), or why it failed;
--- with a step, that one is taken, and there is no attempt (:alive). A row for each machine that this session works on. May run twice: the second run writes nothing new.
+-- pinned one here. The line 'Looked' has what a look at the machine saw (:seen), or why it failed; with a step, that one
+-- is taken, and there is no attempt (:alive). Where the budget refuses the step (:held), there is none either. A row for each machine that this session works on, and whether the step may be taken.
+-- May run twice: the second run writes nothing new.
 WITH {locked_session},
 input_rows AS (
-    SELECT g.machine_id, g.step, g.healthy_until, g.concludes, g.loses_host_key, g.looked, g.seen, g.kind, g.fault, g.alive
+    SELECT g.*
     FROM unnest(
         :machine_ids::uuid[],
         :steps::text[],
         :healthy_untils::timestamptz[],
         :concludes::boolean[],
         :lose_host_key::boolean[],
+        :reboots::boolean[],
         :looked::text[],
         :seen::text[],
         :kinds::text[],
         :faults::text[],
-        :alive::boolean[]
-    ) AS g (machine_id, step, healthy_until, concludes, loses_host_key, looked, seen, kind, fault, alive)
+        :alive::boolean[],
+        :held::boolean[]
+    ) AS g (
+        machine_id, step, healthy_until, concludes, loses_host_key, reboots, looked, seen, kind, fault, alive, held
+    )
 ),
 work_in_hand AS (
     SELECT
-        g.machine_id,
-        g.step,
-        g.healthy_until,
-        g.loses_host_key,
-        g.looked,
-        g.seen,
-        g.kind,
-        g.fault,
-        g.alive,
-        NOT g.concludes AND NOT EXISTS (
-            SELECT 1
-            FROM work_history x
-            WHERE x.machine_id = g.machine_id
-                AND x.process = 'ShepherdRecovery'
-                AND x.session_id = s.session_id
-                AND x.event IN ('Looked', 'Attempted')
-                AND x.timestamp > (
-                    SELECT max(b.timestamp)
-                    FROM work_history b
-                    WHERE b.machine_id = g.machine_id
-                        AND b.process = 'ShepherdRecovery'
-                        AND b.session_id = s.session_id
-                        AND b.event = 'Started'
-                )
-        ) AS new
+        g.*,
+        NOT g.concludes AND x.looks + x.attempts = 0 AS new,
+        NOT g.concludes AND NOT g.alive AND NOT g.held AND x.attempts = 0 AS new_attempt,
+        g.concludes OR g.alive OR NOT g.held OR x.attempts > 0 AS permitted
     FROM input_rows g
     JOIN locked_session s ON true
     JOIN work w ON w.machine_id = g.machine_id AND w.process = 'ShepherdRecovery' AND w.session_id = s.session_id
+    -- What this session has recorded since it began the work.
+    CROSS JOIN LATERAL (
+        SELECT
+            count(*) FILTER (WHERE event = 'Looked') AS looks,
+            count(*) FILTER (WHERE event = 'Attempted') AS attempts
+        FROM work_history
+        WHERE machine_id = g.machine_id
+            AND process = 'ShepherdRecovery'
+            AND session_id = s.session_id
+            AND event IN ('Looked', 'Attempted')
+            AND timestamp >= w.began_at
+    ) AS x
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, timestamp, step, seen, kind, fault, failed_cause, session_id)
@@ -123,10 +136,21 @@ history_rows AS (
     UNION ALL
     SELECT machine_id, 'ShepherdRecovery', 'Attempted', clock_timestamp(), step, NULL, NULL, NULL, NULL, :session_id::uuid
     FROM work_in_hand
-    WHERE new AND NOT alive
+    WHERE new_attempt
+),
+-- The reboot counts for the budget from now on.
+reboot_rows AS (
+    INSERT INTO machine_rebooted (machine_id, rebooted_at, boot_wait_until)
+    SELECT machine_id, clock_timestamp(), clock_timestamp() FROM work_in_hand WHERE new_attempt AND reboots
+    ON CONFLICT (machine_id) DO UPDATE
+    SET
+        rebooted_at = excluded.rebooted_at,
+        boot_wait_until = excluded.boot_wait_until,
+        previous_at = machine_rebooted.rebooted_at
 ),
 host_key_deleted AS (
-    DELETE FROM machine_host_key WHERE machine_id IN (SELECT machine_id FROM work_in_hand WHERE new AND loses_host_key)
+    DELETE FROM machine_host_key
+    WHERE machine_id IN (SELECT machine_id FROM work_in_hand WHERE new_attempt AND loses_host_key)
 ),
 -- finish_recovery updates this row to set the cooldown.
 backoff_rows AS (
@@ -134,7 +158,7 @@ backoff_rows AS (
     SELECT machine_id, 'ShepherdRecovery', clock_timestamp(), 'a step was begun' FROM work_in_hand WHERE new
     ON CONFLICT (machine_id, process) DO NOTHING
 )
-SELECT (SELECT count(*) FROM locked_session) AS sessions, h.machine_id
+SELECT (SELECT count(*) FROM locked_session) AS sessions, h.machine_id, h.permitted
 FROM (SELECT 1) AS one_row
 LEFT JOIN work_in_hand h ON true;
 
@@ -144,13 +168,7 @@ LEFT JOIN work_in_hand h ON true;
 -- whether its agent has reported. Reads the same views as the claim. One row in any case.
 WITH {session},
 claimed_machines AS (
-    SELECT
-        w.machine_id,
-        n.process,
-        n.unhealthy_at,
-        n.due_at,
-        n.paused_until,
-        n.suspended
+    SELECT w.machine_id, n.process, n.overdue, n.due_at, n.paused_until
     FROM work w
     JOIN session s ON s.session_id = w.session_id
     LEFT JOIN LATERAL (
@@ -164,14 +182,39 @@ SELECT
     CASE
         WHEN j.machine_id IS NULL THEN NULL
         WHEN j.process IS NULL THEN 'it needs no recovery any more'
-        WHEN j.unhealthy_at > statement_timestamp() THEN 'its agent reports again'
-        WHEN j.due_at > statement_timestamp() THEN 'its timeout has started again'
+        WHEN j.due_at > statement_timestamp() AND NOT j.overdue THEN 'its agent reports again'
+        WHEN j.due_at > statement_timestamp() THEN 'it has more time to come back'
         WHEN j.paused_until IS NOT NULL OR EXISTS ({wide_pauses}) THEN 'it is paused'
-        WHEN j.suspended THEN 'recovery is suspended'
     END AS reason,
-    coalesce(j.unhealthy_at > statement_timestamp(), false) AS recovered
+    coalesce(j.due_at > statement_timestamp() AND NOT j.overdue, false) AS recovered
 FROM (SELECT 1) AS one_row
 LEFT JOIN claimed_machines j ON true;
+
+-- name: hold_back
+-- The budget refused the steps of these machines: end the work, and claim no recovery for that many seconds.
+WITH {ended_work},
+input_rows AS (
+    SELECT g.machine_id, g.cause, g.seconds
+    FROM unnest(:machine_ids::uuid[], :causes::text[], :wait_seconds::float8[]) AS g (machine_id, cause, seconds)
+    JOIN work_deleted e ON e.machine_id = g.machine_id
+),
+backoff_rows AS (
+    INSERT INTO work_backoff (machine_id, process, until, cause, kind)
+    SELECT machine_id, 'ShepherdRecovery', clock_timestamp() + seconds * interval '1 second', cause, 'held-back' FROM input_rows
+    ON CONFLICT (machine_id, process) DO UPDATE
+    SET
+        until = excluded.until,
+        cause = excluded.cause,
+        kind = excluded.kind,
+        fault = excluded.fault,
+        last_interval_seconds = NULL,
+        deaths = 0
+),
+history_rows AS (
+    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
+    SELECT machine_id, 'ShepherdRecovery', 'Canceled', cause, :session_id::uuid FROM input_rows
+)
+SELECT machine_id FROM work_deleted;
 
 -- name: end_unneeded_recovery
 -- Nothing was done to these machines, because they are not to be recovered any more (no_longer_due): end the work with
@@ -183,6 +226,7 @@ WITH input_rows AS (
 ),
 {ended_work},
 {host_key_pinned},
+{reboot_undone},
 backoff_cleared AS (
     DELETE FROM work_backoff
     WHERE :ended_as = 'Recovered'

@@ -217,8 +217,7 @@ def finish_recovery(
 
     A machine whose agent cannot be started within *grace_seconds* needs recovery
     again; None: it never does. No recovery is claimed for
-    *cooldown_seconds*. If the machines boot, that is recorded; recent reboots count when
-    the circuit breaker decides whether too many machines are unhealthy at once.
+    *cooldown_seconds*. If the machines boot, that is recorded, and counts in the budget.
     *lost_answers* says for some works why it is unknown whether the step was taken.
     """
     errors = lost_answers or {}

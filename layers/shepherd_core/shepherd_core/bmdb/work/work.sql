@@ -210,7 +210,6 @@ SELECT machine_id FROM started;
 -- :cooldown_seconds it gets no other step, whether it came back or not. :rebooted is false if only the agent was
 -- restarted.
 WITH {ended_work},
--- One time for both rows: the health snapshot compares them.
 step AS (
     SELECT clock_timestamp() AS taken_at
 ),
@@ -220,22 +219,12 @@ agent_deleted AS (
 heartbeat_deleted AS (
     DELETE FROM machine_agent_heartbeat WHERE :loses_agent::boolean AND machine_id IN (SELECT machine_id FROM work_deleted)
 ),
+-- The permission of the step wrote the row (record_attempts).
 reboot_rows AS (
-    INSERT INTO machine_rebooted (machine_id, rebooted_at, boot_wait_until, had_reported)
-    SELECT
-        e.machine_id,
-        s.taken_at,
-        s.taken_at + :boot_wait_seconds::float8 * interval '1 second',
-        coalesce(
-            (SELECT n.reported FROM machine_need n WHERE n.machine_id = e.machine_id AND n.last_heartbeat_at IS NOT NULL),
-            (SELECT r.had_reported FROM machine_rebooted r WHERE r.machine_id = e.machine_id),
-            false
-        )
-    FROM work_deleted e
-    CROSS JOIN step s
-    WHERE :rebooted::boolean
-    ON CONFLICT (machine_id) DO UPDATE
-    SET rebooted_at = excluded.rebooted_at, boot_wait_until = excluded.boot_wait_until, had_reported = excluded.had_reported
+    UPDATE machine_rebooted r
+    SET rebooted_at = s.taken_at, boot_wait_until = s.taken_at + :boot_wait_seconds::float8 * interval '1 second'
+    FROM step s
+    WHERE :rebooted::boolean AND r.machine_id IN (SELECT machine_id FROM work_deleted)
 ),
 grace_rows AS (
     INSERT INTO machine_grace (machine_id, grace_began_at, grace_until)
@@ -255,6 +244,7 @@ backoff_reset AS (
         kind = NULL,
         cause = CASE WHEN process = 'ShepherdRecovery' THEN 'no other step so soon after the last' ELSE cause END,
         last_interval_seconds = NULL,
+        fault = 'machine',
         deaths = 0
     WHERE machine_id IN (SELECT machine_id FROM work_deleted) AND (:loses_agent::boolean OR process = 'ShepherdRecovery')
 ),
@@ -298,6 +288,7 @@ backoff_rows AS (
         deaths = 0
 ),
 {host_key_pinned},
+{reboot_undone},
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, step, kind, fault, failed_cause, session_id)
     SELECT g.machine_id, :process, 'NotTaken', g.step, g.kind, g.fault, g.cause, :session_id::uuid

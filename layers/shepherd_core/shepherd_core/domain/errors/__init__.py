@@ -7,6 +7,7 @@ The errors that Shepherd raises.
     ├── TimeLimitExceeded            a piece of work used up its time
     ├── AnswerUndelivered            (retryable) CloudFormation did not accept the answer
     ├── NoLongerDue                  the machine must not be recovered any more
+    │   └── HeldBack                 its step waits for the budget of recovery
     ├── BmdbError
     │   ├── BmdbUnavailable          (retryable) not reached, or connection lost
     │   ├── BmdbUntrusted            no TLS, or the wrong certificate
@@ -162,7 +163,18 @@ class NoLongerDue(ShepherdError):
 
     def __init__(self, message: str | None = None, *, recovered: bool = False) -> None:
         self.recovered = recovered
-        """True: its agent reports again. False: its recovery is paused or suspended."""
+        """True: its agent reports again. False: its recovery is paused."""
+        super().__init__(message)
+
+
+class HeldBack(NoLongerDue):
+    """The step that a machine needs waits for the budget of recovery."""
+
+    kind = FailureKind.HELD_BACK
+
+    def __init__(self, message: str, seconds: float) -> None:
+        self.seconds = seconds
+        """For how long the machine is left alone."""
         super().__init__(message)
 
 

@@ -26,6 +26,7 @@ class FailureKind(StrEnum):
     ROLES_REFUSED = "roles-refused"
     SESSION_EXPIRED = "session-expired"
     NO_LONGER_DUE = "no-longer-due"
+    HELD_BACK = "held-back"
     MACHINE_UNKNOWN = "machine-unknown"
     WORK_CONFLICT = "work-conflict"
     PROVIDER_UNAVAILABLE = "provider-unavailable"

@@ -1,10 +1,10 @@
-"""The settings by which machines count as unhealthy, and recovery is suspended."""
+"""The settings by which machines count as unhealthy, and recovery is limited."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
+from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.settings.base import Seconds, Settings
 
 
@@ -21,42 +21,27 @@ class HealthSettings(Settings):
     )
 
 
-class BreakerSettings(Settings):
-    """When so many machines are unhealthy at once that the Recoverer suspends recovery."""
+class BudgetSettings(Settings):
+    """How many machines the Recoverer may interrupt."""
 
     table = "recoverer"
 
-    breaker_max_unhealthy: int = Field(
+    max_steps_per_hour: int = Field(
         20,
         ge=0,
-        le=1_000,
-        description="Maximum number of machines, per provider or location, that may become unhealthy at once. Above "
-        "it, recovery is suspended there.",
+        le=10_000,
+        description="Maximum number of machines, per provider and location, that recovery may interrupt in an hour; in "
+        "six hours, twice as many.",
     )
-    breaker_max_unhealthy_share: float = Field(
+    max_dead_share: float = Field(
         0.2,
         ge=0,
         le=1,
-        description="The same limit as a share of the machines that have ever reported; 1: no limit.",
-    )
-    breaker_max_never_reported: int = Field(
-        20,
-        ge=0,
-        le=1_000,
-        description="Maximum number of machines, per provider or location, whose agent may never have reported. Above "
-        "it, recovery is suspended there.",
-    )
-    breaker_max_never_reported_share: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="The same limit as a share of the machines whose agent was started; 1: no limit.",
+        description="Above this share of dead machines, per provider and location, recovery interrupts one machine in "
+        "an hour; 1: no limit.",
     )
 
     @property
-    def breaker_limits(self) -> BreakerLimits:
-        """Return how many machines may be unhealthy at once."""
-        return BreakerLimits(
-            unhealthy=Limit(self.breaker_max_unhealthy, self.breaker_max_unhealthy_share),
-            never_reported=Limit(self.breaker_max_never_reported, self.breaker_max_never_reported_share),
-        )
+    def budget_limits(self) -> BudgetLimits:
+        """Return the bounds of the budget."""
+        return BudgetLimits(self.max_steps_per_hour, self.max_dead_share)

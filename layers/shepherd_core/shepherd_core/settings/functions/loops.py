@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from shepherd_core.rules.policy import parse_policy
 from shepherd_core.settings.functions.bmdb import BmdbSettings
-from shepherd_core.settings.functions.health import BreakerSettings, HealthSettings
+from shepherd_core.settings.functions.health import BudgetSettings, HealthSettings
 from shepherd_core.settings.functions.shared import (
     ConcurrencySettings,
     EndpointUrl,
@@ -95,9 +95,7 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
     )
 
 
-class RecovererSettings(
-    BmdbSettings, ProviderChoice, ConcurrencySettings, SshSettings, HealthSettings, BreakerSettings
-):
+class RecovererSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshSettings, HealthSettings, BudgetSettings):
     """The Recoverer."""
 
     table = "recoverer"

@@ -11,7 +11,7 @@ CREATE DOMAIN failure_kind AS text
     CONSTRAINT failure_kind_registered CHECK (VALUE IN
         ('config-error', 'event-invalid', 'time-limit-exceeded', 'answer-undelivered', 'bmdb-unavailable',
          'bmdb-untrusted', 'serialization-conflict', 'commit-unknown', 'statement-failed', 'schema-mismatch',
-         'migration-refused', 'roles-refused', 'session-expired', 'no-longer-due', 'machine-unknown',
+         'migration-refused', 'roles-refused', 'session-expired', 'no-longer-due', 'held-back', 'machine-unknown',
          'work-conflict', 'provider-unavailable', 'provider-not-asked', 'provider-refused', 'provider-unusable',
          'provider-forbidden', 'machine-not-found', 'capacity-taken', 'not-supported', 'listing-invalid',
          'drift-limit-exceeded', 'no-address', 'ssh-refused', 'ssh-timed-out', 'ssh-authentication-failed',
@@ -249,6 +249,7 @@ CREATE TABLE work_backoff (
 );
 
 CREATE INDEX work_backoff_for_access ON work_backoff (machine_id) WHERE fault = 'access';
+CREATE INDEX work_backoff_held_back ON work_backoff (machine_id) WHERE kind = 'held-back';
 
 -- The audit trail: work that started, how it ended, and the steps of remediation (see WorkEvent in domain/machine.py).
 -- failed_cause is for people; kind and fault say what failed, and seen what a look saw of the agent. A line 'Finished'
@@ -295,13 +296,14 @@ CREATE INDEX pauses_by_machine ON pauses (machine_id);
 
 -- Recovery -----------------------------------------------------------------------------------------------------------
 
--- The last reboot by the Recoverer or an operator, until when the machine may be booting, and whether it had reported
--- before. Written when the step is taken; stays until the next reboot replaces it.
+-- The last step that made the machine boot, by the Recoverer or an operator: when it was permitted, and until when the
+-- machine may be booting. If the step was certainly not taken, the one before it is the last again (previous_at); -infinity
+-- is no step. Written just before the step; stays.
 CREATE TABLE machine_rebooted (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_rebooted_machine REFERENCES machines,
     rebooted_at timestamptz NOT NULL,
     boot_wait_until timestamptz NOT NULL,
-    had_reported boolean NOT NULL DEFAULT true
+    previous_at timestamptz NOT NULL DEFAULT '-infinity'
 );
 
 CREATE INDEX machine_rebooted_by_time ON machine_rebooted (rebooted_at);
@@ -326,57 +328,32 @@ CREATE TABLE machine_quarantine (
 );
 
 -- When an agent of the provider's machines counts as unhealthy: this long after its last heartbeat, or after its start
--- if it never reported. grace_seconds: how long a machine has to come back. Written by the
--- Recoverer when it opens its session, from its settings; stays.
+-- if it never reported. grace_seconds: how long a machine has to come back. Written by the Recoverer when it opens its
+-- session, from its settings; stays. permitted_at: when it last permitted a step. Permissions write it first, so that
+-- two of them never count the same steps.
 CREATE TABLE recovery_policy (
     provider text PRIMARY KEY,
     heartbeat_timeout_seconds double precision NOT NULL
         CONSTRAINT recovery_policy_heartbeat CHECK (heartbeat_timeout_seconds > 0),
     startup_timeout_seconds double precision NOT NULL
         CONSTRAINT recovery_policy_startup CHECK (startup_timeout_seconds > 0),
-    grace_seconds double precision NOT NULL CONSTRAINT recovery_policy_grace CHECK (grace_seconds >= 0)
+    grace_seconds double precision NOT NULL CONSTRAINT recovery_policy_grace CHECK (grace_seconds >= 0),
+    permitted_at timestamptz
 );
 
--- Recovery is suspended at a location of a provider ('': all of it), because too much of the fleet is unhealthy at
--- once: the fault is probably not in the machines. In force while ended_at is null; afterwards the timeouts there
--- start at ended_at. Written by the Recoverer; stays, one row for each location that ever had a suspension.
-CREATE TABLE recovery_suspensions (
+-- The budget of recovery at a location of a provider ('': all of it), where it is smaller than usual: how many machines
+-- may be interrupted in an hour, and why. For people: the Recoverer judges the fleet by its facts in each tick; only that
+-- a provider was silent a moment ago (seen_at) is read again. Written by the Recoverer; goes when the budget is as usual.
+CREATE TABLE recovery_budgets (
     provider text NOT NULL,
     location text NOT NULL,
-    suspended_at timestamptz NOT NULL,
-    ended_at timestamptz,
+    per_hour bigint NOT NULL,
+    brake text NOT NULL CONSTRAINT recovery_budgets_brake CHECK (brake IN ('silent', 'losing', 'share', 'number', 'ssh')),
     reason text NOT NULL,
+    began_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (provider, location)
 );
-
--- SSH fails for so many of the machines that should have come back that the network or our key is more likely at
--- fault. Location and ended_at are as in recovery_suspensions. Written by the Recoverer; stays.
-CREATE TABLE ssh_outages (
-    provider text NOT NULL,
-    location text NOT NULL,
-    began_at timestamptz NOT NULL,
-    ended_at timestamptz,
-    reason text NOT NULL,
-    PRIMARY KEY (provider, location)
-);
-
--- When the last health snapshot of the provider was taken; what happened since then is unknown. Written by the
--- Recoverer; stays.
-CREATE TABLE recovery_snapshots (
-    provider text PRIMARY KEY,
-    taken_at timestamptz NOT NULL
-);
-
--- A time between two snapshots that is so long that heartbeats missing in it prove little. It matters for some minutes
--- after its end. Written by the Recoverer; goes a day after its end.
-CREATE TABLE recovery_gaps (
-    gap_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    provider text NOT NULL,
-    began_at timestamptz NOT NULL,
-    ended_at timestamptz NOT NULL
-);
-
-CREATE INDEX recovery_gaps_by_end ON recovery_gaps (provider, ended_at);
 
 -- Providers ----------------------------------------------------------------------------------------------------------
 
@@ -427,23 +404,15 @@ SELECT
     owner, reason, created_at, expires_at
 FROM pauses_in_force;
 
--- The suspensions of recovery in force now.
-CREATE VIEW suspensions_in_force AS
-SELECT provider, location, suspended_at, reason FROM recovery_suspensions WHERE ended_at IS NULL;
-
--- The SSH outages in force now.
-CREATE VIEW outages_in_force AS
-SELECT provider, location, began_at, reason FROM ssh_outages WHERE ended_at IS NULL;
-
 -- The process that each provided machine needs, and since when; none (null) in quarantine, or if it is installed: the
 -- requested generation was installed successfully. A heartbeat from before the agent was started says nothing about this
--- agent. While recovery was suspended, a machine may have been unable to report: since is not before the end of the
--- last suspension, and last_heartbeat_at is the true last heartbeat.
+-- agent.
 --
 -- state: its state, as in domain/states.py. timeout: of an agent that never reported, the startup timeout; of one that did,
--- the heartbeat timeout of the policy, but at least two and a half of the intervals at which it reports. So at least one
--- heartbeat is due in the first half of the timeout; a machine that has sent none by then is late, and the circuit
--- breaker counts it. Without a policy, no agent is unhealthy.
+-- the heartbeat timeout of the policy, but at least two and a half of the intervals at which it reports, so that one lost
+-- heartbeat makes no machine unhealthy. Without a policy, no agent is unhealthy. back_by: until when a machine without an
+-- agent has time to get one: its grace; without one, six hours after it was created, from then on (some providers take
+-- hours).
 --
 -- All joins are LEFT joins by a primary key, which PostgreSQL omits if their columns are not read. Facts that matter
 -- only without an agent are subqueries, since few machines have none.
@@ -461,15 +430,18 @@ SELECT
             (SELECT b.boot_wait_until FROM machine_rebooted b WHERE b.machine_id = p.machine_id),
             (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id)
         )
-        ELSE greatest(
-            coalesce(h.agent_heartbeat_at, a.agent_started_at),
+        ELSE coalesce(h.agent_heartbeat_at, a.agent_started_at)
+    END AS since,
+    CASE
+        WHEN a.machine_id IS NULL AND z.machine_id IS NULL AND NOT t.installed THEN coalesce(
+            (SELECT w.grace_until FROM machine_grace w WHERE w.machine_id = p.machine_id),
             (
-                SELECT max(x.ended_at)
-                FROM recovery_suspensions x
-                WHERE x.provider = p.provider AND x.location IN ('', p.provider_location)
+                SELECT m.machine_created_at + interval '6 hours'
+                FROM machines m
+                WHERE m.machine_id = p.machine_id AND m.machine_created_at <= statement_timestamp() - interval '6 hours'
             )
         )
-    END AS since,
+    END AS back_by,
     h.machine_id IS NOT NULL AS reported,
     coalesce(h.agent_heartbeat_at, a.agent_started_at) AS last_heartbeat_at,
     nullif(p.provider_location, '') AS location,
@@ -538,20 +510,12 @@ CROSS JOIN LATERAL (
     ) AS state
 ) AS s;
 
--- The gaps between health snapshots, and the time from the last snapshot until now.
-CREATE VIEW recovery_gaps_until_now AS
-SELECT provider, began_at, ended_at FROM recovery_gaps
-UNION ALL
-SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;
-
--- Whether each machine may be worked on now, by which process, and what keeps it from that. Claims, health snapshots and
--- operators read it. A row for the process of machine_need (none: null); with overdue, one more for the recovery of a
--- machine that did not come back.
+-- Whether each machine may be worked on now, by which process, and what keeps it from that. Claims and operators read it.
+-- A row for the process of machine_need (none: null); with overdue, one more for the recovery of a machine that did not
+-- come back.
 --
--- timeout_at: when the timeout is over; unhealthy_at: the same without regard to suspensions. due_at: timeout_at, or the
--- end of the doubt about a gap if that is later (in_doubt). in_outage: the machine is unreached, and SSH has an
--- outage at its location, or had one when the agent start began. due: nothing about the machine itself keeps the process from it. ready: nor does a
--- pause of the process or the provider, or a suspension. A lock does not matter here: a claim looks after it has locked.
+-- due_at: when what it needs is due. due: nothing about the machine itself keeps the process from it. ready: nor does a
+-- pause of the process or the provider. A lock does not matter here: a claim looks after it has locked.
 CREATE VIEW machine_eligibility AS
 SELECT
     n.machine_id,
@@ -559,24 +523,15 @@ SELECT
     x.process,
     x.since,
     n.reported,
-    n.last_heartbeat_at,
     n.location,
-    n.quarantined,
     n.state,
-    n.failed_attempts,
-    x.timeout,
     x.overdue,
-    x.since + x.timeout AS timeout_at,
-    n.last_heartbeat_at + n.timeout AS unhealthy_at,
-    e.due_at,
-    x.since + x.timeout <= statement_timestamp() AND d.doubt_until > statement_timestamp() AS in_doubt,
+    x.due_at,
     b.until AS backoff_until,
     b.last_interval_seconds,
     u.paused_until,
-    x.in_outage,
-    x.in_outage OR s.suspensions > 0 AS suspended,
     e.due,
-    e.due AND s.suspensions = 0 AND NOT EXISTS (
+    e.due AND NOT EXISTS (
         SELECT 1
         FROM pause_scopes y
         WHERE y.machine_id IS NULL AND y.process IN ('', x.process) AND y.provider IN ('', n.provider)
@@ -584,63 +539,26 @@ SELECT
 FROM machine_need n
 CROSS JOIN LATERAL (
     -- What it needs by its facts.
-    SELECT n.process, n.since, n.timeout, false AS overdue, false AS in_outage
+    SELECT
+        n.process,
+        n.since,
+        false AS overdue,
+        CASE n.process
+            WHEN 'ShepherdAgentStart' THEN n.since
+            WHEN 'ShepherdRecovery' THEN coalesce(n.since + n.timeout, 'infinity')
+        END AS due_at
     UNION ALL
-    -- Its recovery, if its grace is over and an agent start has failed since, with fault `machine` or `unreached`. If
-    -- recovery was suspended in between, it may be our fault that it could not be reached: its grace starts again.
+    -- Its recovery, if it is not back in time and an agent start has failed since, by the machine's own fault.
     SELECT
         'ShepherdRecovery',
-        CASE
-            WHEN f.fault IN ('machine', 'unreached') THEN greatest(
-                w.grace_until,
-                (
-                    SELECT max(v.ended_at)
-                    FROM recovery_suspensions v
-                    WHERE v.provider = n.provider AND v.location IN ('', n.location) AND v.ended_at > w.grace_began_at
-                ) + (w.grace_until - w.grace_began_at)
-            )
-            ELSE 'infinity'
-        END,
-        interval '0 seconds',
+        n.back_by,
         true,
-        coalesce(f.fault = 'unreached', false) AND EXISTS (
-            SELECT 1
-            FROM ssh_outages o
-            WHERE o.provider = n.provider
-                AND o.location IN ('', n.location)
-                AND coalesce(o.ended_at >= f.until - f.last_interval_seconds * interval '1 second', true)
-        )
-    FROM machine_grace w
+        CASE WHEN f.fault IN ('machine', 'unreached') THEN n.back_by ELSE 'infinity' END
+    FROM (SELECT 1) AS one_row
     LEFT JOIN work_backoff f
-        ON f.machine_id = w.machine_id AND f.process = 'ShepherdAgentStart' AND f.last_interval_seconds IS NOT NULL
-    WHERE w.machine_id = n.machine_id AND n.process = 'ShepherdAgentStart'
+        ON f.machine_id = n.machine_id AND f.process = 'ShepherdAgentStart' AND f.last_interval_seconds IS NOT NULL
+    WHERE n.back_by IS NOT NULL
 ) AS x
--- The doubt: while the BMDB was down, no heartbeats arrived, so that a healthy machine looks like an unhealthy one. An
--- agent that cannot report waits longer after each attempt: for about half of the time that it has been trying, and for
--- some heartbeats at most. So a gap leaves a doubt for as long before its begin and after its end. It is longer if the
--- interval of the agent is more than a sixth of the timeout: its last heartbeat may be an interval older than the gap.
--- Gaps of up to two fifths of the timeout make no difference. A machine that did not come back must have been overdue
--- before the gap began.
-LEFT JOIN LATERAL (
-    SELECT max(g.ended_at + g.doubt) AS doubt_until
-    FROM (
-        SELECT
-            r.began_at,
-            r.ended_at,
-            o.timeout,
-            least(
-                o.timeout,
-                0.6 * (r.ended_at - r.began_at)
-                    + greatest(0.15 * o.timeout, 0.85 * n.report_interval_seconds * interval '1 second')
-            ) AS doubt
-        FROM (SELECT CASE WHEN x.overdue THEN n.heartbeat_timeout ELSE n.timeout END AS timeout) AS o
-        JOIN recovery_gaps_until_now r ON r.ended_at > statement_timestamp() - o.timeout
-        WHERE r.provider = n.provider AND x.process = 'ShepherdRecovery'
-    ) AS g
-    WHERE g.ended_at - g.began_at + g.doubt > g.timeout
-        AND g.ended_at + g.doubt > statement_timestamp()
-        AND x.since > g.began_at - CASE WHEN x.overdue THEN interval '0 seconds' ELSE g.doubt END
-) AS d ON true
 LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = x.process
 -- Pauses of this machine.
 LEFT JOIN LATERAL (
@@ -648,24 +566,8 @@ LEFT JOIN LATERAL (
     FROM pause_scopes y
     WHERE y.machine_id = n.machine_id AND y.process IN ('', x.process) AND y.provider IN ('', n.provider)
 ) AS u ON true
--- Suspensions of recovery at its location.
-LEFT JOIN LATERAL (
-    SELECT count(*) AS suspensions
-    FROM suspensions_in_force v
-    WHERE v.provider = n.provider AND v.location IN ('', n.location) AND x.process = 'ShepherdRecovery'
-) AS s ON true
 CROSS JOIN LATERAL (
-    SELECT
-        t.due_at,
-        coalesce(greatest(t.due_at, b.until) <= statement_timestamp(), false)
-            AND u.paused_until IS NULL
-            AND NOT x.in_outage AS due
-    FROM (
-        SELECT CASE x.process
-            WHEN 'ShepherdAgentStart' THEN x.since
-            WHEN 'ShepherdRecovery' THEN greatest(coalesce(x.since + x.timeout, 'infinity'), d.doubt_until)
-        END AS due_at
-    ) AS t
+    SELECT coalesce(greatest(x.due_at, b.until) <= statement_timestamp(), false) AND u.paused_until IS NULL AS due
 ) AS e;
 
 -- A row for each pause that keeps a loop away from a machine: of the machine, the process, the provider, or
@@ -675,9 +577,7 @@ CREATE VIEW machine_pauses AS
 WITH pausable AS NOT MATERIALIZED (
     SELECT machine_id, provider, process, false AS overdue FROM machine_need
     UNION ALL
-    SELECT w.machine_id, n.provider, 'ShepherdRecovery', true
-    FROM machine_grace w
-    JOIN machine_need n ON n.machine_id = w.machine_id AND n.process = 'ShepherdAgentStart'
+    SELECT machine_id, provider, 'ShepherdRecovery', true FROM machine_need WHERE back_by IS NOT NULL
     UNION ALL
     SELECT machine_id, provider, NULL, false FROM machine_creation_intent
 )

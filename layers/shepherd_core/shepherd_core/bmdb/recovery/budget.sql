@@ -1,0 +1,249 @@
+-- The budget of recovery: the figures of a fleet, the steps that count, and what operators are shown.
+
+-- name: read_fleet
+-- The fleet of the provider by its facts, in one reading: a row for each location ('': machines without one) with its
+-- figures (see FleetFigures) and the machines that may need recovery, the longest waiting first; one row in any case.
+-- settled: functions reached the BMDB between seven and two minutes ago, so that agents could report since. silent: two
+-- minutes ago, no machine of the provider reported.
+WITH {session},
+-- OFFSET 0: each column is computed once for a machine. The process is no condition of a WHERE, which the planner would
+-- expect few to pass.
+counted AS MATERIALIZED (
+    SELECT
+        coalesce(location, '') AS location,
+        count(*) FILTER (WHERE watched) AS watched,
+        count(*) FILTER (WHERE watched AND reported AND NOT unhealthy) AS reporting,
+        count(*) FILTER (WHERE watched AND heard) AS heard,
+        count(*) FILTER (WHERE watched AND heard AND failed_attempts > 0) AS losing,
+        array_agg(machine_id) FILTER (WHERE watched AND unhealthy OR overdue) AS dark_ids,
+        array_agg(CASE WHEN overdue THEN back_by ELSE last_heartbeat_at + timeout END)
+            FILTER (WHERE watched AND unhealthy OR overdue) AS dark_since,
+        array_agg(overdue IS TRUE) FILTER (WHERE watched AND unhealthy OR overdue) AS dark_overdue
+    FROM (
+        SELECT
+            n.machine_id,
+            n.location,
+            n.reported,
+            n.last_heartbeat_at,
+            n.timeout,
+            n.failed_attempts,
+            n.back_by,
+            n.process = 'ShepherdRecovery' AS watched,
+            n.last_heartbeat_at + n.timeout <= statement_timestamp() AS unhealthy,
+            n.reported AND n.last_heartbeat_at > statement_timestamp() - n.heartbeat_timeout / 2 AS heard,
+            n.back_by <= statement_timestamp() AS overdue
+        FROM machine_need n
+        WHERE n.provider = :provider
+        OFFSET 0
+    ) AS m
+    GROUP BY location
+),
+-- Unhealthy machines, and those that did not come back though an agent start was tried; not the paused ones. alive: the
+-- last look of the last hour found it alive.
+dark AS MATERIALIZED (
+    SELECT
+        d.machine_id,
+        c.location,
+        d.overdue,
+        d.since,
+        NOT d.overdue AND coalesce(
+            (
+                SELECT x.step IS NOT NULL
+                FROM work_history x
+                WHERE x.machine_id = d.machine_id
+                    AND x.process = 'ShepherdRecovery'
+                    AND x.event = 'Looked'
+                    AND x.timestamp > statement_timestamp() - interval '1 hour'
+                ORDER BY x.timestamp DESC
+                LIMIT 1
+            ),
+            false
+        ) AS alive,
+        f.fault
+    FROM counted c
+    CROSS JOIN LATERAL unnest(c.dark_ids, c.dark_since, c.dark_overdue) AS d (machine_id, since, overdue)
+    LEFT JOIN work_backoff f
+        ON f.machine_id = d.machine_id
+        AND f.process = 'ShepherdAgentStart'
+        AND f.last_interval_seconds IS NOT NULL
+        AND d.overdue
+    WHERE (NOT d.overdue OR f.fault IN ('machine', 'unreached'))
+        AND d.machine_id NOT IN (
+            SELECT x.machine_id
+            FROM pause_scopes x
+            WHERE x.machine_id IS NOT NULL AND x.process IN ('', 'ShepherdRecovery') AND x.provider IN ('', :provider)
+        )
+),
+interrupted AS MATERIALIZED (
+    SELECT
+        r.machine_id,
+        coalesce(n.location, '') AS location,
+        n.process = 'ShepherdRecovery' AS watched,
+        r.rebooted_at > statement_timestamp() - interval '1 hour' AS recently
+    FROM machine_rebooted r
+    CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = r.machine_id LIMIT 1) AS n
+    WHERE r.rebooted_at > statement_timestamp() - interval '6 hours' AND n.provider = :provider
+),
+dead AS (
+    SELECT machine_id, location, NOT overdue AS watched FROM dark WHERE NOT alive
+    UNION
+    SELECT machine_id, location, coalesce(watched, false) FROM interrupted
+),
+unreached AS (
+    SELECT location FROM dark WHERE fault = 'unreached' AND since > statement_timestamp() - interval '6 hours'
+),
+-- If there are any: machines on which SSH started an agent in the last hour.
+reached AS (
+    SELECT coalesce(p.provider_location, '') AS location
+    FROM machine_agent_started a
+    JOIN machine_provided p ON p.machine_id = a.machine_id
+    WHERE a.agent_started_at > statement_timestamp() - interval '1 hour'
+        AND p.provider = :provider
+        AND EXISTS (SELECT 1 FROM unreached)
+),
+figures AS (
+    SELECT
+        location,
+        sum(watched) AS watched,
+        sum(reporting) AS reporting,
+        sum(heard) AS heard,
+        sum(losing) AS losing,
+        sum(dead) AS dead,
+        sum(without_agent) AS without_agent,
+        sum(steps) AS steps,
+        sum(steps_six_hours) AS steps_six_hours,
+        sum(unreached) AS unreached,
+        sum(reached) AS reached
+    FROM (
+        SELECT location, watched, reporting, heard, losing, 0, 0, 0, 0, 0, 0 FROM counted
+        UNION ALL
+        SELECT location, 0, 0, 0, 0, 1, CASE WHEN watched THEN 0 ELSE 1 END, 0, 0, 0, 0 FROM dead
+        UNION ALL
+        SELECT location, 0, 0, 0, 0, 0, 0, CASE WHEN recently THEN 1 ELSE 0 END, 1, 0, 0 FROM interrupted
+        UNION ALL
+        SELECT location, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0 FROM unreached
+        UNION ALL
+        SELECT location, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1 FROM reached
+    ) AS x (
+        location, watched, reporting, heard, losing, dead, without_agent, steps, steps_six_hours, unreached, reached
+    )
+    GROUP BY location
+),
+-- Without what keeps a machine back; a claim looks at each of them again. Of each location the longest waiting come
+-- first, so that one with thousands of machines does not hide the others.
+candidates AS (
+    SELECT
+        location,
+        array_agg(machine_id ORDER BY due_at, machine_id) AS ids,
+        array_agg(extract(epoch FROM statement_timestamp() - due_at)::float8 ORDER BY due_at, machine_id) AS due_seconds,
+        array_agg(suspect ORDER BY due_at, machine_id) AS suspects
+    FROM (
+        SELECT
+            d.machine_id,
+            d.location,
+            greatest(d.since, b.until) AS due_at,
+            coalesce(b.deaths > 0, false) AS suspect,
+            row_number() OVER (PARTITION BY d.location ORDER BY greatest(d.since, b.until), d.machine_id) AS place
+        FROM dark d
+        LEFT JOIN work_backoff b ON b.machine_id = d.machine_id AND b.process = 'ShepherdRecovery'
+        LEFT JOIN work w ON w.machine_id = d.machine_id
+        WHERE w.machine_id IS NULL
+            AND coalesce(b.until <= statement_timestamp(), true)
+            AND NOT EXISTS ({wide_pauses})
+        ORDER BY place, due_at, d.machine_id
+        LIMIT :limit
+    ) AS x
+    GROUP BY location
+)
+SELECT
+    (SELECT count(*) FROM session) AS sessions,
+    EXISTS (
+        SELECT 1
+        FROM ticks
+        WHERE began_at BETWEEN statement_timestamp() - interval '7 minutes' AND statement_timestamp() - interval '2 minutes'
+    ) AS settled,
+    EXISTS (SELECT 1 FROM recovery_budgets WHERE provider = :provider) AS limited,
+    EXISTS (
+        SELECT 1
+        FROM recovery_budgets
+        WHERE provider = :provider AND brake = 'silent' AND seen_at > statement_timestamp() - interval '2 minutes'
+    ) AS silent,
+    (
+        SELECT count(*)
+        FROM machine_quarantine z
+        JOIN machine_provided p ON p.machine_id = z.machine_id
+        WHERE p.provider = :provider
+    ) AS quarantined,
+    -- Machines on which no agent can be started, or that cannot be looked at, until an operator acts.
+    (
+        SELECT count(DISTINCT b.machine_id)
+        FROM work_backoff b
+        JOIN machine_provided p ON p.machine_id = b.machine_id
+        WHERE b.fault = 'access' AND p.provider = :provider
+    ) AS no_access,
+    f.location,
+    (f.watched + f.without_agent)::bigint AS fleet,
+    f.reporting::bigint,
+    f.dead::bigint,
+    f.heard::bigint,
+    f.losing::bigint,
+    f.steps::bigint,
+    f.steps_six_hours::bigint,
+    f.unreached::bigint,
+    f.reached::bigint,
+    c.ids,
+    c.due_seconds,
+    c.suspects
+FROM (SELECT 1) AS one_row
+LEFT JOIN figures f ON true
+LEFT JOIN candidates c ON c.location = f.location;
+
+-- name: set_budgets
+-- Show operators these budgets of the provider. began_at stays while the brake is the same, seen_at while it only lasts.
+-- May run twice.
+WITH {locked_session},
+budget_rows AS (
+    INSERT INTO recovery_budgets AS o (provider, location, per_hour, brake, reason, seen_at)
+    SELECT
+        :provider, g.location, g.per_hour, g.brake, g.reason, CASE WHEN g.lasts THEN '-infinity' ELSE clock_timestamp() END
+    FROM unnest(:limited::text[], :per_hour::bigint[], :brakes::text[], :reasons::text[], :last::boolean[])
+        AS g (location, per_hour, brake, reason, lasts)
+    CROSS JOIN locked_session
+    ORDER BY g.location
+    ON CONFLICT (provider, location) DO UPDATE
+    SET
+        per_hour = excluded.per_hour,
+        brake = excluded.brake,
+        reason = excluded.reason,
+        began_at = CASE WHEN o.brake = excluded.brake THEN o.began_at ELSE excluded.began_at END,
+        seen_at = greatest(o.seen_at, excluded.seen_at)
+)
+SELECT count(*) FROM locked_session;
+
+-- name: end_budgets
+-- Show operators no other budgets of the provider than those of :limited, the locations that have one. May run twice.
+WITH {locked_session}
+DELETE FROM recovery_budgets
+WHERE provider = :provider AND location <> ALL (:limited::text[]) AND EXISTS (SELECT 1 FROM locked_session);
+
+-- name: budgets
+-- Where the budget of recovery is smaller than usual, and how many machines there wait for it.
+SELECT
+    g.provider,
+    g.location,
+    g.per_hour,
+    g.brake,
+    g.reason,
+    g.began_at,
+    (
+        SELECT count(*)
+        FROM work_backoff b
+        JOIN machine_provided p ON p.machine_id = b.machine_id
+        WHERE b.process = 'ShepherdRecovery'
+            AND b.kind = 'held-back'
+            AND b.until > statement_timestamp()
+            AND p.provider = g.provider
+            AND g.location IN ('', p.provider_location)
+    ) AS waiting
+FROM recovery_budgets g
+ORDER BY g.provider, g.location;

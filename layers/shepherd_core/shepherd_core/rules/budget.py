@@ -1,0 +1,137 @@
+"""
+The budget of recovery: how many machines may be interrupted in an hour. Pure rules.
+
+The more of a fleet is dead, the more likely the fault is not in its machines, and the
+less an interruption helps. So the budget gets smaller, and a machine that finds it used
+up waits. Nothing is switched off: no timeout starts again, and looks and agent starts,
+which interrupt nothing, go on.
+
+A step must be within the budget of its location and within that of its provider.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from shepherd_core.domain.budget import WHOLE_PROVIDER, Brake, Budget, FleetFigures
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+_SLOW = 1
+"""Steps in an hour where too much of a fleet is dead: enough to find out whether a step helps."""
+_SHARE_FROM = 10
+"""Shares hold for fleets of at least this many machines: below it, one machine is a tenth."""
+_FEW = 3
+"""In a smaller fleet this many dead machines, and more than half, are too many."""
+_SILENT = 2
+"""From this many dead machines on, at least one other must report: else it is unknown whether heartbeats arrive."""
+_SSH_FAILS = 3
+"""SSH fails if it does not reach this many machines that should have come back, and more than it reaches."""
+_LOSING_SHARE = 0.7
+"""Of the machines that report: half of all requests may be lost without it, since an agent tries four times."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimits:
+    """The bounds of the budget, for each location and for the provider."""
+
+    per_hour: int
+    """How many machines may be interrupted in an hour; in six hours, at most twice as many."""
+    dead_share: float
+    """0 to 1; above this share of a fleet, one machine may be interrupted in an hour. 1: no share is too large."""
+
+
+def budgets(fleet: Mapping[str, FleetFigures], limits: BudgetLimits, *, was_silent: bool = False) -> dict[str, Budget]:
+    """
+    Return the budget of each location, and that of the provider, ``WHOLE_PROVIDER``.
+
+    *was_silent*: two minutes ago no machine of the provider reported. Within that time, all agents that live report.
+    """
+    found = {location: _budget(each, limits) for location, each in fleet.items() if location != WHOLE_PROVIDER}
+    provider = sum(fleet.values(), FleetFigures())
+    if any(each.brake is Brake.SSH for each in found.values()):
+        provider = replace(provider, unreached=0)  # it is the location's
+    return {**found, WHOLE_PROVIDER: _silent(provider, was_silent=was_silent) or _budget(provider, limits)}
+
+
+def permitted(
+    asked: Mapping[UUID, str],
+    budgets: Mapping[str, Budget],
+    steps: Mapping[str, tuple[int, int]],
+    limits: BudgetLimits,
+) -> set[UUID]:
+    """
+    Return the machines of *asked*, with their locations, that may be interrupted now; the first come first.
+
+    *steps*: by location, how many were interrupted in the last hour and in the last six. Locations may be
+    ``WHOLE_PROVIDER``, which has the machines without one. A location without a budget has none left.
+    """
+    hour, six_hours = Counter({at: n for at, (n, _) in steps.items()}), Counter({at: n for at, (_, n) in steps.items()})
+    whole, whole_six_hours = hour.total(), six_hours.total()
+    found: set[UUID] = set()
+    for machine_id, location in asked.items():
+        most = budgets[location].per_hour if location in budgets else 0
+        if (
+            whole + len(found) < budgets[WHOLE_PROVIDER].per_hour
+            and whole_six_hours + len(found) < 2 * limits.per_hour
+            and hour[location] < most
+            and six_hours[location] < 2 * limits.per_hour
+        ):
+            found.add(machine_id)
+            hour[location] += 1
+            six_hours[location] += 1
+    return found
+
+
+def _silent(provider: FleetFigures, *, was_silent: bool) -> Budget | None:
+    """Return the budget if it is unknown whether heartbeats arrive at all."""
+    if provider.reporting and was_silent:
+        return Budget(0, Brake.SILENT, "no machine reported two minutes ago", lasts=True)
+    if provider.reporting or provider.dead < _SILENT:
+        return None
+    return Budget(0, Brake.SILENT, f"no machine reports, and {provider.dead} are dead")
+
+
+def _budget(figures: FleetFigures, limits: BudgetLimits) -> Budget:
+    if reason := _losing(figures):
+        return Budget(0, Brake.LOSING, reason)
+    slow = min(_SLOW, limits.per_hour)
+    if reason := _over_share(figures, limits.dead_share):
+        return Budget(slow, Brake.SHARE, reason)
+    if figures.unreached >= _SSH_FAILS and figures.unreached > figures.reached:
+        reason = (
+            f"SSH does not reach {figures.unreached} machines that should have come back, and reached "
+            f"{figures.reached} in the last hour: check network, firewall and key"
+        )
+        return Budget(slow, Brake.SSH, reason)
+    hour, six_hours = figures.steps, figures.steps_six_hours
+    if hour >= limits.per_hour or six_hours >= 2 * limits.per_hour:
+        reason = f"{hour} machines were interrupted in the last hour and {six_hours} in the last six"
+        return Budget(limits.per_hour, Brake.NUMBER, f"{reason}, the limits are {limits.per_hour} and twice that")
+    return Budget(limits.per_hour)
+
+
+def _losing(figures: FleetFigures) -> str | None:
+    """Return why missing heartbeats prove nothing."""
+    # In a small fleet, chance alone can exceed the share. Where half of all machines lose requests, it hardly ever adds
+    # more than two and a half standard deviations.
+    most = max(round(_LOSING_SHARE * figures.heard, 9), figures.heard / 2 + 1.25 * math.sqrt(figures.heard))
+    if figures.heard < _SHARE_FROM or figures.losing <= most:
+        return None
+    return f"{figures.losing} of {figures.heard} machines that report had lost requests"
+
+
+def _over_share(figures: FleetFigures, share: float) -> str | None:
+    """Return why too much of the fleet is dead to interrupt more than the least."""
+    if figures.fleet < _SHARE_FROM:
+        over = figures.dead >= _FEW and 2 * figures.dead > figures.fleet
+    else:
+        over = figures.dead > round(share * figures.fleet, 9)
+    if share == 1 or not over:
+        return None
+    return f"{figures.dead} of {figures.fleet} machines are dead, or were interrupted in the last six hours"

@@ -1,0 +1,306 @@
+"""The budget: how many machines the Recoverer interrupts, and what goes on while it interrupts none."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from shepherd_core.bmdb.recovery import budget, remediation
+from shepherd_core.domain.budget import WHOLE_PROVIDER, Brake, FleetFigures
+from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.provider import ProviderRefused
+from shepherd_core.domain.machine import Process
+from shepherd_core.domain.remediation import REBOOT, NextStep, Step
+from shepherd_core.rules.budget import BudgetLimits
+from shepherd_core.telemetry import Metric
+
+from tests.conftest import ManualClock
+from tests.support import defaults
+from tests.support.bmdb.breaking_connection import BreakingConnection
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
+from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
+from tests.support.providers.fake_provider import refuse
+
+REPORTING = 30
+
+
+@pytest.fixture
+def env(fleet: Fleet, clock: ManualClock) -> RecoveryEnvironment:
+    """Return an environment without machines."""
+    return RecoveryEnvironment(fleet, clock)
+
+
+def test_an_outage_of_ours_reboots_no_machine(env: RecoveryEnvironment) -> None:
+    """Heartbeats that we could not take say nothing about machines, not even when the first arrive again."""
+    env.add_reporting(REPORTING)
+    everyone, env.reporting = env.reporting, []
+    env.wait(32)
+    assert env.limited() == {WHOLE_PROVIDER: (0, Brake.SILENT)}
+    for first in range(0, REPORTING, 15):  # all agents repeat a heartbeat within about a minute
+        env.reporting += everyone[first : first + 15]
+        assert env.limited() == {WHOLE_PROVIDER: (0, Brake.SILENT)}
+        env.tick()
+    assert env.limited() == {}
+    assert not env.provider.reboots
+
+
+def test_a_fleet_that_never_reports_at_all_is_not_rebooted(env: RecoveryEnvironment) -> None:
+    """A wrong endpoint in the settings is the same for all machines."""
+    env.add_never_reported(12)
+    assert env.run()[Metric.RECOVERY_LIMITED] == 1
+    assert env.limited() == {WHOLE_PROVIDER: (0, Brake.SILENT)}
+    assert not env.provider.reboots
+
+
+def test_no_more_machines_are_interrupted_in_an_hour_than_the_budget_has(env: RecoveryEnvironment) -> None:
+    """Twenty at once, the others later; in six hours, twice as many."""
+    env.add_reporting(1000)
+    env.add_unhealthy(50)
+    for minutes, most in ((0, 20), (48, 20), (20, 40), (4 * 60, 40), (60, 50)):
+        env.wait(minutes)
+        env.run(concurrency=100)
+        assert len(env.provider.reboots) == most
+
+
+def test_where_too_many_are_dead_one_machine_is_interrupted_in_an_hour(env: RecoveryEnvironment) -> None:
+    """A switch fails for one room; the others keep their budget, and no room waits for ever."""
+    env.add_reporting(60, "ams")
+    env.add_reporting(10, "fra")
+    dark = env.add_unhealthy(12, "fra")
+    lost = env.add_unhealthy(2, "ams")
+    counts = env.run(concurrency=50)
+    assert (counts[Metric.RECOVERY_LIMITED], counts[Metric.FINISHED], counts[Metric.HELD_BACK]) == (1, 3, 11)
+    assert env.limited() == {"fra": (1, Brake.SHARE)}
+    assert {env.provider_id(machine) for machine in lost} < set(env.provider.reboots)
+    env.wait(56)
+    assert len(env.provider.reboots) == 3
+    env.wait(8)
+    assert len(set(env.provider.reboots) & {env.provider_id(machine) for machine in dark}) == 2
+
+
+def test_a_machine_that_waits_says_for_what(env: RecoveryEnvironment) -> None:
+    """Operators see the budget, who waits for it, and why it is small. No attempt counts."""
+    env.add_reporting(100, "ams")
+    env.add_reporting(10, "fra")
+    dark = env.add_unhealthy(12, "fra")
+    env.run(concurrency=50)
+    (shown,) = budget.shown_budgets(env.fleet.connection)
+    assert (shown.location, shown.per_hour, shown.waiting) == ("fra", 1, 11)
+    assert shown.reason == "12 of 22 machines are dead, or were interrupted in the last six hours"
+    waiting = [machine for machine in dark if env.provider_id(machine) not in env.provider.reboots]
+    causes = env.fleet.sql(
+        "SELECT DISTINCT cause, round(extract(epoch FROM until - now())) FROM work_backoff WHERE kind = 'held-back'"
+    )
+    assert causes == [[f"the budget of location fra, 1 an hour, is used up, because {shown.reason}", 300]]
+    assert {event for machine in waiting for event in env.fleet.events(machine)} == {"Started", "Looked", "Canceled"}
+    env.fleet.pass_time(4 * MINUTE)
+    assert env.run()[Metric.CLAIMED] == 0
+    env.fleet.pass_time(MINUTE)
+    env.fleet.report(env.reporting)
+    assert env.run(concurrency=50)[Metric.CLAIMED] == len(waiting)
+
+
+def test_what_the_provider_refused_uses_nothing_up(env: RecoveryEnvironment) -> None:
+    """No machine was interrupted; a reboot before it still counts."""
+    env.limits = BudgetLimits(1, 1)
+    env.add_reporting(10)
+    first, second = env.add_unhealthy(2)
+    env.provider.then, env.provider.answers = refuse(ProviderRefused("422")), True
+    assert env.run()[Metric.FAILED] == 1
+    env.provider.then = lambda _: None
+    env.wait(8)
+    assert len({env.provider_id(first), env.provider_id(second)} & set(env.provider.reboots)) == 1
+    assert env.fleet.sql("SELECT count(*) FROM machine_rebooted WHERE rebooted_at > '-infinity'") == [[1]]
+
+
+@pytest.mark.parametrize("other", ["committed", "at the same time"])
+def test_concurrent_permissions_count_each_others_steps(env: RecoveryEnvironment, other: str) -> None:
+    """Two invocations judged the fleet a moment ago, when nothing had been used up."""
+    env.limits = BudgetLimits(1, 1)
+    env.add_reporting(10)
+    env.add_unhealthy(2)
+    sessions = [env.fleet.open_session(), env.fleet.open_session(connection=env.fleet.connect())]
+    loops = [env.loop, env.loop]
+    works = []
+    for loop, session in zip(loops, sessions, strict=True):
+        loop.admit(session, PROVIDER)
+        works += claimed(session, Process.RECOVERY, 1)
+    step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1, confirmed=True)
+
+    def permit(number: int) -> bool:
+        return loops[number].record(sessions[number], {works[number]: step})[works[number]] is None
+
+    if other == "committed":
+        assert [permit(0), permit(1)] == [True, False]
+        return
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(permit, (0, 1))) == [False, True]
+
+
+def test_an_expired_session_permits_nothing_and_shows_nothing(env: RecoveryEnvironment) -> None:
+    """Its figures are out of date."""
+    env.add_reporting(10)
+    env.add_unhealthy(1)
+    session = env.fleet.open_session()
+    (work,) = claimed(session, Process.RECOVERY, 1)
+    env.fleet.expire(session)
+    step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
+    with pytest.raises(SessionExpired):
+        remediation.permit_attempts(session, PROVIDER, {work: step}, lambda _: {work.machine_id})
+    with pytest.raises(SessionExpired):
+        budget.read_fleet(session, PROVIDER)
+    with pytest.raises(SessionExpired):
+        budget.show_budgets(session, PROVIDER, {})
+    assert env.fleet.sql("SELECT * FROM machine_rebooted") == []
+
+
+def test_after_an_outage_of_ours_a_machine_is_looked_at_twice(env: RecoveryEnvironment) -> None:
+    """No function reached the BMDB: agents have two minutes to report, on any schedule."""
+    env.after_outage = True
+    env.add_reporting(10)
+    (machine,) = env.add_unhealthy(1)
+    env.run()
+    assert not env.provider.reboots
+    assert env.fleet.sql("SELECT cause FROM work_backoff") == [
+        ["agents have two minutes to report after an outage of ours"]
+    ]
+    for minutes in (1, 1, 30):
+        env.fleet.sql("DELETE FROM ticks")
+        env.fleet.pass_time(minutes * MINUTE)
+        env.fleet.report(env.reporting)
+        env.run()
+    assert env.provider.reboots == {env.provider_id(machine): 1}
+
+
+def test_a_machine_whose_function_ran_two_minutes_ago_is_not_held_back(env: RecoveryEnvironment) -> None:
+    """The usual case: some function runs each minute."""
+    env.after_outage = True
+    env.add_reporting(10)
+    env.tick()
+    env.tick()
+    (machine,) = env.add_unhealthy(1)
+    env.tick()
+    assert env.provider.reboots == {env.provider_id(machine): 1}
+
+
+def test_a_dry_run_shows_the_budget_and_leaves_no_trace(env: RecoveryEnvironment) -> None:
+    """It is how operators look before they switch the Recoverer on."""
+    due = env.add_never_reported(12)
+    planned = env.dry_run()
+    assert {work.machine_id for work in planned.work} <= set(due)
+    assert planned.limited == ("the whole provider: no machine reports, and 12 are dead",)
+    assert {str(each) for each in planned.decisions.values()} == {"reboot, attempt 1 of 3"}
+    assert env.limited() == {}
+    assert all(env.fleet.events(machine) == [] for machine in due)
+
+
+def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(env: RecoveryEnvironment) -> None:
+    """Open, read, close: nearly every invocation, once a minute, does only this."""
+    env.add_reporting(REPORTING)
+    with BreakingConnection(env.fleet.settings) as breaking:
+        connection = env.fleet.connect(breaking.settings)
+        env.run(connection=connection)  # prepares its statements
+        before = breaking.requests
+        env.run(connection=connection)
+        assert breaking.requests - before == 3
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "figures"),
+    [
+        ("reports", FleetFigures(fleet=1, reporting=1, heard=1)),
+        ("is late", FleetFigures(fleet=1, reporting=1)),
+        ("lost requests", FleetFigures(fleet=1, reporting=1, heard=1, losing=1)),
+        ("is new", FleetFigures(fleet=1)),
+        ("is unhealthy", FleetFigures(fleet=1, dead=1)),
+        ("never reported", FleetFigures(fleet=1, dead=1)),
+        ("was found alive", FleetFigures(fleet=1)),
+        ("was found dead", FleetFigures(fleet=1, dead=1)),
+        ("is unhealthy and paused", FleetFigures(fleet=1)),
+        ("was rebooted", FleetFigures(fleet=1, dead=1, steps=1, steps_six_hours=1)),
+        ("was rebooted hours ago", FleetFigures(fleet=1, dead=1, steps_six_hours=1)),
+        ("was rebooted and reports", FleetFigures(fleet=1, reporting=1, dead=1, heard=1, steps=1, steps_six_hours=1)),
+        ("did not come back", FleetFigures(fleet=1, dead=1, unreached=1)),
+        ("did not come back, which is our fault", FleetFigures()),
+        ("has no agent yet", FleetFigures()),
+        ("never came up", FleetFigures(fleet=1, dead=1, unreached=1)),
+        ("is quarantined", FleetFigures()),
+    ],
+)
+def test_each_machine_is_counted_by_its_facts(env: RecoveryEnvironment, state: str, figures: FleetFigures) -> None:
+    """One way to count a fleet; whoever is late harms nobody."""
+    fleet = env.fleet
+    begun: dict[str, dict[str, float]] = {
+        "is late": {"started_ago": HOUR, "reported_ago": 9 * MINUTE},
+        "is new": {"started_ago": MINUTE},
+        "never reported": {"started_ago": HOUR},
+    }
+    healthy = {"reports", "lost requests", "was rebooted and reports"}
+    without = {
+        "has no agent yet",
+        "did not come back",
+        "did not come back, which is our fault",
+        "never came up",
+        "was rebooted",
+        "was rebooted hours ago",
+    }
+    usual = {"started_ago": HOUR, "reported_ago": 0 if state in healthy else 20 * MINUTE}
+    (machine,) = (
+        [fleet.provided_machine()]
+        if state in without or "come back" in state
+        else fleet.machines(1, **begun.get(state, usual))
+    )
+    _state(fleet, machine, state)
+    session = fleet.open_session()
+    found = budget.read_fleet(session, PROVIDER).figures.get(WHOLE_PROVIDER, FleetFigures())
+    assert found == figures
+
+
+def _state(fleet: Fleet, machine: UUID, state: str) -> None:
+    """Write what makes the machine what *state* says."""
+    looked = (
+        "INSERT INTO work_history (machine_id, process, event, step) VALUES (:id, 'ShepherdRecovery', 'Looked', {})"
+    )
+    failed = (
+        "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) "
+        "VALUES (:id, 'ShepherdAgentStart', now(), '?', 60, '{}')"
+    )
+    grace = "INSERT INTO machine_grace VALUES (:id, now() - interval '1 hour', now() - interval '1 minute')"
+    rebooted = "INSERT INTO machine_rebooted VALUES (:id, now() - interval '{}', now())"
+    statements = {
+        "lost requests": ["UPDATE machine_agent_heartbeat SET failed_attempts = 1"],
+        "was found alive": [looked.format("NULL"), looked.format("'await-installation'")],
+        "was found dead": [looked.format("'restart-agent'"), looked.format("NULL")],
+        "is unhealthy and paused": ["INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'me', '?')"],
+        "was rebooted": [rebooted.format("1 minute")],
+        "was rebooted hours ago": [rebooted.format("5 hours")],
+        "was rebooted and reports": [rebooted.format("1 minute")],
+        "did not come back": [grace, failed.format("unreached")],
+        "did not come back, which is our fault": [grace, failed.format("access")],
+        "never came up": [
+            "UPDATE machines SET machine_created_at = now() - interval '7 hours'",
+            failed.format("unreached"),
+        ],
+        "is quarantined": ["INSERT INTO machine_quarantine VALUES (:id, now(), '?', '', 'steps-used-up')"],
+    }
+    for statement in statements.get(state, []):
+        fleet.sql(statement, **({"id": machine} if ":id" in statement else {}))
+
+
+def test_the_candidates_of_a_location_with_thousands_do_not_hide_those_of_others(env: RecoveryEnvironment) -> None:
+    """Of each location, the longest waiting come first."""
+    env.add_unhealthy(2100, "dark")
+    (other,) = env.add_unhealthy(1, "ams")
+    found = budget.read_fleet(env.fleet.open_session(), PROVIDER)
+    assert len(found.candidates) == 2000
+    assert other in {each.machine_id for each in found.candidates}
+
+
+def test_the_limits_are_those_of_the_settings(env: RecoveryEnvironment) -> None:
+    """A fleet in which more fail in an ordinary hour needs more."""
+    env.limits = replace(defaults.LIMITS, per_hour=30)
+    env.add_reporting(1000)
+    env.add_unhealthy(40)
+    env.run(concurrency=100)
+    assert len(env.provider.reboots) == 30
