@@ -1080,6 +1080,14 @@ class KnownHistory:
         self.step("beside", machine=0, first="heartbeat", second="forget", before=1)
         self.step("beside", machine=1, first="forget", second="heartbeat", before=3)
 
+    def forgotten(self) -> None:
+        """Work by name on a machine that was forgotten: it ends as any other."""
+        machine = [each.decommissioned for each in self.bmdb.model.machines].index(True)
+        self.step("invoke", at=1, close=True)
+        for how in ("do it", "fail", "cancel"):
+            self.step("access", at=1, machine=machine)
+            self.end(how)
+
     def work_by_name(self) -> None:
         """Renew a session that has work by name."""
         self.step("invoke", at=0, close=False)
@@ -1110,6 +1118,7 @@ def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way
     known.budget()
     known.budget_beside()
     known.operators_beside()
+    known.forgotten()
     bmdb.teardown()
     ends = {WorkEvent.FINISHED, WorkEvent.FAILED, WorkEvent.CANCELED, WorkEvent.EXPIRED, WorkEvent.RECOVERED}
     steps = {WorkEvent.LOOKED, WorkEvent.ATTEMPTED, WorkEvent.NOT_TAKEN}
