@@ -302,12 +302,17 @@ class Recoverer(Loop[NextStep]):
 
 
 def _confirmed(past: RecoveryRecord) -> bool:
-    """Return whether an earlier look, two minutes ago or more, found the machine dead: so it had time to report."""
-    last = past.last_heartbeat_at
+    """
+    Return whether an earlier look, two minutes ago or more, found the machine dead: so it had time to report.
+
+    Looks before its last step say nothing: it may have come back since.
+    """
+    others = (line.at for line in past.history if line.event != WorkEvent.LOOKED)
+    since = max((at for at in (past.started_at, past.last_heartbeat_at, *others) if at is not None), default=None)
     return any(
         line.event == WorkEvent.LOOKED
         and line.step is None
-        and (last is None or line.at > last)
+        and (since is None or line.at > since)
         and (past.now - line.at).total_seconds() >= _OUTAGE_SECONDS
         for line in past.history
     )

@@ -325,6 +325,21 @@ def test_a_machine_that_is_not_seen_alive_is_recovered(
     assert env.causes[0] == seen
 
 
+def test_after_an_outage_of_ours_the_look_before_the_last_reboot_says_nothing(env: LookSetup) -> None:
+    """The machine may have come back, and no function could start its agent. A new look finds it dead."""
+    _refuse(env)
+    env.run()
+    env.fleet.pass_time(3 * MINUTE)
+    assert env.start_agent(fails=True)
+    env.after_outage = True
+    for minutes, steps in ((60, 1), (2, 2)):
+        env.fleet.sql("DELETE FROM ticks")
+        env.fleet.pass_time(minutes * MINUTE)
+        record_heartbeat(env.fleet.connection, env.healthy)
+        env.run()
+        assert env.provider.asked == ["reboot"] * steps
+
+
 @pytest.mark.parametrize("happens", [_no_login, _no_commands])
 def test_a_machine_that_refuses_our_key_is_not_interrupted(
     env: LookSetup, happens: Callable[[LookSetup], None]
