@@ -415,7 +415,6 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (Edit(_REMEDIATION, 'connection.run("lock_budget", provider=provider)', 'connection.run("now")'),),
         MODEL,
         _BUDGET,
-        quick=True,
     ),
     PlantedBug(
         "a permission counts no steps",

@@ -14,7 +14,6 @@ from tests.support.bmdb.fleet import Fleet
 
 _DEAD, _HEALTHY = 6, 3
 """One of the dead is given time after its step, and one is not known to be dead if its function was killed."""
-_STEPS = 2
 
 
 class DeadMachines(Machines):
@@ -57,6 +56,6 @@ class SshBrake(FleetOperation):
         return self._initialize(environment, points)
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``; the other machines wait."""
-        taken = sum(self._fleet.events(machine_id).count("Attempted") for machine_id in self._dead)
-        return [] if taken >= _STEPS else [f"no_machine_waits_without_end: {taken} steps were taken"]
+        """See ``Scenario``; the other machines wait for hours."""
+        taken = any("Attempted" in self._fleet.events(machine_id) for machine_id in self._dead)
+        return [] if taken else ["no_machine_waits_without_end: none was recovered"]
