@@ -309,8 +309,6 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "accept_heartbeat": {"process": "ShepherdRecovery"},
     "reporting_agent": {"process": "ShepherdRecovery"},
     "fence_session": {"fence": 1},
-    "set_suspensions": {"locations": ["fra", "rack"]},
-    "set_ssh_outages": {"locations": ["fra", "rack"]},
     "no_longer_due": {"process": "ShepherdRecovery"},
     "end_unneeded_recovery": {"process": "ShepherdRecovery", "reasons": ["?"] * BATCH},
     "finish_recovery": {"process": "ShepherdRecovery"},

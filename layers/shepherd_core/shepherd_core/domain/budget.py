@@ -34,7 +34,7 @@ class FleetFigures:
     """The figures of a fleet, usually that of one location: its machines that have an agent or should have one back."""
 
     fleet: int = 0
-    """All of them, without those whose recovery is paused."""
+    """All of them; those whose recovery is paused never count as dead."""
     reporting: int = 0
     """With a heartbeat within their timeout."""
     dead: int = 0
