@@ -106,6 +106,7 @@ class Chaos:
             Concurrent(Provisioning(fleet), 3),
             Concurrent(OneCapacity(fleet)),
             Concurrent(Recoveries(fleet)),
+            Concurrent(SshBrake(fleet)),
             Concurrent(Updates(fleet)),
             Concurrent(Reports(fleet)),
             OperatorsAndAgents(fleet),
