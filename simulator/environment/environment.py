@@ -44,7 +44,6 @@ INSERT INTO ticks (session_id, loop, provider, runtime_info, began_at, ended_at,
 SELECT gen_random_uuid(), 'recoverer', '{}', 'before the simulation', at, at, 'Succeeded', '{{}}'
 FROM (SELECT now() - interval '3 minutes' AS at) AS x
 """
-"""Without it, the loops would wait for two minutes of real time before the first step, as after an outage of ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +165,11 @@ class Environment(Assembled):
         """Return how many real seconds *seconds* of fleet time take."""
         return seconds / self.settings.speed
 
+    def settle(self) -> None:
+        """Let a function have run three minutes ago: else recovery takes this for the end of an outage of ours."""
+        tick = _EARLIER_TICK.format(self.settings.provider)
+        self._bmdb.transact(lambda: self._bmdb.script(tick))
+
     def _make(self) -> None:
         enter = self._enter
         self.folder = enter(lambda: temporary_folder("shepherd-"))
@@ -175,8 +179,7 @@ class Environment(Assembled):
         self._bmdb = Connection(self.bmdb_settings, self.postgres.password, SystemClock())
         self._stack.callback(self._bmdb.close)
         if self.settings.migrated:
-            tick = _EARLIER_TICK.format(self.settings.provider)
-            self._bmdb.transact(lambda: self._bmdb.script(tick))
+            self.settle()
         tls, ca = certificate.make(self._address, self.folder)
         self.endpoint = enter(
             lambda: AgentEndpoint(function_invoker(lambda: self.agent_api, "agent_api"), tls=tls, address=self._address)

@@ -97,6 +97,7 @@ def make_work(environment: Environment, function: str) -> None:
             ),
             "unhealthy machines",
         )
+        environment.settle()
 
 
 def next_report(environment: Environment, service: Service) -> Invocation:
