@@ -6,9 +6,8 @@
 --
 -- A statement that writes for a session locks the session's row until it commits, and requires :fence to equal the
 -- row's fence. When the answer to a statement was lost, fence_session waits for that lock and raises the fence. After
--- that, the lost statement has either committed or can never commit. Six statements do without the fence, because
--- they may run twice and commit late (such as read_fleet_health and close_session);
--- tests/unit/test_statements.py has the reason for each.
+-- that, the lost statement has either committed or can never commit. A few statements do without the fence, because
+-- they may run twice and commit late (such as close_session); tests/unit/test_statements.py has the reason for each.
 
 -- name: open_session
 -- Open a session, and end the work of expired sessions with history 'Expired'. So no separate reaper is needed: every
