@@ -9,7 +9,6 @@ from uuid import UUID
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.machine import Process
 from shepherd_core.operator.adopt_forget import ActionOutcome, OperatorAction
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.rules.drift import Comparison
@@ -26,7 +25,7 @@ class NewPause:
 
     pause_id: UUID | None
     machine_id: UUID | None
-    process: Process | None
+    process: str | None
     provider: str | None
     owner: str
     reason: str
@@ -37,7 +36,7 @@ def pause(
     connection: Connection,
     machine_ids: Sequence[UUID],
     *,
-    process: Process | None,
+    process: str | None,
     provider: str | None,
     owner: str,
     reason: str,

@@ -1,11 +1,12 @@
 """The options and arguments that several commands share."""
 
 import getpass
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 from shepherd_core.domain.machine import Process
-from shepherd_core.settings.functions import PROCESS_OF_LOOP
+from shepherd_core.settings.functions import PAUSED_AS, PROCESS_OF_LOOP
 from shepherd_core.settings.providers import SPECS
 
 from shepherdctl.output.printing import OneOf, one_of
@@ -16,8 +17,15 @@ SYSTEM_OWNERS = ("provisioner", "release")
 """Owners of pauses that end by themselves: of machines that were set aside or are being released."""
 REASON_TO_WRITE = "…"
 """Stands in commands that are shown, for the reason that an operator has to write."""
-process_of_loop = OneOf(tuple(PROCESS_OF_LOOP), PROCESS_OF_LOOP.__getitem__)
-"""Returns the process that a loop carries out."""
+
+
+def _loop_option(stored: Mapping[str, str]) -> Any:
+    return typer.Option(
+        "--loop",
+        parser=OneOf(tuple(stored), stored.__getitem__),
+        metavar=f"<{'|'.join(stored)}>",
+        help="Only this loop.",
+    )
 
 
 def owner_name(text: str) -> str:
@@ -88,10 +96,10 @@ OwnerOption = Annotated[
     str | None,
     typer.Option("--owner", parser=owner_name, metavar="NAME", help="Who to ask about it.", show_default="you"),
 ]
-LoopOption = Annotated[
-    Process | None,
-    typer.Option("--loop", parser=process_of_loop, metavar=f"<{'|'.join(PROCESS_OF_LOOP)}>", help="Only this loop."),
-]
+LoopOption = Annotated[str | None, _loop_option(PAUSED_AS)]
+"""As a pause of it is stored."""
+MachineLoopOption = Annotated[Process | None, _loop_option(PROCESS_OF_LOOP)]
+"""A loop that works on single machines, as the process that it carries out."""
 DespiteHeartbeat = Annotated[
     bool, typer.Option("--despite-heartbeat", help="Do it even if the agent reported in the last two hours.")
 ]

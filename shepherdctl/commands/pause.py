@@ -9,12 +9,13 @@ from shepherd_core.bmdb.machines.pauses import resume as end_pause
 from shepherd_core.bmdb.machines.search import Search
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.settings.functions import PROCESS_OF_LOOP
 
 from shepherdctl import actions
-from shepherdctl.confirm import Yes
+from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import bmdb
 from shepherdctl.options import SYSTEM_OWNERS, DryRun, LoopOption, OwnerOption, ReasonOption, current_user
-from shepherdctl.output.formats import duration, relative, scope_in_words, span
+from shepherdctl.output.formats import duration, loop_name, relative, scope_in_words, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
 
@@ -50,16 +51,17 @@ def pause(
 
     The loops claim no new work that a pause covers; work that has begun
     continues. --provider alone also covers machines that are created or adopted
-    later. --provider alone and --all also stop creations. With --machine or
-    another filter, each machine that matches now gets its own pause; if one
-    cannot be paused, none is. Asks for confirmation before it pauses machines,
-    unless just one is named.
+    later. --loop provisioner, --provider alone and --all stop creations. With
+    --machine or another filter, each machine that matches now gets its own pause;
+    if one cannot be paused, none is. The same pause twice is one, with the new
+    end. Asks for confirmation before it pauses machines, unless just one is named.
 
     Examples:
       shepherdctl pause --machine 3f2a --reason "mainboard is being replaced"
       shepherdctl pause --location rack7 --reason "it moves" --dry-run
       shepherdctl pause --provider equinix --for 2h --reason "maintenance"
       shepherdctl pause --loop recoverer --reason "no reboots today"
+      shepherdctl pause --loop provisioner --reason "it orders servers"
       shepherdctl pause --all --reason "heartbeats cannot be recorded"
     """
     if everything == any((selection, process)):
@@ -71,6 +73,9 @@ def pause(
         message = "several providers were given: pause each provider with a separate command."
         raise typer.BadParameter(message)
     if not wide:
+        if process is not None and process not in PROCESS_OF_LOOP.values():
+            message = f"the {loop_name(process)} works on no single machine: pause it without filters but --provider."
+            raise typer.BadParameter(message)
         selection = selection.to_confirm(yes=yes or dry_run)
     owner = owner or current_user()
     with bmdb() as connection:
@@ -156,13 +161,13 @@ def resume(
     End one pause, all pauses, or the pauses of some machines.
 
     With --machine or another filter, ends the pauses of each machine that
-    matches, but no pause of a provider or a loop; asks for confirmation unless
-    just one machine is named. Filters and --all leave out the pauses that end by
-    themselves: of machines that the Provisioner set aside because the provider
-    does not list them, and of machines that are being released. Name such a pause
-    to end it sooner. Who ended the pause of a machine is stored in the machine's
-    history. The end of any other pause is recorded nowhere but in the output of
-    this command.
+    matches, but no pause of a provider or a loop. Asks for confirmation before it
+    ends more than one, or somebody else's. Filters and --all leave out the pauses
+    that end by themselves: of machines that the Provisioner set aside because the
+    provider does not list them, and of machines that are being released. Name such
+    a pause to end it sooner. Who ended the pause of a machine is stored in the
+    machine's history. The end of any other pause is recorded nowhere but in the
+    output of this command.
 
     Examples:
       shepherdctl resume 81fe
@@ -172,16 +177,14 @@ def resume(
     if (everything, bool(pause), bool(selection)).count(True) != 1:
         message = "what is to be resumed? Give one PAUSE_ID, as shepherdctl pauses lists them, or filters, or --all."
         raise typer.BadParameter(message)
-    if selection:
-        selection = selection.to_confirm(yes=yes or dry_run)
     owner = owner or current_user()
     with bmdb() as connection:
         machines = selection.to_change(connection) if selection else []
-        if machines and not (yes or dry_run):
-            selection.confirm(connection, machines)
         covered = {machine.machine_id for machine in machines}
         found = [one for one in pauses_in_force(connection) if not covered or one.machine_id in covered]
         chosen = [_named(found, pause)] if pause else [one for one in found if one.owner not in SYSTEM_OWNERS]
+        if not dry_run and (len(chosen) > 1 or any(one.owner != owner for one in chosen)):
+            _confirm(chosen, yes=yes)
         ended = chosen if dry_run else [one for one in chosen if end_pause(connection, one.pause_id, owner)]
     if output is Form.JSON:
         document(ended)
@@ -202,6 +205,15 @@ def resume(
     if not pause and len(chosen) < len(found):
         left = counted(len(found) - len(chosen), "machine")
         note(f"{left} left paused, set aside by the Provisioner or being released: see shepherdctl pauses")
+
+
+def _confirm(chosen: Sequence[Pause], *, yes: bool) -> None:
+    """Show these pauses, and wait until the operator confirms that they end."""
+    for name, scope, one in _described(chosen):
+        note(f"{name}: {scope}, by {one.owner}: {one.reason}")
+    require_terminal(yes=yes)
+    if not yes:
+        confirm(counted(len(chosen), "pause"))
 
 
 def _named(pauses: Sequence[Pause], name: str) -> Pause:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 import typer
-from shepherd_core.settings.functions import PROCESS_OF_LOOP
+from shepherd_core.settings.functions import PAUSED_AS
 from shepherd_core.telemetry import Metric
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -15,7 +15,7 @@ _SPANS = ((120, 1, "s"), (120, 60, "min"), (48, 3_600, "h"))
 _LONGEST_DAYS = 366
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
-_LOOPS: dict[str, str] = {process: loop.capitalize() for loop, process in PROCESS_OF_LOOP.items()}
+_LOOPS = {stored: loop.capitalize() for loop, stored in PAUSED_AS.items()}
 
 
 def duration(text: str) -> float:
@@ -65,7 +65,7 @@ def speed(octets: int) -> str:
 
 
 def loop_name(process: str) -> str:
-    """Return the loop that carries out *process*, or *process* itself if that is no loop's."""
+    """Return the loop that carries out *process*, or that a pause names; else *process* itself."""
     return _LOOPS.get(process, process)
 
 

@@ -227,7 +227,7 @@ SHARED = {
     "death_seconds": {"open_session", "failures", "search_machines"},
     "failed_at": {"failures", "search_machines"},
     "fails": {"failures", "search_machines"},
-    "wide_pauses": {"find_candidates", "read_fleet", "no_longer_due", "create_intent", "creation_paused"},
+    "wide_pauses": {"find_candidates", "read_fleet", "no_longer_due", "create_intent", "loop_paused"},
     "locked_session": ENDS_WORK
     | {"lock_machines", "begin_work", "let_go", "record_attempts", "set_budgets", "end_budgets"},
     "session": {"read_fleet", "no_longer_due"},

@@ -9,7 +9,7 @@ from shepherd_core.bmdb.wire import server
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.cures import told
-from shepherdctl.options import DryRun, LoopOption, MachinesArgument, OwnerOption, ReasonOption, current_user
+from shepherdctl.options import DryRun, MachineLoopOption, MachinesArgument, OwnerOption, ReasonOption, current_user
 from shepherdctl.output.formats import loop_name, relative
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
@@ -21,7 +21,7 @@ def retry(
     *,
     selection: Selection,
     reason: ReasonOption,
-    process: LoopOption = None,
+    process: MachineLoopOption = None,
     owner: OwnerOption = None,
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -4,6 +4,7 @@ import getpass
 from datetime import datetime
 
 import pytest
+from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.machine import Process
 
@@ -84,7 +85,7 @@ def test_if_one_of_several_pauses_cannot_be_written_none_is(own_fleet: Fleet) ->
         ["--all", "--provider", "static", "--reason", "x"],
         ["--provider", "statik", "--reason", "x"],
         ["--loop", "recoverers", "--reason", "x"],
-        ["--loop", "provisioner", "--reason", "x"],
+        ["--loop", "provisioner", "--machine", "machine-1", "--reason", "x"],
         ["--all", "--reason", "x", "--owner", ""],
         ["--all", "--reason", "x", "--owner", "provisioner"],
         ["--all", "--reason", "x", "--for", "2 weeks"],
@@ -113,6 +114,33 @@ def test_a_pause_can_end_by_itself(fleet: Fleet) -> None:
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]
 
 
+@pytest.mark.parametrize("loop", ["provisioner", "updater"])
+def test_a_pause_of_one_loop_stops_no_other(fleet: Fleet, loop: str) -> None:
+    """Creations that order servers by mistake must stop, and recovery must not."""
+    machine_id = fleet.provided_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    shepherdctl.read("pause", "--loop", loop, *REASON)
+    assert f"loop {loop.capitalize()}" in shepherdctl.read("pauses")
+    stopped = {each: provisioning.paused(fleet.connection, "static", each) for each in ("provisioner", "updater")}
+    assert {each for each, why in stopped.items() if why} == {loop}
+    assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]
+
+
+def test_the_same_pause_twice_is_one_that_ends_as_was_said_last(fleet: Fleet) -> None:
+    """Two would have to be ended one by one; another reason or scope is another pause."""
+    shepherdctl = CommandLine(fleet.settings)
+    whole = ("pause", "--provider", "static", *REASON)
+    first, again = (shepherdctl.load(*whole, *end)[0]["pause_id"] for end in ([], ["--for", "2h"]))
+    assert first == again
+    (only,) = shepherdctl.load("pauses")
+    assert only["expires_at"] is not None
+    shepherdctl.load("pause", "--all", *REASON)
+    shepherdctl.load("pause", "--provider", "static", "--reason", "another")
+    fleet.pass_time(7201)
+    shepherdctl.load(*whole)
+    assert len(shepherdctl.load("pauses")) == 3
+
+
 def test_pauses_are_listed_oldest_first_with_owner_and_reason(fleet: Fleet) -> None:
     """Operators who are stopped by one must know whom to ask."""
     shepherdctl = CommandLine(fleet.settings)
@@ -129,6 +157,22 @@ def test_without_pauses_the_list_says_so(fleet: Fleet) -> None:
     """No output at all would look like a mistake."""
     result = CommandLine(fleet.settings)("pauses")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing is paused\n")
+
+
+@pytest.mark.parametrize("words", [["--all"], ["{carol}"], ["--location", "ams"]], ids=" ".join)
+def test_somebody_elses_pause_ends_after_it_was_shown_and_confirmed(fleet: Fleet, words: list[str]) -> None:
+    """Carol holds the machine with a hand in it."""
+    machine_id = fleet.locate(fleet.provided_machine(), "ams")
+    shepherdctl = CommandLine(fleet.settings)
+    (made,) = shepherdctl.load("pause", "--machine", str(machine_id), "--owner", "carol", *REASON)
+    arguments = ["resume", *(word.format(carol=made["pause_id"][:8]) for word in words)]
+    refused = shepherdctl(*arguments)
+    assert (refused.exit_code, "carol: network maintenance" in refused.stderr) == (2, True)
+    assert "there is no terminal" in refused.stderr
+    shepherdctl.on_terminal(80, *arguments, typed="yes\n", status=1)
+    assert len(shepherdctl.load("pauses")) == 1
+    shepherdctl.on_terminal(80, *arguments, typed="1 pause\n")
+    assert shepherdctl.load("pauses") == []
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 2), (["abc", "--all"], 2), (["", "--all"], 0), (["abc"], 1)])
@@ -149,9 +193,9 @@ def test_a_pause_that_is_named_ambiguously_is_not_ended(fleet: Fleet) -> None:
     assert result.exit_code == 1
     assert "more than one pause" in result.stderr
     assert len(shepherdctl.load("pauses")) == 2
-    assert [pause["pause_id"][-1] for pause in shepherdctl.load("resume", "ABCD0000-0000-4000-8000-000000000002")] == [
-        "2"
-    ]
+    assert [
+        pause["pause_id"][-1] for pause in shepherdctl.load("resume", "ABCD0000-0000-4000-8000-000000000002", "--yes")
+    ] == ["2"]
     assert len(shepherdctl.load("pauses")) == 1
 
 
@@ -162,10 +206,10 @@ def test_resuming_all_leaves_what_the_provisioner_set_aside(fleet: Fleet) -> Non
     pauses.pause(fleet.connection, owner="provisioner", reason="not listed", machine_id=machine_id)
     shepherdctl.read("pause", "--all", *REASON)
     shepherdctl.read("pause", "--machine", str(machine_id), *REASON)
-    result = shepherdctl("resume", "--all")
+    result = shepherdctl("resume", "--all", "--yes")
     assert len(result.stdout.splitlines()) == 1 + 2
     assert "1 machine left paused, set aside by the Provisioner" in result.stderr
     (left,) = shepherdctl.load("pauses")
     assert left["owner"] == "provisioner"
-    shepherdctl.read("resume", left["pause_id"])
+    shepherdctl.read("resume", left["pause_id"], "--yes")
     assert shepherdctl.load("pauses") == []

@@ -159,7 +159,6 @@ def test_a_search_for_ids_goes_through_them_alone(fleet: Fleet, machines: dict[U
     "arguments",
     [
         "pause --location ams --reason x",
-        "resume --location ams",
         "machine retry --location ams --reason x",
         "pause --machine machine-3 --machine machine-4 --reason x",
     ],

@@ -30,7 +30,7 @@ OTHER_TABLES = ("machine_provided", "provider_listings", "sessions", "ticks")
 STATEMENTS = (
     "open_session",
     "check_listing",
-    "creation_paused",
+    "loop_paused",
     "begin_listing",
     "all_facts",
     "write_facts",

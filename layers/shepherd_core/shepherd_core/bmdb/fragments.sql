@@ -83,8 +83,7 @@ locked_machine AS (
 waiting > 0 AND waiting_seen_at > statement_timestamp() - interval '1 day'
 
 -- fragment: wide_pauses
--- The pauses that keep the process away from all machines of the provider. If :process is null: those that keep the
--- Provisioner from creating machines, which are not those of a process.
+-- The pauses that keep the process, or the loop, away from all machines of the provider.
 SELECT owner, reason
 FROM pause_scopes
 WHERE machine_id IS NULL AND process IN ('', :process::text) AND provider IN ('', :provider)

@@ -113,7 +113,7 @@ class ListingStatus:
 def check(connection: Connection, provider: str, update_seconds: float) -> ListingStatus:
     """Return whether there is anything to update; usually not. Facts of steady machines may be *update_seconds* old."""
     (status,) = connection.fetch(ListingStatus, "check_listing", provider=provider, seconds=update_seconds)
-    return replace(status, paused=paused(connection, provider)) if status.wanted else status
+    return replace(status, paused=paused(connection, provider, "updater")) if status.wanted else status
 
 
 def begin(session: Session, provider: str, holder: UUID | None) -> bool:

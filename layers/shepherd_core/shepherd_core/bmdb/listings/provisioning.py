@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.machine import Machine
 
+_LOOP = "provisioner"
+"""As its pauses name it."""
+
 
 @record
 class PreviousInvocation:
@@ -71,9 +74,9 @@ def ledger(connection: Connection, provider: str) -> Ledger:
     return connection.transact(unit)
 
 
-def paused(connection: Connection, provider: str) -> str | None:
-    """Return who paused the Provisioner of *provider* and why; None: it is not paused."""
-    return next(iter(connection.fetch(str, "creation_paused", provider=provider, process=None)), None)
+def paused(connection: Connection, provider: str, loop: str = _LOOP) -> str | None:
+    """Return who paused the Provisioner of *provider*, or another loop, and why; None: it is not paused."""
+    return next(iter(connection.fetch(str, "loop_paused", provider=provider, process=loop)), None)
 
 
 def record_waiting(session: Session, provider: str, waiting: int, max_machines: int) -> None:
@@ -120,7 +123,7 @@ def create_intent(
             "create_intent",
             provider=provider,
             capacity_id=capacity_id,
-            process=None,
+            process=_LOOP,
             respect_pauses=respect_pauses,
         )
     except SessionExpired:

@@ -105,9 +105,8 @@ ORDER BY intended_at, machine_id;
 -- Capacity that is under a penalty now.
 SELECT capacity_id FROM capacity_penalties WHERE provider = :provider AND until > clock_timestamp();
 
--- name: creation_paused
--- Whether the Provisioner of this provider is paused: by a pause of everything or of the provider, not by one of a
--- process.
+-- name: loop_paused
+-- Whether a loop that works on no single machine is paused: by a pause of it, of the provider, or of everything.
 SELECT 'paused by ' || owner || ': ' || reason FROM ({wide_pauses}) AS wide LIMIT 1;
 
 -- name: create_intent

@@ -10,7 +10,6 @@ from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.domain.machine import Process
 
 
 def pause(
@@ -19,7 +18,7 @@ def pause(
     owner: str,
     reason: str,
     machine_id: UUID | None = None,
-    process: Process | None = None,
+    process: str | None = None,
     provider: str | None = None,
     seconds: float | None = None,
 ) -> UUID:
@@ -27,19 +26,18 @@ def pause(
     Pause a machine, a process, a provider, or any combination of them, and return the pause's id.
 
     With none of them, everything is paused. Work in progress continues; nothing new
-    is claimed. Ends after *seconds*, or by ``resume``.
+    is claimed. Ends after *seconds*, or by ``resume``. The same pause twice is one,
+    which ends as was said last.
     """
-    (pause_id,) = connection.fetch(
-        UUID,
-        "pause",
-        machine_id=machine_id,
-        process=process,
-        provider=provider,
-        owner=owner,
-        reason=reason,
-        seconds=seconds,
-    )
-    return pause_id
+    what: dict[str, object] = {
+        "machine_id": machine_id,
+        "process": process,
+        "provider": provider,
+        "owner": owner,
+        "reason": reason,
+        "seconds": seconds,
+    }
+    return (connection.fetch(UUID, "repeat_pause", **what) or connection.fetch(UUID, "pause", **what))[0]
 
 
 @record

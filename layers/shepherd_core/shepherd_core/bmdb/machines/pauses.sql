@@ -1,5 +1,16 @@
 -- Pauses, by which operators keep loops away from machines. The claim statement itself checks them.
 
+-- name: repeat_pause
+-- If the same pause is in force, change its end.
+UPDATE pauses
+SET expires_at = clock_timestamp() + :seconds::float8 * interval '1 second'
+WHERE machine_id IS NOT DISTINCT FROM :machine_id::uuid
+    AND process IS NOT DISTINCT FROM :process::text
+    AND provider IS NOT DISTINCT FROM :provider::text
+    AND (owner, reason) = (:owner, :reason)
+    AND coalesce(expires_at > clock_timestamp(), true)
+RETURNING pause_id;
+
 -- name: pause
 -- Pause a machine, a process, a provider, any combination of them, or (if all are null) everything.
 INSERT INTO pauses (machine_id, process, provider, owner, reason, expires_at)

@@ -123,7 +123,7 @@ GRANT SELECT, INSERT, UPDATE (accepted_at), DELETE ON machine_release TO {operat
 GRANT SELECT ON machine_states TO {operator};
 GRANT SELECT, INSERT ON machine_tombstone TO {operator};
 GRANT SELECT, INSERT ON machines TO {operator};
-GRANT SELECT, INSERT, DELETE ON pauses TO {operator};
+GRANT SELECT, INSERT, UPDATE, DELETE ON pauses TO {operator};
 GRANT SELECT ON pause_scopes TO {operator};
 GRANT SELECT ON pauses_in_force TO {operator};
 GRANT SELECT, INSERT, UPDATE (session_id, last_creation_at) ON provisioner_lock TO {operator};
