@@ -1,31 +1,25 @@
 """The options and arguments that several commands share."""
 
 import getpass
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from shepherd_core.domain.machine import Process
 from shepherd_core.settings.functions import PAUSED_AS, PROCESS_OF_LOOP
 from shepherd_core.settings.providers import SPECS
 
+from shepherdctl.completion import location_names, machine_names
+from shepherdctl.output.formats import loop_name
 from shepherdctl.output.printing import OneOf, one_of
 from simulator.providers import SimulatedProvider
 
 PROVIDERS = tuple(spec.name for spec in SPECS)
 SYSTEM_OWNERS = ("provisioner", "release")
 """Owners of pauses that end by themselves: of machines that were set aside or are being released."""
+MACHINE_NAME = "its id or provider id, the beginning of one, or its address, in any case"
+"""What a machine may be called."""
 REASON_TO_WRITE = "…"
 """Stands in commands that are shown, for the reason that an operator has to write."""
-
-
-def _loop_option(stored: Mapping[str, str]) -> Any:
-    return typer.Option(
-        "--loop",
-        parser=OneOf(tuple(stored), stored.__getitem__),
-        metavar=f"<{'|'.join(stored)}>",
-        help="Only this loop.",
-    )
 
 
 def owner_name(text: str) -> str:
@@ -75,14 +69,21 @@ ProviderOption = Annotated[
     ),
 ]
 LocationOption = Annotated[
-    str | None, typer.Option("--location", metavar="NAME", help="Only this location, as the provider names it.")
+    str | None,
+    typer.Option(
+        "--location",
+        metavar="NAME",
+        help="Only this location, as the provider names it.",
+        autocompletion=location_names,
+    ),
 ]
 MachineArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The beginning of a machine id, or a whole provider id.")
+    str,
+    typer.Argument(metavar="ID", help=f"A machine: {MACHINE_NAME}.", autocompletion=machine_names),
 ]
 MachinesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ID", help="Short for --machine ID.", show_default=False),
+    typer.Argument(metavar="ID", help="Short for --machine ID.", show_default=False, autocompletion=machine_names),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 ReasonOption = Annotated[
@@ -96,10 +97,31 @@ OwnerOption = Annotated[
     str | None,
     typer.Option("--owner", parser=owner_name, metavar="NAME", help="Who to ask about it.", show_default="you"),
 ]
-LoopOption = Annotated[str | None, _loop_option(PAUSED_AS)]
-"""As a pause of it is stored."""
-MachineLoopOption = Annotated[Process | None, _loop_option(PROCESS_OF_LOOP)]
-"""A loop that works on single machines, as the process that it carries out."""
+LoopOption = Annotated[
+    str | None,
+    typer.Option(
+        "--loop",
+        parser=OneOf(tuple(PAUSED_AS), PAUSED_AS.__getitem__),
+        metavar=f"<{'|'.join(PAUSED_AS)}>",
+        help="Only this loop.",
+    ),
+]
+"""As a pause of the loop is stored."""
+
+
+def loop_of_machines(process: str | None) -> Process | None:
+    """
+    Return the process that a loop carries out on single machines.
+
+    Raises:
+        BadParameter: it works on no single machine.
+    """
+    if process is not None and process not in PROCESS_OF_LOOP.values():
+        message = f"the {loop_name(process)} works on no single machine: leave out --loop, or the machines."
+        raise typer.BadParameter(message)
+    return None if process is None else Process(process)
+
+
 DespiteHeartbeat = Annotated[
     bool, typer.Option("--despite-heartbeat", help="Do it even if the agent reported in the last two hours.")
 ]

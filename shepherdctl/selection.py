@@ -7,13 +7,14 @@ A command that takes a ``selection`` and is decorated with ``selecting`` gets th
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import wraps
 from typing import Annotated, Any, Self
 from uuid import UUID
 
 import typer
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import lookup, pauses
+from shepherd_core.bmdb.machines import lookup, overview, pauses
 from shepherd_core.bmdb.machines.search import MOST_IDS, FoundMachine, Search, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
@@ -21,9 +22,10 @@ from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import LONGEST_TEXT
 from shepherd_core.domain.states import State
 
+from shepherdctl.completion import location_names, machine_names
 from shepherdctl.confirm import confirm, require_terminal
 from shepherdctl.descriptions.state import Observer
-from shepherdctl.options import PROVIDERS
+from shepherdctl.options import MACHINE_NAME, PROVIDERS
 from shepherdctl.output.formats import duration
 from shepherdctl.output.printing import counted, note, one_of
 
@@ -56,9 +58,20 @@ def _short(text: str) -> str:
     return text
 
 
-def _several(metavar: str, text: str, *names: str, parser: Callable[[str], object]) -> Any:
+def _several(
+    metavar: str,
+    text: str,
+    *names: str,
+    parser: Callable[[str], object],
+    complete: Callable[[str], list[str]] | None = None,
+) -> Any:
     return typer.Option(
-        *names, parser=parser, metavar=metavar, help=f"{text} May be given several times.", rich_help_panel=_PANEL
+        *names,
+        parser=parser,
+        metavar=metavar,
+        help=f"{text} May be given several times.",
+        rich_help_panel=_PANEL,
+        autocompletion=complete,
     )
 
 
@@ -81,7 +94,7 @@ class Selection:
         *,
         named: Annotated[
             list[str] | None,
-            _several("ID", "The beginning of a machine id, or a whole provider id.", "--machine", parser=str),
+            _several("ID", f"{MACHINE_NAME.capitalize()}.", "--machine", parser=str, complete=machine_names),
         ] = None,
         states: Annotated[
             list[str] | None,
@@ -93,7 +106,13 @@ class Selection:
         ] = None,
         locations: Annotated[
             list[str] | None,
-            _several("NAME", "At this location, as the provider names it.", "--location", parser=_short),
+            _several(
+                "NAME",
+                "At this location, as the provider names it.",
+                "--location",
+                parser=_short,
+                complete=location_names,
+            ),
         ] = None,
         paused: Annotated[
             bool | None,
@@ -172,11 +191,18 @@ class Selection:
 
         Raises:
             MachineUnknown: a name stands for no machine, or for several.
-            ShepherdError: there are too many names.
+            ShepherdError: there are too many names, or no machine is at one of the locations.
         """
         if len(self.names) > MOST_IDS:
             message = f"{len(self.names)} machines are named, but at most {MOST_IDS} can be: use filters"
             raise ShepherdError(message)
+        if self.filters.locations:
+            known = overview.locations(connection)
+            for location in self.filters.locations:
+                if location not in known:
+                    alike = [repr(each) for each in get_close_matches(location, known)]
+                    message = f"no machine is at {location!r}{': did you mean ' if alike else ''}{' or '.join(alike)}"
+                    raise ShepherdError(f"{message}{'?' if alike else ''}")
         named = dict.fromkeys(lookup.find_machine(connection, name) for name in self.names)
         return replace(self.filters, machine_ids=tuple(named))
 

@@ -9,13 +9,21 @@ from shepherd_core.bmdb.machines.pauses import resume as end_pause
 from shepherd_core.bmdb.machines.search import Search
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.settings.functions import PROCESS_OF_LOOP
 
 from shepherdctl import actions
+from shepherdctl.completion import pause_ids
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import bmdb
-from shepherdctl.options import SYSTEM_OWNERS, DryRun, LoopOption, OwnerOption, ReasonOption, current_user
-from shepherdctl.output.formats import duration, loop_name, relative, scope_in_words, span
+from shepherdctl.options import (
+    SYSTEM_OWNERS,
+    DryRun,
+    LoopOption,
+    OwnerOption,
+    ReasonOption,
+    current_user,
+    loop_of_machines,
+)
+from shepherdctl.output.formats import duration, relative, scope_in_words, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
 
@@ -54,7 +62,8 @@ def pause(
     later. --loop provisioner, --provider alone and --all stop creations. With
     --machine or another filter, each machine that matches now gets its own pause;
     if one cannot be paused, none is. The same pause twice is one, with the new
-    end. Asks for confirmation before it pauses machines, unless just one is named.
+    end. Asks for confirmation before it pauses machines, unless just one is
+    named.
 
     Examples:
       shepherdctl pause --machine 3f2a --reason "mainboard is being replaced"
@@ -73,9 +82,7 @@ def pause(
         message = "several providers were given: pause each provider with a separate command."
         raise typer.BadParameter(message)
     if not wide:
-        if process is not None and process not in PROCESS_OF_LOOP.values():
-            message = f"the {loop_name(process)} works on no single machine: pause it without filters but --provider."
-            raise typer.BadParameter(message)
+        loop_of_machines(process)
         selection = selection.to_confirm(yes=yes or dry_run)
     owner = owner or current_user()
     with bmdb() as connection:
@@ -147,7 +154,10 @@ def pauses(output: Output = Form.TABLE) -> None:
 @selecting
 def resume(
     pause: Annotated[
-        str | None, typer.Argument(metavar="PAUSE_ID", help="The beginning of the pause's id.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="PAUSE_ID", help="The beginning of the pause's id.", show_default=False, autocompletion=pause_ids
+        ),
     ] = None,
     *,
     selection: Selection,
@@ -164,10 +174,10 @@ def resume(
     matches, but no pause of a provider or a loop. Asks for confirmation before it
     ends more than one, or somebody else's. Filters and --all leave out the pauses
     that end by themselves: of machines that the Provisioner set aside because the
-    provider does not list them, and of machines that are being released. Name such
-    a pause to end it sooner. Who ended the pause of a machine is stored in the
-    machine's history. The end of any other pause is recorded nowhere but in the
-    output of this command.
+    provider does not list them, and of machines that are being released. Name
+    such a pause to end it sooner. Who ended the pause of a machine is stored in
+    the machine's history. The end of any other pause is recorded nowhere but in
+    the output of this command.
 
     Examples:
       shepherdctl resume 81fe

@@ -9,7 +9,15 @@ from shepherd_core.bmdb.wire import server
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.cures import told
-from shepherdctl.options import DryRun, MachineLoopOption, MachinesArgument, OwnerOption, ReasonOption, current_user
+from shepherdctl.options import (
+    DryRun,
+    LoopOption,
+    MachinesArgument,
+    OwnerOption,
+    ReasonOption,
+    current_user,
+    loop_of_machines,
+)
 from shepherdctl.output.formats import loop_name, relative
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
@@ -21,7 +29,7 @@ def retry(
     *,
     selection: Selection,
     reason: ReasonOption,
-    process: MachineLoopOption = None,
+    process: LoopOption = None,
     owner: OwnerOption = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -40,6 +48,7 @@ def retry(
       shepherdctl machine retry --cause ssh-timed-out --reason "switch repaired"
     """
     selection = selection.to_confirm(machines, yes=yes or dry_run)
+    only = loop_of_machines(process)
     owner = owner or current_user()
     with bmdb() as connection:
         found = selection.to_change(connection)
@@ -52,10 +61,10 @@ def retry(
                 "ended": [
                     {"process": backoff.process, "until": backoff.until, "kind": backoff.kind, "cause": backoff.cause}
                     for backoff in lookup.show_machine(connection, machine.machine_id).backoffs
-                    if (backoff.until > now or backoff.deaths) and process in (None, backoff.process)
+                    if (backoff.until > now or backoff.deaths) and only in (None, backoff.process)
                 ]
                 if dry_run
-                else remediation.retry(connection, machine.machine_id, reason=f"{owner}: {reason}", process=process),
+                else remediation.retry(connection, machine.machine_id, reason=f"{owner}: {reason}", process=only),
             }
             for machine in found
         ]

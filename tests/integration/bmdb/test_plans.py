@@ -145,6 +145,7 @@ READS_ALL = {
     "failures": "people ask what fails in the whole fleet",
     "find_oldest_transaction": "the connections, and who they belong to",
     "find_machines": "people ask it, by the beginning of an id",
+    "locations": "people ask it, and mistype",
     "applied_migrations": "a few rows",
     "schema_exists": "the catalogue",
     "create_schema_migrations": "no query",

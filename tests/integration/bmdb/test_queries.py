@@ -84,15 +84,22 @@ def test_an_unknown_machine_is_reported_as_unknown(connection: Connection) -> No
         lookup.show_machine(connection, uuid4())
 
 
-def test_a_machine_is_found_by_the_start_of_its_id_or_its_provider_id(fleet: Fleet, connection: Connection) -> None:
-    """Either may be on the operator's screen."""
-    machine_id = fleet.provided_machine()
-    fleet.provided_machine()
-    for name in (str(machine_id), str(machine_id).upper(), str(machine_id)[:18], "machine-1"):
+def test_a_machine_is_found_by_what_stands_on_the_operators_screen(fleet: Fleet, connection: Connection) -> None:
+    """Whole names win: machine-1 is not machine-10."""
+    machine_id, other = fleet.provided_machine(), fleet.provided_machine()
+    fleet.sql("UPDATE machine_provided SET provider_id = 'machine-10' WHERE machine_id = :machine", machine=other)
+    fleet.sql(
+        "UPDATE machine_provided SET provider_ip_address = '2001:db8::A' WHERE machine_id = :machine",
+        machine=machine_id,
+    )
+    for name in (str(machine_id), str(machine_id).upper(), str(machine_id)[:18], "Machine-1", "2001:DB8::a"):
         assert lookup.find_machine(connection, name) == machine_id
+    assert lookup.find_machine(connection, "MACHINE-10") == other
+    fleet.sql("UPDATE machine_provided SET provider_id = 'rack7-3' WHERE machine_id = :machine", machine=other)
+    assert lookup.find_machine(connection, "rack") == other
 
 
-@pytest.mark.parametrize("name", ["", "machine-", "no such machine", "%", "_", "\\", "________-"])
+@pytest.mark.parametrize("name", ["", "no such machine", "%", "_", "\\", "________-"])
 def test_a_name_that_matches_no_machine_is_refused(fleet: Fleet, connection: Connection, name: str) -> None:
     """Acting on the wrong machine is worse than asking again; patterns are not expanded."""
     fleet.provided_machine()
@@ -102,10 +109,12 @@ def test_a_name_that_matches_no_machine_is_refused(fleet: Fleet, connection: Con
 
 def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> None:
     """The first match may not be the one that was meant."""
-    for last in (1, 2):
-        fleet.sql(f"INSERT INTO machines VALUES ('00000000-0000-4000-8000-00000000000{last}')")
-    with pytest.raises(MachineUnknown, match="more than one machine is called '0000'"):
-        lookup.find_machine(connection, "0000")
+    machines = [fleet.locate(fleet.provided_machine(), "fra") for _ in range(12)]
+    with pytest.raises(MachineUnknown, match="more than one machine is called 'mach'") as refused:
+        lookup.find_machine(connection, "mach")
+    lines = str(refused.value).splitlines()[1:]
+    assert f"  machine-1 ({machines[0]}) at fra" in lines
+    assert (len(lines), lines[-1]) == (11, "  and more")
 
 
 def test_a_forgotten_host_key_is_gone(fleet: Fleet, connection: Connection) -> None:

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 import shepherd_core.bmdb
 from shepherd_core.bmdb.connection import read
+from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire import driver
 from shepherd_core.domain.records import record
@@ -132,4 +133,4 @@ def test_text_is_stored_whatever_it_is(fleet: Fleet) -> None:
     """Half a character or NUL, from a shell or a provider, would end in an error of the driver."""
     fleet.bare_machine()
     for text in ("\udcff", "a\0b"):
-        assert fleet.connection.fetch(UUID, "find_machines", name=text, provider_id=text) == []
+        assert lookup.find_machines(fleet.connection, text, 1) == []

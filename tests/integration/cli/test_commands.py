@@ -132,6 +132,27 @@ def test_the_shell_completes_commands_and_options(typed: str, offered: list[str]
     assert CommandLine(None, asked).process().stdout.split() == offered
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("machine show mach", ["machine-1", "machine-2"]),
+        ("machine list --machine machine-2", ["machine-2"]),
+        ("machine list --location f", ["fra"]),
+        ("resume 8", ["81fe0000-0000-4000-8000-000000000001"]),
+    ],
+)
+def test_the_shell_completes_names_of_the_fleet(fleet: Fleet, typed: str, offered: list[str]) -> None:
+    """Nobody types an id, or remembers how a provider writes its locations."""
+    fleet.locate(fleet.provided_machine(), "fra")
+    fleet.locate(fleet.provided_machine(), "ams")
+    fleet.sql("INSERT INTO pauses (pause_id, owner, reason) VALUES ('81fe0000-0000-4000-8000-000000000001', 'x', '')")
+    words = f"shepherdctl {typed}"
+    asked = {"_SHEPHERDCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    assert CommandLine(fleet.settings, asked).process().stdout.split() == offered
+    nothing = CommandLine(None, asked).process()
+    assert (nothing.stdout.strip(), nothing.stderr) == ("", "")
+
+
 def test_a_failure_is_a_sentence_on_standard_error(fleet: Fleet) -> None:
     """Operators read sentences, programs the status, and standard output is for data."""
     result = CommandLine(fleet.settings)("machine", "show", "nobody")

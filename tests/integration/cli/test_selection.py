@@ -214,13 +214,14 @@ def test_the_machines_that_match_are_changed_and_no_others(fleet: Fleet, machine
         ("machine retry --state creating --reason x --yes", 1, "no machine matches: nothing was changed"),
         ("machine release --reason x --yes", 2, "which machines? Give ids, or filters"),
         ("resume --all --location fra", 2, "what is to be resumed?"),
+        ("machine list --location frra", 1, "no machine is at 'frra': did you mean 'fra'?"),
         ("pause --all --cause unexpected --reason x", 2, "what is to be paused?"),
         ("pause --provider static --provider equinix --reason x", 2, "pause each provider with a separate command"),
     ],
 )
 def test_a_change_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: str, status: int, message: str) -> None:
     """Nothing given must not mean all machines."""
-    fleet.provided_machine()
+    fleet.locate(fleet.provided_machine(), "fra")
     result = CommandLine(fleet.settings)(*arguments.split())
     assert (result.exit_code, result.stdout) == (status, "")
     assert message in " ".join(result.stderr.replace("│", " ").split())

@@ -11,25 +11,56 @@ from uuid import UUID
 from shepherd_core.bmdb.machines.search import FoundMachine
 from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.errors.kinds import FailureKind
-from shepherd_core.domain.machine import HostKeyOrigin
+from shepherd_core.domain.machine import HostKeyOrigin, ProviderId
 from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
 
 
+_MOST_NAMED = 10
+"""Machines that a name may stand for, which are listed."""
+
+
+@record
+class NamedMachine:
+    """A machine that a name may stand for."""
+
+    machine_id: UUID
+    provider_id: ProviderId | None
+    provider_location: str | None
+    exact: bool
+    """The name is its whole id, provider id or address."""
+
+    def __str__(self) -> str:
+        """Return how people call it."""
+        place = f" at {self.provider_location}" if self.provider_location else ""
+        return f"{self.provider_id or 'no provider id'} ({self.machine_id}){place}"
+
+
+def find_machines(connection: Connection, name: str, limit: int) -> list[NamedMachine]:
+    """Return the machines that *name*, in any case, may stand for; those that it stands for exactly come first."""
+    return connection.fetch(NamedMachine, "find_machines", name=name.lower(), limit=limit)
+
+
 def find_machine(connection: Connection, name: str) -> UUID:
     """
-    Return the id of the machine that *name* stands for: the beginning of its id, or its provider id.
+    Return the id of the machine that *name* stands for: id, provider id, the beginning of one, or address; in any case.
 
     Raises:
-        MachineUnknown: no machine matches, or more than one.
+        MachineUnknown: no machine matches, or several do, which the message lists.
     """
-    found = connection.fetch(UUID, "find_machines", name=name.lower(), provider_id=name) if name else []
-    if len(found) != 1:
-        message = f"{'more than one machine is' if found else 'no machine is'} called {name!r}"
+    found = find_machines(connection, name, _MOST_NAMED + 1) if name else []
+    chosen = [each for each in found if each.exact] or found
+    if not chosen:
+        message = f"no machine is called {name!r}"
         raise MachineUnknown(message)
-    return found[0]
+    if len(chosen) > 1:
+        more = ["and more"] if len(chosen) > _MOST_NAMED else []
+        names = "\n  ".join([*map(str, chosen[:_MOST_NAMED]), *more])
+        message = f"more than one machine is called {name!r}:\n  {names}"
+        raise MachineUnknown(message)
+    return chosen[0].machine_id
 
 
 @record

@@ -1,14 +1,19 @@
 -- One machine, for operators: which one a name stands for, and everything that is known about it.
 
 -- name: find_machines
--- The machines whose id begins with a text, or whose provider id is that text. Two rows are enough to see that it is
--- ambiguous.
-SELECT m.machine_id
+-- The machines that a name in lower case may stand for: the beginning of an id or of a provider id, or an address. exact: it
+-- is the whole of it; these come first.
+SELECT m.machine_id, p.provider_id, p.provider_location, x.exact
 FROM machines m
 LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
-WHERE left(m.machine_id::text, length(:name::text)) = :name OR p.provider_id = :provider_id
-ORDER BY m.machine_id
-LIMIT 2;
+CROSS JOIN LATERAL (
+    SELECT coalesce(:name IN (m.machine_id::text, lower(p.provider_id), lower(p.provider_ip_address)), false) AS exact
+) AS x
+WHERE x.exact
+    OR left(m.machine_id::text, length(:name::text)) = :name
+    OR left(lower(p.provider_id), length(:name::text)) = :name
+ORDER BY NOT x.exact, p.provider_id, m.machine_id
+LIMIT :limit;
 
 -- name: show_machine
 -- Everything that the BMDB knows about one machine.

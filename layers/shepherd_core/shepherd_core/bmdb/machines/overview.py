@@ -39,6 +39,11 @@ def fleet_counts(connection: Connection, ages: Sequence[float] = (), *, places: 
     return connection.fetch(FleetCount, "fleet_counts", ages=list(ages), places=places)
 
 
+def locations(connection: Connection) -> list[str]:
+    """Return the names of all locations where machines are."""
+    return connection.fetch(str, "locations")
+
+
 @record
 class Notice:
     """What holds machines back, or the present time."""

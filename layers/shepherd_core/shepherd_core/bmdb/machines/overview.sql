@@ -59,6 +59,10 @@ FROM counted c
 GROUP BY 1, 2, 3, 4
 ORDER BY 1, 2, 3, 4;
 
+-- name: locations
+-- The names of the locations where machines are, for who mistyped one.
+SELECT DISTINCT provider_location FROM machine_provided WHERE provider_location <> '' ORDER BY 1;
+
 -- name: fleet_notices
 -- What holds machines back, and since when: small budgets of recovery, places that wait for the limit, pauses
 -- (those of single machines by owner and reason) and quarantined machines by kind. machines is null where it is
