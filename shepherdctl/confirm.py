@@ -7,6 +7,7 @@ import typer
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, OperatorAction
 from shepherd_core.operator.drift_repair import DriftRepair
+from shepherd_core.rules.drift import Comparison
 
 from shepherdctl import actions
 from shepherdctl.output.printing import note
@@ -40,10 +41,10 @@ def confirm(name: str) -> None:
 
 
 def carry_out_confirmed(
-    repair: DriftRepair, action: OperatorAction, *, dry_run: bool, yes: bool
+    repair: DriftRepair, action: OperatorAction, comparison: Comparison, *, dry_run: bool, yes: bool
 ) -> list[ActionOutcome]:
-    """Compare listing and BMDB, ask for confirmation, and carry out *action*."""
-    expected = action.evaluate(actions.compare(repair))
+    """Show what *action* would do by this *comparison*, ask for confirmation, and carry it out."""
+    expected = action.evaluate(comparison)
     if dry_run or not any(outcome.result in (ActionResult.READY, ActionResult.BEGUN) for outcome in expected):
         return expected
     for outcome in expected:

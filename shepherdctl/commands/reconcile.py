@@ -17,6 +17,7 @@ _ADOPT = {
     DriftKind.FOREIGN: "find out who owns it; machine adopt --class foreign {}",
     DriftKind.DUPLICATED: "find out which is the copy; machine adopt --class duplicated {}, then machine release",
     DriftKind.DISPUTED: "machine adopt --class disputed {}, then machine release",
+    DriftKind.STRANDED: "machine adopt --class stranded {}, then machine release",
 }
 
 

@@ -62,7 +62,7 @@ def status(
 
     Exit status: 0 nothing needs attention, 3 something does, 1 failure, 2 wrong
     usage. What needs attention: a machine in quarantine, limited recovery, a
-    loop whose last tick failed or is late, and an old transaction.
+    loop whose last tick failed or is late, drift, and an old transaction.
     Set SHEPHERD_LOOP_MINUTES if the loops do not run every minute.
 
     Examples:

@@ -49,6 +49,9 @@ def attention(found: Mapping[str, Any], loop_minutes: Mapping[str, int], now: da
             yield f"{loop} has not run for {span((now - tick.ended_at).total_seconds())}"
         elif tick.outcome != "Succeeded":
             yield f"{loop} {'was cut off' if tick.outcome == 'Expired' else 'failed'}"
+        elif drifted := int(tick.counts.get("drifted", 0)):
+            machines = counted(drifted, "machine")
+            yield f"{tick.provider} and the BMDB disagree about {machines}: see shepherdctl reconcile"
     if found["oldest_transaction"]:
         yield old_transaction(found["oldest_transaction"])
 

@@ -39,7 +39,8 @@ CURES = {
     ),
     "listing-invalid": "Nothing, unless it lasts; for `static`: correct the list, the text names the entries.",
     "drift-limit-exceeded": (
-        "Check the configured project, prefix and database: see docs/operations.md#when-provider-and-bmdb-disagree."
+        "Check the configured project, prefix and database. After a restore from a backup: `shepherdctl machine adopt "
+        "--all --class foreign`; see docs/operations.md#when-provider-and-bmdb-disagree."
     ),
     "no-address": (
         "Nothing while it is being provisioned. Later: have the provider report one, then `shepherdctl "

@@ -7,6 +7,7 @@ from shepherd_core.operator.adopt_forget import Forget
 from shepherd_core.rules.drift import FRESH_SECONDS
 from shepherd_core.wiring import operators
 
+from shepherdctl import actions
 from shepherdctl.confirm import Yes, carry_out_confirmed, require_terminal
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.options import DryRun, MachinesArgument, ReasonOption, current_user
@@ -41,5 +42,5 @@ def forget(
     order = RemovalRequest(current_user(), reason, FRESH_SECONDS)
     with explain_schema_mismatch(), closing((repair := operators.drift_repair()).connection):
         action = Forget(selection.ids(repair.connection), order)
-        outcomes = carry_out_confirmed(repair, action, dry_run=dry_run, yes=yes)
+        outcomes = carry_out_confirmed(repair, action, actions.compare(repair), dry_run=dry_run, yes=yes)
     print_outcomes(outcomes, output, dry_run=dry_run)

@@ -11,6 +11,7 @@ from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.rules.drift import FRESH_SECONDS
 from shepherd_core.wiring import operators
 
+from shepherdctl import actions
 from shepherdctl.confirm import Yes, carry_out_confirmed, require_terminal
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.options import DespiteHeartbeat, DryRun, MachinesArgument, ReasonOption, current_user
@@ -55,5 +56,5 @@ def release(
             message = f"the provider {repair.provider.name} cannot release machines: use the provider's own tools"
             raise NotSupported(message)
         action = CancelRelease(machine_ids, order) if cancel else Release(machine_ids, order)
-        outcomes = carry_out_confirmed(repair, action, dry_run=dry_run, yes=yes)
+        outcomes = carry_out_confirmed(repair, action, actions.compare(repair), dry_run=dry_run, yes=yes)
     print_outcomes(outcomes, output, dry_run=dry_run)

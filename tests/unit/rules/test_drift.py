@@ -65,8 +65,8 @@ CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
         DriftKind.ADOPTABLE,
     ),
     "a token that we never gave": (both(listed(token=7)), DriftKind.FOREIGN),
-    "a token that we never gave, on a failed machine": (both(listed(token=7, failed=True)), None),
-    "unknown and failed": (both(listed(failed=True)), None),
+    "a token that we never gave, on a failed machine": (both(listed(token=7, failed=True)), DriftKind.STRANDED),
+    "unknown and failed": (both(listed(failed=True)), DriftKind.STRANDED),
     "unknown and gone": (both(listed(status=MISSING)), None),
     "released and there by its token": (
         both(listed(token=7), tombstones=(left(7, released=True),)),
@@ -239,8 +239,10 @@ def plainly(name: ProviderId, listing: list[Machine], ledger: Ledger) -> tuple[D
 
 def plainly_strange(machine: Machine, ledger: Ledger) -> DriftKind | None:
     """Return the class of the difference about a machine that the BMDB has not, and that no other is taken for."""
-    if machine.failed or machine.status is MISSING:
+    if machine.status is MISSING:
         return None
+    if machine.failed:
+        return DriftKind.STRANDED
     if any(machine.token == each.machine_id or machine.provider_id == each.provider_id for each in gone(ledger, True)):
         return DriftKind.DISPUTED
     ours = machine.token is None or any(machine.token == each.machine_id for each in gone(ledger, False))

@@ -134,7 +134,7 @@ def test_nothing_is_created_on_capacity_that_a_listed_machine_occupies() -> None
 
 def test_an_unknown_machine_in_use_is_a_difference_and_nothing_is_done_about_it() -> None:
     """It may be somebody's production machine."""
-    assert plan(in_use("a")) == ProvisioningPlan(drift=("a is in use at the provider and not in the BMDB",))
+    assert plan(in_use("a")) == ProvisioningPlan(managed=1, drift=("a is in use at the provider and not in the BMDB",))
 
 
 def test_a_missing_machine_is_a_difference_and_is_set_aside() -> None:
@@ -269,7 +269,7 @@ def test_a_machine_that_is_back_is_taken_back(machine: Machine) -> None:
 def test_a_failed_machine_is_no_difference(listing: tuple[Machine, ...], ledger: Ledger, assimilate: bool) -> None:
     """Providers give machines up and clean them away as they like; that says nothing about the others."""
     found = plan(*listing, ledger=ledger, drift_limit=0, assimilate=assimilate)
-    assert found == ProvisioningPlan(managed=len(ledger.provided))
+    assert found == ProvisioningPlan(managed=1)  # it counts as long as it exists
 
 
 def test_failed_capacity_is_not_used() -> None:
@@ -349,7 +349,7 @@ def test_two_machines_with_one_token_are_both_disputed() -> None:
     listing = in_use("a", on="r1", token=7), in_use("b", on="r2", token=7)
     found = plan(*listing, ledger=Ledger(intents=(intent,)))
     assert found == ProvisioningPlan(
-        managed=1,
+        managed=2,  # one of them is what was begun
         drift=(
             f"a carries the token {uuid(7)}, and so does b",
             f"b carries the token {uuid(7)}, and so does a",
@@ -362,7 +362,7 @@ def test_two_machines_with_one_token_are_both_disputed() -> None:
 def test_a_second_machine_with_the_token_of_a_provided_one_is_disputed() -> None:
     """It is an unwanted copy."""
     found = plan(in_use("a", token=1), in_use("b", token=1), ledger=Ledger(provided=(known("a", 1),)), assimilate=True)
-    assert found == ProvisioningPlan(managed=1, drift=(f"b carries the token {uuid(1)}, and so does a",))
+    assert found == ProvisioningPlan(managed=2, drift=(f"b carries the token {uuid(1)}, and so does a",))
 
 
 def test_a_creation_that_was_interrupted_is_repeated_with_its_old_token() -> None:
@@ -475,10 +475,22 @@ def test_capacity_beyond_the_limit_is_counted(max_machines: int, chunk: int, wai
 
 
 def test_machines_that_would_be_assimilated_wait_for_the_limit_as_well() -> None:
-    """Where that is switched off they are differences, and the limit does not matter to them."""
+    """Where that is switched off they are differences, and only the capacity waits."""
     listing = in_use("a"), in_use("b"), in_use("c"), capacity("r")
     assert plan(*listing, assimilate=True, max_machines=2).waiting == 2
-    assert plan(*listing, assimilate=False, max_machines=1).waiting == 0
+    assert plan(*listing, assimilate=False, max_machines=1).waiting == 1
+
+
+@pytest.mark.parametrize(("max_machines", "resumed", "fresh"), [(0, 1, 2), (6, 1, 2), (5, 1, 1), (4, 1, 0), (3, 0, 0)])
+def test_machines_that_the_bmdb_does_not_know_count_towards_the_limit(
+    max_machines: int, resumed: int, fresh: int
+) -> None:
+    """They exist and cost like any other, whoever lost their records; only what is gone does not."""
+    ledger = Ledger(provided=(known("k", 1),), intents=(Intent(uuid(2), "r0"),))
+    listing = in_use("k"), in_use("foreign", token=9), in_use("failed", failed=True), GONE, *CAPACITY[:3]
+    found = plan(*listing, ledger=ledger, max_machines=max_machines)
+    assert created(found) == ["r0", "r1", "r2"][: resumed + fresh]
+    assert found.managed == 4
 
 
 def test_capacity_is_used_in_the_order_of_its_names() -> None:
@@ -565,9 +577,12 @@ def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger,
     fresh = sum(creation.intent is None for creation in found.create)
     assert len(found.create) <= limits.chunk
     if limits.max_machines:
-        taken = len(ledger.provided) + len(found.complete) + len(found.assimilate)
-        assert not found.create or taken + len(found.create) <= limits.max_machines
-        assert not found.assimilate or taken <= limits.max_machines
+        taken = {each.provider_id for each in ledger.provided}
+        taken |= {machine.provider_id for _, machine in found.complete}
+        taken |= {machine.provider_id for machine in found.assimilate}
+        assert not found.assimilate or len(taken) <= limits.max_machines
+        taken |= {each.provider_id for each in listing if each.availability is Availability.KNOWN_USED}
+        assert not found.create or len(taken) + len(found.create) <= limits.max_machines
         assert not fresh or found.managed + fresh <= limits.max_machines
 
 

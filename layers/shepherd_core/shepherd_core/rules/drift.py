@@ -33,8 +33,8 @@ class DriftKind(StrEnum):
     """In use at the provider under our name, not in the BMDB, and not another BMDB's: its token is that of a creation
     that was begun or of a machine that was forgotten, or it has none."""
     STRANDED = "stranded"
-    """In the BMDB, and no loop can complete it: it failed permanently at the provider, or its release was requested
-    and it is still there. The two sides do not contradict each other, so it does not count towards the drift limit."""
+    """No loop can complete it: it failed permanently at the provider, whether or not the BMDB has it, or its release
+    was requested and it is still there. It does not count towards the drift limit."""
     VANISHED = "vanished"
     """In the BMDB, and not in use at the provider; no heartbeat for ``FRESH_SECONDS``."""
     DUPLICATED = "duplicated"
@@ -82,6 +82,10 @@ class Comparison:
         machine = self.used.get(provider_id)
         return machine is not None and machine.status is not ProviderStatus.MISSING
 
+    def unknown(self, kind: DriftKind) -> tuple[ProviderId, ...]:
+        """Return the machines of one class of drift that are in use at the provider and not in the BMDB."""
+        return tuple(name for name, each in self.drift.items() if each.kind is kind and name not in self.ledger.known)
+
     def machine(self, machine_id: UUID) -> Provided | None:
         """Return the BMDB's record of the machine; None: it is not a machine of this provider."""
         return next((provided for provided in self.ledger.provided if provided.machine_id == machine_id), None)
@@ -119,8 +123,10 @@ def _unknown_drift(unknown: Sequence[Machine], ledger: Ledger) -> list[Drift | N
             kind, words = DriftKind.DUPLICATED, f"{name} carries the token {token}, and so does {', '.join(others)}"
         elif token in begun:
             return Drift(DriftKind.ADOPTABLE, name, token, f"{place}, which began to create it")
-        elif machine.failed or machine.status is ProviderStatus.MISSING:
-            return None  # it is gone or failed, and no record refers to it
+        elif machine.status is ProviderStatus.MISSING:
+            return None  # it is gone, and no record refers to it
+        elif machine.failed:
+            kind, words = DriftKind.STRANDED, f"{place}, and has failed permanently"
         elif token in released or name in released:
             kind, words = DriftKind.DISPUTED, f"{name} was released and is in use at the provider"
         elif token in forgotten:

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import DriftLimitExceeded
-from shepherd_core.domain.machine import INVALID
+from shepherd_core.domain.machine import INVALID, ProviderStatus
 from shepherd_core.rules.drift import YOUNG_SECONDS, Comparison, DriftKind, refuse_duplicates
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ProvisioningPlan:
     spare: tuple[Creation, ...] = ()
     """What to create instead, in this order, if the provider forbids creations on capacity of ``create``."""
     managed: int = 0
-    """Machines that count towards the limit before this plan creates any."""
+    """Machines that count towards the limit before this plan creates any: those of the BMDB, and all others in use."""
     waiting: int = 0
     """How many places at the provider, and machines to assimilate or create again, wait because of the limit."""
     drift: tuple[str, ...] = ()
@@ -126,15 +126,20 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
     if len(drift) - (len(explained) if tolerated else 0) > tolerated:
         raise DriftLimitExceeded(sorted(drift))
 
-    count = len(known) - len(decommissioned) + len(complete)
-    assimilate = unknown[: _room(limits, count)] if limits.assimilate else []
-    count += len(assimilate)
+    count = len(known) - len(decommissioned)
+    assimilate = unknown[: _room(limits, count + len(complete))] if limits.assimilate else []
+    # A machine that the BMDB lacks, such as one that was created after the backup from which it was restored, exists
+    # and costs like any other.
+    count += len(
+        {name for name in used.keys() - known.keys() if used[name].status is not ProviderStatus.MISSING}
+        | {machine.provider_id for _, machine in complete}
+    )
     # An intent whose token several machines carry waits until an operator has decided which is the right one.
     # A machine with the token of an intent always counts as drift.
     claimed = {used[each.provider_id].token for each in found if each.provider_id not in known}
     unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]
     resume, abandon = _unfinished(unclaimed, unused, occupied, ledger, limits)
-    managed = count + len(ledger.intents) - len(complete) - len(abandon)
+    managed = count + len(unclaimed) - len(abandon)
     fresh = _fresh(unused, comparison)
     create = resume[: _room(limits, count)] + fresh[: _room(limits, managed)]
     left = fresh[_room(limits, managed) :] if limits.max_machines else []

@@ -168,7 +168,24 @@ def test_machines_are_adopted_as_far_as_the_limit_allows(
     assert [machine["result"] for machine in document["machines"]] == ["done", "refused"]
     assert set(names) & set(provided(fleet)) == {names[0]}
     assert shepherdctl("machine", "adopt", names[1], "--class", "vanished", "--yes").exit_code == 2
+    assert shepherdctl("machine", "adopt", names[1], "--all", "--yes").exit_code == 2
+    assert shepherdctl("machine", "adopt", "--yes").exit_code == 2
     assert shepherdctl("machine", "adopt", names[1], "--class", "foreign").exit_code == 2  # there is nobody to ask
+
+
+def test_all_machines_of_a_class_are_adopted_by_one_command(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], create: Callable[[UUID], str]
+) -> None:
+    """The way back after a restore from a backup: it shows what it will do, and asks for the number of machines."""
+    names = {create(uuid4()) for _ in range(2)}
+    ours = create(begin(fleet))
+    arguments = ("machine", "adopt", "--all", "--class", "foreign")
+    dry = shepherdctl.load(*arguments, "--dry-run")
+    assert {(one["provider_id"], one["result"]) for one in dry["machines"]} == {(name, "ready") for name in names}
+    shepherdctl.on_terminal(80, *arguments, typed="2 machines\n", status=0)
+    assert set(provided(fleet)) == {*machines, *names}
+    assert shepherdctl.load(*arguments, "--yes")["machines"] == []
+    assert ours not in provided(fleet)
 
 
 @pytest.mark.parametrize(("rightly", "status"), [(True, 0), (False, 1)])

@@ -159,12 +159,12 @@ def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
     assert (shown["updater"]["settings_hash"], shown["updater"]["code_version"]) == ("5e771465", "c0de")
 
 
-def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) -> str:
+def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER, counts: str = "{}") -> str:
     """Return the statement that records a tick of *loop*."""
     ended = f"now() - interval '{minutes_ago} minutes'"
     return (
         "INSERT INTO ticks (session_id, loop, provider, began_at, ended_at, outcome, counts, runtime_info) "
-        f"VALUES (gen_random_uuid(), '{loop}', '{provider}', {ended}, {ended}, '{outcome}', '{{}}', '1')"
+        f"VALUES (gen_random_uuid(), '{loop}', '{provider}', {ended}, {ended}, '{outcome}', '{counts}', '1')"
     )
 
 
@@ -211,8 +211,21 @@ def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) ->
             ],
             ["the Recoverer of ec2 has not run for 33 h"],
         ),
+        (
+            [tick("recoverer", 0, "Succeeded", counts='{"drifted": 2}')],
+            ["static and the BMDB disagree about 2 machines: see shepherdctl reconcile"],
+        ),
     ],
-    ids=["well", "limited", "quarantined", "loops", "provider no longer in use", "a loop runs", "a machine is made"],
+    ids=[
+        "well",
+        "limited",
+        "quarantined",
+        "loops",
+        "provider no longer in use",
+        "a loop runs",
+        "a machine is made",
+        "drift",
+    ],
 )
 def test_the_exit_status_says_whether_an_operator_is_needed(
     fleet: Fleet, statements: list[str], told: list[str]

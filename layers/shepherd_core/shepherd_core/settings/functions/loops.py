@@ -31,7 +31,7 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SshKeySettings):
 
     table = "provisioner"
 
-    max_machines: int = Field(50, ge=0, le=1_000_000, description="Maximum number of machines to manage; 0: no limit.")
+    max_machines: int = Field(50, ge=0, le=1_000_000, description="Maximum number of machines; 0: no limit.")
     creation_seconds: float = Field(
         5,
         ge=0,
