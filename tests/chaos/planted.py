@@ -33,11 +33,7 @@ RECOVERER = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[re
 SOON = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[provisioner, soon]"
 SSH_BRAKE = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, SSH brake]"
 LOOKS = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, look]"
-LOOKED_AT = (
-    "tests/integration/loops/recovery/test_look.py"
-    "::test_a_machine_that_is_alive_gets_a_new_agent_although_the_budget_is_used_up"
-)
-OUTAGES = "tests/integration/loops/recovery/test_budget.py::test_after_an_outage_of_ours_a_machine_is_looked_at_twice"
+PAGE = "tests/integration/loops/recovery/test_page.py::test_what_the_page_says_is_what_happens"
 INSTALLATIONS = "tests/integration/loops/recovery/test_look.py::test_an_installation_is_waited_for[False]"
 DAMAGE = f"{CRASHES}::test_each_invariant_fails_on_damaged_rows"
 COMMANDS = (
@@ -469,14 +465,14 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
                 "        if decision.look is not None and self._look is not None:\n",
             ),
         ),
-        LOOKED_AT,
-        "test_a_machine_that_is_alive_gets_a_new_agent_although_the_budget_is_used_up",
+        f"{PAGE}[needs a step, the budget is used up]",
+        "test_what_the_page_says_is_what_happens",
     ),
     PlantedBug(
         "agents have no time to report after an outage",
         (Edit("loops/recoverer.py", "self._settled or each.confirmed", "True"),),
-        OUTAGES,
-        "test_after_an_outage_of_ours_a_machine_is_looked_at_twice",
+        f"{PAGE}[needs a step after an outage of ours]",
+        "test_what_the_page_says_is_what_happens",
     ),
     PlantedBug(
         "a failure is recorded without its cause",

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.machines.search import FoundMachine, Search, search
 from shepherd_core.bmdb.recovery import budget
+from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.budget import Brake
@@ -20,6 +23,9 @@ from shepherd_core.loops.dry_run import DryRun, dry_run
 from shepherd_core.loops.look import Look
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
+from shepherd_core.operator.adopt_forget import ActionOutcome
+from shepherd_core.operator.reboot import Reboot
+from shepherd_core.rules.policy import step_of
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
@@ -175,3 +181,32 @@ class OneMachine(RecoveryEnvironment):
             work.finish_agent_start(session, {found[0]: AgentStarted(bytes(32), self.host_key)})
         session.close()
         return bool(found)
+
+    def seen(self, machine_id: UUID) -> FoundMachine:
+        """Return the record of a machine."""
+        return search(self.fleet.connection, Search(machine_ids=(machine_id,)), None, 1).machines[0]
+
+    def take(
+        self,
+        machine: UUID | FoundMachine,
+        kind: StepKind = REBOOT,
+        connection: Connection | None = None,
+        seen_at: datetime | None = None,
+    ) -> ActionOutcome:
+        """Take a step on a machine, as it is now or was seen."""
+        assert isinstance(self.policy, str)
+        policy, used = defaults.policy(self.policy), connection or self.fleet.connection
+        step = Reboot(
+            provider=self.provider,
+            connection=used,
+            clock=self.clock,
+            step=step_of(policy, kind),
+            reset_after_seconds=defaults.RULES.reset_after_seconds,
+            backoff=defaults.RULES.backoff,
+            machine_seconds=60,
+            session_seconds=60,
+        )
+        step.require()
+        seen = self.seen(machine) if isinstance(machine, UUID) else machine
+        (outcome,) = step.carry_out([seen], seen_at or server.now(used), "ana: new mainboard", "a test")
+        return outcome

@@ -154,24 +154,6 @@ def test_an_expired_session_permits_nothing_and_shows_nothing(env: RecoveryEnvir
     assert env.fleet.sql("SELECT * FROM machine_rebooted") == []
 
 
-def test_after_an_outage_of_ours_a_machine_is_looked_at_twice(env: RecoveryEnvironment) -> None:
-    """No function reached the BMDB: agents have two minutes to report, on any schedule."""
-    env.after_outage = True
-    env.add_reporting(10)
-    (machine,) = env.add_unhealthy(1)
-    env.run()
-    assert not env.provider.reboots
-    assert env.fleet.sql("SELECT cause FROM work_backoff") == [
-        ["agents have two minutes to report after an outage of ours"]
-    ]
-    for minutes in (1, 1, 30):
-        env.fleet.sql("DELETE FROM ticks")
-        env.fleet.pass_time(minutes * MINUTE)
-        env.fleet.report(env.reporting)
-        env.run()
-    assert env.provider.reboots == {env.provider_id(machine): 1}
-
-
 def test_a_machine_whose_function_ran_two_minutes_ago_is_not_held_back(env: RecoveryEnvironment) -> None:
     """The usual case: some function runs each minute."""
     env.after_outage = True

@@ -22,7 +22,6 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import AgentState
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.look import Look
-from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
@@ -129,23 +128,6 @@ def test_a_machine_that_is_alive_is_not_interrupted(env: LookSetup) -> None:
     assert env.start_agent()
 
 
-def test_a_machine_that_is_alive_is_never_interrupted(env: LookSetup) -> None:
-    """Not within three hours without a report, in which only its agent is started anew, at most twice an hour."""
-    env.run_agent()
-    assert 3 <= env.watch_and_start(3 * 60) <= 6
-    assert env.provider.asked == []
-    assert set(env.causes) == {RUNS}
-
-
-def test_a_machine_that_is_alive_gets_a_new_agent_although_the_budget_is_used_up(env: LookSetup) -> None:
-    """That interrupts nothing; and what a look found alive is not counted as dead."""
-    env.limits = BudgetLimits(per_hour=0, dead_share=1)
-    env.run_agent()
-    assert env.run()[Metric.FOUND_ALIVE] == 1
-    assert env.told == [("Started", None, None), ("Looked", "restart-agent", RUNS), ("Finished", None, None)]
-    assert env.start_agent()
-
-
 def test_a_machine_that_is_alive_is_not_interrupted_if_no_agent_can_be_started(env: LookSetup) -> None:
     """The restart took its agent's facts, but not its agent: it is still healthy as far as is known."""
     env.run_agent()
@@ -229,34 +211,6 @@ def test_an_installation_is_waited_for_after_a_quarantine(env: LookSetup) -> Non
     assert len(env.causes) >= 2
     assert set(env.causes) == {INSTALLS}
     assert env.provider.asked == []
-
-
-def test_an_installation_is_not_waited_for_without_end(env: LookSetup) -> None:
-    """An agent that hangs would never be started anew."""
-    install = env.agent.with_name("agent.install")
-    install.touch()
-    with install.open() as opened:
-        env.run_agent(opened)
-    env.fleet.sql(
-        "INSERT INTO work_history (machine_id, process, event, step, seen, timestamp) "
-        "SELECT :id, 'ShepherdRecovery', 'Looked', 'await-installation', :seen, now() - n * interval '50 minutes' "
-        "FROM generate_series(1, 24) AS n",
-        id=env.machine,
-        seen=INSTALLS,
-    )
-    env.run()
-    assert env.causes[-1] == INSTALLS
-    assert env.provider.asked == []
-    assert env.start_agent()
-
-
-def test_an_agent_that_has_ended_is_started_anew_three_times_a_day(env: LookSetup) -> None:
-    """A machine whose agent ends again and again is not well, and must not escape recovery for ever."""
-    env.run_agent()
-    env.stop()
-    env.watch_and_start(2 * 60)
-    assert env.causes == [ENDED] * 4
-    assert env.provider.asked == ["reboot"]
 
 
 def test_another_process_with_the_id_of_the_agent_is_not_the_agent(env: LookSetup) -> None:

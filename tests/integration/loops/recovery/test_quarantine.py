@@ -7,7 +7,7 @@ from shepherd_core.bmdb.listings import provider_facts, provisioning
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.recovery import budget, explain, remediation
 from shepherd_core.bmdb.recovery.explain import Block
-from shepherd_core.bmdb.work import history, work
+from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Candidates
 from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
@@ -110,26 +110,6 @@ def test_the_updater_asks_the_provider_for_nothing_about_a_machine_in_quarantine
     assert [each.machine_id for each in provider_facts.known(fleet.connection, PROVIDER, everything=True)] == [
         machine_id
     ]
-
-
-def test_a_machine_given_back_gets_a_new_agent_first_and_time_for_it(fleet: Fleet) -> None:
-    """It was mended, and is perhaps just booting: a reboot at once would be rude."""
-    machine_id = quarantined(fleet)
-    assert unquarantine(fleet, machine_id)
-    assert not unquarantine(fleet, machine_id), "once is enough"
-    session = fleet.open_session(24 * HOUR)
-    assert claimed(session, RECOVER) == []
-    (held,) = claimed(session, START)
-    work.fail(session, {held: work.Failure(SshTimedOut("no answer"), 60)})
-    fleet.pass_time(GRACE - 5)
-    assert claimed(session, RECOVER) == []
-    fleet.pass_time(5)
-    assert ids(claimed(session, RECOVER)) == [machine_id]
-    first, second = history.read_history(fleet.connection, machine_id)[::-1][1:3]
-    assert (first.event, first.failed_cause) == ("Quarantined", "enough")
-    last = [line for line in history.read_history(fleet.connection, machine_id) if line.event == "Unquarantined"]
-    assert [line.failed_cause for line in last] == ["me: mended"]
-    assert second.event == "Finished"
 
 
 def test_others_are_not_touched_by_a_quarantine(fleet: Fleet) -> None:

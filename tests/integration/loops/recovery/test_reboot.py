@@ -1,14 +1,11 @@
 """The steps that an operator takes on single machines, beside the Recoverer and other operators."""
 
 from collections.abc import Callable
-from datetime import datetime
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines.search import FoundMachine, Search, search
 from shepherd_core.bmdb.wire import server
-from shepherd_core.bmdb.work import history, work
+from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
@@ -16,12 +13,9 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
-from shepherd_core.operator.reboot import Reboot
-from shepherd_core.rules.policy import step_of
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
-from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.bmdb.recovery import OneMachine
@@ -40,35 +34,6 @@ class Desk(OneMachine):
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         super().__init__(fleet, clock)
         self.policy = "reboot:2,power-cycle:1,quarantine"
-
-    def seen(self, machine_id: UUID) -> FoundMachine:
-        """Return the record of a machine."""
-        return search(self.fleet.connection, Search(machine_ids=(machine_id,)), None, 1).machines[0]
-
-    def take(
-        self,
-        machine: UUID | FoundMachine,
-        kind: StepKind = REBOOT,
-        connection: Connection | None = None,
-        seen_at: datetime | None = None,
-    ) -> ActionOutcome:
-        """Take a step on a machine, as it is now or was seen."""
-        assert isinstance(self.policy, str)
-        policy, used = defaults.policy(self.policy), connection or self.fleet.connection
-        step = Reboot(
-            provider=self.provider,
-            connection=used,
-            clock=self.clock,
-            step=step_of(policy, kind),
-            reset_after_seconds=defaults.RULES.reset_after_seconds,
-            backoff=defaults.RULES.backoff,
-            machine_seconds=60,
-            session_seconds=60,
-        )
-        step.require()
-        seen = self.seen(machine) if isinstance(machine, UUID) else machine
-        (outcome,) = step.carry_out([seen], seen_at or server.now(used), REMARK, "a test")
-        return outcome
 
     def fail_agent_start(self) -> None:
         """Let the Initializer not reach the machine."""
@@ -96,23 +61,6 @@ class Desk(OneMachine):
 def desk(fleet: Fleet, clock: ManualClock) -> Desk:
     """Return it."""
     return Desk(fleet, clock)
-
-
-def test_an_attempt_of_an_operator_counts_as_one_of_the_recoverers(desk: Desk) -> None:
-    """It waits for the machine to come back, and goes on in the policy where the operator left it."""
-    assert desk.take(desk.machine, POWER_CYCLE).result is ActionResult.DONE
-    assert desk.told(desk.machine) == ["Started", "power-cycle", "Finished"]
-    (started, *_) = reversed(history.read_history(desk.fleet.connection, desk.machine))
-    assert started.failed_cause == REMARK
-    assert desk.fleet.facts(desk.machine) == {"rebooted"}
-    desk.watch(4)
-    desk.fail_agent_start()
-    desk.watch(20)
-    assert desk.provider.asked == ["power-cycle"]
-    desk.watch(12)
-    assert desk.told(desk.machine)[3:] == ["Started", "quarantine", "Quarantined", "Finished"], (
-        "no reboot after a power cycle"
-    )
 
 
 def test_a_healthy_machine_can_be_rebooted_and_its_policy_starts_over(desk: Desk) -> None:

@@ -104,20 +104,6 @@ def test_only_an_unhealthy_machine_is_rebooted(
     assert env.reboots(machine) == rebooted
 
 
-def test_a_heartbeat_at_the_last_moment_saves_the_machine(env: RecovererSetup) -> None:
-    """A machine that was due, and reports before it is claimed, is not rebooted."""
-    machine = env.fleet.unhealthy_machine()
-    assert record_heartbeat(env.fleet.connection, machine)
-    assert env.run()[Metric.CLAIMED] == 0
-    assert env.reboots(machine) == 0
-    for _ in range(4):
-        env.tick()
-    assert env.reboots(machine) == 0
-    for _ in range(2):
-        env.tick()
-    assert env.reboots(machine) == 1
-
-
 @pytest.mark.parametrize("error", [ProviderUnavailable("503"), ProviderRefused("422")], ids=repr)
 def test_a_reboot_that_fails_is_tried_again_later(env: RecovererSetup, error: ProviderError) -> None:
     """The agent may still be alive, so what is known of it is kept; a minute, and a fifth more each time."""
@@ -160,23 +146,6 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
     assert [env.reboots(machine) for machine in machines] == [0] * 10
     assert all(env.fleet.events(machine) == ["Started", "Attempted", "NotTaken", "Recovered"] for machine in machines)
     assert env.run()[Metric.CLAIMED] == 0
-
-
-def test_a_provider_outage_of_hours_uses_no_remediation_step(env: RecovererSetup) -> None:
-    """Otherwise an unhealthy machine reaches quarantine without any step having been taken."""
-    reporting = env.fleet.reporting_machine()
-    machine = env.fleet.unhealthy_machine()
-    env.provider.then, env.provider.answers = refuse(ProviderUnavailable("503")), True
-    env.run()
-    for _ in range(6 * HOUR // (4 * MINUTE)):
-        env.fleet.pass_time(4 * MINUTE)
-        record_heartbeat(env.fleet.connection, reporting)
-        env.run()
-    shown = lookup.show_machine(env.fleet.connection, machine)
-    assert shown.quarantined_at is None
-    attempted = env.fleet.sql("SELECT DISTINCT step FROM work_history WHERE step IS NOT NULL")
-    assert attempted == [["reboot"]]
-    assert env.reboots(machine) == 0
 
 
 def test_a_machine_unknown_to_the_provider_is_recorded_as_such(env: RecovererSetup) -> None:

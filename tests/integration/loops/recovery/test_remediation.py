@@ -17,13 +17,11 @@ from shepherd_core.domain.budget import Brake
 from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import NoLongerDue, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.domain.errors.machine import AgentExited, SshAuthenticationFailed, SshHostKeyChanged, SshTimedOut
+from shepherd_core.domain.errors.machine import AgentExited, SshHostKeyChanged, SshTimedOut
 from shepherd_core.domain.errors.provider import (
-    MachineNotFound,
     NotSupported,
     ProviderRefused,
     ProviderUnavailable,
-    ProviderUnusable,
 )
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability
@@ -101,29 +99,6 @@ def env(fleet: Fleet, clock: ManualClock) -> RemediationSetup:
     return RemediationSetup(fleet, clock)
 
 
-def test_a_machine_that_never_comes_back_gets_every_step_then_quarantine(env: RemediationSetup) -> None:
-    """The predecessor rebooted such a machine without end. After each step there is time for an agent start."""
-    env.run()
-    for number in range(1, 6):
-        assert len(env.provider.asked) == number
-        env.watch(2)
-        assert env.start_agent(fails=True)
-        env.watch(27)
-        assert len(env.provider.asked) == number, "it has half an hour to come back"
-        env.watch(2)
-    assert env.provider.asked == ["reboot"] * 3 + ["power-cycle"] * 2
-    assert env.told == [*env.provider.asked, "quarantine", "Quarantined"]
-    shown = lookup.show_machine(env.fleet.connection, env.machine)
-    assert shown.quarantine_cause == "still unhealthy after reboot 3 times, power-cycle 2 times"
-    evidence = "\n".join(shown.quarantine_evidence or [])
-    assert evidence.count("ShepherdAgentStart Failed ssh-timed-out: no answer") == 5
-    assert evidence.count("Attempted power-cycle") == 2
-    env.watch(60)
-    assert len(env.provider.asked) == 5
-    assert not env.start_agent()
-    assert env.run()[Metric.QUARANTINED] == 1
-
-
 def test_a_machine_that_comes_back_in_time_is_left_alone(env: RemediationSetup) -> None:
     """However often its agent start failed before."""
     env.run()
@@ -134,16 +109,6 @@ def test_a_machine_that_comes_back_in_time_is_left_alone(env: RemediationSetup) 
     env.report(60)
     assert env.provider.asked == ["reboot"]
     assert env.fleet.sql("SELECT 1 FROM machine_grace") == []
-
-
-def test_a_machine_without_an_attempted_agent_start_waits(env: RemediationSetup) -> None:
-    """If the Initializer is out of order, no machine is to blame, and none may end in quarantine for it."""
-    env.run()
-    env.watch(120)
-    assert env.provider.asked == ["reboot"]
-    assert env.start_agent(fails=True)
-    env.watch(1)
-    assert env.provider.asked == ["reboot"] * 2
 
 
 def test_a_step_forgives_what_failed_before_it(env: RemediationSetup) -> None:
@@ -215,18 +180,6 @@ def test_two_steps_are_never_closer_than_the_cooldown(env: RemediationSetup) -> 
     assert env.provider.asked == ["reboot"] * 2
 
 
-def test_restarting_the_agent_touches_no_power(env: RemediationSetup) -> None:
-    """The machine may be fine, and its agent killed: the Initializer starts another over SSH, at once."""
-    env.policy = "restart-agent:1,reboot:1,quarantine"
-    env.run()
-    assert env.provider.asked == []
-    assert env.fleet.facts(env.machine) == set()
-    assert env.told == ["restart-agent"]
-    assert env.start_agent(fails=True)
-    env.watch(31)
-    assert env.provider.asked == ["reboot"]
-
-
 def test_a_step_that_the_provider_lacks_is_skipped_and_the_history_says_so(env: RemediationSetup) -> None:
     """Or an operator would look for the power cycles."""
     env.provider = FakeSteps(Capability.POWER_CYCLE)
@@ -239,69 +192,6 @@ def test_a_step_that_the_provider_lacks_is_skipped_and_the_history_says_so(env: 
     assert env.told == ["reboot", "Skipped power-cycle", "reinstall"]
     skipped = [line for line in history.read_history(env.fleet.connection, env.machine) if line.event == "Skipped"]
     assert [line.failed_cause for line in skipped] == ["the provider static cannot power-cycle machines"]
-
-
-def test_a_step_that_turns_out_not_to_be_supported_is_followed_by_the_next(env: RemediationSetup) -> None:
-    """A provider may be able to in general, and not with this machine."""
-    env.provider.then = refuse(NotSupported("not with this BMC"))
-    env.run()
-    env.watch(1)
-    assert env.provider.asked == ["reboot", "power-cycle"]
-    env.watch(2)
-    assert env.quarantined
-
-
-@pytest.mark.parametrize("error", [ProviderRefused("it is locked"), MachineNotFound("no such machine")])
-def test_a_provider_that_refuses_this_machine_uses_up_the_step_in_time(
-    env: RemediationSetup, error: ShepherdError
-) -> None:
-    """No step was taken, and says so; but a machine must not be kept at one step for ever."""
-    env.provider.then = refuse(error)
-    env.run()
-    env.watch(29)
-    assert set(env.provider.asked) == {"reboot"}
-    assert len(env.provider.asked) > 3
-    env.watch(30 * 7)
-    assert env.quarantined
-    assert "power-cycle" in env.provider.asked
-    cause = str(lookup.show_machine(env.fleet.connection, env.machine).quarantine_cause)
-    assert cause.startswith("the provider refused reboot ")
-    assert "unhealthy after" not in cause, "no step was taken, after which it could be unhealthy"
-    asked = len(env.provider.asked)
-    assert env.told.count("NotTaken reboot") + env.told.count("NotTaken power-cycle") == asked
-
-
-@pytest.mark.parametrize("error", [ProviderUnavailable("503"), ProviderUnusable("401")])
-def test_a_provider_that_is_away_uses_up_no_step(env: RemediationSetup, error: ShepherdError) -> None:
-    """Its outage is no machine's fault: hours later the machine is where it was, and gets its first reboot."""
-    env.provider.then, env.provider.answers = refuse(error), True
-    env.run()
-    env.watch(4 * 60)
-    assert set(env.provider.asked) == {"reboot"}
-    assert not env.quarantined
-    env.provider.then, before = lambda _: None, len(env.provider.asked)
-    assert before < 30, "it is asked less and less often"
-    env.watch(62)
-    assert env.provider.asked[before:] == ["reboot"]
-    assert env.place == [("reboot", False)]
-
-
-def test_an_answer_that_was_lost_counts(env: RemediationSetup) -> None:
-    """The step may have been taken: the machine gets its grace, an agent start and its cooldown, as after any step."""
-    env.provider.then = refuse(ProviderUnavailable("504"))
-    env.take_elsewhere()
-    assert env.run()[Metric.FINISHED] == 1
-    assert env.fleet.facts(env.machine) == {"rebooted"}
-    for number in range(1, 6):
-        env.take_elsewhere()
-        env.watch(2)
-        assert env.start_agent(fails=True)
-        env.watch(27)
-        assert len(env.provider.asked) == number, "a second request would break what the first began"
-        env.watch(2)
-    assert env.told == [*["reboot"] * 3, *["power-cycle"] * 2, "quarantine", "Quarantined"]
-    lost = [line for line in history.read_history(env.fleet.connection, env.machine) if line.failed_cause == "504"]
-    assert [(line.event, line.kind) for line in lost] == [("Finished", "provider-unavailable")] * 5
 
 
 def test_a_lost_answer_is_not_followed_by_a_worse_step_at_once(env: RemediationSetup) -> None:
@@ -408,21 +298,6 @@ def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(
     env.provider.then = lambda _: None
     env.watch(4)
     assert len(env.provider.asked) == 15, "the next invocation asks again"
-
-
-@pytest.mark.parametrize("error", [SshHostKeyChanged("another"), SshAuthenticationFailed("no"), ProviderUnavailable()])
-def test_a_failure_that_no_reboot_repairs_takes_no_further_step(env: RemediationSetup, error: ShepherdError) -> None:
-    """The machine is up and refuses the login, or has no known address: reboots and power cycles cannot help."""
-    env.run()
-    for _ in range(10):
-        env.watch(12)
-        env.start_agent(error=error)
-    assert env.provider.asked == ["reboot"]
-    assert not env.quarantined
-    env.watch(6)
-    assert env.start_agent(fails=True)
-    env.watch(4)
-    assert env.provider.asked == ["reboot"] * 2, "it is due as soon as it fails in a way that a reboot may cure"
 
 
 def begun(env: RemediationSetup, session: Session, held: Work) -> tuple[Recoverer, Task]:
@@ -678,22 +553,6 @@ def spared(env: RemediationSetup, happening: Callable[[], object]) -> dict[Metri
     return env.run()
 
 
-def test_a_machine_that_reports_just_before_the_step_is_left_alone(env: RemediationSetup) -> None:
-    """A reboot of a healthy machine is the worst that recovery can do; and what was not done does not count."""
-    counts = spared(env, lambda: record_heartbeat(env.fleet.connect(), env.machine))
-    assert (counts[Metric.NO_LONGER_DUE], counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 0, 0)
-    assert env.provider.asked == []
-    assert env.told == ["reboot", "NotTaken reboot", "Recovered"]
-    assert env.place == []
-    assert env.fleet.facts(env.machine) == {"agent_started", "agent_heartbeat"}
-    env.provider.before = lambda _: None
-    env.watch(9)
-    assert env.provider.asked == []
-    env.watch(4)
-    assert env.provider.asked == ["reboot"], "it is due again when it is unhealthy again"
-    assert env.place == [("reboot", False)]
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -822,29 +681,6 @@ def test_where_ssh_fails_one_machine_is_interrupted_in_an_hour(env: RemediationS
     env.run()
     assert env.limited() == {"ams": (1, Brake.SSH)}
     assert env.fleet.sql(INTERRUPTED) == [["ams", 1], ["fra", 2]]
-
-
-def unreached(env: RemediationSetup, hours: int) -> None:
-    """Let hours pass in which no agent start reaches a machine."""
-    for _ in range(hours):
-        session = env.fleet.open_session()
-        if found := claimed(session, START):
-            work.fail(session, {held: Failure(SshTimedOut("no"), 60) for held in found})
-        session.close()
-        env.watch(60, every=20)
-
-
-def test_a_machine_that_never_came_up_goes_the_way_of_all(env: RemediationSetup) -> None:
-    """It answers nothing six hours after it was created: the policy begins, and ends in quarantine."""
-    env.policy = "reboot:1,quarantine"
-    pauses.pause(env.fleet.connection, owner="me", reason="another story", machine_id=env.machine)
-    (machine,) = env.fleet.machines(1)
-    unreached(env, 5)
-    assert env.provider.asked == []
-    unreached(env, 2)
-    assert env.provider.asked == ["reboot"]
-    unreached(env, 3)
-    assert env.fleet.sql("SELECT machine_id FROM machine_quarantine") == [[machine]]
 
 
 def test_machines_without_ssh_access_are_counted_and_explained(env: RemediationSetup) -> None:
