@@ -95,8 +95,8 @@ class RestApi(SimulatedApi):
         """Its ``FakeMachines``."""
         self.check: Callable[[HttpRequest], object] | None = None
         """Called with each request; what it raises is in ``errors``."""
-        self.check_answer: Callable[[HttpRequest, Reply], object] | None = None
-        """Called with each request and the API's answer to it, likewise."""
+        self.check_answer: Callable[[HttpRequest, Reply], Reply] | None = None
+        """Called with each request and the API's answer to it, likewise; returns what is sent instead."""
         marked = {name for kind in type(self).__mro__ for name, each in vars(kind).items() if hasattr(each, "routes")}
         self._operations = [
             (method, path, getattr(self, name))
@@ -191,15 +191,13 @@ class RestApi(SimulatedApi):
                 self.machines.timers.after(fault.seconds, lambda: self.answer(call, operation, segments))
                 return Reply(status=fault.status)
             reply = self.answer(call, operation, segments)
-            self._checked(self.check_answer, http, reply)
-            return reply
+            return self._checked(self.check_answer, http, reply) or reply
 
         return self._middleware.pass_on(http.method, path, template, real)
 
-    def _checked(self, check: Callable[..., object] | None, *given: object) -> None:
+    def _checked(self, check: Callable[..., Any] | None, *given: object) -> Any:
         try:
-            if check is not None:
-                check(*given)
+            return check and check(*given)
         except Exception as error:  # noqa: BLE001 - ``errors`` keeps it
             self._middleware.errors.append(error)
 

@@ -16,7 +16,7 @@ class LatitudeApi(RestApi):
     """Servers that are made at once, one project, and a store of SSH keys."""
 
     states = States(
-        queued="deploying",
+        queued="starting_deploy",
         provisioning="deploying",
         active="on",
         stopping="on",
@@ -64,7 +64,10 @@ class LatitudeApi(RestApi):
             site=given["site"],
             billing=given["billing"],
         )
-        return Reply(status=201, body={"data": _server(made)})
+        shown = _server(made)
+        for name in ("region", "project"):  # as recorded
+            del shown["attributes"][name]
+        return Reply(status=201, body={"data": shown, "meta": {}})
 
     @route("POST", "/servers/{id}/actions")
     def act(self, call: Call, machine_id: str) -> Reply:
@@ -130,7 +133,7 @@ def _server(machine: FakeMachine) -> dict[str, Any]:
         "hostname": machine.name,
         "status": machine.state,
         "primary_ipv4": machine.address,
-        "site": machine.fields.get("site", "ASH"),
+        "region": {"site": {"slug": machine.fields.get("site", "ASH")}},
         "project": {"id": machine.fields.get("project", PROJECT)},
     }
     return {"id": machine.id, "type": "servers", "attributes": attributes}

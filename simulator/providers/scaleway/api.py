@@ -136,5 +136,5 @@ def _server(machine: FakeMachine) -> dict[str, Any]:
         "status": "ready" if installing else machine.state,
         "tags": machine.fields.get("tags", []),
         "ips": ips,
-        "install": {"status": "installing" if installing else "completed"},
+        "install": {"status": "installing" if installing else "completed"} if machine.address else None,
     }

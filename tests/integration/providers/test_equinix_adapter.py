@@ -69,7 +69,9 @@ def test_the_requests_are_those_of_the_description(clock: ManualClock, deadline:
         if what == "GET /projects/a%2Fb/ssh-keys":
             return said(200, ssh_keys=[{"id": "key-1", "label": "ours", "key": PUBLIC_KEY}])
         if what == "POST /projects/a%2Fb/devices":
-            return said(201, id="d-1", state="queued", metro=None if "plan" in told(request)[2] else {"code": "am"})
+            return said(
+                201, id="d-1", state="queued", metro={"code": "am"} if told(request)[2]["metro"] == "any" else None
+            )
         if what == "GET /devices/d-1":
             return said(200, **OURS)
         if what.startswith("POST"):
@@ -87,7 +89,9 @@ def test_the_requests_are_those_of_the_description(clock: ManualClock, deadline:
         listed = sorted(map(told, script.requests), key=str)
         script.requests.clear()
         created = ours.create_machine(offered, TOKEN, deadline)
-        elsewhere = ours.create_machine(capacity(plan=None, metro=None), TOKEN, deadline)
+        elsewhere = ours.create_machine(capacity(plan="c3", metro=None), TOKEN, deadline)
+        with pytest.raises(ProviderRefused, match="has no plan"):
+            ours.create_machine(capacity(plan=None), TOKEN, deadline)
         ours.reboot(ProviderId("d-1"), Permission(deadline))
         ours.reinstall(ProviderId("d-1"), Permission(deadline))
         rest = list(map(told, script.requests))
@@ -110,7 +114,6 @@ def test_the_requests_are_those_of_the_description(clock: ManualClock, deadline:
         "tags": [TAG],
     }
     bare = {**body, "hostname": f"shepherd-{RESERVATION[:18]}", "metro": "any", "hardware_reservation_id": RESERVATION}
-    del bare["plan"]
     assert rest == [
         ("GET /projects/a%2Fb/ssh-keys", {}),
         ("POST /projects/a%2Fb/devices", DEVICE_QUERY, body),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.kit.api_object import ApiObject, Id, MachineAddress, Text, parse
 from shepherd_core.providers.kit.auth import Bearer
 from shepherd_core.providers.kit.creation import create_once, free_slots, with_token
-from shepherd_core.providers.kit.dialect import at
+from shepherd_core.providers.kit.dialect import Dialect, at
 from shepherd_core.providers.kit.http import HttpApi, segment
 from shepherd_core.providers.kit.paging import PageNumbers, listed
 from shepherd_core.providers.kit.registered_key import RegisteredKey, StoredKey
@@ -24,14 +25,17 @@ if TYPE_CHECKING:
     from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers.latitude import LatitudeSettings
 
-_FAILED = "failed_deployment"
 _STATUS = {
     "on": ProviderStatus.RUNNING,
     "off": ProviderStatus.STOPPED,
+    "starting_deploy": ProviderStatus.PROVISIONING,
     "deploying": ProviderStatus.PROVISIONING,
     "disk_erasing": ProviderStatus.PROVISIONING,
-    _FAILED: ProviderStatus.PROVISIONING_FAILED_PERMANENT,
+    "failed_deployment": ProviderStatus.PROVISIONING_FAILED_PERMANENT,
+    "failed_disk_erasing": ProviderStatus.PROVISIONING_FAILED_PERMANENT,
+    **dict.fromkeys(("inventory", "rescue_mode", "unknown"), ProviderStatus.UNKNOWN),
 }
+_DIALECT = Dialect(headers={"API-Version": "2023-06-01"})
 _PAGES = PageNumbers(entries="data", total="meta.stats.total.count", number="page[number]", size="page[size]")
 _TOTAL = {"stats[total]": "count"}
 _NAME = re.compile(rf"([a-z2-7]{{26}})-([1-9][0-9]{{0,{LONGEST_SLOT - 1}}})")
@@ -55,14 +59,26 @@ class Project(ApiObject):
     id: Id
 
 
+class Site(ApiObject):
+    """The site of a region."""
+
+    slug: Text | None = None
+
+
+class Region(ApiObject):
+    """Where a server stands."""
+
+    site: Site | None = None
+
+
 class Attributes(ApiObject):
-    """The attributes of a server."""
+    """The attributes of a server; the answer to its creation has neither project nor region."""
 
     hostname: Text | None = None
     status: str = ""
     primary_ipv4: MachineAddress | None = None
-    project: Project
-    site: Text | None = None
+    project: Project | None = None
+    region: Region | None = None
 
 
 class LatitudeServer(ApiObject):
@@ -73,17 +89,18 @@ class LatitudeServer(ApiObject):
 
     def machine(self, fleet: str) -> Machine | None:
         """Return the server as a machine of *fleet*; None: it is not Shepherd's."""
-        name = self.attributes.hostname or ""
+        name, region = self.attributes.hostname or "", self.attributes.region
         if (token := token_of(name)) is None:
             return None
+        status = _STATUS.get(self.attributes.status, ProviderStatus.UNKNOWN)
         return Machine(
             provider_id=ProviderId(self.id),
             availability=Availability.KNOWN_USED,
             address=self.attributes.primary_ipv4,
-            location=self.attributes.site,
+            location=region.site.slug if region and region.site else None,
             reservation_id=f"{fleet}/{name.rpartition('-')[2]}",
-            status=_STATUS.get(self.attributes.status, ProviderStatus.UNKNOWN),
-            failed=self.attributes.status == _FAILED,
+            status=status,
+            failed=status is ProviderStatus.PROVISIONING_FAILED_PERMANENT,
             token=token,
         )
 
@@ -106,7 +123,7 @@ class LatitudeProvider(Provider):
         self._settings = settings
         self._fleet = settings.project
         login = Bearer(context.secret(settings.credential_parameter))
-        self._api = HttpApi(settings.api_url, login, context.clock)
+        self._api = HttpApi(settings.api_url, login, context.clock, dialect=_DIALECT)
         self._key = RegisteredKey(settings.key_name, context.public_key, self._keys, self._add_key)
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
@@ -120,7 +137,7 @@ class LatitudeProvider(Provider):
         answer = self._api.get(f"/servers/{segment(provider_id)}", deadline, missing=MachineNotFound)
         server = parse(LatitudeServer, at(answer, "data"), f"server {provider_id}")
         machine = server.machine(self._fleet)
-        if machine is None or server.id != provider_id or server.attributes.project.id != self._fleet:
+        if machine is None or server.id != provider_id or not self._has(server):
             raise MachineNotFound(f"server {provider_id} is not one of ours in the project {self._fleet}")
         return machine
 
@@ -141,7 +158,7 @@ class LatitudeProvider(Provider):
             machine = server.machine(self._fleet)
             if machine is None or machine.token != token:  # not a refusal, which would forget a server that is paid for
                 raise ProviderUnavailable(f"server {server.id}, which was made, has another host name")
-            return machine
+            return replace(machine, location=machine.location or settings.location)
 
         return create_once(lambda: with_token(self._machines(deadline), capacity, token), self._key.watched()(create))
 
@@ -165,6 +182,10 @@ class LatitudeProvider(Provider):
         except MachineNotFound:
             return  # it was deleted before
 
+    def _has(self, server: LatitudeServer) -> bool:
+        """Return whether the project of *server* is ours."""
+        return server.attributes.project is not None and server.attributes.project.id == self._fleet
+
     def _act(self, provider_id: ProviderId, what: str, attributes: dict[str, Any], permission: Permission) -> None:
         path = f"/servers/{segment(provider_id)}/{what}"
         body = _document("reinstalls" if what == "reinstall" else what, attributes)
@@ -178,7 +199,7 @@ class LatitudeProvider(Provider):
     def _machines(self, deadline: Deadline) -> list[Machine]:
         entries = listed(self._api, "/servers", deadline, _PAGES, {"filter[project]": self._fleet, **_TOTAL})
         servers = [parse(LatitudeServer, entry, f"server {entry['id']!r:.80}", ListingInvalid) for entry in entries]
-        ours = (server.machine(self._fleet) for server in servers if server.attributes.project.id == self._fleet)
+        ours = (server.machine(self._fleet) for server in servers if self._has(server))
         return [machine for machine in ours if machine is not None]
 
     def _keys(self, deadline: Deadline) -> list[StoredKey]:

@@ -32,10 +32,13 @@ _STATUS = {
     "powered-on": ProviderStatus.RUNNING,
     "rebooting": ProviderStatus.RUNNING,
     "powered-off": ProviderStatus.STOPPED,
+    # The description does not explain these two.
+    "error": ProviderStatus.UNKNOWN,
+    "reinstating": ProviderStatus.UNKNOWN,
+    # Released: its slot is free. A server that was reserved stays in the account, without an operating system.
+    "deleting": ProviderStatus.MISSING,
+    "reserved": ProviderStatus.MISSING,
 }
-"""``error`` and ``reinstating`` are not explained in the description, so they are unknown."""
-_GIVEN_BACK = {"deleting", "reserved"}
-"""Released: its slot is free. A server that was reserved stays in the account, without an operating system."""
 _NAME = re.compile(rf"(.+)-([1-9][0-9]{{0,{LONGEST_SLOT - 1}}})-([0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}})")
 
 
@@ -64,7 +67,11 @@ class PhoenixnapServer(ApiObject):
     def machine(self, fleet: str) -> Machine | None:
         """Return the server as a machine of *fleet*; None: it is not ours, or not any more."""
         capacity_id, token = read_name(self.hostname) or ("", None)
-        if token is None or capacity_id.rpartition("/")[0] != fleet or self.status in _GIVEN_BACK:
+        if (
+            token is None
+            or capacity_id.rpartition("/")[0] != fleet
+            or _STATUS.get(self.status) is ProviderStatus.MISSING
+        ):
             return None
         found = [fields.address(each.partition(" - ")[0]) for each in self.publicIpAddresses]
         addresses = [address for address in found if address is not None]

@@ -32,14 +32,18 @@ _STATUS = {
     "ordered": ProviderStatus.PROVISIONING,
     "delivering": ProviderStatus.PROVISIONING,
     "out_of_stock": ProviderStatus.PROVISIONING_FAILED_PERMANENT,
+    "deleting": ProviderStatus.MISSING,
+    **dict.fromkeys(("error", "locked", "resetting", "starting", "unknown"), ProviderStatus.UNKNOWN),
     # A server that is ready, by the status of its operating system:
     "ready to_install": ProviderStatus.PROVISIONING,
     "ready installing": ProviderStatus.PROVISIONING,
     "ready error": ProviderStatus.PROVISIONING_FAILED_PERMANENT,
+    **dict.fromkeys(("ready completed", "ready unknown"), ProviderStatus.RUNNING),
 }
 _REFUSALS = (
     Refusal(says="^transient_state", error=ProviderUnavailable, retry_after=60),
     Refusal(says="^(quotas_exceeded|out_of_stock|locked)", error=ProviderRefused),
+    Refusal(status=503, says="is not supported", error=ProviderRefused),  # by this offer; it does not pass
 )
 _TAG = re.compile(r"shepherd=(.+)/([1-9][0-9]{0,5})/([0-9a-f-]{36})")
 _KEYS = "/iam/v1alpha1/ssh-keys"
@@ -68,7 +72,7 @@ class ScalewayServer(ApiObject):
     def machine(self, settings: ScalewaySettings) -> Machine | None:
         """Return the server as a machine of the fleet; None: it is not ours, or not any more."""
         slot, token = next(filter(None, (read_tag(settings.fleet, tag) for tag in self.tags)), ("", None))
-        if token is None or self.project_id != settings.project or self.status == "deleting":
+        if token is None or self.project_id != settings.project or _STATUS.get(self.status) is ProviderStatus.MISSING:
             return None
         status = _STATUS.get(self.status, ProviderStatus.UNKNOWN)
         installing = f"{self.status} {(self.install or {}).get('status')}"

@@ -74,11 +74,14 @@ class TestLatitude(ProviderContract, ProviderFaults):
         setup.provider.reboot(ours.provider_id, Permission(deadline))
         assert api.machine(ours.provider_id).actions_taken == ["power_on"]
 
-    def test_a_new_server_is_paid_for_by_the_hour(self, setup: Setup, api: LatitudeApi) -> None:
-        """The API's own default is a month, charged at once."""
+    def test_a_new_server_is_paid_for_by_the_hour_and_stands_where_it_was_ordered(
+        self, setup: Setup, api: LatitudeApi
+    ) -> None:
+        """The API's own default is a month, charged at once; the answer to a creation names no region."""
         capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{PROJECT}/3")
         made = setup.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
-        assert api.machine(made.provider_id).fields["billing"] == "hourly"
+        assert (api.machine(made.provider_id).fields["billing"], made.location) == ("hourly", "ASH")
+        assert "ASH" in {each.location for each in setup.provider.list_machines(Deadline(SystemClock(), 10))}
 
     def test_a_new_server_under_another_name_is_not_said_to_be_none(self, setup: Setup, api: LatitudeApi) -> None:
         """It is paid for. After a refusal, the Provisioner would forget it and make another one."""
@@ -89,11 +92,12 @@ class TestLatitude(ProviderContract, ProviderFaults):
         setup.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
         assert api.calls["POST", "/servers"] == 1
 
-    def test_a_failed_server_is_stranded(self, setup: Setup, api: LatitudeApi) -> None:
+    @pytest.mark.parametrize("state", ["failed_deployment", "failed_disk_erasing"])
+    def test_a_failed_server_is_stranded(self, setup: Setup, api: LatitudeApi, state: str) -> None:
         """So operators see it among the differences, as with every provider."""
         deadline = Deadline(SystemClock(), 10)
         (ours,) = (each for each in setup.provider.list_machines(deadline) if each.token)
-        api.change(ours.provider_id, state="failed_deployment")
+        api.change(ours.provider_id, state=state)
         assert setup.provider.get_machine(ours.provider_id, deadline).failed
 
 

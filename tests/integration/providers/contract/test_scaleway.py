@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.domain.clock import Deadline, Permission
-from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderError, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
 from shepherd_core.providers.scaleway import ScalewayProvider, read_tag, tag_of
 from shepherd_core.settings.providers.scaleway import ScalewaySettings
@@ -103,20 +103,22 @@ class TestScaleway(ProviderContract, ProviderFaults):
         assert api.machine(ours.provider_id).actions_taken == ["power_on"]
 
     @pytest.mark.parametrize(
-        ("kind", "status", "raised"),
+        ("field", "says", "status", "raised"),
         [
-            ("transient_state", 409, ProviderUnavailable),
-            ("quotas_exceeded", 403, ProviderRefused),
-            ("out_of_stock", 503, ProviderRefused),
+            ("type", "transient_state", 409, ProviderUnavailable),
+            ("type", "quotas_exceeded", 403, ProviderRefused),
+            ("type", "out_of_stock", 503, ProviderRefused),
+            ("message", "cloud-init is not supported on this offer", 503, ProviderRefused),  # recorded
         ],
     )
-    def test_the_type_of_an_error_counts(
-        self, setup: Setup, api: ScalewayApi, deadline: Deadline, kind: str, status: int, raised: type[Exception]
+    def test_what_an_error_says_counts(
+        self, setup: Setup, api: ScalewayApi, deadline: Deadline, field: str, says: str, status: int, raised: Any
     ) -> None:
         """A quota or an empty stock is no fault of the credential, and no reason to try again at once."""
-        api.faults.add(FakeAnswer(method="POST", path=SERVERS, times=0, status=status, body={"type": kind}))
-        with pytest.raises(raised, match=kind):
+        api.faults.add(FakeAnswer(method="POST", path=SERVERS, times=0, status=status, body={field: says}))
+        with pytest.raises(ProviderError, match=says) as found:
             create(setup.provider, deadline)
+        assert type(found.value) is raised
 
     @pytest.mark.parametrize(
         ("installing", "status"),

@@ -133,9 +133,11 @@ class EquinixProvider(Provider):
         """
         if not isinstance(capacity, FreeReservation) or not capacity.reservation_id:  # without one, a device on demand
             raise ProviderRefused(f"capacity {capacity.capacity_id} is not a free reservation of the listing")
+        if capacity.plan is None:
+            raise ProviderRefused(f"reservation {capacity.reservation_id} has no plan, which the API requires")
         body = {
             "hostname": self._prefix + capacity.reservation_id[:RESERVATION_ID_LENGTH],
-            **({} if capacity.plan is None else {"plan": capacity.plan}),
+            "plan": capacity.plan,
             # The API requires a metro, although the reservation determines it.
             "metro": capacity.metro or "any",
             "operating_system": self._os,

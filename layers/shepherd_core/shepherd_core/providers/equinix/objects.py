@@ -27,6 +27,7 @@ _STATUS = {
     "powering_off": ProviderStatus.STOPPED,
     "failed": ProviderStatus.PROVISIONING_FAILED_PERMANENT,
     "deleted": ProviderStatus.MISSING,
+    "deprovisioning": ProviderStatus.UNKNOWN,
 }
 
 

@@ -1,0 +1,44 @@
+"""What is known of the answers of hosting providers, against what their adapters and pages make of it."""
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from shepherd_core.providers import latitude, phoenixnap, scaleway
+from shepherd_core.providers.equinix import objects as equinix
+from shepherd_core.providers.hetzner import objects as hetzner
+from shepherd_core.providers.kit.api_object import ApiObject
+
+from tests.support.providers.description import Description
+
+PAGES = Path(__file__).parents[3] / "docs/providers"
+ADAPTERS = {module.__name__.split(".")[2]: module for module in (equinix, hetzner, latitude, phoenixnap, scaleway)}
+each = pytest.mark.parametrize(("name", "adapter"), ADAPTERS.items(), ids=ADAPTERS)
+
+
+@each
+def test_an_adapter_knows_every_status_of_the_description(name: str, adapter: ModuleType) -> None:
+    """One that it does not know would be taken for a state that the provider invented later."""
+    statuses = Description(name).statuses
+    assert statuses
+    assert set(statuses) == set(adapter._STATUS)
+
+
+@each
+def test_every_field_that_an_adapter_reads_is_known_from_somewhere(name: str, adapter: ModuleType) -> None:
+    """A field that nobody has seen is one that only our simulation has."""
+    described = Description(name)
+    fields = dict(described.fields())
+    assert set(fields.values()) <= {"", "assumed", *described.known}
+    models = [kind for kind in vars(adapter).values() if isinstance(kind, type) and issubclass(kind, ApiObject)]
+    read = {field for kind in models for field in kind.model_fields}
+    assert read <= {part for field in fields for part in field.split(".")}
+
+
+@each
+def test_a_page_shows_what_is_only_assumed(name: str, adapter: ModuleType) -> None:
+    """It is what to look at first when the real service behaves in another way."""
+    assumed = {field.rpartition(".")[2] for field, known in Description(name).fields() if known == "assumed"}
+    found = re.search(r"^Only assumed[^:]*: (.*?)\.\n\n", (PAGES / f"{name}.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(.*?)`", found[1]) if found else ()) == assumed
