@@ -36,6 +36,7 @@ from shepherdctl.commands.machine import (
     forget,
     host_key,
     install,
+    rebind,
     reboot,
     release,
     retire,
@@ -162,6 +163,7 @@ _add(machine_group, "install", install.install)
 _add(machine_group, "pin-host-key", host_key.pin_host_key)
 _add(machine_group, "forget-host-key", host_key.forget_host_key)
 _add(machine_group, "adopt", adopt.adopt)
+_add(machine_group, "rebind", rebind.rebind)
 _add(machine_group, "forget", forget.forget)
 _add(machine_group, "release", release.release)
 _add(machine_group, "retire", retire.retire)

@@ -1,5 +1,6 @@
 """The command that shows the drift between provider, BMDB and heartbeats."""
 
+import shlex
 from contextlib import closing
 
 import typer
@@ -72,7 +73,10 @@ def reconcile(*, output: Output = Form.TABLE) -> None:
 def _operator_action(drift: Drift, comparison: Comparison) -> str:
     """Return the command that repairs *drift*, or what to find out first."""
     if drift.machine_id is None or drift.kind is DriftKind.ADOPTABLE:
-        return _ADOPT[drift.kind].format(drift.provider_id)
+        return _ADOPT[drift.kind].format(shlex.quote(drift.provider_id))
+    if drift.provider_id in comparison.moved:
+        new = shlex.quote(comparison.moved[drift.provider_id])
+        return f"if it is the same machine: machine rebind {drift.machine_id} {new}; else machine forget"
     if drift.kind is DriftKind.DISPUTED:
         return "find out why the provider does not list it"
     return f"machine {'release' if comparison.has(drift.provider_id) else 'forget'} {drift.machine_id}"

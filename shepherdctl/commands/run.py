@@ -185,7 +185,7 @@ def _print_steps(plan: Mapping[str, Any]) -> None:
         note(f"drift: {drift}")
     if not steps:
         note("there is nothing to do")
-    note(f"in use now, as far as they count towards the limit: {counted(plan['managed'], 'machine')}")
+    note(f"counted towards the limit now: {counted(plan['managed'], 'machine')}")
     if plan["waiting"]:
         note(f"{counted(plan['waiting'], 'place')} at the provider unused: SHEPHERD_MAX_MACHINES is reached")
 

@@ -206,6 +206,7 @@ ENDS_WORK = {
 NEEDS_PROVIDER_LOCK = {
     "create_intent",
     "provide",
+    "rebind",
     "delete_intent",
     "decommission",
     "request_release",

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone
+from shepherd_core.operator.adopt_forget import ActionResult, Adopt, Rebind
 from shepherd_core.rules.drift import Comparison, DriftKind, compare
 from shepherd_core.rules.provisioning import Creation, PlanLimits, make_plan
 
@@ -161,6 +162,56 @@ def test_failed_devices_and_devices_to_release_differ() -> None:
     assert asked_for.text.endswith("it is not on record whether the provider accepted")
 
 
+KEY, ELSEWHERE = "ssh-ed25519 A", IPv4Address("192.0.2.2")
+LOST = known("a", 1, address="192.0.2.1", host_key=KEY)
+REBINDING: dict[str, tuple[Comparison, str]] = {
+    "the same host key": (
+        both(listed("b", address=ELSEWHERE, host_key=KEY), provided=(LOST,)),
+        "has its host key or address",
+    ),
+    "the same address": (both(listed("b"), provided=(LOST,)), "has its host key or address"),
+    "the same address, another host key": (
+        both(listed("b", host_key="ssh-ed25519 B"), provided=(LOST,)),
+        "shows nothing of it",
+    ),
+    "another address": (both(listed("b", address=ELSEWHERE), provided=(LOST,)), "shows nothing of it"),
+    "its own token": (both(listed("b", token=1), provided=(known(),)), "shows nothing of it"),
+    "the token of another": (
+        both(listed("b", token=2), provided=(known(), known("c", 2))),
+        f"!it was created as machine {uuid(2)}",
+    ),
+    "the token of a creation": (
+        both(listed("b", token=2), provided=(known(),), intents=(Intent(uuid(2), None),)),
+        f"!it was created as machine {uuid(2)}",
+    ),
+    "another machine": (both(listed("b"), provided=(known(), known("b", 2))), f"!this is machine {uuid(2)}"),
+    "still there": (both(listed("a"), listed("b"), provided=(known(),)), "!the provider still has a in use"),
+    "to be released": (both(listed("b"), provided=(known(asked_seconds=1),)), "!the release of a was requested"),
+    "not listed": (both(provided=(known(),)), "!the provider does not list such a machine"),
+    "free capacity": (
+        both(listed("b", availability=Availability.KNOWN_UNUSED), provided=(known(),)),
+        "!the provider does not list such a machine",
+    ),
+    "no machine of ours": (both(listed("b")), "!it is not a machine of this provider"),
+}
+
+
+@pytest.mark.parametrize(("seen", "told"), REBINDING.values(), ids=REBINDING)
+def test_a_machine_gets_another_id_only_if_nothing_speaks_against_it(seen: Comparison, told: str) -> None:
+    """The operator who confirms it is told what speaks for it."""
+    (outcome,) = Rebind(uuid(1), ProviderId("b"), "me").evaluate(seen)
+    assert (outcome.result is ActionResult.REFUSED) == told.startswith("!")
+    assert outcome.text.endswith(told.removeprefix("!"))
+
+
+def test_a_machine_under_another_id_is_not_adopted() -> None:
+    """Two rows for one machine would have each loop work on it twice."""
+    seen = both(listed("b"), provided=(LOST,))
+    (outcome,) = Adopt((ProviderId("b"),), DriftKind.ADOPTABLE, 0, "me").evaluate(seen)
+    assert outcome.result is ActionResult.REFUSED
+    assert seen.drift[ProviderId("a")].text.endswith("; b has its host key or address")
+
+
 def test_drift_is_listed_in_one_order() -> None:
     """A second reading should show it at the same place."""
     names = list("hcagbedf")
@@ -280,7 +331,9 @@ def test_a_fleet_is_judged_as_each_of_its_machines(listing: list[Machine], ledge
     wanted = {name: difference for name, difference in judged.items() if difference[0] is not None}
     assert {name: (difference.kind, difference.machine_id) for name, difference in seen.items()} == wanted
     assert list(seen) == list(wanted)
-    assert len(compare(comparison.used, ledger)) == len(wanted), "two classes would offer two ways out"
+    assert len(compare(comparison.used, ledger, comparison.moved)) == len(wanted), (
+        "two classes would offer two ways out"
+    )
 
 
 OFFERED = [replace(listed(INVALID), availability=Availability.KNOWN_UNUSED, reservation_id=f"r{each}") for each in "ba"]

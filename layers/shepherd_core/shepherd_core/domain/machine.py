@@ -83,6 +83,8 @@ class WorkEvent(StrEnum):
     """An operator ended a pause of the machine."""
     ADOPTED = "Adopted"
     """An operator added the machine, which was in use at the provider, to the BMDB."""
+    REBOUND = "Rebound"
+    """An operator said that the machine has another id at the provider now."""
     RELEASE_CANCELED = "ReleaseCanceled"
     """An operator canceled the release of the machine."""
     HOST_KEY_PINNED = "HostKeyPinned"

@@ -46,6 +46,10 @@ class Provided:
     """Since the provider accepted the release; None: no acceptance is on record."""
     quarantined: bool = False
     """It counts towards the limit, but is neither set aside nor taken back, and does not count as drift if missing."""
+    address: str | None = None
+    """As the provider listed it last."""
+    host_key: str | None = None
+    """The SSH host key that is pinned."""
 
 
 @record

@@ -1,1 +1,1 @@
-"""The actions of operators and deployments: adopt, forget and release machines; migrate the schema."""
+"""The actions of operators and deployments: adopt, rebind, forget and release machines; migrate the schema."""

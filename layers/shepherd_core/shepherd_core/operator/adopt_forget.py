@@ -1,5 +1,5 @@
 """
-The operator actions adopt and forget, which repair drift; ``operator.release`` has the others.
+The operator actions adopt, rebind and forget, which repair drift; ``operator.release`` has the others.
 
 ``evaluate``, a pure function of a comparison, decides which machines may be
 repaired; a dry run stops there. ``apply`` repairs one machine, in a session
@@ -14,16 +14,18 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.listings import decommissioning, provisioning
-from shepherd_core.domain.machine import ProviderId
+from shepherd_core.domain.machine import Availability, ProviderId
 from shepherd_core.rules.drift import DriftKind, alive
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
 
     from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
+    from shepherd_core.domain.records import Provided
     from shepherd_core.rules.drift import Comparison
 
 
@@ -123,6 +125,7 @@ class Adopt(OperatorAction):
         managed = len(comparison.ledger.provided) + len(comparison.ledger.intents)
         known = {provided.provider_id: provided.machine_id for provided in comparison.ledger.provided}
         begun = {intent.machine_id for intent in comparison.ledger.intents}
+        old_ids = {new: old for old, new in comparison.moved.items()}
         outcomes: list[ActionOutcome] = []
         for name in self.provider_ids:
             drift = comparison.drift.get(name)
@@ -137,6 +140,9 @@ class Adopt(OperatorAction):
             intended = token if token in begun else None
             if drift.kind is not self.kind:
                 text = f"it is {drift.kind}, and {self.kind} machines were to be adopted: {drift.text}"
+                outcomes.append(ActionOutcome(ActionResult.REFUSED, text, name))
+            elif name in old_ids:
+                text = f"it has the host key or address of {old_ids[name]}: rebind or forget that first"
                 outcomes.append(ActionOutcome(ActionResult.REFUSED, text, name))
             elif intended is None and self.max_machines and managed >= self.max_machines:
                 outcomes.append(
@@ -156,6 +162,58 @@ class Adopt(OperatorAction):
         machine = comparison.used[outcome.provider_id or ProviderId("")]
         machine_id = provisioning.adopt(session, provider.name, machine, outcome.machine_id, operator=self.owner)
         return replace(outcome, result=ActionResult.DONE, text="adopted", machine_id=machine_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebind(OperatorAction):
+    """Record that a machine of the BMDB has another id at the provider now."""
+
+    machine_id: UUID
+    provider_id: ProviderId
+    """The new one."""
+    owner: str
+
+    def evaluate(self, comparison: Comparison) -> list[ActionOutcome]:
+        """See ``OperatorAction``."""
+        provided = comparison.machine(self.machine_id)
+        if provided is None:
+            return [not_managed(self.machine_id, comparison, gone=ActionResult.REFUSED)]
+        old, new = provided.provider_id, self.provider_id
+        outcome = ActionOutcome(ActionResult.REFUSED, "", new, self.machine_id)
+        if old == new:
+            return [outcome.with_result(ActionResult.DONE, "has this id")]
+        if objection := next(self._objections(provided, comparison), None):
+            return [outcome.with_result(ActionResult.REFUSED, objection)]
+        same = "has its host key or address" if comparison.moved.get(old) == new else "shows nothing of it"
+        return [outcome.with_result(ActionResult.READY, f"machine {self.machine_id} was {old}; {new} {same}")]
+
+    def _objections(self, provided: Provided, comparison: Comparison) -> Iterator[str]:
+        """Yield what speaks against the new id."""
+        ledger, listed = comparison.ledger, comparison.listed(self.provider_id)
+        if other := ledger.known.get(self.provider_id):
+            yield f"this is machine {other.machine_id}"
+        if comparison.has(provided.provider_id):
+            yield f"the provider still has {provided.provider_id} in use"
+        if provided.asked_seconds is not None:
+            yield f"the release of {provided.provider_id} was requested"
+        if listed is None or listed.availability is Availability.KNOWN_UNUSED:
+            yield "the provider does not list such a machine"
+        elif listed.token in {each.machine_id for each in ledger.intents} | {
+            each.machine_id for each in ledger.provided if each != provided
+        }:
+            yield f"it was created as machine {listed.token}"
+
+    def apply(
+        self, session: Session, provider: Provider, outcome: ActionOutcome, comparison: Comparison, deadline: Deadline
+    ) -> ActionOutcome:
+        """See ``OperatorAction``."""
+        del deadline
+        provided, listed = comparison.machine(self.machine_id), comparison.listed(self.provider_id)
+        assert provided is not None
+        assert listed is not None
+        reason = f"{self.owner}: {provided.provider_id} is now {listed.provider_id}"
+        provisioning.rebind(session, provider.name, self.machine_id, listed, reason)
+        return outcome.with_result(ActionResult.DONE, f"was {provided.provider_id}")
 
 
 @dataclass(frozen=True, slots=True)

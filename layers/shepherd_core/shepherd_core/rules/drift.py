@@ -61,8 +61,11 @@ class Drift:
 class Comparison:
     """A complete listing, the BMDB's records of the same time, and the drift between them."""
 
+    listing: Sequence[Machine]
     used: Mapping[ProviderId, Machine]
     ledger: Ledger
+    moved: Mapping[ProviderId, ProviderId]
+    """The machines that are not in use at the provider, and the entry of the listing that has the same hardware."""
     drift: Mapping[ProviderId, Drift]
     """Ordered by provider id."""
 
@@ -75,12 +78,18 @@ class Comparison:
             ListingInvalid: the listing contradicts itself.
         """
         used = in_use(listing, ledger.known)
-        return cls(used, ledger, {difference.provider_id: difference for difference in compare(used, ledger)})
+        moved = _moved(listing, used, ledger)
+        drift = {difference.provider_id: difference for difference in compare(used, ledger, moved)}
+        return cls(listing, used, ledger, moved, drift)
 
     def has(self, provider_id: ProviderId) -> bool:
         """Return whether the machine is in use, and not listed as gone."""
         machine = self.used.get(provider_id)
         return machine is not None and machine.status is not ProviderStatus.MISSING
+
+    def listed(self, provider_id: ProviderId) -> Machine | None:
+        """Return the entry of the listing with this id."""
+        return next((machine for machine in self.listing if machine.provider_id == provider_id), None)
 
     def unknown(self, kind: DriftKind) -> tuple[ProviderId, ...]:
         """Return the machines of one class of drift that are in use at the provider and not in the BMDB."""
@@ -91,8 +100,12 @@ class Comparison:
         return next((provided for provided in self.ledger.provided if provided.machine_id == machine_id), None)
 
 
-def compare(used: Mapping[ProviderId, Machine], ledger: Ledger) -> list[Drift]:
-    """Return the drift between the machines *used* at the provider and the *ledger*, ordered by provider id."""
+def compare(used: Mapping[ProviderId, Machine], ledger: Ledger, moved: Mapping[ProviderId, ProviderId]) -> list[Drift]:
+    """
+    Return the drift between the machines *used* at the provider and the *ledger*, ordered by provider id.
+
+    *moved*: as of ``Comparison``.
+    """
     known, missing = ledger.known, ProviderStatus.MISSING
     unknown = [used[name] for name in used.keys() - known.keys()]
     # Nearly all machines in the BMDB are in use, without a failure or a release. Only the others are examined singly.
@@ -103,7 +116,10 @@ def compare(used: Mapping[ProviderId, Machine], ledger: Ledger) -> list[Drift]:
         for provided in ledger.provided
         if provided.asked_seconds is not None or provided.released_seconds is not None
     }
-    found = [_known_drift(known[name], used.get(name)) for name in absent | leaving | (unwell & known.keys())]
+    found = [
+        _known_drift(known[name], used.get(name), moved.get(name))
+        for name in absent | leaving | (unwell & known.keys())
+    ]
     if unknown:
         found += _unknown_drift(unknown, ledger)
     return sorted((difference for difference in found if difference), key=lambda difference: difference.provider_id)
@@ -152,7 +168,29 @@ def _claims(unknown: Sequence[Machine], ledger: Ledger) -> Mapping[UUID | None, 
     return claims
 
 
-def _known_drift(provided: Provided, machine: Machine | None) -> Drift | None:
+def _moved(
+    listing: Sequence[Machine], used: Mapping[ProviderId, Machine], ledger: Ledger
+) -> dict[ProviderId, ProviderId]:
+    """Return, for machines that are not in use, the entry of the same hardware under an id that the BMDB lacks."""
+    gone = [ledger.known[name] for name in ledger.known.keys() - used.keys()]
+    gone = [each for each in gone if each.released_seconds is None and (each.address or each.host_key)]
+    if not gone:
+        return {}
+    others = [
+        machine for machine in listing if machine.provider_id not in ledger.known and machine.provider_id != INVALID
+    ]
+    by_key = {machine.host_key: machine for machine in others if machine.host_key}
+    by_address = {str(machine.address): machine for machine in others if machine.address is not None}
+    found: dict[ProviderId, ProviderId] = {}
+    for each in gone:
+        machine = by_key.get(each.host_key or "") or by_address.get(each.address or "")
+        # Two host keys that differ are two machines, of which one has got the address of the other.
+        if machine is not None and (not (each.host_key and machine.host_key) or each.host_key == machine.host_key):
+            found[each.provider_id] = machine.provider_id
+    return found
+
+
+def _known_drift(provided: Provided, machine: Machine | None, moved_to: ProviderId | None) -> Drift | None:
     if machine is None or machine.status is ProviderStatus.MISSING:
         found = _absent(provided, listed=machine is not None)
     else:
@@ -160,6 +198,8 @@ def _known_drift(provided: Provided, machine: Machine | None) -> Drift | None:
     if found is None:
         return None
     words = f"{provided.provider_id} (machine {provided.machine_id}) {found[1]}"
+    if moved_to is not None:
+        words += f"; {moved_to} has its host key or address"
     return Drift(found[0], provided.provider_id, provided.machine_id, words)
 
 

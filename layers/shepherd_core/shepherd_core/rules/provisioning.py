@@ -103,10 +103,13 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
         for each in found
         if each.kind is DriftKind.ADOPTABLE and each.machine_id is not None
     ]
+    moved = set(comparison.moved.values())
     unknown = [
         used[each.provider_id]
         for each in found
-        if each.kind in (DriftKind.ADOPTABLE, DriftKind.FOREIGN) and each.machine_id is None
+        if each.kind in (DriftKind.ADOPTABLE, DriftKind.FOREIGN)
+        and each.machine_id is None
+        and each.provider_id not in moved
     ]
     missing = [
         known[each.provider_id]
@@ -140,14 +143,21 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
     unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]
     resume, abandon = _unfinished(unclaimed, unused, occupied, ledger, limits)
     managed = count + len(unclaimed) - len(abandon)
-    fresh = _fresh(unused, comparison)
+    set_aside = [provided for provided in missing if not (provided.set_aside or provided.quarantined)]
+    # Of a machine that has just gone missing, the ledger has no address yet: the next invocation sees whether one of
+    # the entries is that machine under another id.
+    fresh = [
+        creation
+        for creation in _fresh(unused, comparison)
+        if not creation.takes_over or not (set_aside or creation.capacity.provider_id in moved)
+    ]
     create = resume[: _room(limits, count)] + fresh[: _room(limits, managed)]
     left = fresh[_room(limits, managed) :] if limits.max_machines else []
     wanted = len(resume) + len(fresh) + (len(unknown) if limits.assimilate else 0)
     return ProvisioningPlan(
         decommissioned=tuple(sorted(decommissioned, key=attrgetter("provider_id"))),
         take_back=tuple(sorted(take_back, key=attrgetter("provider_id"))),
-        set_aside=tuple(provided for provided in missing if not (provided.set_aside or provided.quarantined)),
+        set_aside=tuple(set_aside),
         complete=tuple(complete),
         abandon=tuple(abandon),
         assimilate=tuple(assimilate),

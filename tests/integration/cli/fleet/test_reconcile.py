@@ -10,7 +10,7 @@ import pytest
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.bmdb.capacity import provided
-from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.command_line import CommandLine
 from tests.support.providers.ec2_api import Ec2Api, ec2_api
 from tests.support.providers.ec2_fleet import create as create_instance
@@ -248,6 +248,24 @@ def test_a_machine_is_retired_by_its_release_also_after_an_interruption(
     assert (done.exit_code, done.stdout.count("released")) == (0, 2)
     assert living(api) == set(machines) - {paused, asked}
     assert fleet.sql("SELECT * FROM pauses") == []
+
+
+def test_a_machine_gets_its_new_id_when_that_is_typed(fleet: Fleet, tmp_path: Path) -> None:
+    """The comparison names the command; the machine keeps everything but the id at the provider."""
+    machine_id = fleet.provided_machine()
+    fleet.sql("UPDATE machine_provided SET provider_ip_address = '192.0.2.7'")
+    fleet.pass_time(HOUR)
+    (tmp_path / "list.json").write_text('[{"ID": "rack 2", "Addr": "192.0.2.7"}]')
+    environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_PROVIDER_MACHINES": str(tmp_path / "list.json")}
+    shepherdctl = CommandLine(fleet.settings, environment)
+    told = json.loads(shepherdctl("reconcile", "-o", "json").stdout)["drift"][0]["operator_action"]
+    assert told == f"if it is the same machine: machine rebind {machine_id} 'rack 2'; else machine forget"
+    arguments = ("machine", "rebind", str(machine_id), "rack 2")
+    assert shepherdctl(*arguments).exit_code == 2  # there is nobody to ask
+    assert [one["result"] for one in shepherdctl.load(*arguments, "--dry-run")["machines"]] == ["ready"]
+    shepherdctl.on_terminal(80, *arguments, typed="rack 2\n", status=0)
+    assert provided(fleet) == {"rack 2": machine_id}
+    assert shepherdctl("reconcile").exit_code == 0
 
 
 def test_a_provider_without_release_is_reported_as_such(fleet: Fleet, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.updater import Updater
-from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, Adopt, Forget, OperatorAction
+from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, Adopt, Forget, OperatorAction, Rebind
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.rules.drift import FRESH_SECONDS, YOUNG_SECONDS, DriftKind
@@ -32,7 +32,7 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.capacity import Edge, Killed, failing, intents, provided
+from tests.support.bmdb.capacity import Edge, Killed, failing, intents, provided, static
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
 from tests.support.providers.fake_provider import Cloud
@@ -77,6 +77,10 @@ class Operator:
     ) -> list[ActionOutcome]:
         """Adopt machines."""
         return self.resolve(Adopt(tuple(map(ProviderId, names)), kind, most, ORDER.owner), **how)
+
+    def rebind(self, machine_id: UUID, name: str) -> list[ActionOutcome]:
+        """Say that a machine is called so now."""
+        return self.resolve(Rebind(machine_id, ProviderId(name), ORDER.owner))
 
     def forget(self, *machine_ids: UUID, **how: Any) -> list[ActionOutcome]:
         """Forget machines."""
@@ -274,6 +278,38 @@ def test_copies_that_are_adopted_together_are_machines_of_their_own(
     assert verdicts[0].machine_id == begun
     assert provided(fleet) == {verdict.provider_id: verdict.machine_id for verdict in verdicts[:2]}
     assert intents(fleet) == []
+
+
+# --- rebind ---
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_no_machine_is_created_beside_one_that_got_another_id(fleet: Fleet, clock: ManualClock, same: bool) -> None:
+    """Two rows for one machine would have each loop work on it twice; an operator says whether it is the same."""
+    names = ["a1", "b"]  # their first letters are their addresses
+    operator = Operator(fleet, static(names), clock)
+    operator.provision()
+    machine_id, other = (provided(fleet)[name] for name in names)
+    fleet.pass_time(30 * HOUR)  # the ledger has little more than its id then
+    names[:] = ["a2", "b", "c"]
+    for _ in range(3):
+        assert operator.provision()[Metric.DRIFTED] == 1
+    assert set(provided(fleet)) == {"a1", "b", "c"}
+    assert results(operator.rebind(machine_id, "b")) == [ActionResult.REFUSED]
+    if not same:
+        operator.forget(machine_id)
+        operator.provision()
+        assert provided(fleet)["a2"] != machine_id
+        return
+
+    for text in ("was a1", "has this id"):
+        (verdict,) = operator.rebind(machine_id, "a2")
+        assert (verdict.result, verdict.text) == (ActionResult.DONE, text)
+    assert operator.provision(drift_limit=0)[Metric.DRIFTED] == 0
+    assert {name: provided(fleet)[name] for name in names[:2]} == {"a2": machine_id, "b": other}
+    assert len(provided(fleet)) == 3
+    assert pauses.pauses_in_force(fleet.connection) == []
+    assert fleet.sql("SELECT failed_cause FROM work_history WHERE event = 'Rebound'") == [["me: a1 is now a2"]]
 
 
 # --- forget ---

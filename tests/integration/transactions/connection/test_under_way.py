@@ -395,6 +395,12 @@ def _delete_intent(fleet: Fleet, session: Session) -> Callable[[], object]:
     return lambda: provisioning.delete_intent(session, PROVIDER, intent)
 
 
+def _rebind(fleet: Fleet, session: Session) -> Callable[[], object]:
+    provisioning.take_lock(session, PROVIDER)
+    machine_id = fleet.provided_machine()
+    return lambda: provisioning.rebind(session, PROVIDER, machine_id, MACHINE, "me")
+
+
 ORDER = RemovalRequest("me", "it is gone", fresh_seconds=0)
 
 
@@ -441,6 +447,7 @@ WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
     "end_budgets": _end_budgets,
     "create_intent": _create_intent,
     "provide": _provide,
+    "rebind": _rebind,
     "delete_intent": _delete_intent,
     "decommission": _decommission,
     "request_release": _request_release,

@@ -157,16 +157,34 @@ def provide(
         "provide",
         provider=provider,
         machine_id=machine_id,
-        provider_id=machine.provider_id,
-        provider_reservation_id=machine.reservation_id,
-        provider_ip_address=None if machine.address is None else str(machine.address),
-        provider_location=machine.location,
-        provider_status=machine.status,
+        **_listed(machine),
         capacity_id=machine.capacity_id,
         host_key=machine.host_key,
         created=created,
         boot_seconds=boot_seconds,
     )
+
+
+def rebind(session: Session, provider: str, machine_id: UUID, machine: Machine, reason: str) -> None:
+    """
+    Record that the provider lists the machine as *machine* now, under another id; may run twice.
+
+    Raises:
+        SessionExpired: the session or the lock is lost; nothing was written.
+        StatementFailed: the BMDB has the provider id already, for another machine.
+    """
+    run_locked(session, "rebind", provider=provider, machine_id=machine_id, **_listed(machine), reason=reason)
+
+
+def _listed(machine: Machine) -> dict[str, str | None]:
+    """Return the parameters for what the provider lists about a machine."""
+    return {
+        "provider_id": machine.provider_id,
+        "provider_reservation_id": machine.reservation_id,
+        "provider_ip_address": None if machine.address is None else str(machine.address),
+        "provider_location": machine.location,
+        "provider_status": machine.status,
+    }
 
 
 def adopt(

@@ -78,12 +78,15 @@ SELECT
     extract(epoch FROM clock_timestamp() - m.machine_created_at)::float8 AS age_seconds,
     extract(epoch FROM clock_timestamp() - r.asked_at)::float8 AS asked_seconds,
     extract(epoch FROM clock_timestamp() - r.accepted_at)::float8 AS released_seconds,
-    EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id) AS quarantined
+    EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id) AS quarantined,
+    p.provider_ip_address AS address,
+    k.host_key
 FROM unusual u
 JOIN machine_provided p ON p.machine_id = u.machine_id
 JOIN machines m ON m.machine_id = p.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id
 LEFT JOIN machine_release r ON r.machine_id = p.machine_id
+LEFT JOIN machine_host_key k ON k.machine_id = p.machine_id
 WHERE p.provider = :provider;
 
 -- name: find_provided
@@ -179,6 +182,27 @@ SELECT machine_id FROM provided_row;
 -- An operator added the machine to the BMDB. In the transaction of provide.
 INSERT INTO work_history (machine_id, process, event, failed_cause)
 VALUES (:machine_id, 'ShepherdAgentStart', 'Adopted', :owner);
+
+-- name: rebind
+-- The machine has another id at the provider now: record what is listed under it, and end the Provisioner's pause. No
+-- row: the lock or the session is lost.
+WITH {locked_provider},
+rebound AS (
+    UPDATE machine_provided
+    SET provider_id = :provider_id, provider_reservation_id = :provider_reservation_id,
+        provider_ip_address = :provider_ip_address, provider_location = :provider_location,
+        provider_status = :provider_status
+    WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM locked_provider)
+    RETURNING machine_id
+),
+pause_deleted AS (
+    DELETE FROM pauses WHERE owner = 'provisioner' AND machine_id IN (SELECT machine_id FROM rebound)
+),
+history_row AS (
+    INSERT INTO work_history (machine_id, process, event, failed_cause)
+    SELECT machine_id, 'ShepherdAgentStart', 'Rebound', :reason FROM rebound
+)
+SELECT machine_id FROM rebound;
 
 -- name: delete_intent
 -- The machine was never created and never will be: delete the intent and its row in machines. No row: the lock or the

@@ -262,7 +262,7 @@ CREATE TABLE work_history (
     event text NOT NULL CONSTRAINT work_history_event CHECK (event IN
         ('Started', 'Finished', 'Failed', 'Canceled', 'Expired', 'Recovered',
          'Looked', 'Attempted', 'NotTaken', 'Skipped', 'Healthy', 'Quarantined', 'Unquarantined', 'Retried',
-         'Resumed', 'Adopted', 'ReleaseCanceled', 'HostKeyPinned', 'HostKeyForgotten')),
+         'Resumed', 'Adopted', 'Rebound', 'ReleaseCanceled', 'HostKeyPinned', 'HostKeyForgotten')),
     timestamp timestamptz NOT NULL DEFAULT clock_timestamp(),
     failed_cause text,
     session_id uuid,

@@ -18,7 +18,7 @@ GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {pr
 GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {provisioner}; -- lock
 GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {provisioner};
 GRANT SELECT, DELETE ON machine_grace TO {provisioner};
-GRANT INSERT ON machine_host_key TO {provisioner};
+GRANT SELECT, INSERT ON machine_host_key TO {provisioner};
 GRANT SELECT, DELETE ON machine_os_installation_request TO {provisioner};
 GRANT SELECT, INSERT, UPDATE (provider_status), DELETE ON machine_provided TO {provisioner}; -- lock
 GRANT SELECT, DELETE ON machine_quarantine TO {provisioner};
@@ -116,7 +116,7 @@ GRANT SELECT ON machine_need TO {operator};
 GRANT SELECT ON machine_os_installation_report TO {operator};
 GRANT SELECT, INSERT, UPDATE (generation, os_installation_request_raw, requested_at), DELETE ON machine_os_installation_request TO {operator};
 GRANT SELECT ON machine_pauses TO {operator};
-GRANT SELECT, INSERT, UPDATE (provider_status), DELETE ON machine_provided TO {operator}; -- lock
+GRANT SELECT, INSERT, UPDATE (provider_id, provider_reservation_id, provider_ip_address, provider_location, provider_status), DELETE ON machine_provided TO {operator};
 GRANT SELECT, DELETE ON machine_quarantine TO {operator};
 GRANT SELECT, INSERT, UPDATE (rebooted_at, boot_wait_until, previous_at) ON machine_rebooted TO {operator};
 GRANT SELECT, INSERT, UPDATE (accepted_at), DELETE ON machine_release TO {operator};
