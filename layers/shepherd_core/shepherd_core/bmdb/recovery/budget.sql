@@ -6,47 +6,65 @@
 -- settled: functions reached the BMDB between seven and two minutes ago, so that agents could report since. silent: two
 -- minutes ago, no machine of the provider reported.
 WITH {session},
--- OFFSET 0: each column is computed once for a machine. The process is no condition of a WHERE, which the planner would
--- expect few to pass.
+policy AS (
+    SELECT
+        statement_timestamp() - heartbeat_timeout_seconds * interval '1 second' AS fresh_since,
+        statement_timestamp() - heartbeat_timeout_seconds / 2 * interval '1 second' AS heard_since
+    FROM recovery_policy
+    WHERE provider = :provider
+),
+-- unhealthy_at: when it was or will be unhealthy; infinity if its agent reported within the shortest timeout there is,
+-- that of the policy: those are only counted. OFFSET 0: computed once for each machine.
 counted AS MATERIALIZED (
     SELECT
-        coalesce(location, '') AS location,
-        count(*) FILTER (WHERE watched) AS watched,
-        count(*) FILTER (WHERE watched AND reported AND NOT unhealthy) AS reporting,
-        count(*) FILTER (WHERE watched AND heard) AS heard,
-        count(*) FILTER (WHERE watched AND heard AND failed_attempts > 0) AS losing,
-        array_agg(machine_id) FILTER (WHERE watched AND unhealthy OR overdue) AS dark_ids,
-        array_agg(CASE WHEN overdue THEN back_by ELSE last_heartbeat_at + timeout END)
-            FILTER (WHERE watched AND unhealthy OR overdue) AS dark_since,
-        array_agg(overdue IS TRUE) FILTER (WHERE watched AND unhealthy OR overdue) AS dark_overdue
+        location,
+        count(*) FILTER (WHERE unhealthy_at = 'infinity') AS fresh,
+        count(*) FILTER (WHERE heard) AS heard,
+        count(*) FILTER (WHERE heard AND failed_attempts > 0) AS losing,
+        array_agg(ROW(machine_id, watched, reported, unhealthy_at)) FILTER (WHERE unhealthy_at IS DISTINCT FROM 'infinity')
+            AS others
     FROM (
         SELECT
             n.machine_id,
             n.location,
             n.reported,
-            n.last_heartbeat_at,
-            n.timeout,
             n.failed_attempts,
-            n.back_by,
-            n.process = 'ShepherdRecovery' AS watched,
-            n.last_heartbeat_at + n.timeout <= statement_timestamp() AS unhealthy,
-            n.reported AND n.last_heartbeat_at > statement_timestamp() - n.heartbeat_timeout / 2 AS heard,
-            n.back_by <= statement_timestamp() AS overdue
+            n.last_heartbeat_at IS NOT NULL AS watched,
+            n.reported AND n.last_heartbeat_at > (SELECT heard_since FROM policy) AS heard,
+            CASE
+                WHEN n.reported AND n.last_heartbeat_at > (SELECT fresh_since FROM policy) THEN 'infinity'
+                ELSE n.last_heartbeat_at + n.timeout
+            END AS unhealthy_at
         FROM machine_need n
-        WHERE n.provider = :provider
+        WHERE n.provider = :provider AND n.process IS NOT NULL
         OFFSET 0
     ) AS m
     GROUP BY location
+),
+-- watched: its agent was started. dark_at: when that is unhealthy, or when the machine should have had one again.
+others AS MATERIALIZED (
+    SELECT
+        o.machine_id,
+        coalesce(c.location, '') AS location,
+        o.watched,
+        o.reported,
+        coalesce(o.unhealthy_at, n.back_by) AS dark_at
+    FROM counted c
+    CROSS JOIN LATERAL unnest(c.others)
+        AS o (machine_id uuid, watched boolean, reported boolean, unhealthy_at timestamptz)
+    LEFT JOIN LATERAL (
+        SELECT back_by FROM machine_need WHERE machine_id = o.machine_id AND NOT o.watched LIMIT 1
+    ) AS n ON true
 ),
 -- Unhealthy machines, and those that did not come back though an agent start was tried; not the paused ones. alive: the
 -- last look of the last hour found it alive.
 dark AS MATERIALIZED (
     SELECT
         d.machine_id,
-        c.location,
-        d.overdue,
-        d.since,
-        NOT d.overdue AND coalesce(
+        d.location,
+        d.watched,
+        d.dark_at,
+        d.watched AND coalesce(
             (
                 SELECT x.step IS NOT NULL
                 FROM work_history x
@@ -60,14 +78,14 @@ dark AS MATERIALIZED (
             false
         ) AS alive,
         f.fault
-    FROM counted c
-    CROSS JOIN LATERAL unnest(c.dark_ids, c.dark_since, c.dark_overdue) AS d (machine_id, since, overdue)
+    FROM others d
     LEFT JOIN work_backoff f
         ON f.machine_id = d.machine_id
         AND f.process = 'ShepherdAgentStart'
         AND f.last_interval_seconds IS NOT NULL
-        AND d.overdue
-    WHERE (NOT d.overdue OR f.fault IN ('machine', 'unreached'))
+        AND NOT d.watched
+    WHERE d.dark_at <= statement_timestamp()
+        AND (d.watched OR f.fault IN ('machine', 'unreached'))
         AND d.machine_id NOT IN (
             SELECT x.machine_id
             FROM pause_scopes x
@@ -85,12 +103,12 @@ interrupted AS MATERIALIZED (
     WHERE r.rebooted_at > statement_timestamp() - interval '6 hours' AND n.provider = :provider
 ),
 dead AS (
-    SELECT machine_id, location, NOT overdue AS watched FROM dark WHERE NOT alive
+    SELECT machine_id, location, watched FROM dark WHERE NOT alive
     UNION
     SELECT machine_id, location, coalesce(watched, false) FROM interrupted
 ),
 unreached AS (
-    SELECT location FROM dark WHERE fault = 'unreached' AND since > statement_timestamp() - interval '6 hours'
+    SELECT location FROM dark WHERE fault = 'unreached' AND dark_at > statement_timestamp() - interval '6 hours'
 ),
 -- If there are any: machines on which SSH started an agent in the last hour.
 reached AS (
@@ -115,7 +133,9 @@ figures AS (
         sum(unreached) AS unreached,
         sum(reached) AS reached
     FROM (
-        SELECT location, watched, reporting, heard, losing, 0, 0, 0, 0, 0, 0 FROM counted
+        SELECT coalesce(location, ''), fresh, fresh, heard, losing, 0, 0, 0, 0, 0, 0 FROM counted
+        UNION ALL
+        SELECT location, watched::integer, (reported AND dark_at > statement_timestamp())::integer, 0, 0, 0, 0, 0, 0, 0, 0 FROM others
         UNION ALL
         SELECT location, 0, 0, 0, 0, 1, CASE WHEN watched THEN 0 ELSE 1 END, 0, 0, 0, 0 FROM dead
         UNION ALL
@@ -141,9 +161,9 @@ candidates AS (
         SELECT
             d.machine_id,
             d.location,
-            greatest(d.since, b.until) AS due_at,
+            greatest(d.dark_at, b.until) AS due_at,
             coalesce(b.deaths > 0, false) AS suspect,
-            row_number() OVER (PARTITION BY d.location ORDER BY greatest(d.since, b.until), d.machine_id) AS place
+            row_number() OVER (PARTITION BY d.location ORDER BY greatest(d.dark_at, b.until), d.machine_id) AS place
         FROM dark d
         LEFT JOIN work_backoff b ON b.machine_id = d.machine_id AND b.process = 'ShepherdRecovery'
         LEFT JOIN work w ON w.machine_id = d.machine_id

@@ -449,7 +449,6 @@ SELECT
     t.installed,
     h.report_interval_seconds,
     h.failed_attempts,
-    t.heartbeat_timeout,
     t.timeout,
     CASE
         WHEN z.machine_id IS NOT NULL THEN 'quarantined'
@@ -470,7 +469,6 @@ LEFT JOIN recovery_policy y ON y.provider = p.provider
 CROSS JOIN LATERAL (
     SELECT
         coalesce(q.generation = r.generation AND r.os_installation_result = 'Success', false) AS installed,
-        y.heartbeat_timeout_seconds * interval '1 second' AS heartbeat_timeout,
         CASE
             WHEN h.machine_id IS NULL THEN y.startup_timeout_seconds
             -- Null without a policy, which greatest alone would ignore.
