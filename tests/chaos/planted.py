@@ -305,7 +305,11 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a machine is not checked again just before its remediation step",
-        (Edit("loops/runner.py", "partial(self.messages.ask, work, deadline)", "None"),),
+        (
+            Edit(
+                "loops/recoverer.py", "Permission(task.deadline, partial(task.ask, None))", "Permission(task.deadline)"
+            ),
+        ),
         RECOVERER,
         "no_healthy_machine_is_rebooted",
     ),
@@ -433,7 +437,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a step that the budget refused is taken",
-        (Edit(_REMEDIATIONS, "g.concludes OR g.alive OR NOT g.held OR x.attempts > 0", "true", "record_attempts"),),
+        (Edit(_REMEDIATIONS, "g.alive OR NOT g.held OR x.attempts > 0", "true", "record_attempts"),),
         MODEL,
         _BUDGET,
     ),
@@ -445,7 +449,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a step that was not taken counts",
-        (Edit(_FRAGMENTS, "AND g.step IS NOT NULL AND r.rebooted_at >= e.began_at", "AND false"),),
+        (Edit(_REMEDIATIONS, "AND r.rebooted_at >= e.began_at", "AND false", "leave_alone"),),
         MODEL,
         "no_machine_waits_without_end",
     ),
@@ -460,9 +464,9 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             Edit(
                 "loops/recoverer.py",
-                "        if decision.look is not None and self._look is not None:\n",
-                "        if decision.interrupts:\n            task.record(decision)\n"
-                "        if decision.look is not None and self._look is not None:\n",
+                "            if decision.look is not None and self._look is not None:\n",
+                "            if decision.interrupts:\n                task.ask(decision)\n"
+                "            if decision.look is not None and self._look is not None:\n",
             ),
         ),
         f"{PAGE}[needs a step, the budget is used up]",

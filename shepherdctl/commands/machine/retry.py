@@ -1,6 +1,6 @@
 """The command that ends the backoffs of machines."""
 
-from typing import Any
+from dataclasses import asdict
 
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import remediation
@@ -55,23 +55,24 @@ def retry(
         now = server.now(connection)
         if not (yes or dry_run):
             selection.confirm(connection, found)
-        rows: list[dict[str, Any]] = [
-            {
-                "machine_id": machine.machine_id,
-                "ended": [
-                    {"process": backoff.process, "until": backoff.until, "kind": backoff.kind, "cause": backoff.cause}
+        rows = [
+            (
+                machine.machine_id,
+                [
+                    backoff
                     for backoff in lookup.show_machine(connection, machine.machine_id).backoffs
                     if (backoff.until > now or backoff.deaths) and only in (None, backoff.process)
                 ]
                 if dry_run
                 else remediation.retry(connection, machine.machine_id, reason=f"{owner}: {reason}", process=only),
-            }
+            )
             for machine in found
         ]
     if output is Form.JSON:
-        document({"dry_run": dry_run, "machines": rows})
+        listed = [{"machine_id": machine_id, "ended": [asdict(each) for each in ended]} for machine_id, ended in rows]
+        document({"dry_run": dry_run, "machines": listed})
         return
-    ended = [(row["machine_id"], backoff) for row in rows for backoff in row["ended"]]
+    ended = [(machine_id, backoff) for machine_id, backoffs in rows for backoff in backoffs]
     table(
         [
             Column("MACHINE"),
@@ -82,14 +83,14 @@ def retry(
         [
             (
                 name,
-                loop_name(backoff["process"]),
-                relative(backoff["until"], now),
-                told(backoff["kind"], backoff["cause"]),
+                loop_name(backoff.process),
+                relative(backoff.until, now),
+                told(backoff.kind, backoff.cause),
             )
             for name, (_, backoff) in zip(ids(machine_id for machine_id, _ in ended), ended, strict=True)
         ],
     )
     if dry_run:
         note("dry run: nothing was changed")
-    if without := sum(not row["ended"] for row in rows):
+    if without := sum(not backoffs for _, backoffs in rows):
         note(f"no backoff is in force for {counted(without, 'machine')}: see shepherdctl machine why")

@@ -51,13 +51,12 @@ def unquarantine(
         if not (yes or dry_run):
             selection.confirm(connection, found)
         for machine_id in (machine.machine_id for machine in found):
-            if dry_run:
-                shown = lookup.show_machine(connection, machine_id)
-                done = {"quarantined_at": shown.quarantined_at, "cause": shown.quarantine_cause}
-            else:
-                done = remediation.unquarantine(connection, machine_id, reason=f"{owner}: {reason}")
-            if done.get("quarantined_at"):
-                ended.append({"machine_id": machine_id, **done})
+            shown = lookup.show_machine(connection, machine_id)
+            if shown.quarantined_at and (
+                dry_run or remediation.unquarantine(connection, machine_id, reason=f"{owner}: {reason}")
+            ):
+                quarantine = {"quarantined_at": shown.quarantined_at, "cause": shown.quarantine_cause}
+                ended.append({"machine_id": machine_id, **quarantine})
             else:
                 others.append(f"machine {machine_id} is not in quarantine: nothing was changed")
     if ended and output is Form.JSON:

@@ -3,8 +3,9 @@
 from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history
-from shepherd_core.domain.remediation import REBOOT
+from shepherd_core.domain.remediation import REBOOT, provider_steps
 from shepherd_core.operator.reboot import Reboot
+from shepherd_core.recovery import Steps
 from shepherd_core.rules.policy import step_of
 
 from tests.chaos.crash_points import Points
@@ -23,13 +24,14 @@ class Reboots(Recoveries):
         machine_id, connection = self._unhealthy[0], environment.connect()
         if any(line.event == "Attempted" for line in history.read_history(connection, machine_id)):
             return super().tick(environment, points)
+        provider = equinix(environment, points)
         step = Reboot(
-            provider=equinix(environment, points),
+            provider=provider,
             connection=connection,
             clock=points.clock,
             step=step_of(defaults.RULES.policy, REBOOT),
+            steps=Steps(provider_steps(provider), defaults.RULES.backoff),
             reset_after_seconds=defaults.RULES.reset_after_seconds,
-            backoff=defaults.RULES.backoff,
             machine_seconds=MACHINE_SECONDS,
             session_seconds=SESSION_SECONDS,
         )

@@ -29,12 +29,11 @@ from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import budget, remediation
-from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.budget import WHOLE_PROVIDER, Budget
-from shepherd_core.domain.errors import HeldBack
+from shepherd_core.domain.errors import HeldBack, NoLongerDue
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.health import HealthTimeouts
@@ -402,7 +401,6 @@ class Bmdb(RuleBasedStateMachine):
         if how == "give up" and self._of_operators(works):
             how = "cancel"
         wanted_event = _EVENTS.get(how, WorkEvent.FINISHED)
-        taken_back = {held for held in works.values() if self._attempted(function, held)}
 
         def modelled() -> set[UUID]:
             ended = {
@@ -419,7 +417,7 @@ class Bmdb(RuleBasedStateMachine):
             return ended
 
         seen, wanted = self._both(
-            function, lambda: _end(function.session, list(works.values()), how, taken_back), modelled, moment, event
+            function, lambda: _end(function.session, list(works.values()), how), modelled, moment, event
         )
         if seen != wanted:
             alive = self.model.alive(function.number)
@@ -813,31 +811,23 @@ def _outcome(call: Callable[[], Any]) -> Any:
         return type(error)
 
 
-def _end(session: Session, works: list[work.Work], how: str, taken_back: set[work.Work]) -> set[UUID]:
-    """End work; the steps of those *taken_back* are on record, and unless they are done, they were not taken."""
+_REASONS: dict[str, Exception] = {
+    "fail": SshRefused("no luck"),
+    "spare": NoLongerDue("its agent reports again", recovered=True),
+    "hold back": HeldBack("the budget is used up", WAIT_FOR_BUDGET),
+}
+
+
+def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
+    """End work; a step that is on record was not taken, unless they are done."""
     process = works[0].process
-    not_taken = {held: REBOOT.name if held in taken_back else None for held in works}
+    if how in _REASONS and process is Process.RECOVERY:
+        return remediation.leave_alone(session, dict.fromkeys(works, _REASONS[how]), BACKOFF)
     if how == "fail":
-        seconds = {held: BACKOFF.next(held.last_interval_seconds) for held in works}
-        return work.fail(
-            session,
-            {
-                held: work.Failure(SshRefused("no luck"), seconds[held], not_taken=step)
-                for held, step in not_taken.items()
-            },
-        )
+        failures = {held: work.Failure(_REASONS[how], BACKOFF.next(held.last_interval_seconds)) for held in works}
+        return work.fail(session, failures)
     if how == "cancel":
         return work.cancel(session, works)
-    if how == "spare":
-        return remediation.end_unneeded(
-            session,
-            {
-                held: Unneeded("its agent reports again", recovered=True, not_taken=step)
-                for held, step in not_taken.items()
-            },
-        )
-    if how == "hold back":
-        return remediation.hold_back(session, dict.fromkeys(works, HeldBack("the budget is used up", WAIT_FOR_BUDGET)))
     if how == "do it":
         return (
             work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None) for held in works})

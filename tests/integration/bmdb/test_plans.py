@@ -311,7 +311,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "reporting_agent": {"process": "ShepherdRecovery"},
     "fence_session": {"fence": 1},
     "no_longer_due": {"process": "ShepherdRecovery"},
-    "end_unneeded_recovery": {"process": "ShepherdRecovery", "reasons": ["?"] * BATCH},
+    "leave_alone": {"process": "ShepherdRecovery"},
     "finish_recovery": {"process": "ShepherdRecovery"},
     "quarantine": {"process": "ShepherdRecovery"},
     "record_attempts": {"process": "ShepherdRecovery"},

@@ -12,8 +12,9 @@ from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import MachineUnknown, WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
-from shepherd_core.domain.remediation import REBOOT, USUAL_TIMEOUTS, NextStep, Step
+from shepherd_core.domain.remediation import REBOOT, REINSTALL, USUAL_TIMEOUTS, NextStep, Step
 
+from tests.support import defaults
 from tests.support.bmdb.fleet import Fleet, claimed, ids
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -79,17 +80,23 @@ def test_a_host_key_that_still_holds_is_pinned_again(fleet: Fleet, session: Sess
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now(), :origin)", id=machine_id, origin=origin)
     (held,) = claimed(session, RECOVER)
     assert (held.host_key, held.host_key_origin) == ("pinned", origin)
-    fleet.sql("DELETE FROM machine_host_key")
-    work.fail(session, {held: Failure(ShepherdError("no luck"), 1, keeps_host_key=True)})
+    remediation.record_attempts(session, {held: NextStep(Step(REINSTALL, 1, USUAL_TIMEOUTS), 1)})
+    assert fleet.sql("SELECT 1 FROM machine_host_key") == []
+    remediation.leave_alone(session, {held: ShepherdError("no luck")}, defaults.RULES.backoff)
     assert fleet.sql("SELECT host_key, origin FROM machine_host_key") == [["pinned", origin]]
 
 
 def test_a_failure_pins_no_host_key(fleet: Fleet, session: Session) -> None:
     """Somebody who poses as a machine for a minute would lock the real one out."""
-    machine_id = fleet.provided_machine()
+    fleet.provided_machine()
     (held,) = claimed(session, START)
-    work.fail(session, {held: Failure(ShepherdError("disk full"), 1, keeps_host_key=True)})
-    assert fleet.facts(machine_id) == set()
+    work.fail(session, {held: Failure(ShepherdError("disk full"), 1)})
+    machine_id = fleet.unhealthy_machine()
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
+    (held,) = claimed(session, RECOVER)
+    host_keys.forget_host_key(fleet.connection, machine_id, reason="reinstalled")
+    remediation.leave_alone(session, {held: ShepherdError("no luck")}, defaults.RULES.backoff)
+    assert fleet.sql("SELECT 1 FROM machine_host_key") == []
 
 
 def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, session: Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
@@ -16,9 +16,8 @@ import pytest
 from shepherd_core import telemetry
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
-from shepherd_core.bmdb.work import history, work
+from shepherd_core.bmdb.work import history
 from shepherd_core.bmdb.work.ticks import last_ticks
 from shepherd_core.bmdb.work.work import AgentStarted, Work, finish_agent_start
 from shepherd_core.domain.backoff import Backoff
@@ -390,23 +389,6 @@ def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
     assert lookup.show_machine(fleet.connection, machine).backoffs == []
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-def test_a_host_key_that_still_holds_is_pinned_again_when_the_work_fails(
-    fleet: Fleet, run: Runner, keeps: bool
-) -> None:
-    """The step on record deleted it, and was not taken."""
-    machine = fleet.provided_machine()
-    fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine, key=HOST_KEY)
-
-    def run_task(task: Task) -> None:
-        fleet.sql("DELETE FROM machine_host_key")
-        task.keeps_host_key = keeps
-        raise SshRefused
-
-    run(FakeLoop(run_task))
-    assert lookup.show_machine(fleet.connection, machine).host_key == (HOST_KEY if keeps else None)
-
-
 # --- time ---
 
 
@@ -770,62 +752,60 @@ def test_history_is_kept_unless_a_retention_is_set(fleet: Fleet, run: Runner) ->
     assert fleet.events(machine_id) == []
 
 
-# --- before a machine is interrupted ---
+# --- questions to the BMDB ---
 
 
-def confirm(task: Task) -> None:
-    """Do what comes before an interruption."""
-    assert task.permission is not None
-    task.permission.confirm()
+def ask(task: Task) -> None:
+    """Ask what the loop answers."""
+    task.ask("may I?")
 
 
-class ConfirmingLoop(FakeLoop):
-    """A loop that interrupts machines; *reasons* says why one is not to be."""
+class AnsweringLoop(FakeLoop):
+    """A loop whose work asks; *reasons* says who is refused."""
+
+    metrics = (Metric.NOT_TAKEN,)
 
     def __init__(self, run_task: Callable[[Task], object]) -> None:
         super().__init__(run_task)
-        self.guard = self
         self.reasons: dict[UUID, NoLongerDue] = {}
         self.asked: list[set[UUID]] = []
         self.answering: Callable[[], object] = lambda: None
-        self.unneeded: dict[UUID, Unneeded] = {}
 
-    def no_longer_due(self, _: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
+    def answer(self, _: Session, asked: Mapping[Work, str]) -> Mapping[Work, NoLongerDue | None]:
         """Say what the test says."""
-        self.asked.append({work.machine_id for work in works})
+        assert set(asked.values()) == {"may I?"}
+        self.asked.append({work.machine_id for work in asked})
         self.answering()
-        return {work: self.reasons[work.machine_id] for work in works if work.machine_id in self.reasons}
+        return {work: self.reasons.get(work.machine_id) for work in asked}
 
-    def end_unneeded(self, session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUID]:
-        """Take note."""
-        self.unneeded |= {work.machine_id: each for work, each in unneeded.items()}
-        return work.cancel(session, list(unneeded))
+    def counted_as(self, _: object) -> tuple[Metric, ...]:
+        """Count two things."""
+        return Metric.FINISHED, Metric.NOT_TAKEN
 
 
 def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet, run: Runner) -> None:
-    """One statement for all, however many; and who is let through goes on, while the others end without a failure."""
+    """One statement for all, however many; and who is let through goes on."""
     machines = [fleet.provided_machine() for _ in range(6)]
     together = threading.Barrier(6)
 
     def run_task(task: Task) -> None:
         together.wait(WAIT_SECONDS)
-        task.not_taken = "a step"
-        confirm(task)
+        ask(task)
 
-    loop = ConfirmingLoop(run_task)
+    loop = AnsweringLoop(run_task)
     loop.reasons = {machine: NoLongerDue("it is back", recovered=True) for machine in machines[:2]}
     counts = run(loop)
     assert set().union(*loop.asked) == set(machines)
     assert sum(len(asked) for asked in loop.asked) == 6
-    assert (counts[Metric.NO_LONGER_DUE], counts[Metric.FINISHED], counts[Metric.FAILED]) == (2, 4, 0)
-    assert loop.unneeded == dict.fromkeys(machines[:2], Unneeded("it is back", recovered=True, not_taken="a step"))
+    assert (counts[Metric.NOT_TAKEN], counts[Metric.FINISHED], counts[Metric.FAILED]) == (4, 4, 2)
+    assert Metric.NOT_TAKEN not in run(FakeLoop())
 
 
 def test_the_questions_that_are_there_are_answered_by_one_statement(fleet: Fleet, run: Runner) -> None:
     """With a thousand machines to interrupt, they would wait for a statement each."""
     for _ in range(8):
         fleet.provided_machine()
-    loop = ConfirmingLoop(confirm)
+    loop = AnsweringLoop(ask)
 
     # All others come while the first is answered.
     loop.answering = lambda: eventually(lambda: len(loop.asked) != 1 or waiting_for_answers(8))
@@ -855,12 +835,12 @@ def test_a_worker_stops_waiting_for_an_answer_when_the_session_expires(
 
     def run_task(task: Task) -> None:
         try:
-            confirm(task)
+            ask(task)
         except ShepherdError as refusal:
             ended.put(refusal)
             raise
 
-    loop = ConfirmingLoop(run_task)
+    loop = AnsweringLoop(run_task)
     loop.answering = lambda: raises(error)(None)  # type: ignore[arg-type]  # it does not look at it
     with pytest.raises(type(error)):
         run(loop)
@@ -877,12 +857,12 @@ def test_an_abandoned_worker_may_not_interrupt_its_machine(fleet: Fleet, run: Ru
         clock.now += 100  # its time is over
         assert given_up.wait(WAIT_SECONDS)
         try:
-            confirm(task)
+            ask(task)
         except ShepherdError as refusal:
             late.put(refusal)
             raise
 
-    class Tellers(ConfirmingLoop):
+    class Tellers(AnsweringLoop):
         backoff = Backoff(60, 3600, 1.2)
 
     loop = Tellers(run_task)
@@ -900,12 +880,3 @@ def test_an_error_is_not_hidden_by_a_session_that_cannot_be_closed(fleet: Fleet)
         raise ValueError("first")
     with pytest.raises(BmdbUnavailable), Closing(session, dict):
         pass
-
-
-def test_a_loop_without_a_guard_may_interrupt_no_machine(fleet: Fleet, run: Runner) -> None:
-    """Nobody would check the machine before."""
-    fleet.provided_machine()
-    loop = FakeLoop()
-    counts = run(loop)
-    assert [task.permission for task in loop.tasks] == [None]
-    assert Metric.NO_LONGER_DUE not in counts

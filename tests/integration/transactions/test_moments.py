@@ -15,7 +15,7 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.budget import Brake, Budget
-from shepherd_core.domain.errors import HeldBack, ShepherdError
+from shepherd_core.domain.errors import HeldBack, NoLongerDue, ShepherdError
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import Provided
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
@@ -106,10 +106,12 @@ CONCLUSIONS: dict[str, Callable[[Session, Sequence[work.Work]], object]] = {
     ),
     "fail": lambda session, held: work.fail(session, {each: Failure(ShepherdError("no luck"), 0) for each in held}),
     "cancel": work.cancel,
-    "end_unneeded": lambda session, held: remediation.end_unneeded(
-        session, {each: remediation.Unneeded("it reports", recovered=False) for each in held}
+    "leave_alone": lambda session, held: remediation.leave_alone(
+        session, {each: NoLongerDue("it is paused") for each in held}, defaults.RULES.backoff
     ),
-    "hold_back": lambda session, held: remediation.hold_back(session, {each: HeldBack("?", 0) for each in held}),
+    "leave_alone for a while": lambda session, held: remediation.leave_alone(
+        session, {each: HeldBack("?", 0) for each in held}, defaults.RULES.backoff
+    ),
     "quarantine": lambda session, held: remediation.quarantine(session, dict.fromkeys(held, "no step is left")),
     "close": lambda session, _: session.close(),
 }

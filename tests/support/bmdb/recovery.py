@@ -9,22 +9,26 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.machines.search import FoundMachine, Search, search
 from shepherd_core.bmdb.recovery import budget
+from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import AgentStarted, Failure
+from shepherd_core.bmdb.work.work import AgentStarted, Failure, Work
 from shepherd_core.domain.budget import Brake
 from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.remediation import QUARANTINE, REBOOT, Step, StepKind, Timeouts, provider_steps
 from shepherd_core.loops import runner
+from shepherd_core.loops.base import Task
 from shepherd_core.loops.dry_run import DryRun, dry_run
 from shepherd_core.loops.look import Look
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.operator.adopt_forget import ActionOutcome
 from shepherd_core.operator.reboot import Reboot
+from shepherd_core.recovery import Steps
 from shepherd_core.rules.policy import step_of
 from shepherd_core.telemetry import Metric
 
@@ -44,6 +48,17 @@ FROM (SELECT now() - interval '3 minutes' AS at) AS x
 """
 """Agents could report since: without it, no machine is interrupted at the first look."""
 TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
+
+
+def begun(loop: Recoverer, session: Session, held: Work, deadline: Deadline) -> Task:
+    """Return the work on a machine as the runner begins it; its questions are answered at once."""
+
+    def ask(asked: object) -> None:
+        refusal = loop.answer(session, {held: asked}).get(held, SessionExpired())  # type: ignore[dict-item]
+        if refusal is not None:
+            raise refusal
+
+    return Task(held, deadline, loop.decide(session, [held])[held], ask)
 
 
 class RecoveryEnvironment:
@@ -201,8 +216,8 @@ class OneMachine(RecoveryEnvironment):
             connection=used,
             clock=self.clock,
             step=step_of(policy, kind),
+            steps=Steps(provider_steps(self.provider), defaults.RULES.backoff),
             reset_after_seconds=defaults.RULES.reset_after_seconds,
-            backoff=defaults.RULES.backoff,
             machine_seconds=60,
             session_seconds=60,
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -23,6 +24,7 @@ from shepherd_core.rules.attempts import healthy_until, looks, past_attempts, un
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0
+line = partial(HistoryLine, UUID(int=1))
 
 
 def at(seconds: float) -> datetime:
@@ -33,7 +35,7 @@ def at(seconds: float) -> datetime:
 def lines(*events: tuple[WorkEvent, str | None, ShepherdError | None], others_taken: bool = False) -> list[HistoryLine]:
     """Return lines of history an hour apart: event, step, error."""
     return [
-        HistoryLine(
+        line(
             event,
             at(number * HOUR),
             step,
@@ -111,11 +113,11 @@ def test_a_failure_of_later_work_says_nothing_about_an_attempt() -> None:
     first, second = UUID(int=1), UUID(int=2)
     failed = SecretMissing("no key")
     history = [
-        HistoryLine(WorkEvent.ATTEMPTED, at(0), "reboot", session_id=first),
-        HistoryLine(FAILED, at(HOUR), kind=failed.kind, fault=failed.fault, session_id=second),
+        line(WorkEvent.ATTEMPTED, at(0), "reboot", session_id=first),
+        line(FAILED, at(HOUR), kind=failed.kind, fault=failed.fault, session_id=second),
     ]
     assert past_attempts(history) == [PastAttempt("reboot", at(0), session_id=first)]
-    history.append(HistoryLine(FINISHED, at(2 * HOUR), session_id=second))
+    history.append(line(FINISHED, at(2 * HOUR), session_id=second))
     assert past_attempts(history) == [PastAttempt("reboot", at(0), concluded=True, session_id=first)]
 
 
@@ -124,7 +126,7 @@ def test_looks_are_counted_by_what_they_saw_in_the_last_day() -> None:
     day = 24 * HOUR
 
     def look(hours: float, seen: AgentState | None, step: str | None = "restart-agent") -> HistoryLine:
-        return HistoryLine(WorkEvent.LOOKED, at(hours * HOUR), step, seen=seen)
+        return line(WorkEvent.LOOKED, at(hours * HOUR), step, seen=seen)
 
     history = [
         look(0, AgentState.ENDED),
@@ -197,5 +199,5 @@ def test_a_machine_was_not_interrupted_since_its_agent_alone_was_restarted(
     lines: Sequence[tuple[WorkEvent, str | None]], restarted: bool
 ) -> None:
     """It may be healthy although it has no agent on record, so it is looked at."""
-    history = [HistoryLine(event, at(number), step) for number, (event, step) in enumerate(lines)]
+    history = [line(event, at(number), step) for number, (event, step) in enumerate(lines)]
     assert uninterrupted(history) is restarted

@@ -33,27 +33,6 @@ work_deleted AS (
     RETURNING machine_id, began_at
 )
 
--- fragment: host_key_pinned
--- Pin the host keys of the input_rows whose work this statement ended, unless one is pinned.
-host_key_pinned AS (
-    INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
-    SELECT g.machine_id, g.host_key, clock_timestamp(), g.origin
-    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE g.host_key IS NOT NULL
-    ON CONFLICT (machine_id) DO NOTHING
-    RETURNING machine_id
-)
-
--- fragment: reboot_undone
--- Steps of the input_rows were certainly not taken: the reboots that this work permitted do not count.
-reboot_undone AS (
-    UPDATE machine_rebooted r
-    SET rebooted_at = r.previous_at
-    FROM input_rows g
-    JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE r.machine_id = g.machine_id AND g.step IS NOT NULL AND r.rebooted_at >= e.began_at
-)
-
 -- fragment: locked_provider
 -- Lock the provider's row, if this session holds the provider's lock, and then the row of the session, if it is alive.
 provider_lock AS (

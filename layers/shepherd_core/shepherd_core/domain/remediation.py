@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from shepherd_core.domain.budget import WHOLE_PROVIDER
+from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors.kinds import FailureKind
+from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.provider import Capability
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
-    from uuid import UUID
 
     from shepherd_core.domain.clock import Permission
-    from shepherd_core.domain.errors import Fault
-    from shepherd_core.domain.errors.kinds import FailureKind
-    from shepherd_core.domain.machine import ProviderId, WorkEvent
+    from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
 
     Take = Callable[[ProviderId, Permission], None]
@@ -104,14 +106,23 @@ class Step:
         return self.kind.name
 
 
-@dataclass(frozen=True, slots=True)
+class AgentState(StrEnum):
+    """What a machine says about its agent."""
+
+    RUNS = "runs"
+    INSTALLS = "installs"
+    """It runs, and an installation that it started goes on."""
+    ENDED = "ended"
+
+
+@record
 class HistoryLine:
     """A line of a machine's history that is about its recovery."""
 
+    machine_id: UUID
     event: WorkEvent
     at: datetime
     step: str | None = None
-    _: KW_ONLY
     kind: FailureKind | None = None
     """What failed."""
     fault: Fault | None = None
@@ -139,15 +150,6 @@ class PastAttempt:
     """The session that began it."""
 
 
-class AgentState(StrEnum):
-    """What a machine says about its agent."""
-
-    RUNS = "runs"
-    INSTALLS = "installs"
-    """It runs, and an installation that it started goes on."""
-    ENDED = "ended"
-
-
 @dataclass(frozen=True, slots=True)
 class LookTarget:
     """A machine to look at over SSH before it is interrupted."""
@@ -172,8 +174,6 @@ class NextStep:
     """The step was started earlier and may have been taken. It is not repeated; only wait for the machine."""
     skipped: tuple[tuple[str, str], ...] = ()
     """Earlier steps of the policy that were skipped since the last attempt, and why."""
-    lost_answer: Exception | None = None
-    """Why no answer came to the request for the step, which may have been taken; None: the provider accepted it."""
     summary: str = ""
     """What was tried before, for quarantine; human-readable."""
     healthy_until: datetime | None = None
@@ -192,8 +192,6 @@ class NextStep:
     """Why the look saw nothing."""
     alive: bool = False
     """The look saw that the machine is alive: at most its agent is started anew, which is no attempt."""
-    held: bool = False
-    """The budget refuses the step: there is no attempt."""
 
     @property
     def interrupts(self) -> bool:

@@ -4,58 +4,47 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.bmdb.work.work import Candidates, candidates
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.settings.functions import PROCESS_OF_LOOP
+from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from types import TracebackType
     from uuid import UUID
 
-    from shepherd_core.bmdb.recovery.remediation import Unneeded
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.backoff import Backoff
-    from shepherd_core.domain.clock import Deadline, Permission
-    from shepherd_core.domain.errors import NoLongerDue, ShepherdError
+    from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import Process
-    from shepherd_core.telemetry import Metric
 
 F = TypeVar("F")
 
 
-def _nothing(_: object) -> None: ...
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """The work on one machine."""
 
     work: Work
     deadline: Deadline
     """Ends the work. Its ``check`` is called before every effect."""
-    permission: Permission | None = None
-    """To interrupt the machine until then; None: the loop interrupts none."""
-    keeps_host_key: bool = False
-    """Set by the loop if the pinned SSH host key still holds, although the recorded step deleted it."""
-    decision: Any = None
+    decision: Any
     """Returned by ``Loop.decide`` for this machine."""
-    record: Callable[[object], None] = _nothing
+    ask: Callable[[object], None]
     """
-    Called by the loop with what it is about to do, if ``decide`` did not record that. ``Loop.record`` records it.
+    Has ``Loop.answer`` answer a question about the machine; returns if it may go on.
 
     Raises:
-        SessionExpired, TimeLimitExceeded: it was not recorded, or that is unknown. Do nothing.
+        SessionExpired, TimeLimitExceeded: it was not answered, or that is unknown. Do nothing.
+        ShepherdError: the answer.
     """
-    found_alive: bool = False
-    """Set by the loop when the machine was not interrupted because it is alive."""
-    not_taken: str | None = None
-    """Set by the loop when the work failed and the recorded step was certainly not taken: the name of that step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +88,14 @@ class Closing:
             telemetry.warning("session not closed", cause=second)
 
 
-class Guard(Protocol):
-    """Keeps a loop from interrupting machines that are healthy by now."""
-
-    def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
-        """
-        Return those of *works* whose machines must not be interrupted any more, and why. Must be quick.
-
-        Raises:
-            SessionExpired: none of them may be interrupted.
-        """
-
-    def end_unneeded(self, session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUID]:
-        """End the work on such machines, and return the machines whose work that ended."""
+def log_failure(work: Work, error: Exception, retry_in_seconds: int) -> None:
+    """Log that the work on a machine failed."""
+    facts = {"machine_id": work.machine_id, "process": work.process, "cause": error}
+    facts["retry_in_seconds"] = retry_in_seconds
+    if isinstance(error, ShepherdError):
+        telemetry.warning("work failed", **facts)
+    else:
+        telemetry.error("work failed: unexpected error", exc=error, **facts)
 
 
 class Loop(ABC, Generic[F]):
@@ -129,8 +113,8 @@ class Loop(ABC, Generic[F]):
     """How long to leave a machine alone after a failure."""
     timeouts: HealthTimeouts | None = None
     """When the provider's machines count as unhealthy, if this loop decides that; recorded when a session opens."""
-    guard: Guard | None = None
-    """Asked just before a machine is interrupted; None: this loop interrupts none."""
+    metrics: tuple[Metric, ...] = ()
+    """What ``counted_as`` names besides; reported also if it is 0."""
 
     @property
     def process(self) -> Process:
@@ -154,29 +138,19 @@ class Loop(ABC, Generic[F]):
         """
 
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, object]:  # noqa: ARG002 - as in admit
-        """
-        Decide what to do with each machine just before its work starts, and record what must be recorded by then.
-
-        The rest is recorded by ``Task.record``. Work that is not returned is not started. Must be quick, and may be
-        abandoned at any moment.
-
-        Raises:
-            SessionExpired: no work may be started.
-        """
+        """Decide what to do with each machine just before its work starts. Reads only; must be quick."""
         return dict.fromkeys(works)
 
-    def record(
-        self,
-        session: Session,  # noqa: ARG002 - as in admit
-        decisions: Mapping[Work, Any],
-    ) -> Mapping[Work, ShepherdError | None]:
+    def answer(self, session: Session, asked: Mapping[Work, Any]) -> Mapping[Work, Exception | None]:
         """
-        Record what is about to be done; return the works that this session still has, and why it must not be done.
+        Answer what the work on these machines asks of the BMDB (``Task.ask``): None, or the error to raise there.
+
+        All questions that wait are answered together. Must be quick. A work without an answer is not this session's.
 
         Raises:
-            SessionExpired: do none of it.
+            SessionExpired: so is none.
         """
-        return dict.fromkeys(decisions)
+        raise NotImplementedError
 
     @abstractmethod
     def work_on(self, task: Task) -> F:
@@ -194,3 +168,7 @@ class Loop(ABC, Generic[F]):
     @abstractmethod
     def finish(self, session: Session, done: Mapping[Work, F]) -> set[UUID]:
         """Commit the results of ``work_on``, and return the machines whose work that ended."""
+
+    def counted_as(self, result: F) -> Collection[Metric]:  # noqa: ARG002 - as in admit
+        """Return what such a result is counted as."""
+        return (Metric.FINISHED,)

@@ -2,13 +2,9 @@
 The Recoverer: brings unhealthy machines back step by step, and quarantines those that stay unhealthy.
 
 The next step follows from the machine's history; ``rules.remediation`` has the
-rules. A step is recorded before it is taken, and its outcome afterwards. If the
-function is killed in between, it is unknown whether the step was taken: then it
-is not repeated, and the machine is waited for as after any step. Just before a
-step the machine's health is checked once more: a machine that reports again, or
-was paused, is left alone; if it answers over SSH, only its agent is started anew
-(``loops.look``). A step that the provider certainly did not take is not an attempt.
-If the provider fails for several machines, it is not asked for the rest.
+rules, and ``shepherd_core.recovery`` takes it. Just before that the machine's health
+is checked once more: a machine that reports again, or was paused, is left alone; if
+it answers over SSH, only its agent is started anew (``loops.look``).
 
 A step that interrupts must be within the budget (``rules.budget``); else the machine
 waits, and is looked at again. After an outage of ours, agents have two minutes to
@@ -23,38 +19,30 @@ from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.recovery import budget, remediation
-from shepherd_core.bmdb.work.work import Candidates, finish_recovery
+from shepherd_core.bmdb.work.work import Candidates
 from shepherd_core.domain.budget import WHOLE_PROVIDER, Budget, where
-from shepherd_core.domain.errors import HeldBack, ShepherdError, TimeLimitExceeded
-from shepherd_core.domain.errors.provider import (
-    MachineNotFound,
-    NotSupported,
-    ProviderRefused,
-    ProviderUnavailable,
-    ProviderUnusable,
-)
+from shepherd_core.domain.clock import Permission
+from shepherd_core.domain.errors import HeldBack, NoLongerDue
 from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.remediation import QUARANTINE, AgentState, LookTarget, NextStep
-from shepherd_core.loops.base import Admission, Loop
-from shepherd_core.loops.provider_outage import ProviderOutage
-from shepherd_core.rules.attempts import healthy_until, looks, past_attempts, uninterrupted
+from shepherd_core.loops.base import Admission, Loop, log_failure
+from shepherd_core.recovery import NotTaken, Outcome, Steps, Taken, position
+from shepherd_core.rules.attempts import looks, uninterrupted
 from shepherd_core.rules.budget import BudgetLimits, budgets, permitted
 from shepherd_core.rules.policy import possible
 from shepherd_core.rules.remediation import next_step
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
-    from shepherd_core.bmdb.recovery.remediation import RecoveryRecord, Unneeded
+    from shepherd_core.bmdb.recovery.remediation import RecoveryRecord
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.backoff import Backoff
-    from shepherd_core.domain.clock import Deadline, Permission
-    from shepherd_core.domain.errors import NoLongerDue
+    from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.health import HealthTimeouts
-    from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
     from shepherd_core.domain.remediation import Step, StepKind, Take
     from shepherd_core.loops.base import Task
@@ -80,10 +68,11 @@ class RecoveryRules:
     """How long an agent must report until its machine's policy starts over."""
 
 
-class Recoverer(Loop[NextStep]):
+class Recoverer(Loop[Outcome]):
     """Takes one step on each unhealthy machine, and does not wait: the Initializer starts agents later."""
 
     name = "recoverer"
+    metrics = (Metric.NO_LONGER_DUE, Metric.HELD_BACK, Metric.NOT_TAKEN, Metric.FOUND_ALIVE)
 
     def __init__(
         self, provider: Provider, takes: Mapping[StepKind, Take], rules: RecoveryRules, look: Look | None = None
@@ -99,10 +88,9 @@ class Recoverer(Loop[NextStep]):
         self._rules = rules
         self.timeouts = rules.timeouts
         self._look = look
-        self._outage = ProviderOutage()
+        self._steps = Steps(takes, rules.backoff)
         self._budgets: Mapping[str, Budget] = {}
         self._settled = True
-        self.guard = self
 
     def admit(self, session: Session, provider: str) -> Admission:
         """Read the fleet, and judge the budgets. Every machine that may need recovery is admitted, to be looked at."""
@@ -133,53 +121,49 @@ class Recoverer(Loop[NextStep]):
 
     def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
         """Log the steps that the provider cannot take, and give the provider another chance."""
-        self._outage = ProviderOutage()
+        self._steps = Steps(self._takes, self._rules.backoff)
         steps = possible(self._rules.policy, self._provider.capabilities)
         for step in self._rules.policy[:-1]:
             if step.kind not in steps:
                 telemetry.warning("remediation step skipped: the provider cannot take it", step=step.name)
 
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NextStep]:
-        """Choose each machine's next step. Record that it will be attempted, unless a look comes first."""
-        rules, provider = self._rules, self._provider
-        decisions: dict[Work, NextStep] = {}
+        """Choose each machine's next step."""
         records = remediation.recovery_records(session, works)
-        for work, past in records.items():
-            attempts = past_attempts(past.history)
-            until = healthy_until(attempts, past.started_at, past.last_heartbeat_at, rules.reset_after_seconds)
-            counted = attempts if until is None else []
-            decision = next_step(rules.policy, provider.capabilities, provider.name, counted, past.now)
-            look = self._target(work, past) if decision.step.kind.needs and not decision.concludes else None
-            decisions[work] = replace(
-                decision,
-                healthy_until=until,
-                look=look,
-                location=past.location,
-                confirmed=_confirmed(past),
-            )
-        at_once = {work: each for work, each in decisions.items() if not each.interrupts}
-        recorded = self.record(session, at_once)
-        return {work: each for work, each in decisions.items() if work not in at_once or work in recorded}
+        return {work: self._next_step(work, past) for work, past in records.items()}
 
-    def record(self, session: Session, decisions: Mapping[Work, NextStep]) -> Mapping[Work, ShepherdError | None]:
-        """Record that these steps will be attempted; those that interrupt must be within the budget."""
-        asked = {work: each for work, each in decisions.items() if each.interrupts}
-        others = {work: each for work, each in decisions.items() if work not in asked}
-        answers: dict[Work, ShepherdError | None] = {}
-        if others:
-            answers |= dict.fromkeys(remediation.record_attempts(session, others))
-        if asked:
-            ready = {work.machine_id: each.location for work, each in asked.items() if self._settled or each.confirmed}
+    def _next_step(self, work: Work, past: RecoveryRecord) -> NextStep:
+        attempts, until = position(past, self._rules.reset_after_seconds)
+        provider = self._provider
+        decision = next_step(self._rules.policy, provider.capabilities, provider.name, attempts, past.now)
+        look = self._target(work, past) if decision.interrupts else None
+        found_dead = _confirmed(past)
+        return replace(decision, healthy_until=until, look=look, location=past.location, confirmed=found_dead)
 
-            def permit(steps: Mapping[str, tuple[int, int]]) -> set[UUID]:
-                return permitted(ready, self._budgets, steps, self._rules.limits)
-
-            taken = set(remediation.permit_attempts(session, self._provider.name, asked, permit))
-            answers |= {
-                work: None if work in taken else self._held_back(each, ready=work.machine_id in ready)
-                for work, each in asked.items()
-            }
+    def answer(self, session: Session, asked: Mapping[Work, NextStep | None]) -> Mapping[Work, Exception | None]:
+        """Record the steps that are about to be taken; None asks whether the machine may still be interrupted."""
+        answers: dict[Work, Exception | None] = dict.fromkeys(work for work, step in asked.items() if step is None)
+        if answers:
+            answers |= remediation.no_longer_due(session, self._provider.name, list(answers))
+        steps = {work: step for work, step in asked.items() if step is not None}
+        if harmless := {work: step for work, step in steps.items() if not step.interrupts}:
+            answers |= dict.fromkeys(remediation.record_attempts(session, harmless))
+        if others := {work: step for work, step in steps.items() if step.interrupts}:
+            answers |= self._permit(session, others)
         return answers
+
+    def _permit(self, session: Session, steps: Mapping[Work, NextStep]) -> Mapping[Work, Exception | None]:
+        """Record those of the steps that are within the budget."""
+        ready = {work.machine_id: each.location for work, each in steps.items() if self._settled or each.confirmed}
+
+        def permit(taken: Mapping[str, tuple[int, int]]) -> set[UUID]:
+            return permitted(ready, self._budgets, taken, self._rules.limits)
+
+        recorded = remediation.permit_attempts(session, self._provider.name, steps, permit)
+        return {
+            work: None if work in recorded else self._held_back(each, ready=work.machine_id in ready)
+            for work, each in steps.items()
+        }
 
     def _held_back(self, decision: NextStep, *, ready: bool) -> HeldBack:
         if not ready:
@@ -212,21 +196,16 @@ class Recoverer(Loop[NextStep]):
             waits=before(AgentState.INSTALLS),
         )
 
-    def work_on(self, task: Task) -> NextStep:
-        """Take the step that was decided. The provider is asked at most once for a step that it accepts."""
-        work = task.work
-        decision: NextStep = task.decision
-        permission = task.permission
-        assert permission is not None  # the runner gives one where there is a guard
-        if decision.look is not None and self._look is not None:
-            decision = self._look.before(decision, decision.look, task.deadline)
-            task.found_alive = decision.alive
-        if decision.interrupts or decision.alive:
-            try:
-                task.record(decision)
-            except (TimeLimitExceeded, HeldBack):
-                task.keeps_host_key = True  # the attempt may be recorded, but nothing was done
-                raise
+    def work_on(self, task: Task) -> Outcome:
+        """Take the step that was decided, unless a look or the budget speaks against it."""
+        work, decision = task.work, task.decision
+        try:
+            if decision.look is not None and self._look is not None:
+                decision = self._look.before(decision, decision.look, task.deadline)
+            if not decision.concludes:
+                task.ask(decision)
+        except Exception as error:  # noqa: BLE001 - it is committed, and logged if it is a failure
+            return NotTaken(error)
         telemetry.info(
             "remediation step",
             machine_id=work.machine_id,
@@ -234,71 +213,35 @@ class Recoverer(Loop[NextStep]):
             skipped=decision.skipped,
             looked=decision.looked,
         )
-        try:
-            if decision.concludes or decision.step.kind not in self._takes:
-                permission.confirm()
+        return self._steps.take(work, decision, Permission(task.deadline, partial(task.ask, None)))
+
+    def finish(self, session: Session, done: Mapping[Work, Outcome]) -> set[UUID]:
+        """Commit what came of the steps."""
+        quarantined: dict[Work, str] = {}
+        for work, outcome in done.items():
+            if isinstance(outcome, Taken):
+                if outcome.decision.step.kind is QUARANTINE:
+                    quarantined[work] = outcome.decision.summary
+            elif isinstance(outcome.reason, NoLongerDue):
+                telemetry.info("work no longer needed", machine_id=work.machine_id, reason=outcome.reason)
             else:
-                self._take(decision.step.kind, work.provider_id, permission)
-        except Exception as error:
-            if not (decision.concludes or decision.alive or permission.interrupted):
-                task.not_taken = decision.step.name
-                task.keeps_host_key = True  # nothing was done
-                raise
-            if decision.concludes or decision.alive or not isinstance(error, ProviderUnavailable):
-                raise
-            # The step may have been taken: ask again only after the grace, as if it was.
-            telemetry.warning("remediation step: no answer", machine_id=work.machine_id, cause=error)
-            return replace(decision, lost_answer=error)
-        return decision
-
-    def _take(self, kind: StepKind, provider_id: ProviderId | None, permission: Permission) -> None:
-        """Take a step, unless it needs the provider and the provider has an outage."""
-        if provider_id is None:
-            message = "the machine is not provided: it has no provider id"
-            raise MachineNotFound(message)
-        if kind.needs is None:
-            self._takes[kind](provider_id, permission)
-            return
-        self._outage.check()
-        permission.deadline.check()
-        try:
-            self._takes[kind](provider_id, permission)
-        except (ProviderUnavailable, ProviderUnusable) as error:
-            self._outage.failed(error)
-            raise
-        except (ProviderRefused, NotSupported, MachineNotFound):
-            self._outage.answered()
-            raise
-        self._outage.answered()
-
-    def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
-        """Return the machines that report again, or must not be recovered for another reason."""
-        return remediation.no_longer_due(session, self._provider.name, works)
-
-    def end_unneeded(self, session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUID]:
-        """End the work on machines that are no longer due; nothing was done to them."""
-        return remediation.end_unneeded(session, unneeded)
-
-    def finish(self, session: Session, done: Mapping[Work, NextStep]) -> set[UUID]:
-        """Delete the facts of lost agents, so that the machines need an agent start; or quarantine machines."""
-        quarantined = {work: each.summary for work, each in done.items() if each.step.kind is QUARANTINE}
-        ended: set[UUID] = set()
+                log_failure(work, outcome.reason, self.backoff.next(work.last_interval_seconds))
+        ended = self._steps.finish(session, {work: each for work, each in done.items() if work not in quarantined})
         if quarantined:
             ended |= remediation.quarantine(session, quarantined)
-            for work, cause in quarantined.items():
-                if work.machine_id in ended:
-                    telemetry.warning("machine quarantined", machine_id=work.machine_id, cause=cause)
-        for step in {each.step for work, each in done.items() if work not in quarantined}:
-            ended |= finish_recovery(
-                session,
-                [work for work, each in done.items() if each.step == step],
-                step.timeouts.boot_wait,
-                grace_seconds=step.timeouts.grace,
-                cooldown_seconds=step.timeouts.cooldown,
-                kind=step.kind,
-                lost_answers={work: each.lost_answer for work, each in done.items() if each.lost_answer is not None},
-            )
+        for work, cause in quarantined.items():
+            if work.machine_id in ended:
+                telemetry.warning("machine quarantined", machine_id=work.machine_id, cause=cause)
         return ended
+
+    def counted_as(self, result: Outcome) -> Collection[Metric]:
+        """Return what the outcome of a step is counted as."""
+        if isinstance(result, Taken):
+            return (Metric.FINISHED, Metric.FOUND_ALIVE) if result.decision.alive else (Metric.FINISHED,)
+        if isinstance(result.reason, NoLongerDue):
+            return (Metric.HELD_BACK if isinstance(result.reason, HeldBack) else Metric.NO_LONGER_DUE,)
+        not_taken = isinstance(result, NotTaken) and result.step
+        return (Metric.FAILED, Metric.NOT_TAKEN) if not_taken else (Metric.FAILED,)
 
 
 def _confirmed(past: RecoveryRecord) -> bool:

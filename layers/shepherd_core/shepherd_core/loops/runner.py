@@ -7,8 +7,7 @@ waiting in one statement), claims again while time allows, and closes the sessio
 Only the calling thread
 talks to the BMDB; while it waits, it renews the session. A slow machine does not
 delay the others: their results are committed, and new machines take their places.
-A thread that is about to interrupt a machine asks whether it still may; one
-statement answers all waiting questions.
+A thread may ask something of the BMDB; all questions that wait are answered together.
 
 A new loop is a subclass of ``loops.base.Loop``.
 """
@@ -23,21 +22,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import history
 from shepherd_core.bmdb.work import work as bmdb_work
-from shepherd_core.domain.clock import MARGIN_SECONDS, Permission
-from shepherd_core.domain.errors import ConfigError, HeldBack, NoLongerDue, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.clock import MARGIN_SECONDS
+from shepherd_core.domain.errors import ConfigError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.loops.base import Closing, Task, tick_head
+from shepherd_core.loops.base import Closing, Task, log_failure, tick_head
 from shepherd_core.loops.claims import THREAD, Claims
 from shepherd_core.loops.thread_messages import Messages, Question, WorkResult
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
@@ -46,9 +43,6 @@ if TYPE_CHECKING:
     from shepherd_core.loops.base import Loop
 
 F = TypeVar("F")
-
-_GUARDED = (Metric.NO_LONGER_DUE, Metric.HELD_BACK, Metric.NOT_TAKEN, Metric.FOUND_ALIVE)
-"""Metrics of loops that interrupt machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +67,8 @@ class _Run(Generic[F]):
     deadline: Deadline
     claims: Claims
     counts: Counter[Metric]
-    running: dict[Work, Task] = field(default_factory=dict)
+    running: dict[Work, Deadline] = field(default_factory=dict)
+    """Until when each machine is worked on."""
     messages: Messages[F] = field(default_factory=Messages)
     next_renewal: float = 0.0
 
@@ -92,10 +87,8 @@ class _Run(Generic[F]):
     def begin(self, work: Work, decision: object) -> None:
         """Start the work on a machine in a thread of its own."""
         deadline = self.deadline.within(self.limits.machine_seconds, self.session.seconds_left)
-        permission = Permission(deadline, partial(self.messages.ask, work, deadline)) if self.loop.guard else None
-        task = Task(work, deadline, permission, decision=decision)
-        task.record = lambda decided: self.messages.ask(work, deadline, decided)
-        self.running[work] = task
+        task = Task(work, deadline, decision, partial(self.messages.ask, work, deadline))
+        self.running[work] = deadline
         threading.Thread(target=self._work_on, name=THREAD, args=(task,), daemon=True).start()
 
     def _work_on(self, task: Task) -> None:
@@ -105,25 +98,18 @@ class _Run(Generic[F]):
             self.messages.put(WorkResult(task.work, error=error))
 
     def _answer(self, questions: Sequence[Question]) -> None:
-        """Answer all questions of a kind with one statement. Abandoned work is refused; all, if a statement fails."""
-        running = [question for question in questions if question.work in self.running]
-        asked = [question.work for question in running if question.decision is None]
-        decisions = {question.work: question.decision for question in running if question.decision is not None}
-        answers: dict[Work, ShepherdError | None] = {}
+        """Answer all questions together. Abandoned work is refused; all, if a statement fails."""
+        answers: Mapping[Work, Exception | None] = {}
         try:
-            if asked and (guard := self.loop.guard):
-                answers |= {**dict.fromkeys(asked), **guard.no_longer_due(self.session, asked)}
-            if decisions:
-                answers |= self.loop.record(self.session, decisions)
+            if asked := {question.work: question.asked for question in questions if question.work in self.running}:
+                answers = self.loop.answer(self.session, asked)
         finally:
             for question in questions:
                 question.answer.put(answers.get(question.work, SessionExpired()))
 
     def counted(self) -> dict[Metric, float]:
         """Return the counts so far, without the backlog."""
-        counted = [Metric.CLAIMED, Metric.FINISHED, Metric.FAILED, Metric.CANCELED]
-        if self.loop.guard:
-            counted += _GUARDED
+        counted = (Metric.CLAIMED, Metric.FINISHED, Metric.FAILED, Metric.CANCELED, *self.loop.metrics)
         return {
             **{metric: self.counts[metric] for metric in counted},
             Metric.INCOMPLETE: int(self.claims.more or self.counts[Metric.CANCELED] > 0),
@@ -148,59 +134,31 @@ class _Run(Generic[F]):
                 done[result.work] = result.facts  # type: ignore[assignment]  # without an error there are facts
             else:
                 failed[result.work] = result.error
-        for work, task in self.running.items():
-            if work not in done and work not in failed and task.deadline.overdue(MARGIN_SECONDS / 2):
+        for work, deadline in self.running.items():
+            if work not in done and work not in failed and deadline.overdue(MARGIN_SECONDS / 2):
                 failed[work] = TimeLimitExceeded(
                     f"the work did not end within machine_seconds, {self.limits.machine_seconds:g}"
                 )
         if done:
-            self._count(Metric.FINISHED, list(done), self.loop.finish(self.session, done))
-        self._end_failed(failed)
+            counted = {work: self.loop.counted_as(result) for work, result in done.items()}
+            self._count(counted, self.loop.finish(self.session, done))
+        if failed:
+            failures = {work: self._failure(work, error) for work, error in failed.items()}
+            self._count(dict.fromkeys(failed, (Metric.FAILED,)), bmdb_work.fail(self.session, failures))
         return bool(results or questions)
 
-    def _end_failed(self, failed: Mapping[Work, Exception]) -> None:
-        """Commit the ends of work that did not succeed. A machine that is no longer due is not a failure."""
-        held = {work: error for work, error in failed.items() if isinstance(error, HeldBack)}
-        unneeded = {
-            work: self._unneeded(work, error)
-            for work, error in failed.items()
-            if isinstance(error, NoLongerDue) and work not in held
-        }
-        if held:
-            self._count(Metric.HELD_BACK, list(held), remediation.hold_back(self.session, held))
-        if unneeded and (guard := self.loop.guard):
-            self._count(Metric.NO_LONGER_DUE, list(unneeded), guard.end_unneeded(self.session, unneeded))
-        failures = {
-            work: self._failure(work, error) for work, error in failed.items() if not isinstance(error, NoLongerDue)
-        }
-        if failures:
-            self._count(Metric.FAILED, list(failures), bmdb_work.fail(self.session, failures))
-
-    def _unneeded(self, work: Work, reason: NoLongerDue) -> Unneeded:
-        task = self.running[work]
-        telemetry.info("work no longer needed", machine_id=work.machine_id, reason=reason)
-        return Unneeded(str(reason), reason.recovered, task.not_taken, task.keeps_host_key)
-
     def _failure(self, work: Work, error: Exception) -> bmdb_work.Failure:
-        interval = self.loop.backoff.next(work.last_interval_seconds)
-        facts = {"machine_id": work.machine_id, "process": work.process, "cause": error, "retry_in_seconds": interval}
-        if isinstance(error, ShepherdError):
-            telemetry.warning("work failed", **facts)
-        else:
-            telemetry.error("work failed: unexpected error", exc=error, **facts)
-        task = self.running[work]
-        if task.not_taken is not None:
-            self.counts[Metric.NOT_TAKEN] += 1
-        return bmdb_work.Failure(error, interval, task.not_taken, task.keeps_host_key)
+        failure = bmdb_work.Failure(error, self.loop.backoff.next(work.last_interval_seconds))
+        log_failure(work, error, failure.interval_seconds)
+        return failure
 
-    def _count(self, metric: Metric, works: Sequence[Work], ended: set[UUID]) -> None:
-        for work in works:
-            task = self.running.pop(work, None)
-            if metric is not Metric.CANCELED:
+    def _count(self, works: Mapping[Work, Collection[Metric]], ended: set[UUID]) -> None:
+        for work, metrics in works.items():
+            self.running.pop(work, None)
+            if Metric.CANCELED not in metrics:
                 self.claims.held.pop(work.machine_id, None)
             if work.machine_id in ended:
-                self.counts[metric] += 1
-                self.counts[Metric.FOUND_ALIVE] += task is not None and task.found_alive
+                self.counts.update(metrics)
             else:
                 telemetry.warning("work lost: its session or claim is gone", machine_id=work.machine_id)
         if len(ended) < len(works):
@@ -209,7 +167,7 @@ class _Run(Generic[F]):
     def cancel(self, works: Sequence[Work]) -> None:
         """Cancel work that was not started or still runs; its deadline keeps it from further effects."""
         if works:
-            self._count(Metric.CANCELED, works, bmdb_work.cancel(self.session, works))
+            self._count(dict.fromkeys(works, (Metric.CANCELED,)), bmdb_work.cancel(self.session, works))
 
 
 def opened(

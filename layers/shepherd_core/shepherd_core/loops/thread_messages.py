@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ class WorkResult(Generic[F]):
 @dataclass(frozen=True, slots=True)
 class Question:
     """
-    Asks whether a machine may still be interrupted or, with a decision, to record it.
+    Asks ``Loop.answer`` something about a machine.
 
     The answer is None, or the error to raise.
     """
 
     work: Work
-    decision: object | None = None
-    answer: Queue[ShepherdError | None] = field(default_factory=Queue)
+    asked: object
+    answer: Queue[Exception | None] = field(default_factory=Queue)
 
 
 class Messages(Generic[F]):
@@ -58,16 +58,16 @@ class Messages(Generic[F]):
         """Leave the outcome of the work on a machine."""
         self._queue.put(result)
 
-    def ask(self, work: Work, deadline: Deadline, decision: object | None = None) -> None:
+    def ask(self, work: Work, deadline: Deadline, asked: object) -> None:
         """
-        Ask whether the machine may still be interrupted or, with *decision*, have that recorded; return if so.
+        Ask something about the machine; return if the work on it may go on.
 
         Raises:
             SessionExpired: the question is not answered any more.
             TimeLimitExceeded: there was no answer before *deadline*.
             ShepherdError: the answer.
         """
-        question = Question(work, decision)
+        question = Question(work, asked)
         self._queue.put(question)
         if self._closed:
             raise SessionExpired

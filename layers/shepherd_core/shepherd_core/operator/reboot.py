@@ -16,15 +16,15 @@ from shepherd_core import telemetry
 from shepherd_core.bmdb.machines.search import Search, search
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
-from shepherd_core.bmdb.work.work import Failure, cancel, fail, finish_recovery, start_work
+from shepherd_core.bmdb.work.work import cancel, start_work
 from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import ShepherdError, cause_of
 from shepherd_core.domain.errors.bmdb import WorkConflict
-from shepherd_core.domain.errors.provider import NotSupported, ProviderUnavailable
+from shepherd_core.domain.errors.provider import NotSupported
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.remediation import NextStep, provider_steps
+from shepherd_core.domain.remediation import NextStep
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
-from shepherd_core.rules.attempts import healthy_until, past_attempts
+from shepherd_core.recovery import Taken, position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,11 +33,10 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.machines.search import FoundMachine
     from shepherd_core.bmdb.recovery.remediation import RecoveryRecord
-    from shepherd_core.bmdb.work.work import Work
-    from shepherd_core.domain.backoff import Backoff
     from shepherd_core.domain.clock import Clock
     from shepherd_core.domain.provider import Provider
     from shepherd_core.domain.remediation import Step
+    from shepherd_core.recovery import Outcome, Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +47,8 @@ class Reboot:
     connection: Connection
     clock: Clock
     step: Step
+    steps: Steps
     reset_after_seconds: float
-    backoff: Backoff
     machine_seconds: float
     session_seconds: float
 
@@ -110,11 +109,16 @@ class Reboot:
         if changed := self._changed(machine, record, seen_at):
             cancel(session, [work])
             return outcome.with_result(ActionResult.REFUSED, changed)
-        if not remediation.record_attempts(session, {work: self._decision(record)}):
+        decision = self._decision(record)
+        if not remediation.record_attempts(session, {work: decision}):
             return outcome.with_result(ActionResult.REFUSED, "its work was lost: nothing was done")
         telemetry.info("remediation step of an operator", machine_id=work.machine_id, step=self.step.name)
-        deadline = Deadline(self.clock, self.machine_seconds, session.seconds_left)
-        return self._ask(session, work, outcome, Permission(deadline))
+        permission = Permission(Deadline(self.clock, self.machine_seconds, session.seconds_left))
+        came = session.run_renewing(lambda: self.steps.take(work, decision, permission))
+        ended = self.steps.finish(session, {work: came})
+        if isinstance(came, Taken) and ended and came.lost_answer is None:
+            return outcome.with_result(ActionResult.DONE, "the provider accepted")
+        return outcome.with_result(ActionResult.REFUSED, _trouble(came, lost=not ended))
 
     def _changed(self, machine: FoundMachine, record: RecoveryRecord, seen_at: datetime) -> str | None:
         """Return what happened to the machine since it was seen; None: nothing. No other session works on it now."""
@@ -127,47 +131,17 @@ class Reboot:
         return f"{begun[-1].step} was begun by another session meanwhile: check it again" if begun else None
 
     def _decision(self, record: RecoveryRecord) -> NextStep:
-        attempts = past_attempts(record.history)
-        until = healthy_until(attempts, record.started_at, record.last_heartbeat_at, self.reset_after_seconds)
-        number = 1 + sum(attempt.step == self.step.name for attempt in attempts if until is None)
+        attempts, until = position(record, self.reset_after_seconds)
+        number = 1 + sum(attempt.step == self.step.name for attempt in attempts)
         return NextStep(self.step, number, healthy_until=until)
 
-    def _ask(self, session: Session, work: Work, outcome: ActionOutcome, permission: Permission) -> ActionOutcome:
-        """Ask the provider for the step, and record what came of it."""
-        take, provider_id = provider_steps(self.provider)[self.step.kind], work.provider_id
-        timeouts, lost = self.step.timeouts, {}
-        assert provider_id is not None
-        try:
-            session.run_renewing(lambda: take(provider_id, permission))
-        except Exception as error:
-            if not (permission.interrupted and isinstance(error, ProviderUnavailable)):
-                fail(session, {work: self._failure(work, error, untouched=not permission.interrupted)})
-                if not isinstance(error, ShepherdError):
-                    raise
-                return outcome.with_result(ActionResult.REFUSED, str(cause_of(error)))
-            lost = {work: error}  # the step may have been taken: the next one waits for the grace, as if it was
-        ended = finish_recovery(
-            session,
-            [work],
-            timeouts.boot_wait,
-            grace_seconds=timeouts.grace,
-            cooldown_seconds=timeouts.cooldown,
-            kind=self.step.kind,
-            lost_answers=lost,
-        )
-        if not ended:
-            return outcome.with_result(
-                ActionResult.REFUSED, "the provider accepted, but the work was lost: see its history"
-            )
-        if lost:
-            told = f"it is unknown whether the provider accepted: {cause_of(lost[work])}"
-            return outcome.with_result(ActionResult.REFUSED, told)
-        return outcome.with_result(ActionResult.DONE, "the provider accepted")
 
-    def _failure(self, work: Work, error: Exception, *, untouched: bool) -> Failure:
-        return Failure(
-            error,
-            self.backoff.next(work.last_interval_seconds),
-            self.step.name if untouched else None,
-            keeps_host_key=untouched,
-        )
+def _trouble(came: Outcome, *, lost: bool) -> str:
+    """Return what is to be told of a step that is not done. What nobody thought of is raised."""
+    if not isinstance(came, Taken):
+        if not isinstance(came.reason, ShepherdError):
+            raise came.reason
+        return str(cause_of(came.reason))
+    if lost or came.lost_answer is None:
+        return "the provider accepted, but the work was lost: see its history"
+    return f"it is unknown whether the provider accepted: {cause_of(came.lost_answer)}"

@@ -39,7 +39,9 @@ def reboot(kind: StepKind) -> Reboot:
         SchemaMismatch, BmdbError: the BMDB cannot be used.
         NotSupported: the provider cannot take the step.
     """
-    from shepherd_core.operator.reboot import Reboot  # noqa: PLC0415 - only operators need it
+    from shepherd_core.domain.remediation import provider_steps  # noqa: PLC0415 - only operators need it
+    from shepherd_core.operator.reboot import Reboot  # noqa: PLC0415
+    from shepherd_core.recovery import Steps  # noqa: PLC0415
     from shepherd_core.rules.policy import step_of  # noqa: PLC0415
 
     ours, provider = providers.load(RecovererSettings)
@@ -50,8 +52,8 @@ def reboot(kind: StepKind) -> Reboot:
         connection=connection,
         clock=adapters.CLOCK,
         step=step_of(ours.policy, kind),
+        steps=Steps(provider_steps(provider), pace.current.step_backoff),
         reset_after_seconds=max(pace.current.reset_after_seconds, ours.heartbeat_timeout_seconds),
-        backoff=pace.current.step_backoff,
         machine_seconds=pace.current.machine_seconds,
         session_seconds=pace.current.session_seconds,
     )

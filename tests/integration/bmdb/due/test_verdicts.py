@@ -1,6 +1,7 @@
 """What operators are told about a machine, compared with what claims do, under all that may hold a machine back."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -122,5 +123,5 @@ def test_only_the_database_says_that_a_claim_would_take_a_machine(fleet: Fleet, 
     """If it does not, there is a reason, although none is known here."""
     fleet.watch(PROVIDER)
     machine_id = MACHINES[name](fleet)
-    for record in fleet.connection.records("why", machine_id=machine_id):
-        assert not explain.evaluate(record | {"taken": False}).eligible
+    for facts in fleet.connection.fetch(explain.Facts, "why", machine_id=machine_id):
+        assert not explain.evaluate(replace(facts, taken=False)).eligible

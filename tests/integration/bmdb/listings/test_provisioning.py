@@ -100,7 +100,7 @@ def test_an_operator_may_have_a_machine_tried_before_that(fleet: Fleet, session:
     machine_id = intend(session, PROVIDER, "rack 1")
     provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=HOUR)
     (ended,) = remediation.retry(fleet.connection, machine_id, reason="it is up")
-    assert ended["process"] == Process.AGENT_START
+    assert ended.process == Process.AGENT_START
     assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
 
 

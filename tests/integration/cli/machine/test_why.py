@@ -18,6 +18,7 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, USUAL_TIMEOUTS, NextStep, Step
 
 from shepherdctl.descriptions.cures import CURES
+from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.command_line import CommandLine
 
@@ -71,7 +72,8 @@ def held_back(fleet: Fleet) -> UUID:
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
     (held,) = claimed(session, RECOVER)
-    remediation.hold_back(session, {held: HeldBack("the budget of location ams, 1 an hour, is used up", 300)})
+    reason = HeldBack("the budget of location ams, 1 an hour, is used up", 300)
+    remediation.leave_alone(session, {held: reason}, defaults.RULES.backoff)
     session.close()
     return machine_id
 

@@ -128,7 +128,7 @@ def test_concurrent_permissions_count_each_others_steps(env: RecoveryEnvironment
     step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1, confirmed=True)
 
     def permit(number: int) -> bool:
-        return loops[number].record(sessions[number], {works[number]: step})[works[number]] is None
+        return loops[number].answer(sessions[number], {works[number]: step})[works[number]] is None
 
     if other == "committed":
         assert [permit(0), permit(1)] == [True, False]

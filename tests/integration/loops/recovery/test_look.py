@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -15,12 +16,11 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import Dialer, MachineConnection
 from shepherd_core.bmdb.recovery import budget, remediation
-from shepherd_core.domain.clock import Deadline, Permission
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import SecretMissing, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.machine import AgentRefused, SshForkServerLost, SshUploadFailed
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import AgentState
-from shepherd_core.loops.base import Task
 from shepherd_core.loops.look import Look
 from shepherd_core.telemetry import Metric
 
@@ -28,7 +28,7 @@ from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.agents.ssh_server import KEY, SshServer
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
-from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine
+from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine, begun
 
 RUNS, ENDED, INSTALLS = AgentState.RUNS, AgentState.ENDED, AgentState.INSTALLS
 
@@ -344,7 +344,7 @@ def test_a_machine_that_reports_during_the_look_keeps_its_agent(env: LookSetup) 
     env.server.on_login = report
     env.run()
     assert env.told[1:] == [
-        ("Looked", "restart-agent", RUNS), ("Recovered", None, "its agent reports again")
+        ("Looked", "restart-agent", RUNS), ("Recovered", None, "no-longer-due")
     ]  # fmt: skip
     assert not env.start_agent()
 
@@ -384,21 +384,21 @@ def test_the_host_key_stays_if_the_time_is_over_before_the_step_is_recorded(env:
     _refuse(env)
     session = env.fleet.open_session()
     (held,) = claimed(session, Process.RECOVERY)
+    env.settle()
     loop = env.loop
     loop.admit(session, PROVIDER)
-    decision = loop.decide(session, [held])[held]
-    deadline = Deadline(env.clock, 60)
-    task = Task(held, deadline, Permission(deadline), decision=decision)
+    task = begun(loop, session, held, Deadline(env.clock, 60))
 
-    def record(decided: object) -> None:
-        loop.record(session, {held: decided})  # type: ignore[dict-item]  # it is a step
+    def ask(decided: object) -> None:
+        task.ask(decided)
+        assert "host_key" not in env.fleet.facts(env.machine)
         raise TimeLimitExceeded
 
-    task.record = record
-    with pytest.raises(TimeLimitExceeded):
-        loop.work_on(task)
-    assert (task.keeps_host_key, task.not_taken) == (True, None)
+    outcome = loop.work_on(replace(task, ask=ask))
+    assert loop.finish(session, {held: outcome}) == {env.machine}
     assert env.provider.asked == []
+    assert "host_key" in env.fleet.facts(env.machine)
+    assert [event for event, _, _ in env.told][-3:] == ["Attempted", "NotTaken", "Failed"]
 
 
 def test_without_a_key_nothing_is_interrupted(env: LookSetup) -> None:

@@ -7,17 +7,15 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import lookup
-from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import history
-from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.clock import Deadline, Permission
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderError, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.remediation import provider_steps
-from shepherd_core.loops.base import Task
 from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.recovery import NotTaken
 from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
 
@@ -26,7 +24,7 @@ from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.capacity import failing
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
-from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
+from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment, begun
 from tests.support.providers.fake_provider import refuse
 from tests.support.waiting import WAIT_SECONDS
 
@@ -43,10 +41,6 @@ class RecovererSetup(RecoveryEnvironment):
         policy, backoff = defaults.policy(boot_wait=BOOT_WAIT), Backoff(60, 3600, 1.2)
         rules = replace(defaults.RULES, timeouts=TIMEOUTS, backoff=backoff, policy=policy, limits=self.limits)
         return Recoverer(self.provider, provider_steps(self.provider), rules)
-
-    def attempt(self, session: Session, work: Work, deadline: Deadline) -> Task:
-        """Return a task of the loop."""
-        return Task(work, deadline, Permission(deadline), decision=self.loop.decide(session, [work])[work])
 
     def reboots(self, machine_id: UUID) -> int:
         """Return how often the provider was made to reboot the machine."""
@@ -190,13 +184,16 @@ def test_a_session_that_is_over_reboots_nothing(env: RecovererSetup, clock: Manu
     machine = env.fleet.unhealthy_machine()
     session = env.fleet.open_session(30)
     (work,) = claimed(session, Process.RECOVERY)
-    attempt = env.attempt(session, work, Deadline(clock, 60, session.seconds_left))
+    loop = env.loop
+    attempt = begun(loop, session, work, Deadline(clock, 60, session.seconds_left))
+    attempt = replace(attempt, ask=lambda _: None)  # its answer came before
     if asked:
         env.provider.before = lambda _: clock.sleep(31)
     else:
         clock.now += 31
-    with pytest.raises(SessionExpired):
-        env.loop.work_on(attempt)
+    outcome = loop.work_on(attempt)
+    assert isinstance(outcome, NotTaken)
+    assert isinstance(outcome.reason, SessionExpired)
     assert env.provider.asked == []
     assert env.reboots(machine) == 0
 

@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.recovery import explain, remediation
-from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure, Work
@@ -36,6 +35,7 @@ from shepherd_core.domain.remediation import (
 )
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.recovery import NotTaken
 from shepherd_core.rules.attempts import REFUSALS, past_attempts
 from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
@@ -45,7 +45,7 @@ from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine
+from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine, begun
 from tests.support.providers.fake_provider import FakeSteps, refuse
 from tests.support.waiting import WAIT_SECONDS
 
@@ -300,20 +300,13 @@ def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(
     assert len(env.provider.asked) == 15, "the next invocation asks again"
 
 
-def begun(env: RemediationSetup, session: Session, held: Work) -> tuple[Recoverer, Task]:
-    """Return the work on a machine as the runner begins it."""
+def work_of(env: RemediationSetup, session: Session) -> tuple[Recoverer, Work, Task]:
+    """Return the work on the machine as the runner begins it."""
+    (held,) = claimed(session, RECOVER)
     env.settle()
     loop = env.loop
     loop.admit(session, PROVIDER)
-    deadline = Deadline(env.clock, 60, session.seconds_left)
-    task = Task(held, deadline, Permission(deadline), decision=loop.decide(session, [held])[held])
-
-    def record(decision: object) -> None:
-        assert isinstance(decision, NextStep)
-        assert loop.record(session, {held: decision})[held] is None
-
-    task.record = record
-    return loop, task
+    return loop, held, begun(loop, session, held, Deadline(env.clock, 60, session.seconds_left))
 
 
 @pytest.mark.parametrize("policy", ["reboot:2,quarantine", "reinstall:2,quarantine"])
@@ -322,8 +315,7 @@ def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(env: Re
     env.policy = policy
     env.pin()
     session = env.fleet.open_session()
-    (held,) = claimed(session, RECOVER)
-    loop, attempt = begun(env, session, held)
+    loop, _, attempt = work_of(env, session)
     loop.work_on(attempt)
     env.fleet.expire(session)  # and there it ended
     (step,) = env.provider.asked
@@ -345,9 +337,8 @@ def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(env: Re
 def test_a_function_killed_before_the_step_delays_the_next_attempt(env: RemediationSetup) -> None:
     """The step may have been taken, so the machine gets its grace before the next attempt."""
     session = env.fleet.open_session()
-    (held,) = claimed(session, RECOVER)
-    _, attempt = begun(env, session, held)
-    attempt.record(attempt.decision)
+    _, _, attempt = work_of(env, session)
+    attempt.ask(attempt.decision)
     env.fleet.expire(session)
     env.watch(1)  # it ends the work, and the machine backs off
     env.watch(1)
@@ -473,21 +464,20 @@ def test_a_reinstall_that_certainly_did_not_happen_keeps_the_host_key(
 def test_a_session_without_life_left_begins_no_step(env: RemediationSetup) -> None:
     """Another session may work on its machine by now."""
     session = env.fleet.open_session()
-    (held,) = claimed(session, RECOVER)
-    _, attempt = begun(env, session, held)
+    _, _, attempt = work_of(env, session)
     env.fleet.expire(session)
     with pytest.raises(SessionExpired):
-        attempt.record(attempt.decision)
+        attempt.ask(attempt.decision)
     assert env.told == []
 
 
 def test_a_step_is_not_begun_on_work_that_was_lost(env: RemediationSetup) -> None:
     """Another session took the work over, and takes the step."""
     session = env.fleet.open_session()
-    (held,) = claimed(session, RECOVER)
-    loop, attempt = begun(env, session, held)
+    _, _, attempt = work_of(env, session)
     env.fleet.sql("DELETE FROM work")
-    assert loop.record(session, {held: attempt.decision})[held] is not None
+    with pytest.raises(ShepherdError):
+        attempt.ask(attempt.decision)
     assert env.told == []
 
 
@@ -569,9 +559,9 @@ def test_a_machine_that_is_not_due_any_more_is_not_interrupted(env: RemediationS
     """An operator works on it just before the reboot."""
     session = env.fleet.open_session()
     (held,) = claimed(session, RECOVER)
-    assert env.loop.no_longer_due(session, [held]) == {}
+    assert remediation.no_longer_due(session, PROVIDER, [held]) == {}
     env.fleet.change(change.format(id=f"'{env.machine}'::uuid"))
-    (reason,) = env.loop.no_longer_due(session, [held]).values()
+    (reason,) = remediation.no_longer_due(session, PROVIDER, [held]).values()
     assert (str(reason), reason.recovered) == (told, False)
 
 
@@ -594,21 +584,16 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(env: Rem
         id=env.machine,
     )
     session = env.fleet.open_session()
-    (held,) = claimed(session, RECOVER)
-    decision = env.loop.decide(session, [held])[held]
+    loop, held, attempt = work_of(env, session)
+    assert attempt.decision.step.kind in {RESTART_AGENT, QUARANTINE}
     record_heartbeat(env.fleet.connection, env.machine)
-    (reason,) = env.loop.no_longer_due(session, [held]).values()
-    assert (str(reason), reason.recovered) == ("its agent reports again", True)
-    assert decision.step.kind in {RESTART_AGENT, QUARANTINE}
-
-    def ask() -> None:
-        raise reason
-
-    deadline = Deadline(env.clock, 60, session.seconds_left)
-    attempt = Task(held, deadline, Permission(deadline, ask), decision=decision)
-    with pytest.raises(NoLongerDue):
-        env.loop.work_on(attempt)
-    assert attempt.not_taken == decision.step.name
+    outcome = loop.work_on(attempt)
+    assert isinstance(outcome, NotTaken)
+    assert str(outcome.reason) == "its agent reports again"
+    assert loop.finish(session, {held: outcome}) == {env.machine}
+    assert env.told[-2:] == [f"NotTaken {attempt.decision.step.name}", "Recovered"]
+    assert env.fleet.facts(env.machine) >= {"agent_started", "agent_heartbeat"}
+    assert not env.quarantined
     assert env.provider.asked == []
 
 
@@ -618,7 +603,7 @@ def test_machines_that_are_about_to_be_interrupted_are_checked_together(env: Rem
     others = [env.fleet.unhealthy_machine() for _ in range(3)]
     works = claimed(session, RECOVER)
     record_heartbeat(env.fleet.connection, others[0])
-    found = env.loop.no_longer_due(session, works)
+    found = remediation.no_longer_due(session, PROVIDER, works)
     assert len(works) == 4
     assert [held.machine_id for held in found] == [others[0]]
 
@@ -628,12 +613,12 @@ def test_a_session_that_is_over_or_lost_its_work_interrupts_nothing(env: Remedia
     session = env.fleet.open_session()
     (held,) = claimed(session, RECOVER)
     env.fleet.sql("DELETE FROM work")
-    assert [str(reason) for reason in env.loop.no_longer_due(session, [held]).values()] == [
+    assert [str(reason) for reason in remediation.no_longer_due(session, PROVIDER, [held]).values()] == [
         "another session works on the machine"
     ]
     env.fleet.expire(session)
     with pytest.raises(SessionExpired):
-        env.loop.no_longer_due(session, [held])
+        remediation.no_longer_due(session, PROVIDER, [held])
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
@@ -645,9 +630,9 @@ def test_a_recovered_machine_is_counted_once_whatever_was_lost(env: RemediationS
         way.lose(lost)  # type: ignore[arg-type]  # one of the two
         assert remediation.no_longer_due(session, PROVIDER, [held]) == {}
         way.lose(lost)  # type: ignore[arg-type]  # one of the two
-        reason = Unneeded("its agent reports again", recovered=True, not_taken="reboot")
-        assert remediation.end_unneeded(session, {held: reason}) == {env.machine}
-        assert env.fleet.events(env.machine) == ["Started", "NotTaken", "Recovered"]
+        reason = NoLongerDue("its agent reports again", recovered=True)
+        assert remediation.leave_alone(session, {held: reason}, defaults.RULES.backoff) == {env.machine}
+        assert env.fleet.events(env.machine) == ["Started", "Recovered"]
         env.fleet.disconnect()
 
 

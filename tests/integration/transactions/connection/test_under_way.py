@@ -14,7 +14,7 @@ from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Work
-from shepherd_core.domain.errors import HeldBack
+from shepherd_core.domain.errors import NoLongerDue
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import Intent
@@ -342,18 +342,11 @@ def _quarantine(fleet: Fleet, session: Session) -> Callable[[], object]:
     return lambda: remediation.quarantine(session, {held: "enough"})
 
 
-def _end_unneeded(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _leave_alone(fleet: Fleet, session: Session) -> Callable[[], object]:
     fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
-    return lambda: remediation.end_unneeded(
-        session, {held: remediation.Unneeded("its agent reports again", recovered=True)}
-    )
-
-
-def _hold_back(fleet: Fleet, session: Session) -> Callable[[], object]:
-    fleet.unhealthy_machine()
-    (held,) = claimed(session, RECOVER)
-    return lambda: remediation.hold_back(session, {held: HeldBack("it waits", 60)})
+    reason = NoLongerDue("its agent reports again", recovered=True)
+    return lambda: remediation.leave_alone(session, {held: reason}, defaults.RULES.backoff)
 
 
 def _permit_attempts(fleet: Fleet, session: Session) -> Callable[[], object]:
@@ -441,8 +434,7 @@ WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
     "record_attempts": _record_attempts,
     "record_attempts with a permission": _permit_attempts,
     "quarantine": _quarantine,
-    "end_unneeded_recovery": _end_unneeded,
-    "hold_back": _hold_back,
+    "leave_alone": _leave_alone,
     "set_budgets": _set_budgets,
     "end_budgets": _end_budgets,
     "create_intent": _create_intent,

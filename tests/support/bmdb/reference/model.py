@@ -249,7 +249,7 @@ class Model:
 
     def hold_back(self, session: int, machine: int, seconds: int) -> bool:
         """End a recovery that waits for the budget."""
-        ended = self.end(session, Process.RECOVERY, machine, WorkEvent.CANCELED)
+        ended = self.undone(session, Process.RECOVERY, machine, WorkEvent.CANCELED)
         if ended:
             self.machines[machine].backoffs[Process.RECOVERY] = (self.now + seconds, None)
             self.machines[machine].deaths.pop(Process.RECOVERY, None)

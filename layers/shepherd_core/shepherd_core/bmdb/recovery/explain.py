@@ -8,17 +8,17 @@ the machine, and a test compares that with claims.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import Fault
 from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
@@ -59,6 +59,39 @@ class Verdict:
         return self.blocked_by is None
 
 
+@record
+class Facts:
+    """Everything by which a claim of *process* evaluates a machine now; what is None does not block it."""
+
+    process: Process
+    now: datetime
+    taken: bool
+    """A claim would take it."""
+    provided: bool
+    installed: bool | None
+    quarantine_kind: FailureKind | None
+    quarantine_cause: str | None
+    grace_until: datetime | None
+    wanted: bool
+    overdue: bool
+    since: datetime | None
+    due_at: datetime | None
+    reported: bool
+    backoff_until: datetime | None
+    backoff_cause: str | None
+    backoff_kind: FailureKind | None
+    last_interval_seconds: int | None
+    locked_until: datetime | None
+    locked_by: str | None
+    paused_by: str | None
+    """And why."""
+    pause_expires_at: datetime | None
+    start_fault: Fault | None
+    start_cause: str | None
+    start_kind: FailureKind | None
+    """What failed when an agent start was tried last."""
+
+
 def why(connection: Connection, machine_id: UUID) -> tuple[list[Verdict], datetime]:
     """
     Return the verdict for each process of a loop, and the database's time at which they hold.
@@ -66,75 +99,66 @@ def why(connection: Connection, machine_id: UUID) -> tuple[list[Verdict], dateti
     Raises:
         MachineUnknown: the BMDB has no such machine.
     """
-    records = connection.records("why", machine_id=machine_id)
-    if not records:
+    found = connection.fetch(Facts, "why", machine_id=machine_id)
+    if not found:
         message = f"the BMDB has no machine {machine_id}"
         raise MachineUnknown(message)
-    return [evaluate(record) for record in records], records[0]["now"]
+    return [evaluate(each) for each in found], found[0].now
 
 
-def evaluate(known: Mapping[str, Any]) -> Verdict:
-    """Return the verdict on a record of the statement ``why``."""
-    process, now = Process(known["process"]), known["now"]
-    if reason := _outside(known, process):
-        return Verdict(process, *reason, kind=_kind(known, reason[0]))
-    if known["taken"]:
+def evaluate(facts: Facts) -> Verdict:
+    """Return the verdict that follows from the *facts*."""
+    process, now, due_at = facts.process, facts.now, facts.due_at
+    if reason := _outside(facts):
+        return Verdict(process, *reason, kind=facts.quarantine_kind if reason[0] is Block.QUARANTINED else None)
+    if facts.taken:
         return Verdict(process, None, "due", None, now)
-    due_at: datetime | None = known["due_at"]
-    blocks: list[tuple[Block, str, datetime | None]] = []
-    if known["locked_until"] is not None:
-        session = f"{known['locked_by']} ({known['locked_info']})"
-        blocks.append((Block.LOCKED, f"being worked on by {session}", known["locked_until"]))
-    if known["pause_id"] is not None:
-        who = f"paused by {known['pause_owner']}: {known['pause_reason']}"
-        blocks.append((Block.PAUSED, who, known["pause_expires_at"]))
-    if known["backoff_until"] is not None and known["backoff_until"] > now:
-        kind = "waiting" if known["last_interval_seconds"] is None else "backing off"
-        blocks.append((Block.BACKOFF, f"{kind}: {known['backoff_cause']}", known["backoff_until"]))
+    blocks: list[tuple[Block, str, datetime | None, FailureKind | None]] = []
+    if facts.locked_until is not None:
+        blocks.append((Block.LOCKED, f"being worked on by {facts.locked_by}", facts.locked_until, None))
+    if facts.paused_by is not None:
+        blocks.append((Block.PAUSED, f"paused by {facts.paused_by}", facts.pause_expires_at, None))
+    if facts.backoff_until is not None and facts.backoff_until > now:
+        waits = "waiting" if facts.last_interval_seconds is None else "backing off"
+        blocks.append((Block.BACKOFF, f"{waits}: {facts.backoff_cause}", facts.backoff_until, facts.backoff_kind))
     if not blocks or due_at is None or due_at > now:
-        blocks.append((Block.NOT_DUE, _why_not_due(known, process), due_at))
-    ends = [end for _, _, end in blocks]
+        failed = facts.start_kind if facts.since is None else None
+        blocks.append((Block.NOT_DUE, _why_not_due(facts), due_at, failed))
+    ends = [end for _, _, end, _ in blocks]
     next_at = None if None in ends else max(end for end in ends if end is not None)
-    return Verdict(process, *blocks[0], next_at, _kind(known, blocks[0][0]))
+    block, because, until, kind = blocks[0]
+    return Verdict(process, block, because, until, next_at, kind)
 
 
-def _kind(known: Mapping[str, Any], block: Block) -> FailureKind | None:
-    kinds = {Block.QUARANTINED: "quarantine_kind", Block.BACKOFF: "backoff_kind"}
-    if block is Block.NOT_DUE and known["since"] is None:
-        kinds[Block.NOT_DUE] = "start_kind"
-    found = known.get(kinds.get(block, ""))
-    return None if found is None else FailureKind(found)
-
-
-def _outside(known: Mapping[str, Any], process: Process) -> tuple[Block, str] | None:
+def _outside(facts: Facts) -> tuple[Block, str] | None:
     """Return why the machine cannot need the process at all; None: it can."""
-    if known["provider"] is None:
+    if not facts.provided:
         return Block.NOT_PROVIDED, "not provided yet"
-    if known["quarantined_at"] is not None:
-        return Block.QUARANTINED, f"in quarantine: {known['quarantine_cause']}"
-    if known["installed"]:
+    if facts.quarantine_cause is not None:
+        return Block.QUARANTINED, f"in quarantine: {facts.quarantine_cause}"
+    if facts.installed:
         return Block.INSTALLED, "the requested system is installed: no loop works on it any more"
-    if known["wanted"]:
+    if facts.wanted:
         return None
-    if process is Process.AGENT_START:
+    if facts.process is Process.AGENT_START:
         return Block.NOT_NEEDED, "its agent was started"
     return Block.NOT_NEEDED, "it has no agent that could be unhealthy"
 
 
-def _why_not_due(known: Mapping[str, Any], process: Process) -> str:
-    if known["since"] is None:
-        return _not_overdue(known)
-    if known["overdue"]:
+def _why_not_due(facts: Facts) -> str:
+    if facts.since is None:
+        return _not_overdue(facts)
+    if facts.overdue:
         return "it is expected back, and its grace is not over"
-    if process is Process.AGENT_START:
+    if facts.process is Process.AGENT_START:
         return "it may still be booting: its boot wait is not over"
-    return "its agent reports" if known["reported"] else "its agent was started recently, and has not reported yet"
+    return "its agent reports" if facts.reported else "its agent was started recently, and has not reported yet"
 
 
-def _not_overdue(known: Mapping[str, Any]) -> str:
+def _not_overdue(facts: Facts) -> str:
     """Return why a machine that is expected is not known to have failed to come."""
-    if known["start_fault"] in {Fault.ACCESS, Fault.PROVIDER, Fault.OURS}:
-        return f"its agent start fails for a reason that no reboot can remove: {known['start_cause']}"
-    if known["grace_until"] is None:
+    if facts.start_fault in {Fault.ACCESS, Fault.PROVIDER, Fault.OURS}:
+        return f"its agent start fails for a reason that no reboot can remove: {facts.start_cause}"
+    if facts.grace_until is None:
         return "it never came up, and no agent start has failed"
     return "it is expected back, and no agent start has failed since"

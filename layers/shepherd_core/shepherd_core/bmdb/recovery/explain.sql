@@ -7,13 +7,10 @@ SELECT
     x.process,
     statement_timestamp() AS now,
     n.ready IS TRUE AND l.machine_id IS NULL AS taken,
-    p.provider,
-    p.provider_location AS location,
+    p.machine_id IS NOT NULL AS provided,
     e.installed,
-    z.quarantined_at,
-    z.cause AS quarantine_cause,
     z.kind AS quarantine_kind,
-    e.process AS needs,
+    z.cause AS quarantine_cause,
     w.grace_until,
     n.process IS NOT NULL AS wanted,
     coalesce(n.overdue, false) AS overdue,
@@ -25,11 +22,8 @@ SELECT
     b.kind AS backoff_kind,
     n.last_interval_seconds,
     s.deadline AS locked_until,
-    s.component_name AS locked_by,
-    s.runtime_info AS locked_info,
-    y.pause_id,
-    y.owner AS pause_owner,
-    y.reason AS pause_reason,
+    s.component_name || ' (' || s.runtime_info || ')' AS locked_by,
+    y.owner || ': ' || y.reason AS paused_by,
     y.expires_at AS pause_expires_at,
     f.fault AS start_fault,
     f.cause AS start_cause,
@@ -47,7 +41,7 @@ LEFT JOIN work_backoff f
 LEFT JOIN work l ON l.machine_id = m.machine_id
 LEFT JOIN sessions s ON s.session_id = l.session_id
 LEFT JOIN LATERAL (
-    SELECT u.pause_id, u.owner, u.reason, u.expires_at
+    SELECT u.owner, u.reason, u.expires_at
     FROM machine_pauses u
     WHERE u.machine_id = m.machine_id AND u.process = x.process
     ORDER BY coalesce(u.expires_at, 'infinity') DESC

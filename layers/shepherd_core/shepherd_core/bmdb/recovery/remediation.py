@@ -4,33 +4,35 @@ Remediation in the BMDB: the steps that were tried on each machine, and quaranti
 A step is recorded before it is taken (``record_attempts``), so that it counts
 even if the function is killed then. Just before it is taken, ``no_longer_due``
 checks whether it is still needed. The work then ends by ``work.finish_recovery``,
-``work.fail``, ``end_unneeded`` or ``quarantine``.
+``work.fail``, ``leave_alone`` or ``quarantine``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from uuid import UUID
 
-from shepherd_core.bmdb.connection import sanitize_for_db
+from shepherd_core.bmdb.machines.lookup import MachineBackoff
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.budget import WHOLE_PROVIDER
-from shepherd_core.domain.errors import Fault, NoLongerDue
+from shepherd_core.domain.errors import HeldBack, NoLongerDue
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import Process, WorkEvent
-from shepherd_core.domain.remediation import AgentState, HistoryLine
+from shepherd_core.domain.records import record
+from shepherd_core.domain.remediation import HistoryLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from datetime import datetime
-    from uuid import UUID
+    from collections.abc import Callable, Collection, Mapping
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
-    from shepherd_core.domain.errors import HeldBack
+    from shepherd_core.domain.backoff import Backoff
     from shepherd_core.domain.remediation import NextStep
 
     Permit = Callable[[Mapping[str, tuple[int, int]]], Collection[UUID]]
@@ -42,10 +44,11 @@ if TYPE_CHECKING:
 _NOT_LOOKED = "not looked at: its address or its host key is not known"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecoveryRecord:
     """The agent and the recovery history of a machine."""
 
+    machine_id: UUID
     now: datetime
     """The database's time."""
     started_at: datetime | None
@@ -54,103 +57,103 @@ class RecoveryRecord:
     """The last heartbeat of that agent."""
     address: str | None
     """Of the machine, as the provider listed it last."""
-    location: str = WHOLE_PROVIDER
-    history: list[HistoryLine] = field(default_factory=list)
+    location: str
+    """``WHOLE_PROVIDER``: it has none."""
+    history: Sequence[HistoryLine] = ()
     """The recovery events, oldest first."""
 
 
 def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, RecoveryRecord]:
     """Return the agent and the recovery history of each machine."""
-    found: dict[UUID, RecoveryRecord] = {}
-    for row in session.connection.records("recovery_records", machine_ids=[each.machine_id for each in works]):
-        known = found.setdefault(
-            row["machine_id"],
-            RecoveryRecord(
-                row["now"],
-                row["agent_started_at"],
-                row["agent_heartbeat_at"],
-                row["provider_ip_address"],
-                row["provider_location"] or WHOLE_PROVIDER,
-            ),
-        )
-        if row["event"] is not None:
-            known.history.append(_line(row))
+    machine_ids = [each.machine_id for each in works]
+    histories: dict[UUID, list[HistoryLine]] = defaultdict(list)
+    for line in session.connection.fetch(HistoryLine, "recovery_history", machine_ids=machine_ids):
+        histories[line.machine_id].append(line)
+    records = session.connection.fetch(RecoveryRecord, "recovery_records", machine_ids=machine_ids)
+    found = {each.machine_id: replace(each, history=histories[each.machine_id]) for each in records}
     return {work: found[work.machine_id] for work in works}
 
 
-def _line(row: Mapping[str, Any]) -> HistoryLine:
-    return HistoryLine(
-        WorkEvent(row["event"]),
-        row["timestamp"],
-        row["step"],
-        kind=row["kind"] and FailureKind(row["kind"]),
-        fault=row["fault"] and Fault(row["fault"]),
-        seen=row["seen"] and AgentState(row["seen"]),
-        others_taken=row["others_taken"],
-        session_id=row["session_id"],
-    )
+@record
+class _Permitted:
+    machine_id: UUID | None
+    permitted: bool | None
+    sessions: int
 
 
 def record_attempts(session: Session, moves: Mapping[Work, NextStep]) -> list[Work]:
     """
     Record that these steps are about to be taken, and what was seen before; return the works whose steps may be taken.
 
-    The others are not this session's any more, or their steps are ``held``. May run
-    twice. Steps that lose the SSH host key delete the pinned one, because from now
-    on the machine may have another.
+    The others are not this session's any more. May run twice. Steps that lose the SSH
+    host key delete the pinned one, because from now on the machine may have another.
 
     Raises:
         SessionExpired: the deadline passed. Take none of the steps.
     """
-    return _record_attempts(session.records, moves)
+    return _record_attempts(session.fetch, moves)
 
 
 def permit_attempts(session: Session, provider: str, moves: Mapping[Work, NextStep], permit: Permit) -> list[Work]:
     """
-    Do the same for steps that interrupt machines of *provider*, as far as *permit* lets them; the others are held.
+    Do the same for steps that interrupt machines of *provider*, as far as *permit* lets them.
 
-    Two concurrent permissions never count the same steps. May run twice.
+    Of the others, the look is recorded alone. Two concurrent permissions never count the same steps. May run twice.
     """
     connection = session.connection
 
     def unit() -> list[Work]:
         connection.run("lock_budget", provider=provider)
-        rows = connection.records("count_steps", provider=provider)
-        granted = permit({row["location"]: (row["steps"], row["steps_six_hours"]) for row in rows})
-        held = {
-            work: move if work.machine_id in granted else replace(move, held=True, looked=move.looked or _NOT_LOOKED)
-            for work, move in moves.items()
-        }
-        return _record_attempts(partial(connection.records, **session.key), held)
+        counted = connection.fetch(_Steps, "count_steps", provider=provider)
+        granted = permit({each.location: (each.steps, each.steps_six_hours) for each in counted})
+        return _record_attempts(partial(connection.fetch, **session.key), moves, granted)
 
     return session.transact(unit)
 
 
-def _record_attempts(run: Callable[..., list[dict[str, Any]]], moves: Mapping[Work, NextStep]) -> list[Work]:
-    skipped = [(work.machine_id, step, cause) for work, move in moves.items() for step, cause in move.skipped]
-    failed = work.causes([move.look_error for move in moves.values()])
-    rows = run(
+@record
+class _Steps:
+    location: str
+    steps: int
+    steps_six_hours: int
+
+
+def _record_attempts(
+    fetch: Callable[..., list[_Permitted]], moves: Mapping[Work, NextStep], granted: Collection[UUID] | None = None
+) -> list[Work]:
+    held = [granted is not None and work.machine_id not in granted for work in moves]
+    steps, skipped = list(moves.values()), [(work, *each) for work, move in moves.items() for each in move.skipped]
+    failed = work.causes([move.look_error for move in steps])
+    rows = fetch(
+        _Permitted,
         "record_attempts",
         machine_ids=[work.machine_id for work in moves],
-        steps=[move.step.name for move in moves.values()],
-        healthy_untils=[move.healthy_until for move in moves.values()],
-        concludes=[move.concludes for move in moves.values()],
-        lose_host_key=[move.step.kind.loses_host_key for move in moves.values()],
-        reboots=[move.step.kind.reboots for move in moves.values()],
-        looked=[move.looked for move in moves.values()],
-        seen=[move.seen for move in moves.values()],
+        steps=[move.step.name for move in steps],
+        healthy_untils=[move.healthy_until for move in steps],
+        lose_host_key=[move.step.kind.loses_host_key for move in steps],
+        reboots=[move.step.kind.reboots for move in steps],
+        looked=[move.looked or (_NOT_LOOKED if waits else None) for move, waits in zip(steps, held, strict=True)],
+        seen=[move.seen for move in steps],
         kinds=failed["kinds"],
         faults=failed["faults"],
-        alive=[move.alive for move in moves.values()],
-        held=[move.held for move in moves.values()],
-        skipped_ids=[machine_id for machine_id, _, _ in skipped],
+        alive=[move.alive for move in steps],
+        held=held,
+        skipped_ids=[work.machine_id for work, _, _ in skipped],
         skipped_steps=[step for _, step, _ in skipped],
         skipped_causes=[cause for _, _, cause in skipped],
     )
-    if not rows[0]["sessions"]:
+    if not rows[0].sessions:
         raise SessionExpired
-    permitted = {row["machine_id"] for row in rows if row["permitted"]}
+    permitted = {row.machine_id for row in rows if row.permitted}
     return [work for work in moves if work.machine_id in permitted]
+
+
+@record
+class _Check:
+    machine_id: UUID | None
+    reason: str | None
+    recovered: bool
+    sessions: int
 
 
 def no_longer_due(session: Session, provider: str, works: Sequence[Work]) -> dict[Work, NoLongerDue]:
@@ -162,63 +165,51 @@ def no_longer_due(session: Session, provider: str, works: Sequence[Work]) -> dic
     Raises:
         SessionExpired: the deadline passed. Touch none of the machines.
     """
-    rows = session.run(
-        "no_longer_due",
-        machine_ids=[work.machine_id for work in works],
-        provider=provider,
-        process=Process.RECOVERY,
-    )
-    if not rows[0][0]:
+    machine_ids = [work.machine_id for work in works]
+    rows = session.fetch(_Check, "no_longer_due", machine_ids=machine_ids, provider=provider, process=Process.RECOVERY)
+    if not rows[0].sessions:
         raise SessionExpired
-    found = {machine_id: (reason, recovered) for _, machine_id, reason, recovered in rows}
+    found = {row.machine_id: (row.reason, row.recovered) for row in rows}
     lost = ("another session works on the machine", False)
     reasons = {work: found.get(work.machine_id, lost) for work in works}
     return {work: NoLongerDue(reason, recovered=recovered) for work, (reason, recovered) in reasons.items() if reason}
 
 
-@dataclass(frozen=True, slots=True)
-class Unneeded:
-    """Why work ends before anything was done to its machine."""
+def leave_alone(session: Session, reasons: Mapping[Work, Exception], backoff: Backoff) -> set[UUID]:
+    """
+    End work on machines to which nothing was done, and return those whose work this ended.
 
-    reason: str
-    recovered: bool
-    """The machine's agent reports; else the work is canceled."""
-    not_taken: str | None = None
-    """The recovery step that is on record."""
-    keeps_host_key: bool = False
-    """The host key that was pinned when the machine was claimed still holds: it is pinned again if it is not."""
-
-
-def end_unneeded(session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUID]:
-    """End works that ``no_longer_due`` returned, and return the machines whose work this ended."""
+    Of the *reasons*, ``NoLongerDue`` is no failure, and ``HeldBack`` says how long the machine waits; after others it
+    backs off. A step that the work has put on record was not taken, and the host key that it deleted is pinned again.
+    """
     ended: set[UUID] = set()
-    for event, recovered in ((WorkEvent.RECOVERED, True), (WorkEvent.CANCELED, False)):
-        given = {work: each for work, each in unneeded.items() if each.recovered is recovered}
+    for event in (WorkEvent.RECOVERED, WorkEvent.CANCELED, WorkEvent.FAILED):
+        given = {work: error for work, error in reasons.items() if _end_of(error) is event}
         if given:
             ended |= work.end(
                 session,
-                "end_unneeded_recovery",
+                "leave_alone",
                 event,
                 list(given),
+                **work.causes(given.values()),
                 ended_as=event,
-                reasons=[each.reason for each in given.values()],
-                steps=[each.not_taken for each in given.values()],
-                host_keys=[held.host_key if each.keeps_host_key else None for held, each in given.items()],
+                wait_seconds=[_wait_seconds(error, held, backoff) for held, error in given.items()],
+                host_keys=[held.host_key for held in given],
                 origins=[held.host_key_origin for held in given],
             )
     return ended
 
 
-def hold_back(session: Session, held: Mapping[Work, HeldBack]) -> set[UUID]:
-    """End works whose steps the budget refused, and return the machines whose work this ended."""
-    return work.end(
-        session,
-        "hold_back",
-        WorkEvent.CANCELED,
-        list(held),
-        causes=[str(each) for each in held.values()],
-        wait_seconds=[each.seconds for each in held.values()],
-    )
+def _end_of(error: Exception) -> WorkEvent:
+    if not isinstance(error, NoLongerDue):
+        return WorkEvent.FAILED
+    return WorkEvent.RECOVERED if error.recovered else WorkEvent.CANCELED
+
+
+def _wait_seconds(error: Exception, held: Work, backoff: Backoff) -> float | None:
+    if isinstance(error, NoLongerDue):
+        return error.seconds if isinstance(error, HeldBack) else None
+    return backoff.next(held.last_interval_seconds)
 
 
 def quarantine(
@@ -241,32 +232,32 @@ def quarantine_killer(session: Session, suspect: Work) -> bool:
 
     ``cause_of_deaths`` says what proves it.
     """
-    found = session.run("cause_of_deaths", machine_id=suspect.machine_id, process=suspect.process)
-    return bool(found and quarantine(session, {suspect: found[0][0]}, FailureKind.FUNCTION_DIED))
+    found = session.fetch(str, "cause_of_deaths", machine_id=suspect.machine_id, process=suspect.process)
+    return bool(found and quarantine(session, {suspect: found[0]}, FailureKind.FUNCTION_DIED))
 
 
-def unquarantine(connection: Connection, machine_id: UUID, *, reason: str) -> dict[str, Any]:
+def unquarantine(connection: Connection, machine_id: UUID, *, reason: str) -> bool:
     """
-    End the quarantine of a machine; return when and why it began, or nothing if there was none.
+    End the quarantine of a machine; return whether there was one.
 
     A new agent is started on the machine first. If that fails for the grace of the
     Recoverer's policy, recovery starts with a look at the machine and the first
     step. *reason* is written to the history. May run twice.
     """
 
-    def unit() -> list[dict[str, Any]]:
+    def unit() -> bool:
         connection.run("lock_facts", machine_id=machine_id)
-        return connection.records("unquarantine", machine_id=machine_id, reason=sanitize_for_db(reason))
+        return bool(connection.run("unquarantine", machine_id=machine_id, reason=reason))
 
-    return next(iter(connection.transact(unit)), {})
+    return connection.transact(unit)
 
 
 def retry(
     connection: Connection, machine_id: UUID, *, reason: str, process: Process | None = None
-) -> list[dict[str, Any]]:
+) -> list[MachineBackoff]:
     """
-    End the machine's backoffs, of one process or of all; return them: ``process``, ``until``, ``kind``, ``cause``.
+    End the machine's backoffs, of one process or of all, and return them.
 
     *reason* is written to the history if a backoff was ended. May run twice.
     """
-    return connection.records("retry", machine_id=machine_id, process=process, reason=sanitize_for_db(reason))
+    return connection.fetch(MachineBackoff, "retry", machine_id=machine_id, process=process, reason=reason)

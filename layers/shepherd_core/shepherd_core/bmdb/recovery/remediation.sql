@@ -1,24 +1,31 @@
 -- Remediation: the steps that were tried on machines, and quarantine.
 
 -- name: recovery_records
--- The recovery history of these machines, oldest first, and the state of their agents. A row for each history row, and
--- at least one for each machine. 2,000 rows hold all attempts that a policy can have, and the failed ones between them
--- that do not count. others_taken: the provider is to blame for this failure, and took steps on others of its machines
--- both within the hour before and within the hour after.
+-- The state of these machines' agents.
+SELECT
+    p.machine_id,
+    clock_timestamp() AS now,
+    a.agent_started_at AS started_at,
+    h.agent_heartbeat_at AS last_heartbeat_at,
+    p.provider_ip_address AS address,
+    coalesce(p.provider_location, '') AS location
+FROM machine_provided p
+LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
+LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
+WHERE p.machine_id = ANY(:machine_ids::uuid[]);
+
+-- name: recovery_history
+-- The recovery history of these machines, oldest first. 2,000 rows hold all attempts that a policy can have, and the
+-- failed ones between them that do not count. others_taken: the provider is to blame for this failure, and took steps on
+-- others of its machines both within the hour before and within the hour after.
 SELECT
     g.machine_id,
-    clock_timestamp() AS now,
-    a.agent_started_at,
-    h.agent_heartbeat_at,
-    p.provider_ip_address,
-    p.provider_location,
     x.event,
-    x.timestamp,
+    x.timestamp AS at,
     x.step,
     x.kind,
     x.fault,
     x.seen,
-    x.session_id,
     x.fault IS NOT DISTINCT FROM 'provider' AND (
         SELECT count(DISTINCT o.timestamp < x.timestamp) = 2
         FROM work_history o
@@ -28,14 +35,11 @@ SELECT
             AND o.kind IS NULL
             AND o.timestamp BETWEEN x.timestamp - interval '1 hour' AND x.timestamp + interval '1 hour'
             AND o.machine_id <> g.machine_id
-            AND q.provider = p.provider
-    ) AS others_taken
+            AND q.provider = (SELECT provider FROM machine_provided WHERE machine_id = g.machine_id)
+    ) AS others_taken,
+    x.session_id
 FROM unnest(:machine_ids::uuid[]) AS g (machine_id)
-LEFT JOIN machine_provided p ON p.machine_id = g.machine_id
-LEFT JOIN machine_agent_started a ON a.machine_id = g.machine_id
-LEFT JOIN machine_agent_heartbeat h
-    ON h.machine_id = g.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
-LEFT JOIN LATERAL (
+CROSS JOIN LATERAL (
     SELECT event, timestamp, step, kind, fault, seen, session_id
     FROM work_history
     WHERE machine_id = g.machine_id
@@ -43,7 +47,7 @@ LEFT JOIN LATERAL (
         AND event IN ('Looked', 'Attempted', 'NotTaken', 'Finished', 'Failed', 'Healthy', 'Unquarantined')
     ORDER BY timestamp DESC
     LIMIT 2000
-) AS x ON true
+) AS x
 ORDER BY g.machine_id, x.timestamp;
 
 -- name: lock_budget
@@ -66,8 +70,9 @@ GROUP BY 1;
 -- Record which steps are about to be taken, and which were skipped. This happens before they are taken, so that a step
 -- counts even if the function is killed then. A step after which the machine may have another host key deletes the
 -- pinned one here. The line 'Looked' has what a look at the machine saw (:seen), or why it failed; with a step, that one
--- is taken, and there is no attempt (:alive). Where the budget refuses the step (:held), there is none either. A row for each machine that this session works on, and whether the step may be taken.
--- May run twice: the second run writes nothing new.
+-- is taken, and there is no attempt (:alive). Where the budget refuses the step (:held), there is none either. A row for
+-- each machine that this session works on, and whether the step may be taken. May run twice: the second run writes
+-- nothing new.
 WITH {locked_session},
 input_rows AS (
     SELECT g.*
@@ -75,7 +80,6 @@ input_rows AS (
         :machine_ids::uuid[],
         :steps::text[],
         :healthy_untils::timestamptz[],
-        :concludes::boolean[],
         :lose_host_key::boolean[],
         :reboots::boolean[],
         :looked::text[],
@@ -85,15 +89,15 @@ input_rows AS (
         :alive::boolean[],
         :held::boolean[]
     ) AS g (
-        machine_id, step, healthy_until, concludes, loses_host_key, reboots, looked, seen, kind, fault, alive, held
+        machine_id, step, healthy_until, loses_host_key, reboots, looked, seen, kind, fault, alive, held
     )
 ),
 work_in_hand AS (
     SELECT
         g.*,
-        NOT g.concludes AND x.looks + x.attempts = 0 AS new,
-        NOT g.concludes AND NOT g.alive AND NOT g.held AND x.attempts = 0 AS new_attempt,
-        g.concludes OR g.alive OR NOT g.held OR x.attempts > 0 AS permitted
+        x.looks + x.attempts = 0 AS new,
+        NOT g.alive AND NOT g.held AND x.attempts = 0 AS new_attempt,
+        g.alive OR NOT g.held OR x.attempts > 0 AS permitted
     FROM input_rows g
     JOIN locked_session s ON true
     JOIN work w ON w.machine_id = g.machine_id AND w.process = 'ShepherdRecovery' AND w.session_id = s.session_id
@@ -190,57 +194,64 @@ SELECT
 FROM (SELECT 1) AS one_row
 LEFT JOIN claimed_machines j ON true;
 
--- name: hold_back
--- The budget refused the steps of these machines: end the work, and claim no recovery for that many seconds.
+-- name: leave_alone
+-- Nothing was done to these machines: end the work with the event :ended_as. If it has put a step on record, that was not
+-- taken ('NotTaken'), its reboot does not count, and the host key that it deleted is pinned again. With seconds to wait,
+-- no recovery is claimed for so long; after a failure that is the interval from which the next one follows.
 WITH {ended_work},
 input_rows AS (
-    SELECT g.machine_id, g.cause, g.seconds
-    FROM unnest(:machine_ids::uuid[], :causes::text[], :wait_seconds::float8[]) AS g (machine_id, cause, seconds)
+    SELECT g.*, x.step
+    FROM unnest(
+        :machine_ids::uuid[], :kinds::text[], :faults::text[], :causes::text[], :wait_seconds::float8[], :host_keys::text[],
+        :origins::text[]
+    ) AS g (machine_id, kind, fault, cause, seconds, host_key, origin)
     JOIN work_deleted e ON e.machine_id = g.machine_id
+    LEFT JOIN work_history x
+        ON x.machine_id = g.machine_id
+        AND x.process = 'ShepherdRecovery'
+        AND x.event = 'Attempted'
+        AND x.session_id = :session_id
+        AND x.timestamp >= e.began_at
 ),
-backoff_rows AS (
-    INSERT INTO work_backoff (machine_id, process, until, cause, kind)
-    SELECT machine_id, 'ShepherdRecovery', clock_timestamp() + seconds * interval '1 second', cause, 'held-back' FROM input_rows
-    ON CONFLICT (machine_id, process) DO UPDATE
-    SET
-        until = excluded.until,
-        cause = excluded.cause,
-        kind = excluded.kind,
-        fault = excluded.fault,
-        last_interval_seconds = NULL,
-        deaths = 0
+host_key_pinned AS (
+    INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
+    SELECT machine_id, host_key, clock_timestamp(), origin FROM input_rows WHERE step IS NOT NULL AND host_key IS NOT NULL
+    ON CONFLICT (machine_id) DO NOTHING
 ),
-history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
-    SELECT machine_id, 'ShepherdRecovery', 'Canceled', cause, :session_id::uuid FROM input_rows
-)
-SELECT machine_id FROM work_deleted;
-
--- name: end_unneeded_recovery
--- Nothing was done to these machines, because they are not to be recovered any more (no_longer_due): end the work with
--- the event :ended_as, and record that the step on record was not taken ('NotTaken').
-WITH input_rows AS (
-    SELECT g.machine_id, g.reason, g.step, g.host_key, g.origin
-    FROM unnest(:machine_ids::uuid[], :reasons::text[], :steps::text[], :host_keys::text[], :origins::text[])
-        AS g (machine_id, reason, step, host_key, origin)
+reboot_undone AS (
+    UPDATE machine_rebooted r
+    SET rebooted_at = r.previous_at
+    FROM work_deleted e
+    WHERE r.machine_id = e.machine_id AND r.rebooted_at >= e.began_at
 ),
-{ended_work},
-{host_key_pinned},
-{reboot_undone},
 backoff_cleared AS (
     DELETE FROM work_backoff
-    WHERE :ended_as = 'Recovered'
+    WHERE :ended_as::text = 'Recovered'
         AND process = 'ShepherdRecovery'
         AND machine_id IN (SELECT machine_id FROM work_deleted)
 ),
+backoff_rows AS (
+    INSERT INTO work_backoff (machine_id, process, until, kind, fault, cause, last_interval_seconds)
+    SELECT
+        machine_id, 'ShepherdRecovery', clock_timestamp() + seconds * interval '1 second', kind, fault, cause,
+        CASE WHEN :ended_as = 'Failed' THEN seconds END
+    FROM input_rows
+    WHERE seconds IS NOT NULL
+    ON CONFLICT (machine_id, process) DO UPDATE
+    SET
+        until = excluded.until,
+        kind = excluded.kind,
+        fault = excluded.fault,
+        cause = excluded.cause,
+        last_interval_seconds = excluded.last_interval_seconds,
+        deaths = 0
+),
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, step, failed_cause, session_id)
-    SELECT g.machine_id, 'ShepherdRecovery', 'NotTaken', g.step, g.reason, :session_id::uuid
-    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE g.step IS NOT NULL
-    UNION ALL
-    SELECT g.machine_id, 'ShepherdRecovery', :ended_as, NULL, g.reason, :session_id::uuid
-    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
+    INSERT INTO work_history (machine_id, process, event, step, kind, fault, failed_cause, session_id)
+    SELECT g.machine_id, 'ShepherdRecovery', x.event, x.step, g.kind, g.fault, g.cause, :session_id::uuid
+    FROM input_rows g
+    CROSS JOIN LATERAL (VALUES ('NotTaken', g.step), (:ended_as, NULL)) AS x (event, step)
+    WHERE x.step IS NOT NULL OR x.event = :ended_as
 )
 SELECT machine_id FROM work_deleted;
 
@@ -336,7 +347,7 @@ SELECT machine_id FROM work_deleted;
 -- (without a policy: at any time). The last heartbeat stays until then, because a machine that has just reported must
 -- not be forgotten. Follows lock_facts. No row: it is not in quarantine.
 WITH quarantine_deleted AS (
-    DELETE FROM machine_quarantine WHERE machine_id = :machine_id RETURNING machine_id, quarantined_at, cause
+    DELETE FROM machine_quarantine WHERE machine_id = :machine_id RETURNING machine_id
 ),
 agent_deleted AS (
     DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)
@@ -362,7 +373,7 @@ history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
     SELECT machine_id, 'ShepherdRecovery', 'Unquarantined', :reason FROM quarantine_deleted
 )
-SELECT quarantined_at, cause FROM quarantine_deleted;
+SELECT machine_id FROM quarantine_deleted;
 
 -- name: retry
 -- End the backoffs of a machine that are in force, and the suspicion that it kills functions (of one process, or of all);
@@ -372,10 +383,10 @@ WITH backoffs_deleted AS (
     WHERE machine_id = :machine_id
         AND (:process::text IS NULL OR process = :process)
         AND (until > clock_timestamp() OR deaths > 0)
-    RETURNING machine_id, process, until, kind, cause
+    RETURNING machine_id, process, until, kind, cause, last_interval_seconds, deaths
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
     SELECT machine_id, process, 'Retried', :reason FROM backoffs_deleted
 )
-SELECT process, until, kind, cause FROM backoffs_deleted ORDER BY process;
+SELECT process, until, kind, cause, last_interval_seconds, deaths FROM backoffs_deleted ORDER BY process;

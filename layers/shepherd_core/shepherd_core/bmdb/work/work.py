@@ -242,10 +242,6 @@ class Failure:
 
     error: Exception
     interval_seconds: int
-    not_taken: str | None = None
-    """The recovery step that is on record and was certainly not taken."""
-    keeps_host_key: bool = False
-    """The host key that was pinned when the machine was claimed still holds: it is pinned again if it is not."""
 
 
 def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
@@ -257,9 +253,6 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
         list(failed),
         **causes([failure.error for failure in failed.values()]),
         intervals=[failure.interval_seconds for failure in failed.values()],
-        host_keys=[work.host_key if failure.keeps_host_key else None for work, failure in failed.items()],
-        origins=[work.host_key_origin for work in failed],
-        steps=[failure.not_taken for failure in failed.values()],
     )
 
 

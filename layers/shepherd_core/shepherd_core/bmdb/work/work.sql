@@ -166,7 +166,15 @@ WITH input_rows AS (
         AS g (machine_id, public_key, host_key, origin)
 ),
 {ended_work},
-{host_key_pinned},
+-- At first contact.
+host_key_pinned AS (
+    INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
+    SELECT g.machine_id, g.host_key, clock_timestamp(), g.origin
+    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
+    WHERE g.host_key IS NOT NULL
+    ON CONFLICT (machine_id) DO NOTHING
+    RETURNING machine_id
+),
 started AS (
     SELECT g.machine_id, g.public_key
     FROM input_rows g
@@ -258,26 +266,18 @@ history_rows AS (
 SELECT machine_id FROM work_deleted;
 
 -- name: fail
--- The work failed: record kind, fault and cause, and back off for each machine's interval. If the recovery step that
--- is on record was certainly not taken, record that too ('NotTaken'), and pin the host key again that it deleted.
-WITH input_rows AS (
-    SELECT g.machine_id, g.kind, g.fault, g.cause, g.seconds, g.host_key, g.origin, g.step
-    FROM unnest(
-        :machine_ids::uuid[],
-        :kinds::text[],
-        :faults::text[],
-        :causes::text[],
-        :intervals::bigint[],
-        :host_keys::text[],
-        :origins::text[],
-        :steps::text[]
-    ) AS g (machine_id, kind, fault, cause, seconds, host_key, origin, step)
+-- The work failed: record kind, fault and cause, and back off for each machine's interval.
+WITH {ended_work},
+input_rows AS (
+    SELECT g.*
+    FROM unnest(:machine_ids::uuid[], :kinds::text[], :faults::text[], :causes::text[], :intervals::bigint[])
+        AS g (machine_id, kind, fault, cause, seconds)
+    JOIN work_deleted e ON e.machine_id = g.machine_id
 ),
-{ended_work},
 backoff_rows AS (
     INSERT INTO work_backoff (machine_id, process, until, kind, fault, cause, last_interval_seconds)
-    SELECT g.machine_id, :process, clock_timestamp() + g.seconds * interval '1 second', g.kind, g.fault, g.cause, g.seconds
-    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
+    SELECT machine_id, :process, clock_timestamp() + seconds * interval '1 second', kind, fault, cause, seconds
+    FROM input_rows
     ON CONFLICT (machine_id, process) DO UPDATE
     SET
         until = excluded.until,
@@ -287,16 +287,9 @@ backoff_rows AS (
         last_interval_seconds = excluded.last_interval_seconds,
         deaths = 0
 ),
-{host_key_pinned},
-{reboot_undone},
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, step, kind, fault, failed_cause, session_id)
-    SELECT g.machine_id, :process, 'NotTaken', g.step, g.kind, g.fault, g.cause, :session_id::uuid
-    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE g.step IS NOT NULL
-    UNION ALL
-    SELECT g.machine_id, :process, 'Failed', NULL, g.kind, g.fault, g.cause, :session_id::uuid
-    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
+    INSERT INTO work_history (machine_id, process, event, kind, fault, failed_cause, session_id)
+    SELECT machine_id, :process, 'Failed', kind, fault, cause, :session_id::uuid FROM input_rows
 )
 SELECT machine_id FROM work_deleted;
 

@@ -46,7 +46,6 @@ GRANT SELECT, INSERT ON machine_host_key TO {initializer};
 GRANT SELECT ON machine_need TO {initializer};
 GRANT SELECT ON machine_provided TO {initializer};
 GRANT SELECT, INSERT ON machine_quarantine TO {initializer};
-GRANT SELECT, UPDATE (rebooted_at) ON machine_rebooted TO {initializer};
 GRANT SELECT ON machines TO {initializer};
 GRANT SELECT ON pause_scopes TO {initializer};
 GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {initializer};
