@@ -221,6 +221,7 @@ CLAIM = ("find_candidates", "lock_machines", "begin_work")
 CLAIM_LINES, CLAIM_CTES = 40, 4
 """The most that each statement of a claim may have, without blank lines and comments, and with its fragments."""
 SHARED = {
+    "agent_timeout": {"read_fleet"},
     "ended_work": ENDS_WORK,
     "last_heartbeat": {"decommission", "request_release"},
     "locked_machine": {"decommission", "request_release"},
@@ -357,6 +358,8 @@ def test_sql_in_python_is_found(source: str) -> None:
     assert sql_in(source)
 
 
-def test_the_view_waits_for_as_many_intervals_as_the_settings_are_checked_for() -> None:
+def test_view_and_fragment_wait_for_as_many_intervals_as_the_settings_are_checked_for() -> None:
     """A machine could otherwise be recovered although its agent reports as it was told."""
-    assert any(f"{INTERVALS}::float8 * h.report_interval_seconds" in migration.text for migration in migrations())
+    timeout = fragments()["agent_timeout"]
+    assert f"{INTERVALS}::float8 * report_interval_seconds" in timeout
+    assert any(" ".join(timeout.split()) in " ".join(migration.text.split()) for migration in migrations())

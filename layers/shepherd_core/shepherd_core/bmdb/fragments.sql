@@ -79,3 +79,11 @@ b.until - coalesce(b.last_interval_seconds, {death_seconds}) * interval '1 secon
 -- The backoff b comes from a failure, and the agent, whose last heartbeat is h, has not reported since. A backoff without
 -- an interval is a wait, not a failure, unless a function died.
 (b.last_interval_seconds IS NOT NULL OR b.deaths > 0) AND coalesce(h.agent_heartbeat_at < {failed_at}, true)
+
+-- fragment: agent_timeout
+-- How long an agent is healthy without a heartbeat, in the words of the view machine_need.
+interval '1 second' * CASE
+    WHEN report_interval_seconds IS NULL THEN startup_timeout_seconds
+    -- Null without a policy, which greatest alone would ignore.
+    ELSE heartbeat_timeout_seconds + greatest(0, 2.5::float8 * report_interval_seconds - heartbeat_timeout_seconds)
+END

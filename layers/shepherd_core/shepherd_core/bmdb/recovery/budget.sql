@@ -8,33 +8,31 @@
 WITH {session},
 policy AS (
     SELECT
+        startup_timeout_seconds,
+        heartbeat_timeout_seconds,
         statement_timestamp() - heartbeat_timeout_seconds * interval '1 second' AS fresh_since,
         statement_timestamp() - heartbeat_timeout_seconds / 2 * interval '1 second' AS heard_since
     FROM recovery_policy
     WHERE provider = :provider
 ),
--- unhealthy_at: when it was or will be unhealthy; infinity if its agent reported within the shortest timeout there is,
--- that of the policy: those are only counted. OFFSET 0: computed once for each machine.
+-- fresh: its agent reported within the policy's timeout, the shortest there is, so it is healthy: it is only counted.
+-- OFFSET 0: computed once for each machine.
 counted AS MATERIALIZED (
     SELECT
         location,
-        count(*) FILTER (WHERE unhealthy_at = 'infinity') AS fresh,
+        count(*) FILTER (WHERE fresh) AS fresh,
         count(*) FILTER (WHERE heard) AS heard,
         count(*) FILTER (WHERE heard AND failed_attempts > 0) AS losing,
-        array_agg(ROW(machine_id, watched, reported, unhealthy_at)) FILTER (WHERE unhealthy_at IS DISTINCT FROM 'infinity')
-            AS others
+        array_agg(ROW(machine_id, last_heartbeat_at, report_interval_seconds)) FILTER (WHERE NOT fresh) AS others
     FROM (
         SELECT
             n.machine_id,
             n.location,
-            n.reported,
+            n.last_heartbeat_at,
+            n.report_interval_seconds,
             n.failed_attempts,
-            n.last_heartbeat_at IS NOT NULL AS watched,
             n.reported AND n.last_heartbeat_at > (SELECT heard_since FROM policy) AS heard,
-            CASE
-                WHEN n.reported AND n.last_heartbeat_at > (SELECT fresh_since FROM policy) THEN 'infinity'
-                ELSE n.last_heartbeat_at + n.timeout
-            END AS unhealthy_at
+            coalesce(n.reported AND n.last_heartbeat_at > (SELECT fresh_since FROM policy), false) AS fresh
         FROM machine_need n
         WHERE n.provider = :provider AND n.process IS NOT NULL
         OFFSET 0
@@ -46,14 +44,15 @@ others AS MATERIALIZED (
     SELECT
         o.machine_id,
         coalesce(c.location, '') AS location,
-        o.watched,
-        o.reported,
-        coalesce(o.unhealthy_at, n.back_by) AS dark_at
+        o.last_heartbeat_at IS NOT NULL AS watched,
+        o.report_interval_seconds IS NOT NULL AS reported,
+        coalesce(o.last_heartbeat_at + {agent_timeout}, n.back_by) AS dark_at
     FROM counted c
     CROSS JOIN LATERAL unnest(c.others)
-        AS o (machine_id uuid, watched boolean, reported boolean, unhealthy_at timestamptz)
+        AS o (machine_id uuid, last_heartbeat_at timestamptz, report_interval_seconds integer)
+    LEFT JOIN policy ON true
     LEFT JOIN LATERAL (
-        SELECT back_by FROM machine_need WHERE machine_id = o.machine_id AND NOT o.watched LIMIT 1
+        SELECT back_by FROM machine_need WHERE machine_id = o.machine_id AND o.last_heartbeat_at IS NULL LIMIT 1
     ) AS n ON true
 ),
 -- Unhealthy machines, and those that did not come back though an agent start was tried; not the paused ones. alive: the

@@ -462,19 +462,21 @@ FROM machine_provided p
 LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
 LEFT JOIN machine_agent_heartbeat h
     ON h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
-LEFT JOIN machine_os_installation_request q ON q.machine_id = p.machine_id
-LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
+LEFT JOIN (
+    machine_os_installation_request q
+    JOIN machine_os_installation_report r
+        ON r.machine_id = q.machine_id AND r.generation = q.generation AND r.os_installation_result = 'Success'
+) ON q.machine_id = p.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id
 LEFT JOIN recovery_policy y ON y.provider = p.provider
 CROSS JOIN LATERAL (
     SELECT
-        coalesce(q.generation = r.generation AND r.os_installation_result = 'Success', false) AS installed,
-        CASE
-            WHEN h.machine_id IS NULL THEN y.startup_timeout_seconds
+        q.machine_id IS NOT NULL AS installed,
+        interval '1 second' * CASE
+            WHEN report_interval_seconds IS NULL THEN startup_timeout_seconds
             -- Null without a policy, which greatest alone would ignore.
-            ELSE y.heartbeat_timeout_seconds
-                + greatest(0, 2.5::float8 * h.report_interval_seconds - y.heartbeat_timeout_seconds)
-        END * interval '1 second' AS timeout
+            ELSE heartbeat_timeout_seconds + greatest(0, 2.5::float8 * report_interval_seconds - heartbeat_timeout_seconds)
+        END AS timeout
 ) AS t;
 
 -- The state of every machine that there is or was, as in domain/states.py, and since when it has been in it. Lists,
