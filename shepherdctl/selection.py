@@ -185,9 +185,9 @@ class Selection:
         require_terminal(yes=yes or not chosen.asks)
         return chosen
 
-    def search(self, connection: Connection) -> Search:
+    def search(self, connection: Connection, *, none_ok: bool = False) -> Search:
         """
-        Return the search for these machines.
+        Return the search for these machines. *none_ok*: there may be none at a location.
 
         Raises:
             MachineUnknown: a name stands for no machine, or for several.
@@ -196,7 +196,7 @@ class Selection:
         if len(self.names) > MOST_IDS:
             message = f"{len(self.names)} machines are named, but at most {MOST_IDS} can be: use filters"
             raise ShepherdError(message)
-        if self.filters.locations:
+        if self.filters.locations and not none_ok:
             known = overview.locations(connection)
             for location in self.filters.locations:
                 if location not in known:
@@ -228,7 +228,7 @@ class Selection:
             MachineUnknown: as ``search``.
             ShepherdError: none matches, unless *none_ok*; or more than 1,000.
         """
-        search = self.search(connection)
+        search = self.search(connection, none_ok=none_ok)
         found: list[FoundMachine] = []
         for machine in matching(connection, search):
             found.append(machine)
@@ -243,7 +243,7 @@ class Selection:
 
     def ids(self, connection: Connection, *, none_ok: bool = False) -> tuple[UUID, ...]:
         """Return the ids of the machines that match, without filters even if they are gone. Raises as ``to_change``."""
-        search = self.search(connection)
+        search = self.search(connection, none_ok=none_ok)
         if self.filters == Search():
             return search.machine_ids
         return tuple(machine.machine_id for machine in self.to_change(connection, none_ok=none_ok))

@@ -3,38 +3,43 @@
 from dataclasses import asdict
 
 from shepherd_core.bmdb.machines import overview
-from shepherd_core.bmdb.wire import server
 
+from shepherdctl import fleet_status
 from shepherdctl.database import bmdb
+from shepherdctl.descriptions.conditions import only
 from shepherdctl.descriptions.cures import CURES, cures, told
 from shepherdctl.options import LocationOption, ProviderOption
+from shepherdctl.output.conditions import described, print_conditions
 from shepherdctl.output.formats import loop_name, relative
 from shepherdctl.output.printing import Column, Form, Output, document, ids, note, table
 
 
 def causes(provider: ProviderOption = None, location: LocationOption = None, output: Output = Form.TABLE) -> None:
     """
-    Count what fails now by cause, with examples and what to do about each cause.
+    Show what is wrong, the most urgent first, and count what fails now by cause.
 
-    Counts machines whose last work failed and whose agent has not reported since,
-    machines in quarantine, capacity under a penalty, and loops whose last tick
-    failed. CAUSE is the newest cause of its kind. EXAMPLES are ids of machines or
-    of capacity.
+    Begins with the conditions that "status" shows. Then counts machines whose
+    last work failed and whose agent has not reported since, machines in
+    quarantine, and capacity under a penalty. CAUSE is the newest cause of its
+    kind. EXAMPLES are ids of machines or of capacity.
 
     Examples:
       shepherdctl causes
       shepherdctl causes --provider redfish --location rack3
       shepherdctl machine list --cause ssh-timed-out
-      shepherdctl causes -o json | jq '.[] | select(.kind == "ssh-refused").count'
+      shepherdctl causes -o json | jq '.causes[] | select(.kind == "ssh-refused")'
     """
     with bmdb() as connection:
         found = overview.failures(connection, provider=provider, location=location)
-        now = server.now(connection)
+        fleet = fleet_status.read(connection)
+    wrong = only(fleet_status.judged(fleet), provider, location)
     if output is Form.JSON:
-        document(
-            [{**asdict(one), "loop": loop_name(one.loop).lower(), "cure": CURES.get(one.kind or "")} for one in found]
-        )
+        failing = [
+            {**asdict(one), "loop": loop_name(one.loop).lower(), "cure": CURES.get(one.kind or "")} for one in found
+        ]
+        document({"conditions": described(wrong), "causes": failing})
         return
+    print_conditions(wrong, fleet.now)
     columns = [
         Column("COUNT", number=True),
         Column("LOOP"),
@@ -50,7 +55,7 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
                 one.count,
                 loop_name(one.loop).capitalize(),
                 told(one.kind, one.cause),
-                one.failed_at and relative(one.failed_at, now),
+                one.failed_at and relative(one.failed_at, fleet.now),
                 " ".join(next(short) for _ in one.examples),
             )
             for one in found
@@ -58,5 +63,5 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
     )
     for cure in cures(one.kind for one in found):
         note(cure)
-    if not found:
+    if not (found or wrong):
         note("nothing fails")

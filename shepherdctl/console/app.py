@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from shepherdctl.console.guard import STATIC, ConsoleGuard
-from shepherdctl.console.pages import fleet, machine, machines, open_work, rendering
+from shepherdctl.console.pages import fails, fleet, machine, machines, open_work, rendering
 from shepherdctl.console.pages.machines import FilterInvalid, Query
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Console:
         """Return the application, guarded."""
         routes = [
             Route("/", self._fleet),
+            Route("/fails", self._fails),
             Route("/machines", self._machines),
             Route("/machines.csv", partial(self._download, "csv")),
             Route("/machines.json", partial(self._download, "json")),
@@ -93,6 +94,9 @@ class Console:
 
     def _fleet(self, _request: Request) -> Response:
         return self._page("fleet.html", active="fleet", **self._bmdb.read(fleet.fleet))
+
+    def _fails(self, _request: Request) -> Response:
+        return self._page("fails.html", active="fails", **self._bmdb.read(fails.fails))
 
     def _machines(self, request: Request) -> Response:
         query = Query.parse(request.query_params.multi_items())

@@ -105,6 +105,8 @@ class Metric(StrEnum):
     """Machines recorded as neither up, nor missing, nor failed permanently."""
     MISSING = "missing"
     """Machines recorded as missing, because the provider does not list them any more."""
+    LEFT = "left"
+    """1 in the tick of an invocation that left the work to a concurrent one."""
     SETTINGS_REFUSED = "settings_refused", _ALARM
     """1 if the settings document was refused, so that the last good one stays in force; else not written."""
 

@@ -12,14 +12,14 @@ from shepherd_core.domain.states import State
 
 from shepherdctl.console.pages import charts
 from shepherdctl.console.pages.commands import OF_FLEET
-from shepherdctl.descriptions.attention import pace
+from shepherdctl.descriptions.conditions import pace
 from shepherdctl.descriptions.cures import told
 from shepherdctl.options import SYSTEM_OWNERS
 from shepherdctl.output.formats import did, scope_in_words, span
 from shepherdctl.output.printing import columns, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.machines.overview import FleetCount, Notice
@@ -46,6 +46,8 @@ _AGE_NAMES = (
     "older",
 )
 TICKS = 30
+_PLACES = 50
+"""Locations that are shown: a page of a fleet with thousands must stay readable."""
 
 
 def fleet(connection: Connection) -> dict[str, Any]:
@@ -55,13 +57,15 @@ def fleet(connection: Connection) -> dict[str, Any]:
     ticks = last_ticks(connection, TICKS)
     totals = tick_totals(connection)
     now = next(one.since for one in notices if one.kind == "now")
+    places = _places(counts)
     by_state: dict[str, int] = {state: sum(one.machines for one in counts if one.state == state) for state in STATES}
     return {
         "now": now,
         "machines": sum(by_state.values()),
         "by_state": by_state,
         "bar": charts.bar(by_state),
-        "places": _places(counts),
+        "places": (shown := [each for each in places if _unwell(each["states"])][:_PLACES] or places[:_PLACES]),
+        "more_places": len(places) - len(shown),
         "place_heads": (
             "Provider",
             "Location",
@@ -79,14 +83,18 @@ def fleet(connection: Connection) -> dict[str, Any]:
 
 
 def _places(counts: Sequence[FleetCount]) -> list[dict[str, Any]]:
-    """Return the number of machines in each state, by provider and location."""
+    """Return the number of machines in each state, by provider and location; those with the most unwell ones first."""
     found: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(STATES, 0))
     for one in counts:
         found[one.provider, one.location or ""][one.state] += one.machines
     return [
         {"provider": provider, "location": location, "states": states, "machines": sum(states.values())}
-        for (provider, location), states in sorted(found.items())
+        for (provider, location), states in sorted(found.items(), key=lambda each: (-_unwell(each[1]), each[0]))
     ]
+
+
+def _unwell(states: Mapping[str, int]) -> int:
+    return states[State.QUARANTINED] + states[State.UNHEALTHY] + states[State.NEEDS_AGENT]
 
 
 def _heartbeats(counts: Sequence[FleetCount]) -> list[dict[str, Any]]:

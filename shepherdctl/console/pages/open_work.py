@@ -10,7 +10,7 @@ from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import open_work
 from shepherd_core.domain.budget import where
 
-from shepherdctl.descriptions.attention import OLD_TRANSACTION_SECONDS, old_transaction, pace
+from shepherdctl.descriptions.conditions import OLD_TRANSACTION_SECONDS, old_transaction, pace
 from shepherdctl.output.formats import scope_in_words
 
 if TYPE_CHECKING:
@@ -37,5 +37,5 @@ def work(connection: Connection) -> dict[str, Any]:
             {"budget": one, "where": where(one.location), "pace": pace(one.per_hour)}
             for one in budget.shown_budgets(connection)
         ],
-        "old_transaction": oldest and old_transaction(oldest),
+        "old_transaction": oldest and "; ".join(old_transaction(oldest)),
     }

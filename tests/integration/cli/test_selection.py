@@ -142,7 +142,7 @@ def test_the_machines_of_a_cause_are_those_that_are_counted(fleet: Fleet, machin
         "FROM machine_agent_heartbeat"
     )
     assert _listed(fleet, machines, "--cause", "provider-refused") == ["unhealthy"]
-    counted = {one["kind"]: one["count"] for one in CommandLine(fleet.settings).load("causes")}
+    counted = {one["kind"]: one["count"] for one in CommandLine(fleet.settings).load("causes")["causes"]}
     assert (counted["provider-refused"], counted["ssh-timed-out"]) == (1, 1)
 
 

@@ -12,7 +12,7 @@ from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.console import Visitor, said
 
-PAGES = ("/", "/machines", "/machines.csv", "/machines.json", "/machines/x", "/work", "/nothing")
+PAGES = ("/", "/fails", "/machines", "/machines.csv", "/machines.json", "/machines/x", "/work", "/nothing")
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -87,7 +87,7 @@ def test_every_response_forbids_scripts_of_others(access: Access, path: str, ent
     assert headers["Referrer-Policy"] == "no-referrer"
 
 
-@pytest.mark.parametrize("path", ["/", "/machines", "/work"])
+@pytest.mark.parametrize("path", ["/", "/fails", "/machines", "/work"])
 def test_a_page_contains_no_inline_script_or_style(access: Access, path: str) -> None:
     """The policy would block them."""
     page = Visitor(access).read(path)

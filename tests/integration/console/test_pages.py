@@ -3,6 +3,7 @@
 import csv
 import io
 from collections import Counter
+from html import unescape
 from typing import Any
 from uuid import UUID
 
@@ -134,6 +135,31 @@ def test_everything_that_holds_machines_back_is_on_the_fleet_page(
         "1 machine quarantined 0 s ago steps-used-up",
     ):
         assert expected.replace("0 s ago", "") in text.replace("1 s ago", "").replace("0 s ago", "")
+
+
+def test_the_page_of_what_fails_says_what_the_commands_say(visitor: Visitor, fleet: Fleet) -> None:
+    """Who is woken opens it first: conditions with their cures, a link to the machines, and the causes."""
+    fleet.quarantine(fleet.locate(fleet.unhealthy_machine(), "ams"))
+    fleet.sql("INSERT INTO recovery_budgets VALUES ('static', 'ams', 1, 'share', '8 of 10 are dead')")
+    page = visitor.read("/fails")
+    text = unescape(said(page))
+    told = CommandLine(fleet.settings).load("causes")
+    assert len(told["conditions"]) > 2
+    for one in (*told["conditions"], *told["causes"]):
+        assert one.get("text", one.get("cause")) in text
+        assert one["cure"] in text
+    assert f"<title>({len(told['conditions'])}) What fails" in page
+    assert "/machines?state=unhealthy&amp;provider=static&amp;location=ams" in page
+
+
+def test_only_locations_with_something_wrong_are_shown(fleet: Fleet) -> None:
+    """A fleet with thousands of racks had a page of megabytes every five seconds."""
+    fleet.locate(fleet.unhealthy_machine(), "muc")
+    fleet.sql("INSERT INTO machines SELECT gen_random_uuid(), now() FROM generate_series(1, 200)")
+    fleet.locate(fleet.reporting_machine(60), "fra")
+    shown = fleet_page.fleet(fleet.connection)
+    assert [each["location"] for each in shown["places"]] == ["muc"]
+    assert shown["more_places"] == 1
 
 
 def test_no_number_of_pauses_hides_what_is_worse(visitor: Visitor, fleet: Fleet) -> None:
@@ -288,7 +314,7 @@ def test_the_work_page_shows_what_is_under_way(visitor: Visitor, fleet: Fleet, m
 def test_hostile_text_is_shown_and_never_markup(visitor: Visitor, fleet: Fleet) -> None:
     """Machines and providers choose their names; a page with a script in it could do all that its reader may."""
     machine_id = plant_hostile_text(fleet, HOSTILE)
-    for path in ("/", "/machines", f"/machines/{machine_id}", "/work", "/machines?text=" + HOSTILE):
+    for path in ("/", "/fails", "/machines", f"/machines/{machine_id}", "/work", "/machines?text=" + HOSTILE):
         page = visitor.read(path)
         assert ESCAPED in page, path
         assert page.count("<script") == 1, path

@@ -3,7 +3,7 @@
 import pytest
 from shepherd_core.bmdb.wire import server
 
-from shepherdctl.descriptions.attention import old_transaction
+from shepherdctl.descriptions.conditions import old_transaction
 from tests.support.bmdb.fleet import Fleet, administrator
 from tests.support.command_line import CommandLine
 
@@ -60,26 +60,26 @@ def test_status_says_that_it_cannot_see_the_transactions_of_others(fleet: Fleet)
 
 
 @pytest.mark.parametrize(
-    ("kind", "application", "sentence"),
+    ("kind", "application", "told"),
     [
         (
             "open",
             "psql",
-            "a transaction of alice (psql) has been open for 11 min, and slows every claim; " + END,
+            ("a transaction of alice (psql) has been open for 11 min, and slows every claim", END),
         ),
         (
             "open",
             "",
-            "a transaction of alice has been open for 11 min, and slows every claim; " + END,
+            ("a transaction of alice has been open for 11 min, and slows every claim", END),
         ),
         (
             "prepared",
             "night",
-            "the transaction 'night' of alice was prepared 11 min ago, and slows every claim; " + END_PREPARED,
+            ("the transaction 'night' of alice was prepared 11 min ago, and slows every claim", END_PREPARED),
         ),
     ],
 )
-def test_an_old_transaction_is_told_with_its_end(kind: str, application: str, sentence: str) -> None:
+def test_an_old_transaction_is_told_with_its_end(kind: str, application: str, told: tuple[str, str]) -> None:
     """An operator who reads it at night has the statement at hand."""
     found = server.Transaction(kind, 42, "alice", application, None, 11 * MINUTE)
-    assert old_transaction(found) == sentence
+    assert old_transaction(found) == told

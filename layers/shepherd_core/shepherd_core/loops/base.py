@@ -78,7 +78,8 @@ class Closing:
 
     def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
         """Close the session. An exception that ended the block is recorded as the cause of failure and raised again."""
-        counts = {metric.value: count for metric, count in self.counts().items()}
+        refused = {Metric.SETTINGS_REFUSED: 1} if telemetry.bound().get("settings_refused") else {}
+        counts = {metric.value: count for metric, count in (*self.counts().items(), *refused.items())}
         end = TickEnd(counts, error)
         try:
             self.session.close(end)

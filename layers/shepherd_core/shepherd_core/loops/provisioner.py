@@ -118,6 +118,7 @@ class Provisioner:
             past = provisioning.take_lock(session, name)
             if past is None:
                 telemetry.info("another Provisioner is running")
+                self._counts[Metric.LEFT] = 1
                 return {}
             if reason := provisioning.paused(self._connection, name):
                 telemetry.info("provisioning paused", reason=reason)

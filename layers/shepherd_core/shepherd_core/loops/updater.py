@@ -89,7 +89,8 @@ class Updater:
                 outlook.paused or outlook.holder_alive or not provider_facts.begin(session, name, outlook.holder)
             ):
                 telemetry.info("update skipped", reason=outlook.paused or "another Updater is running")
-                return counts
+                counts = {} if outlook.paused else {Metric.LEFT: 1}
+                return {}
             updates = dict.fromkeys((Metric.UPDATED, Metric.MISSING, Metric.INCOMPLETE), 0)
             counts = {**updates, Metric.NOT_READY: outlook.not_ready}
             if not outlook.wanted:

@@ -172,11 +172,14 @@ def check() -> None:
         raise ConfigError(bounded(faults))
 
 
-def log_keys() -> dict[str, str]:
+def log_keys() -> dict[str, object]:
     """Return what each log line says about code and settings: their version, and the hash of the document in force."""
     document = in_force()
-    code = {"code": code_version()}
-    return code if document is None else {**code, "settings": document.document().hash}
+    code: dict[str, object] = {"code": code_version()}
+    if document is None:
+        return code
+    refused = {"settings_refused": True} if document.refused else {}
+    return {**code, "settings": document.document().hash, **refused}
 
 
 def counts() -> dict[telemetry.Metric, float]:

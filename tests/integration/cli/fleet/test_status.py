@@ -12,11 +12,10 @@ from shepherd_core.domain.states import State
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.command_line import CommandLine
 
-SSH = "--cause ssh-timed-out --cause ssh-refused --cause ssh-connection-lost"
-SLOW = "recovery takes at most 1 step an hour: static"
 WHY = "--reason 'they are down'"
 DOWN = "if the machines are down: shepherdctl machine reboot --provider static"
 REASON = "8 of 10 machines are dead, or were interrupted in the last six hours"
+NO_LOOPS = {"SHEPHERD_LOOP_MINUTES": "0,0,0,0"}
 BUDGET = "INSERT INTO recovery_budgets (provider, location, per_hour, brake, reason, began_at) "
 
 
@@ -31,7 +30,7 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
         installed = fleet.started_machine(HOUR)
         fleet.request_installation(installed, 1)
         fleet.report_installation(installed, 1)
-    return CommandLine(fleet.settings)
+    return CommandLine(fleet.settings, NO_LOOPS)
 
 
 def test_status_counts_the_states_of_the_list(shepherdctl: CommandLine, fleet: Fleet) -> None:
@@ -159,87 +158,61 @@ def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
     assert (shown["updater"]["settings_hash"], shown["updater"]["code_version"]) == ("5e771465", "c0de")
 
 
-def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER, counts: str = "{}") -> str:
+def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) -> str:
     """Return the statement that records a tick of *loop*."""
     ended = f"now() - interval '{minutes_ago} minutes'"
     return (
         "INSERT INTO ticks (session_id, loop, provider, began_at, ended_at, outcome, counts, runtime_info) "
-        f"VALUES (gen_random_uuid(), '{loop}', '{provider}', {ended}, {ended}, '{outcome}', '{counts}', '1')"
+        f"VALUES (gen_random_uuid(), '{loop}', '{provider}', {ended}, {ended}, '{outcome}', '{{}}', '1')"
     )
 
 
-@pytest.mark.parametrize(
-    ("statements", "told"),
-    [
-        ([], []),
-        (
-            [
-                f"{BUDGET} VALUES ('static', '{location}', {per_hour}, '{brake}', '', now())"
-                for location, per_hour, brake in (("ams", 1, "share"), ("fra", 1, "ssh"), ("", 0, "losing"))
-            ],
-            [
-                f"recovery takes no step: static, the whole provider; {DOWN} --state unhealthy {WHY}",
-                f"{SLOW}, location ams; {DOWN} --location ams --state unhealthy {WHY}",
-                f"{SLOW}, location fra; {DOWN} --location fra --state needs_agent {SSH} {WHY}",
-            ],
-        ),
-        (
-            ["INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '', 'steps-used-up' FROM machines"],
-            ["1 machine in quarantine"],
-        ),
-        (
-            [
-                tick("updater", 0, "Failed"),
-                tick("recoverer", 20, "Succeeded"),
-                tick("initializer", 20, "Succeeded"),
-                tick("provisioner", 2_000, "Expired"),
-            ],
-            ["the Recoverer of static has not run for 20 min", "the Updater of static failed"],
-        ),
-        ([tick(loop, 2_000, "Expired", "ec2") for loop in ("initializer", "recoverer", "updater")], []),
-        (
-            [tick("recoverer", 2_000, "Succeeded", "ec2"), tick("updater", 0, "Succeeded", "ec2")],
-            ["the Recoverer of ec2 has not run for 33 h"],
-        ),
-        (
-            [
-                tick("recoverer", 2_000, "Succeeded", "ec2"),
-                (
-                    "WITH made AS (INSERT INTO machines VALUES (gen_random_uuid(), now()) RETURNING machine_id) "
-                    "INSERT INTO machine_creation_intent SELECT machine_id, 'ec2', NULL, now() FROM made"
-                ),
-            ],
-            ["the Recoverer of ec2 has not run for 33 h"],
-        ),
-        (
-            [tick("recoverer", 0, "Succeeded", counts='{"drifted": 2}')],
-            ["static and the BMDB disagree about 2 machines: see shepherdctl reconcile"],
-        ),
-    ],
-    ids=[
-        "well",
-        "limited",
-        "quarantined",
-        "loops",
-        "provider no longer in use",
-        "a loop runs",
-        "a machine is made",
-        "drift",
-    ],
-)
-def test_the_exit_status_says_whether_an_operator_is_needed(
-    fleet: Fleet, statements: list[str], told: list[str]
-) -> None:
-    """A script need not understand tables. A loop is late by its own interval, and one that is off is never late."""
-    fleet.reporting_machine(60)
-    for statement in statements:
-        fleet.sql(statement)
+def test_what_needs_attention_comes_first_in_every_form(fleet: Fleet) -> None:
+    """A script need not understand tables: the exit status says whether somebody must look."""
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_LOOP_MINUTES": "0,10,1,1"})
-    assert shepherdctl.load("status", status=3 if told else 0)["attention"] == told
-    result = shepherdctl("status")
-    assert [line.removeprefix("needs attention: ") for line in result.stderr.splitlines()] == told
-    metrics = shepherdctl.read("status", "-o", "prometheus", status=result.exit_code).splitlines()
-    assert metrics[-1] == f"shepherd_attention {len(told)}"
+    assert shepherdctl("status").exit_code == 0
+    fleet.quarantine(fleet.locate(fleet.unhealthy_machine(), "ams"))
+    fleet.sql(f"{BUDGET} VALUES ('static', 'ams', 1, 'share', 'half are dead', now())")
+    fleet.sql(tick("updater", 0, "Failed"))
+    names = ["recovery-limited", "loop-late", "loop-fails", "quarantined"]
+    for command in ("status", "causes"):
+        status = 3 if command == "status" else 0
+        told = shepherdctl.load(command, status=status)["conditions"]
+        assert [one["name"] for one in told] == names
+        assert next((one["provider"], one["location"], one["severity"]) for one in told) == ("static", "ams", "urgent")
+        result = shepherdctl(command)
+        assert result.exit_code == status
+        first, *lines = [" ".join(line.split()) for line in result.stdout.splitlines()[:5]]
+        assert first == "CONDITION SINCE WHAT IS WRONG"
+        assert [line.split()[0] for line in lines] == names
+        assert f"recovery-limited: {DOWN} --location ams --state unhealthy {WHY}" in result.stderr
+    metrics = shepherdctl.read("status", "-o", "prometheus", status=3).splitlines()
+    sample = '{name="quarantined",provider="static",location="",loop="",severity="warning"} 1'
+    assert f"shepherd_condition{sample}" in metrics
+    assert metrics[-1] == "shepherd_attention 4"
+    assert [one["name"] for one in shepherdctl.load("causes", "--location", "fra")["conditions"]] == names[1:]
+
+
+def test_a_tick_that_left_the_work_to_another_hides_nothing(fleet: Fleet) -> None:
+    """While a provider hangs, most invocations find that another one is at work, and end well."""
+    fleet.sql(tick("updater", 2, "Failed"))
+    fleet.sql(tick("updater", 1, "Succeeded").replace("'{}'", """'{"left": 1}'"""))
+    (shown,) = CommandLine(fleet.settings).load("status", status=3)["ticks"]
+    assert shown["outcome"] == "Failed"
+
+
+def test_the_worst_locations_are_shown(fleet: Fleet) -> None:
+    """A dead switch takes one rack, and the totals of a provider do not say which."""
+    for location, dead in (("ams", 1), ("fra", 2), ("muc", 0)):
+        fleet.locate(fleet.reporting_machine(60), location)
+        for _ in range(dead):
+            fleet.locate(fleet.unhealthy_machine(), location)
+    for loop in ("provisioner", "initializer", "updater"):
+        fleet.sql(tick(loop, 0, "Succeeded"))
+    lines = [" ".join(line.split()) for line in CommandLine(fleet.settings).read("status").splitlines()]
+    place = lines.index("WORST LOCATIONS PROVIDER MACHINES UNHEALTHY")
+    assert lines[place + 1 : place + 3] == ["fra static 3 2", "ams static 2 1"]
+    assert not any("muc" in line for line in lines)
 
 
 def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet) -> None:
@@ -249,6 +222,7 @@ def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet
         "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES ('ec2', 7, 5, now())"
     )
     fleet.sql(tick("updater", 1, "Expired"))
+    place = 'provider="ec2",location="a\\\\\\"\\n\\\\x1b"'
     lines = shepherdctl.read("status", "-o", "prometheus", status=3).splitlines()
     samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     names = {name.partition("{")[0] for name in samples}
@@ -262,7 +236,8 @@ def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet
             f'shepherd_machines{{provider="static",state="{state}"}}': "2"
             for state in ("needs_agent", "starting", "running", "unhealthy", "installed")
         },
-        'shepherd_recovery_steps_per_hour{provider="ec2",location="a\\\\\\"\\n\\\\x1b",brake="share"}': "1",
+        f'shepherd_recovery_steps_per_hour{{{place},brake="share"}}': "1",
+        f'shepherd_condition{{name="recovery-limited",{place},loop="recoverer",severity="urgent"}}': "1",
         'shepherd_waiting_for_limit{provider="ec2"}': "7",
-        "shepherd_attention": "2",
+        "shepherd_attention": "1",
     }

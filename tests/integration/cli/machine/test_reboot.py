@@ -79,8 +79,10 @@ def test_machines_are_rebooted_although_the_budget_is_used_up(
             key = "decode(repeat('5e', 32), 'hex')"
             fleet.change(f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', {key})")
     fleet.sql(f"INSERT INTO recovery_budgets VALUES ('ec2', 'rack 3', 0, '{brake}', '?')")
-    (told,) = [each for each in shepherdctl.load("status", status=3)["attention"] if "if the machines are down" in each]
-    _, _, command = told.partition("if the machines are down: shepherdctl ")
+    (told,) = [
+        each for each in shepherdctl.load("status", status=3)["conditions"] if each["name"] == "recovery-limited"
+    ]
+    _, _, command = told["cure"].partition("if the machines are down: shepherdctl ")
     done = json.loads(shepherdctl.read(*shlex.split(command), "--yes", "-o", "json"))["machines"]
     assert {UUID(each["machine_id"]): each["result"] for each in done} == dict.fromkeys(down, "done")
     assert all(fleet.events(machine_id) == ["Started", "Attempted", "Finished"] for machine_id in down)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.work.ticks import last_ticks
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.records import record
 from shepherd_core.domain.states import State
@@ -72,24 +71,17 @@ class Failing:
 
     loop: str
     """
-    A process (machines whose work failed), quarantine (machines), or the name of a loop: provisioner for capacity
-    under a penalty, and each loop whose last tick failed or expired.
+    A process (machines whose work failed), quarantine (machines), or provisioner (capacity under a penalty).
     """
     kind: FailureKind | None
-    """None: the tick was cut off."""
     count: int
     examples: list[str]
-    """Ids of machines or of capacity, up to three; of a tick, its provider."""
+    """Ids of machines or of capacity, up to three."""
     cause: str
     """The newest."""
     failed_at: datetime | None
 
 
 def failures(connection: Connection, *, provider: str | None = None, location: str | None = None) -> list[Failing]:
-    """Return what fails now; ticks unless only a *location* is wanted."""
-    found = connection.fetch(Failing, "failures", provider=provider, location=location)
-    return found + [
-        Failing(tick.loop, tick.kind, 1, [tick.provider], tick.cause or tick.outcome, tick.ended_at)
-        for tick in last_ticks(connection)
-        if tick.outcome != "Succeeded" and location is None and provider in (None, tick.provider)
-    ]
+    """Return what fails now, without ticks."""
+    return connection.fetch(Failing, "failures", provider=provider, location=location)

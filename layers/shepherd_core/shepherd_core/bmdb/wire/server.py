@@ -36,6 +36,11 @@ def oldest_transaction(connection: Connection, seconds: float) -> Transaction | 
     return next(iter(connection.fetch(Transaction, "find_oldest_transaction", seconds=seconds)), None)
 
 
+def read_only(connection: Connection) -> bool:
+    """Return whether the database takes no writes: it is a standby, or was made read-only."""
+    return connection.fetch(bool, "read_only")[0]
+
+
 def limited_user(connection: Connection) -> str | None:
     """Return the database's user if it does not see the transactions of others: it is not in pg_read_all_stats."""
     return next(iter(connection.fetch(str, "limited_user")), None)

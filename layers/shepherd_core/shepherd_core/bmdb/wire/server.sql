@@ -30,6 +30,10 @@ WHERE seconds > :seconds
 ORDER BY seconds DESC
 LIMIT 1;
 
+-- name: read_only
+-- Whether the database takes no writes.
+SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean;
+
 -- name: limited_user
 -- Who asks, if find_oldest_transaction does not show the transactions of other users to it.
 SELECT current_user::text WHERE NOT pg_has_role('pg_read_all_stats', 'USAGE');

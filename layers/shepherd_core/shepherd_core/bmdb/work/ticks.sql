@@ -1,7 +1,8 @@
 -- Ticks: what the invocations of the loops did. They are written by close_session.
 
 -- name: last_ticks
--- The last :each ticks of each loop at each provider, newest first. Steps through the index from one loop and provider to
+-- The last :each ticks of each loop at each provider, newest first, without those that left the work to a concurrent
+-- invocation. Steps through the index from one loop and provider to
 -- the next, so that it reads no more rows than it returns, and not all ticks of two weeks.
 WITH RECURSIVE loops AS (
     (SELECT loop, provider FROM ticks ORDER BY loop, provider LIMIT 1)
@@ -31,7 +32,11 @@ SELECT
     t.runtime_info
 FROM loops l
 CROSS JOIN LATERAL (
-    SELECT * FROM ticks x WHERE x.loop = l.loop AND x.provider = l.provider ORDER BY x.began_at DESC LIMIT :each
+    SELECT *
+    FROM ticks x
+    WHERE x.loop = l.loop AND x.provider = l.provider AND NOT x.counts ? 'left'
+    ORDER BY x.began_at DESC
+    LIMIT :each
 ) AS t
 ORDER BY t.provider, t.loop, t.began_at DESC;
 

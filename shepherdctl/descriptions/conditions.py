@@ -1,0 +1,370 @@
+"""
+What is wrong with a fleet, as one list behind ``status``, ``causes``, Prometheus, the console and the alarms: pure.
+
+Each condition has a name, a test by facts, a severity, a sentence and a cure. A test
+compares the names with the alarms, and with the table of docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
+
+from shepherd_core.domain.budget import Brake, where
+from shepherd_core.domain.errors.kinds import FailureKind
+from shepherd_core.domain.provider import Capability
+from shepherd_core.domain.states import State
+from shepherd_core.settings.functions import FUNCTION_SECONDS
+from shepherd_core.settings.providers import SPECS
+from shepherd_core.telemetry import Metric
+
+from shepherdctl.descriptions.cures import CURES, told
+from shepherdctl.output.formats import span
+from shepherdctl.output.printing import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from shepherd_core.bmdb.listings.provisioning import Waiting
+    from shepherd_core.bmdb.machines.overview import FleetCount
+    from shepherd_core.bmdb.recovery.budget import ShownBudget
+    from shepherd_core.bmdb.wire.server import Transaction
+    from shepherd_core.bmdb.work.ticks import Tick
+
+EXIT_STATUS = 3
+"""Of ``shepherdctl status``, if something needs attention."""
+OLD_TRANSACTION_SECONDS = 600.0
+SILENT_SECONDS = 1_800.0
+"""No machine reported for so long, though some should: as the alarm of the agent API says."""
+_LONG_WAIT_SECONDS = 1_800
+"""As the alarm says."""
+_NEAR_TIMEOUT = 0.8
+"""Of a loop's timeout, as the alarm says."""
+AWS_ALONE = {"agent-api-errors", "agent-api-throttles", "agent-api-busy", "failure-queue"}
+"""Alarms on what AWS counts and the BMDB does not know."""
+_MISSED = 3
+_TICK_SECONDS = 300
+"""The longest time that a tick may take: it is recorded when it ends."""
+_WORST = 3
+"""Locations that are named."""
+_AWAY = {FailureKind.PROVIDER_UNAVAILABLE, FailureKind.PROVIDER_UNUSABLE, FailureKind.LISTING_INVALID}
+
+
+class Severity(StrEnum):
+    """How soon somebody must look."""
+
+    URGENT = "urgent"
+    """Shepherd does not do its work on some machines, or on all."""
+    WARNING = "warning"
+    """It works; somebody should look today."""
+
+
+class ConditionName(StrEnum):
+    """What can be wrong; the value is what people and programs read."""
+
+    severity: Severity
+    alarms: tuple[str, ...]
+    """The alarms that tell the same, without stack and loop; none: only ``shepherdctl`` tells it."""
+
+    def __new__(cls, name: str, severity: Severity, *alarms: str) -> Self:
+        """Return a name with these fields."""
+        made = str.__new__(cls, name)
+        made._value_, made.severity, made.alarms = name, severity, alarms
+        return made
+
+    DATABASE_READ_ONLY = "database-read-only", Severity.URGENT
+    RECOVERY_LIMITED = "recovery-limited", Severity.URGENT, "recovery-limited"
+    LOOP_LATE = "loop-late", Severity.URGENT, "failing"
+    PROVIDER_AWAY = "provider-away", Severity.URGENT, "failing"
+    LOOP_FAILS = "loop-fails", Severity.URGENT, "failing"
+    NO_REPORTS = "no-reports", Severity.URGENT, "agent-api-silent"
+    DRIFT_LIMIT_EXCEEDED = "drift-limit-exceeded", Severity.URGENT, "drift-limit-exceeded"
+    LONG_WAIT = "long-wait", Severity.WARNING, "oldest-wait"
+    LOOP_SLOW = "loop-slow", Severity.WARNING, "duration"
+    OLD_TRANSACTION = "old-transaction", Severity.WARNING
+    QUARANTINED = "quarantined", Severity.WARNING, "quarantined"
+    SETTINGS_REFUSED = "settings-refused", Severity.WARNING, "settings-refused"
+    NO_ACCESS = "no-access", Severity.WARNING
+    DRIFTED = "drifted", Severity.WARNING, "drifted"
+    FOUND_ALIVE = "found-alive", Severity.WARNING, "found-alive"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something that needs an operator."""
+
+    name: ConditionName
+    text: str
+    """One sentence without a full stop: what is wrong, and where."""
+    cure: str
+    """What to do about it; commands stand there as they are typed."""
+    provider: str | None = None
+    """None: all of them."""
+    location: str | None = None
+    """None: no single one."""
+    loop: str | None = None
+    since: datetime | None = None
+    """None: it is not known."""
+    machines: int | None = None
+    """How many it keeps from work, if that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """What ``shepherdctl status`` reads, at one moment."""
+
+    now: datetime
+    machines: Sequence[FleetCount]
+    """By location, and by whether the last heartbeat is younger than ``SILENT_SECONDS``."""
+    budgets: Sequence[ShownBudget]
+    waiting: Sequence[Waiting]
+    pauses: int
+    oldest_transaction: Transaction | None
+    limited_user: str | None
+    """Who does not see the transactions of others."""
+    read_only: bool
+    """The database takes no writes."""
+    ticks: Sequence[Tick]
+    """The last of each loop at each provider."""
+
+
+def conditions(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> list[Condition]:
+    """
+    Return what is wrong, the most urgent first and, of the same name, the longest first.
+
+    A loop is late if its last tick ended more than three of its intervals and five minutes ago, or if
+    it has left no tick. A provider is no longer in use if all its loops are late, it has no machines and none is
+    being created. Unhealthy machines need no operator: Shepherd repairs them.
+    """
+    found = [
+        *_of_database(fleet),
+        *_of_budgets(fleet),
+        *_of_loops(fleet, loop_minutes),
+        *_of_machines(fleet),
+    ]
+    names = list(ConditionName)
+    return sorted(found, key=lambda each: (names.index(each.name), each.since or fleet.now))
+
+
+def only(found: Iterable[Condition], provider: str | None, location: str | None) -> list[Condition]:
+    """Return the conditions of a provider, or of one location; those of everything concern each."""
+    return [
+        each
+        for each in found
+        if (None in (provider, each.provider) or provider == each.provider)
+        and (None in (location, each.location) or location == each.location)
+    ]
+
+
+def _of_database(fleet: FleetStatus) -> Iterator[Condition]:
+    if fleet.read_only:
+        yield Condition(
+            ConditionName.DATABASE_READ_ONLY,
+            "the database takes no writes: it is a standby, or was made read-only",
+            "point SHEPHERD_BMDB_HOST at the primary, or end its read-only mode: a full disk is the usual reason",
+        )
+    if fleet.oldest_transaction is not None:
+        text, cure = old_transaction(fleet.oldest_transaction)
+        since = fleet.now - timedelta(seconds=fleet.oldest_transaction.seconds)
+        yield Condition(ConditionName.OLD_TRANSACTION, text, cure, since=since)
+
+
+def _of_budgets(fleet: FleetStatus) -> Iterator[Condition]:
+    for one in fleet.budgets:
+        worst = _worst(fleet.machines, one.provider, one.location)
+        yield Condition(
+            ConditionName.RECOVERY_LIMITED,
+            f"recovery takes {pace(one.per_hour)}: {one.provider}, {where(one.location)}; {one.reason}{worst}",
+            _reboot(one),
+            one.provider,
+            one.location or None,
+            "recoverer",
+            one.began_at,
+            one.waiting,
+        )
+
+
+def _worst(counts: Sequence[FleetCount], provider: str, location: str) -> str:
+    """Return at which locations the unhealthy machines of a whole provider are."""
+    unhealthy: Counter[str] = Counter()
+    for each in counts:
+        if each.provider == provider and each.state == State.UNHEALTHY and each.location:
+            unhealthy[each.location] += each.machines
+    if location or not unhealthy:
+        return ""
+    places = ", ".join(f"{count} at {name}" for name, count in unhealthy.most_common(_WORST))
+    more = f" and {len(unhealthy) - _WORST} more locations" if len(unhealthy) > _WORST else ""
+    return f"; of the {unhealthy.total()} unhealthy ones, {places}{more}"
+
+
+def _of_loops(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> Iterator[Condition]:
+    def late(tick: Tick) -> bool:
+        age = (fleet.now - tick.ended_at).total_seconds()
+        return age > _MISSED * loop_minutes[tick.loop] * 60 + _TICK_SECONDS
+
+    ticks = {(each.provider, each.loop): each for each in fleet.ticks if loop_minutes.get(each.loop, 0)}
+    used = {each.provider for each in fleet.machines} | {each.provider for each in ticks.values() if not late(each)}
+    away: dict[str, list[Tick]] = defaultdict(list)
+    for provider in sorted(used):
+        for loop in (each for each, minutes in loop_minutes.items() if minutes and _runs(each, provider)):
+            tick = ticks.get((provider, loop))
+            here = f"the {loop.capitalize()} of {provider}"
+            if tick is None:
+                yield _late(f"{here} has not run in the last two weeks", provider, loop)
+            elif late(tick):
+                lasted = span((fleet.now - tick.ended_at).total_seconds())
+                yield _late(f"{here} has not run for {lasted}", provider, loop, tick.ended_at)
+            elif tick.kind in _AWAY:
+                away[provider].append(tick)
+            elif tick.outcome != "Succeeded":
+                yield _failed(tick, here)
+            else:
+                yield from _of_tick(tick, here)
+    for provider, failed in away.items():
+        loops = ", ".join(each.loop.capitalize() for each in failed)
+        newest = max(failed, key=lambda each: each.ended_at)
+        yield Condition(
+            ConditionName.PROVIDER_AWAY,
+            f"{provider} does not answer as it should: {loops} failed with {told(newest.kind, newest.cause)}",
+            CURES[str(newest.kind)],
+            provider,
+            loop=failed[0].loop if len(failed) == 1 else None,
+        )
+
+
+def _runs(loop: str, provider: str) -> bool:
+    """Return whether a deployment runs the loop: it leaves the Recoverer out where the provider cannot reboot."""
+    return loop != "recoverer" or any(each.name == provider and Capability.REBOOT in each.always for each in SPECS)
+
+
+def _late(text: str, provider: str, loop: str, since: datetime | None = None) -> Condition:
+    cure = (
+        f"shepherdctl run {loop} --dry-run says whether it could work; if it could, look at its schedule, its reserved "
+        "concurrency and the failure queue"
+    )
+    return Condition(ConditionName.LOOP_LATE, text, cure, provider, loop=loop, since=since)
+
+
+def _failed(tick: Tick, here: str) -> Condition:
+    name = ConditionName.LOOP_FAILS
+    text, cure = f"{here} was cut off", "look in its log for what became slow: provider, machines or database"
+    if tick.outcome != "Expired":
+        text = f"{here} failed: {told(tick.kind, tick.cause)}"
+        cure = CURES[str(tick.kind)] if tick.kind else "look in its log"
+    if tick.kind is FailureKind.DRIFT_LIMIT_EXCEEDED:
+        name, cure = ConditionName.DRIFT_LIMIT_EXCEEDED, f"shepherdctl reconcile names every machine. {cure}"
+    return Condition(name, text, cure, tick.provider, loop=tick.loop)
+
+
+def _of_tick(tick: Tick, here: str) -> Iterator[Condition]:
+    """Yield what the last tick of a loop counted that needs an operator."""
+    condition = Condition(ConditionName.LOOP_SLOW, "", "", tick.provider, loop=tick.loop)
+    timeout = FUNCTION_SECONDS[tick.loop]
+    if tick.seconds > _NEAR_TIMEOUT * timeout:
+        text = f"{here} took {span(tick.seconds)}, and is killed after {timeout} s"
+        cure = "look in its log for what became slow: provider, machines or database"
+        yield replace(condition, text=text, cure=cure)
+    waited = tick.counts.get(Metric.OLDEST_DUE_AGE, 0)
+    if waited > _LONG_WAIT_SECONDS:
+        text = f"a machine has waited for the {tick.loop.capitalize()} of {tick.provider} for {span(waited)}"
+        cure = (
+            "see shepherdctl pauses; without one, raise the number of machines that an invocation works on at once, "
+            "or the reserved concurrency"
+        )
+        since = tick.ended_at - timedelta(seconds=waited)
+        yield replace(condition, name=ConditionName.LONG_WAIT, text=text, cure=cure, since=since)
+    for metric, (name, what, cure) in _COUNTED.items():
+        if count := int(tick.counts.get(metric, 0)):
+            text = f"{counted(count, 'machine')} of {tick.provider} {what}"
+            yield replace(condition, name=name, text=text, cure=cure, machines=count)
+    if tick.counts.get(Metric.SETTINGS_REFUSED):
+        text = f"the settings document was refused: {here} works with the last good one"
+        cure = "correct it until shepherdctl settings check FILE accepts it, and upload it again"
+        yield replace(condition, name=ConditionName.SETTINGS_REFUSED, text=text, cure=cure)
+
+
+_COUNTED = {
+    Metric.NO_ACCESS: (
+        ConditionName.NO_ACCESS,
+        "let no agent start until you act",
+        "shepherdctl causes says why, with the cure of each",
+    ),
+    Metric.FOUND_ALIVE: (
+        ConditionName.FOUND_ALIVE,
+        "did not report and answered over SSH",
+        "shepherdctl machine list --sort state names them; if it happens again, look for what keeps their reports away",
+    ),
+    Metric.DRIFTED: (
+        ConditionName.DRIFTED,
+        "differ between provider and BMDB",
+        "shepherdctl reconcile names them, with the command that repairs each",
+    ),
+}
+
+
+def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
+    quarantined: Counter[str] = Counter()
+    watched: Counter[str] = Counter()
+    heard: Counter[str] = Counter()
+    for each in fleet.machines:
+        quarantined[each.provider] += each.machines * (each.state == State.QUARANTINED)
+        if each.state in (State.RUNNING, State.UNHEALTHY):
+            watched[each.provider] += each.machines
+            heard[each.provider] += each.machines * (each.age_class == 1)
+    for provider, machines in sorted(quarantined.items()):
+        if machines:
+            yield Condition(
+                ConditionName.QUARANTINED,
+                f"{counted(machines, 'machine')} of {provider} in quarantine",
+                f"shepherdctl machine list --provider {provider} --state quarantined; when one is repaired, "
+                "shepherdctl machine unquarantine ID --reason TEXT",
+                provider,
+                machines=machines,
+            )
+    for provider, machines in sorted(watched.items()):
+        if machines and not heard[provider]:
+            yield Condition(
+                ConditionName.NO_REPORTS,
+                f"no machine of {provider} has reported for half an hour",
+                "look at the alarms and the log of the agent API, and at what is between machines and endpoint: name, "
+                "certificate, firewall",
+                provider,
+                machines=machines,
+            )
+
+
+def pace(per_hour: int) -> str:
+    """Return in words how many machines may be interrupted in an hour."""
+    return f"at most {counted(per_hour, 'step')} an hour" if per_hour else "no step"
+
+
+def _reboot(budget: ShownBudget) -> str:
+    """Return the command by which an operator reboots the machines that wait for the budget."""
+    place = f" --location {shlex.quote(budget.location)}" if budget.location else ""
+    which = (
+        "needs_agent --cause ssh-timed-out --cause ssh-refused --cause ssh-connection-lost"
+        if budget.brake == Brake.SSH
+        else "unhealthy"
+    )
+    reboot = f"shepherdctl machine reboot --provider {budget.provider}{place} --state {which}"
+    return f"if the machines are down: {reboot} --reason 'they are down'"
+
+
+def old_transaction(found: Transaction) -> tuple[str, str]:
+    """Return the description of a transaction that slows the BMDB, and how to end it."""
+    lasted = span(found.seconds)
+    if found.kind == "prepared":
+        name = f"{found.application!r} of {found.owner}"
+        return (
+            f"the transaction {name} was prepared {lasted} ago, and slows every claim",
+            "an administrator ends it with COMMIT PREPARED or ROLLBACK PREPARED",
+        )
+    by = f" ({found.application})" if found.application else ""
+    return (
+        f"a transaction of {found.owner}{by} has been open for {lasted}, and slows every claim",
+        f"an administrator ends it with SELECT pg_terminate_backend({found.pid})",
+    )

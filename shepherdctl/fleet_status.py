@@ -1,0 +1,44 @@
+"""Reading the status of the fleet, for the commands and the console."""
+
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.listings import provisioning
+from shepherd_core.bmdb.machines import overview, pauses
+from shepherd_core.bmdb.recovery import budget
+from shepherd_core.bmdb.wire import server
+from shepherd_core.bmdb.work import ticks
+from shepherd_core.settings.deployment import DeploymentSettings, loop_minutes
+from shepherd_core.wiring.settings import load
+
+from shepherdctl.descriptions.conditions import (
+    OLD_TRANSACTION_SECONDS,
+    SILENT_SECONDS,
+    Condition,
+    FleetStatus,
+    conditions,
+)
+
+
+def read(connection: Connection) -> FleetStatus:
+    """Return the status of the whole fleet; reads each machine once."""
+    return FleetStatus(
+        server.now(connection),
+        overview.fleet_counts(connection, [SILENT_SECONDS], places=True),
+        budget.shown_budgets(connection),
+        provisioning.waiting(connection),
+        len(pauses.pauses_in_force(connection)),
+        server.oldest_transaction(connection, OLD_TRANSACTION_SECONDS),
+        server.limited_user(connection),
+        server.read_only(connection),
+        ticks.last_ticks(connection),
+    )
+
+
+def judged(fleet: FleetStatus) -> list[Condition]:
+    """
+    Return what is wrong with the fleet, by the schedules of this deployment.
+
+    Raises:
+        ConfigError: the settings are wrong.
+    """
+    (deployment,) = load(DeploymentSettings)
+    return conditions(fleet, loop_minutes(deployment.loop_minutes))

@@ -1,0 +1,34 @@
+"""The conditions of a fleet, as people and as programs read them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from rich.text import Text
+
+from shepherdctl.descriptions.conditions import Condition, Severity
+from shepherdctl.output.formats import relative
+from shepherdctl.output.printing import Column, note, table
+
+
+def print_conditions(found: Sequence[Condition], now: datetime) -> None:
+    """Print a line for each condition, and what to do about it."""
+    table(
+        [Column("CONDITION"), Column("SINCE"), Column("WHAT IS WRONG", prose=True)],
+        [
+            (
+                Text(each.name, "red" if each.name.severity is Severity.URGENT else ""),
+                each.since and relative(each.since, now),
+                each.text,
+            )
+            for each in found
+        ],
+    )
+    for name, cure in dict.fromkeys((each.name, each.cure) for each in found):
+        note(f"{name}: {cure}")
+
+
+def described(found: Sequence[Condition]) -> list[dict[str, Any]]:
+    """Return the conditions for a JSON document."""
+    return [{**asdict(each), "severity": each.name.severity} for each in found]

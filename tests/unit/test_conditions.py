@@ -1,0 +1,187 @@
+"""What is wrong with a fleet: one list behind alarms, commands, Prometheus and the console."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shepherd_core.bmdb.machines.overview import FleetCount
+from shepherd_core.bmdb.recovery.budget import ShownBudget
+from shepherd_core.bmdb.wire.server import Transaction
+from shepherd_core.bmdb.work.ticks import Tick
+from shepherd_core.domain.budget import Brake
+from shepherd_core.domain.errors.kinds import FailureKind
+from shepherd_core.domain.states import State
+from shepherd_core.settings.functions import LOOPS
+
+from shepherdctl.descriptions.conditions import AWS_ALONE, Condition, ConditionName, FleetStatus, conditions, only
+from tests.support.console import parsed
+from tests.unit.deployment.test_alarms import HTTP_API_ALARMS, kind_and_loop
+
+NOW = datetime(2026, 11, 23, 3, tzinfo=UTC)
+MINUTES = dict.fromkeys(LOOPS, 1) | {"updater": 10}
+OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+
+
+def count(state: State, machines: int = 1, location: str | None = None, age_class: int | None = 1) -> FleetCount:
+    """Return machines of redfish."""
+    return FleetCount("redfish", location, state, age_class, machines, 0, 0, 0)
+
+
+def tick(loop: str, minutes_ago: float = 1, **changes: Any) -> Tick:
+    """Return a tick that succeeded."""
+    ended = NOW - timedelta(minutes=minutes_ago)
+    found = Tick(loop, "redfish", ended, ended, 1, "Succeeded", None, None, {}, None, None, "1")
+    return replace(found, **changes)
+
+
+WELL = FleetStatus(
+    NOW, [count(State.RUNNING), count(State.UNHEALTHY)], [], [], 0, None, None, False, [tick(loop) for loop in LOOPS]
+)
+
+
+def wrong(**changes: Any) -> list[Condition]:
+    """Return what is wrong with a fleet that is well but for *changes*; ``ticks`` replace those of their loops."""
+    if "ticks" in changes:
+        replaced = {each.loop for each in changes["ticks"]}
+        changes["ticks"] = [*changes["ticks"], *(each for each in WELL.ticks if each.loop not in replaced)]
+    return conditions(replace(WELL, **changes), MINUTES)
+
+
+def test_a_fleet_that_is_well_has_no_condition() -> None:
+    """Unhealthy machines are repaired without anybody."""
+    assert wrong() == []
+
+
+BUDGET = ShownBudget("redfish", "", 0, Brake.SILENT, "no machine reports", NOW - timedelta(hours=2), 4)
+LIMITED = "recovery-limited: recovery takes no step: redfish"
+NO_ANSWER = "provider-away: redfish does not answer as it should"
+FAILED: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.CONFIG_ERROR, "cause": "no bucket"}
+AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAILABLE, "cause": "503"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"read_only": True},
+            "database-read-only: the database takes no writes: it is a standby, or was made read-only",
+        ),
+        (
+            {"budgets": [BUDGET], "machines": [count(State.UNHEALTHY, 3, "r1"), count(State.UNHEALTHY, 1, "r2")]},
+            f"{LIMITED}, the whole provider; no machine reports; of the 4 unhealthy ones, 3 at r1, 1 at r2",
+        ),
+        (
+            {"budgets": [replace(BUDGET, location="r 1", per_hour=1)]},
+            "recovery-limited: recovery takes at most 1 step an hour: redfish, location r 1; no machine reports",
+        ),
+        ({"ticks": [tick("recoverer", 20)]}, "loop-late: the Recoverer of redfish has not run for 20 min"),
+        (
+            {"ticks": [tick("updater", 34)]},
+            None,  # its interval is ten minutes
+        ),
+        ({"ticks": [tick("updater", 36)]}, "loop-late: the Updater of redfish has not run for 36 min"),
+        ({"ticks": [tick("updater", **FAILED)]}, "loop-fails: the Updater of redfish failed: config-error: no bucket"),
+        ({"ticks": [tick("updater", outcome="Expired")]}, "loop-fails: the Updater of redfish was cut off"),
+        (
+            {"ticks": [tick("updater", **AWAY), tick("provisioner", 2, **AWAY)]},
+            f"{NO_ANSWER}: Provisioner, Updater failed with provider-unavailable: 503",
+        ),
+        (
+            {
+                "ticks": [
+                    tick("provisioner", **(FAILED | {"kind": FailureKind.DRIFT_LIMIT_EXCEEDED, "cause": "9 of 9"}))
+                ]
+            },
+            "drift-limit-exceeded: the Provisioner of redfish failed: drift-limit-exceeded: 9 of 9",
+        ),
+        (
+            {"machines": [count(State.RUNNING, 2, age_class=0), count(State.UNHEALTHY, 3, age_class=0)]},
+            "no-reports: no machine of redfish has reported for half an hour",
+        ),
+        ({"machines": [count(State.STARTING, 2, age_class=None)]}, None),  # before the first report
+        (
+            {"ticks": [tick("initializer", counts={"oldest_due_age_seconds": 1801})]},
+            "long-wait: a machine has waited for the Initializer of redfish for 30 min",
+        ),
+        ({"ticks": [tick("initializer", counts={"oldest_due_age_seconds": 1800})]}, None),
+        (
+            {"ticks": [tick("recoverer", seconds=145)]},
+            "loop-slow: the Recoverer of redfish took 2 min, and is killed after 180 s",
+        ),
+        ({"ticks": [tick("recoverer", seconds=144)]}, None),
+        (
+            {"oldest_transaction": Transaction("open", 42, "alice", "psql", None, 660)},
+            "old-transaction: a transaction of alice (psql) has been open for 11 min, and slows every claim",
+        ),
+        ({"machines": [count(State.QUARANTINED, 2)]}, "quarantined: 2 machines of redfish in quarantine"),
+        (
+            {"ticks": [tick("updater", counts={"settings_refused": 1})]},
+            "settings-refused: the settings document was refused: the Updater of redfish works with the last good one",
+        ),
+        (
+            {"ticks": [tick("recoverer", counts={"no_access": 1})]},
+            "no-access: 1 machine of redfish let no agent start until you act",
+        ),
+        (
+            {"ticks": [tick("provisioner", counts={"drifted": 2})]},
+            "drifted: 2 machines of redfish differ between provider and BMDB",
+        ),
+        (
+            {"ticks": [tick("recoverer", counts={"found_alive": 3})]},
+            "found-alive: 3 machines of redfish did not report and answered over SSH",
+        ),
+    ],
+)
+def test_a_condition_is_told_from_its_figure_on(changes: dict[str, Any], told: str | None) -> None:
+    """One sentence says what is wrong, and where; one figure less is well."""
+    assert [f"{each.name}: {each.text}" for each in wrong(**changes)] == ([] if told is None else [told])
+
+
+def test_a_loop_that_never_ran_is_missed() -> None:
+    """Who deploys finds the one that was not started; the ticks of a loop that died go after two weeks."""
+    fleet = replace(WELL, ticks=[each for each in WELL.ticks if each.loop != "recoverer"])
+    (found,) = conditions(fleet, MINUTES)
+    assert (found.name, found.text) == ("loop-late", "the Recoverer of redfish has not run in the last two weeks")
+    assert conditions(fleet, MINUTES | {"recoverer": 0}) == []
+    static = [replace(each, provider="static") for each in fleet.ticks]
+    assert conditions(replace(fleet, machines=[], ticks=static), MINUTES) == []  # which cannot reboot
+
+
+def test_a_provider_that_is_no_longer_used_is_not_missed() -> None:
+    """Its last ticks stay for two weeks."""
+    old = [replace(tick(loop, 2_000), provider="ec2") for loop in LOOPS]
+    assert wrong(ticks=[]) == conditions(replace(WELL, ticks=[*WELL.ticks, *old]), MINUTES) == []
+
+
+def test_the_most_urgent_and_longest_comes_first() -> None:
+    """Who is woken reads the first line."""
+    found = wrong(
+        machines=[count(State.QUARANTINED)],
+        budgets=[replace(BUDGET, location="r1", began_at=NOW), BUDGET],
+        ticks=[tick("updater", **FAILED)],
+    )
+    assert [each.name for each in found] == ["recovery-limited", "recovery-limited", "loop-fails", "quarantined"]
+    assert [each.location for each in found[:2]] == [None, "r1"]
+    assert [each.name for each in only(found, "redfish", "r2")] == ["recovery-limited", "loop-fails", "quarantined"]
+    assert only(found, "ec2", None) == []
+
+
+@pytest.mark.parametrize("location", ["rack 1; true", ""])
+def test_the_command_of_a_cure_can_be_typed_as_it_stands_there(location: str) -> None:
+    """It is copied at night; a name from outside may be anything."""
+    for brake in Brake:
+        (found,) = wrong(budgets=[replace(BUDGET, location=location, brake=brake)])
+        command = found.cure.partition("if the machines are down: ")[2]
+        assert parsed(command)
+
+
+def test_each_alarm_has_its_condition_and_each_condition_its_row() -> None:
+    """What wakes somebody is what the commands say, but for figures that only AWS has."""
+    alarms = {kind_and_loop(name)[0] for name in HTTP_API_ALARMS}
+    assert {alarm for name in ConditionName for alarm in name.alarms} == alarms - AWS_ALONE
+    assert alarms >= AWS_ALONE
+    rows = re.findall(r"^\| `([a-z-]+)` \| (urgent|warning) \|", OPERATIONS, re.MULTILINE)
+    assert rows == [(name.value, name.severity.value) for name in ConditionName]
