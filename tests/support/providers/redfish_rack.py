@@ -1,5 +1,6 @@
 """Shared by the tests of the redfish provider: the adapter in front of a rack, and its secrets."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,6 +97,16 @@ class Site:
     def provider(self, **settings: Any) -> RedfishProvider:
         """Return the adapter."""
         return provider(self.rack, self.clock, **settings)
+
+    def act(self, action: str, permission: Permission | None = None, **settings: Any) -> None:
+        """Let the adapter act on the first machine, and wait until no change of power is under way."""
+        getattr(self.provider(**settings), action)(NAME, permission or self.permission)
+        self.rack.wait_until_idle()
+
+    def shown_system(self) -> dict[str, Any]:
+        """Return what the emulator shows of the first machine."""
+        found: dict[str, Any] = json.loads(self.bmc._forwarded("GET", self.bmc.system, None).body)
+        return found
 
     def source(self, *, media: bool) -> str:
         """Return a boot source."""

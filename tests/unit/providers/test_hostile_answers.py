@@ -14,21 +14,17 @@ from shepherd_core.providers.kit.fields import from_json
 from shepherd_core.providers.kit.machine_list import MachineList
 from shepherd_core.providers.redfish.answer import BmcAnswer
 
+from tests.support.providers.provider_faults import NO_ADDRESSES, NO_IDS
+
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 MANY = b"[" + b"{}," * MOST_VALUES + b"{}]"
-HOSTILE = pytest.mark.parametrize("document", [DEEP, MANY, b"[" * 200_000, b"9" * 5000, b"\xff"])
 
 
-@HOSTILE
-def test_a_hostile_document_is_not_json_to_us(document: bytes) -> None:
+@pytest.mark.parametrize("document", [DEEP, MANY, b"[" * 200_000, b"9" * 5000, b"\xff"])
+def test_every_reader_of_answers_refuses_a_hostile_document(document: bytes) -> None:
     """A RecursionError would leave the adapter, and millions of empty objects would not fit into a function."""
     with pytest.raises(ValueError, match=r"\w"):
         from_json(document)
-
-
-@HOSTILE
-def test_every_reader_of_answers_refuses_a_hostile_document(document: bytes) -> None:
-    """Each has an error of our own for what is no JSON, which its callers expect."""
     assert HttpAnswer(200, document, None).decoded() is None
     with pytest.raises(ValueError, match="no JSON"):
         BmcAnswer(200, {}, document, str).json()
@@ -70,22 +66,24 @@ def test_a_page_of_html_is_left_to_the_parser() -> None:
     check_values(b"<!DOCTYPE html><html></html>")
 
 
-NO_IDS = pytest.mark.parametrize("machine_id", ["", "invalid", "x" * 129, "a\0b", "\ud800", None, 7])
-
-
-@NO_IDS
-def test_a_machine_without_a_usable_id_makes_the_listing_invalid(machine_id: object) -> None:
-    """An empty id would name all such machines at once; the BMDB cannot hold the others."""
-    with pytest.raises(ListingInvalid, match="without an id"):
-        Instance.of({"InstanceId": machine_id})
-
-
-@pytest.mark.parametrize("address", ["0.0.0.0", "::", "224.0.0.1", "fe80::1%eth0", "300.1.1.1", "localhost", 7])
-def test_an_address_that_no_machine_can_have_is_never_dialed(address: object) -> None:
-    """0.0.0.0 is the function itself, and a name would be looked up."""
-    for name in ("PrivateIpAddress", "PublicIpAddress", "Ipv6Address"):
-        with pytest.raises(ListingInvalid, match="as its address"):
-            Instance.of({"InstanceId": "i-1", name: address})
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        *[({"InstanceId": odd}, "without an id") for odd in NO_IDS],
+        *[
+            ({"InstanceId": "i-1", name: odd}, "as its address")
+            for name in ("PrivateIpAddress", "PublicIpAddress", "Ipv6Address")
+            for odd in NO_ADDRESSES
+            if odd
+        ],
+    ],
+)
+def test_an_instance_that_cannot_be_stored_or_dialed_makes_the_listing_invalid(
+    shown: dict[str, Any], words: str
+) -> None:
+    """The contract has it of answers in JSON."""
+    with pytest.raises(ListingInvalid, match=words):
+        Instance.of(shown)
 
 
 def test_an_honest_listing_of_100_000_servers_is_read() -> None:

@@ -1,6 +1,7 @@
 """What the static list must look like, and what is said about one that does not."""
 
 import json
+from dataclasses import replace
 from ipaddress import ip_address
 from uuid import UUID
 
@@ -50,40 +51,25 @@ def test_a_host_key_in_the_list_is_known_before_the_first_contact(comment: str) 
     assert machine.host_key == HOST_KEY
 
 
-def test_an_empty_list_is_a_list() -> None:
-    """A new user has no machines yet."""
-    assert parse(b"[]") == []
-
-
 @pytest.mark.parametrize(
     ("entry", "field", "value"),
     [
         ({"Addr": "192.0.2.1"}, "ID", "missing"),
         ({"ID": "", "Addr": "192.0.2.1"}, "ID", "''"),
-        ({"ID": "x" * 129, "Addr": "192.0.2.1"}, "ID", "'xxx"),
         ({"ID": 7, "Addr": "192.0.2.1"}, "ID", "7"),
-        ({"ID": None, "Addr": "192.0.2.1"}, "ID", "None"),
         ({"ID": ["a"], "Addr": "192.0.2.1"}, "ID", "['a']"),
         ({"ID": "invalid", "Addr": "192.0.2.1"}, "ID", "'invalid'"),
         ({"ID": "a\0", "Addr": "192.0.2.1"}, "ID", "'a\\x00'"),
         ({"ID": "a"}, "Addr", "missing"),
-        ({"ID": "a", "Addr": ""}, "Addr", "''"),
         ({"ID": "a", "Addr": "machine.example"}, "Addr", "'machine.example'"),
-        ({"ID": "a", "Addr": "192.0.2.256"}, "Addr", "'192.0.2.256'"),
         ({"ID": "a", "Addr": "192.0.2.0/24"}, "Addr", "'192.0.2.0/24'"),
         ({"ID": "a", "Addr": 3221225985}, "Addr", "3221225985"),
-        ({"ID": "a", "Addr": "0.0.0.0"}, "Addr", "'0.0.0.0'"),
         ({"ID": "a", "Addr": "224.0.0.1"}, "Addr", "'224.0.0.1'"),
-        ({"ID": "a", "Addr": "fe80::1%eth0"}, "Addr", "'fe80::1%eth0'"),
         ({"ID": "a", "Addr": "192.0.2.1", "Location": None}, "Location", "None"),
-        ({"ID": "a", "Addr": "192.0.2.1", "Location": 5}, "Location", "5"),
         ({"ID": "a", "Addr": "192.0.2.1", "Location": "x\0"}, "Location", "'x\\x00'"),
         ({"ID": "a", "Addr": "192.0.2.1", "HostKey": None}, "HostKey", "None"),
-        ({"ID": "a", "Addr": "192.0.2.1", "HostKey": ""}, "HostKey", "''"),
-        ({"ID": "a", "Addr": "192.0.2.1", "HostKey": "ssh-ed25519"}, "HostKey", "'ssh-ed25519'"),
         ({"ID": "a", "Addr": "192.0.2.1", "HostKey": "ssh-ed25519 AAAA"}, "HostKey", "'ssh-ed25519 AAAA'"),
         ({"ID": "a", "Addr": "192.0.2.1", "HostKey": f"ssh-rsa {HOST_KEY.split()[1]}"}, "HostKey", "'ssh-rsa AAAA"),
-        ({"ID": "a", "Addr": "192.0.2.1", "HostKey": "SHA256:k2bC"}, "HostKey", "'SHA256:k2bC'"),
         ({"ID": "a", "Addr": "192.0.2.1", "HostKey": HOST_KEY + "A" * 5000}, "HostKey", "'ssh-ed25519 AAAA"),
         ({"ID": "a", "Addr": "192.0.2.1", "Port": 22}, "'Port'", "22"),
         ({"ID": "a", "Addr": "192.0.2.1", "addr": "192.0.2.2"}, "'addr'", "'192.0.2.2'"),
@@ -118,17 +104,16 @@ def test_a_field_that_is_written_twice_is_refused() -> None:
         parse(b'[{"ID": "a", "Addr": "192.0.2.1", "ID": "b"}]')
 
 
-@pytest.mark.parametrize("document", [b"", b"{", b"\xff\xfe\xfd", b"[" * 100_000, b"[] []"])
-def test_invalid_json_is_refused(document: bytes) -> None:
-    """A download that broke off is no list."""
-    with pytest.raises(ListingInvalid, match="not JSON"):
-        parse(document)
-
-
-@pytest.mark.parametrize("document", [b"{}", b"null", b'"[]"', b'{"ID": "a", "Addr": "192.0.2.1"}'])
-def test_json_that_is_no_list_is_refused(document: bytes) -> None:
-    """An entry without a list around it is the likeliest beginning."""
-    with pytest.raises(ListingInvalid, match="it must be a JSON list"):
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        *[(document, "not JSON") for document in (b"", b"{", b"\xff\xfe\xfd", b"[" * 100_000, b"[] []")],
+        *[(document, "it must be a JSON list") for document in (b"{}", b"null", b'{"ID": "a", "Addr": "192.0.2.1"}')],
+    ],
+)
+def test_a_document_that_is_no_list_is_refused(document: bytes, words: str) -> None:
+    """A download that broke off is none, and an entry without a list around it is the likeliest beginning."""
+    with pytest.raises(ListingInvalid, match=words):
         parse(document)
 
 
@@ -154,13 +139,6 @@ def test_random_input_is_a_listing_or_refused(document: bytes) -> None:
     assert all(machine.address is not None and machine.provider_id not in ("", "invalid") for machine in machines)
 
 
-def test_a_bad_list_stops_work_on_one_machine_too(deadline: Deadline) -> None:
-    """Which machine an address belongs to cannot be told from a list that contradicts itself."""
-    provider = StaticProvider(lambda: b'[{"ID": "a", "Addr": "192.0.2.1"}, {"ID": "a", "Addr": "192.0.2.2"}]')
-    with pytest.raises(ProviderRefused, match="entry 1: ID 'a'"):
-        provider.get_machine(ProviderId("a"), deadline)
-
-
 def test_an_entry_that_was_removed_cannot_become_a_machine(deadline: Deadline) -> None:
     """The operator may take a machine out of the list between the listing and the creation."""
     capacity = parse(b'[{"ID": "a", "Addr": "192.0.2.1"}]')[0]
@@ -174,11 +152,6 @@ def test_an_entry_that_was_removed_cannot_become_a_machine(deadline: Deadline) -
 def test_a_created_machine_is_up_and_in_use(deadline: Deadline) -> None:
     """An entry stands for a machine that is up, so the Initializer may begin at once."""
     provider = StaticProvider(lambda: b'[{"ID": "a", "Addr": "192.0.2.1", "Location": "Rack 1"}]')
-    created = provider.create_machine(provider.list_machines(deadline)[0], TOKEN, deadline)
-    assert created == Machine(
-        provider_id=ProviderId("a"),
-        availability=Availability.KNOWN_USED,
-        address=ip_address("192.0.2.1"),
-        location="Rack 1",
-        status=ProviderStatus.RUNNING,
-    )
+    (capacity,) = provider.list_machines(deadline)
+    created = provider.create_machine(capacity, TOKEN, deadline)
+    assert created == replace(capacity, availability=Availability.KNOWN_USED)
