@@ -58,6 +58,8 @@ class SimulatedBmc:
         """The types of the resets that it accepted."""
         self.reset_types: Sequence[str] | None = None
         """The reset types that it offers; None: those of the emulator."""
+        self.plain = False
+        """Whether the emulator itself answers, and none of this applies but the faults."""
         self.action_info = False
         """Whether it lists its reset types in an ActionInfo resource."""
         self.power: object = ...
@@ -91,7 +93,7 @@ class SimulatedBmc:
     def boots_from(self, device: str | None) -> str | None:
         """Return the device that the next boot uses instead of the disk; *device* is the emulator's boot device."""
         with self._lock:
-            if self.override == "Disabled" or device not in {"Pxe", "Cd"}:
+            if (self.override == "Disabled" and not self.plain) or device not in {"Pxe", "Cd"}:
                 return None
             if self.override == "Once":
                 self.override = "Disabled"
@@ -99,6 +101,8 @@ class SimulatedBmc:
 
     def _real(self, call: HttpRequest) -> Reply:
         path = call.path.rstrip("/")
+        if self.plain:
+            return self._forwarded(call.method, call.target, call.body)
         if path == SESSIONS and call.method == "POST":
             return self._log_in(call.body)
         if path not in {"/redfish", ROOT} and not self._known(call):

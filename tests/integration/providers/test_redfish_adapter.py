@@ -92,6 +92,25 @@ def test_a_machine_that_is_off_is_switched_on(site: Site, action: str) -> None:
     assert (site.bmc.resets, site.rack.power(NAME)) == (["On"], "On")
 
 
+@pytest.mark.parametrize(("action", "sent"), [("reboot", ["On"]), ("power_cycle", ["ForceOff", "On", "On", "On"])])
+def test_a_machine_that_stays_off_is_noticed_at_once(site: Site, action: str, sent: list[str]) -> None:
+    """Some BMCs accept On and do nothing; an agent start would try for half an hour to reach the machine."""
+    site.bmc.reset_types = OFF_AND_ON
+    if action == "reboot":
+        site.switch_off()
+
+    def ignore(method: str, path: str, body: Any) -> tuple[int, bytes]:
+        if isinstance(body, dict) and body.get("ResetType") == "On":
+            return 204, b""
+        return ask(method, path, body)
+
+    ask, site.bmc._ask = site.bmc._ask, ignore
+    with pytest.raises(ProviderUnavailable, match="On was accepted, but the machine is still reported to be off"):
+        site.act(action)
+    assert site.bmc.resets == sent
+    assert sum(site.clock.slept) < 70
+
+
 @pytest.mark.parametrize("state", ["PoweringOff", "Paused", None, "off", "", 0, ["Off"]])
 def test_unknown_is_not_off(site: Site, state: object) -> None:
     """To switch on what runs does nothing: a machine that hangs would hang on."""
@@ -242,6 +261,17 @@ def test_a_reinstallation_boots_once_from_the_source(site: Site, media: bool, se
     assert site.inserted == media
     site.act("reboot", reinstall=source)
     assert site.done == ["power_off", "reinstall", "power_off", "power_on"]
+    assert not site.inserted
+
+
+@pytest.mark.parametrize("media", [False, True])
+def test_the_emulator_itself_takes_all_that_is_sent(site: Site, media: bool) -> None:
+    """It has no override for one boot, shows each as lasting, and clears none without a target."""
+    site.bmc.plain = True
+    site.rack.entries[0]["System"] = site.bmc.system
+    for action in ("power_cycle", "reinstall", "reboot"):
+        site.act(action, reinstall=site.source(media=media))
+    assert site.done == ["power_off", "power_on", "power_off", "reinstall", "power_off", "power_on"]
     assert not site.inserted
 
 

@@ -78,7 +78,7 @@ class Boot:
         lasts, once = BootSourceOverrideEnabled.CONTINUOUS.value, BootSourceOverrideEnabled.ONCE.value
         if any(enabled is not None and (enabled != lasts or target == ours) for enabled, target in shown):
             try:
-                self._system.set_system_boot_options(enabled=BootSourceOverrideEnabled.DISABLED)
+                self._clear()
             except exceptions.HTTPError as error:
                 waits = ours is not None or any(enabled == once for enabled, _ in shown)
                 if waits or error.status_code not in _UNABLE:
@@ -90,6 +90,16 @@ class Boot:
             for drive in self._drives():
                 if drive.inserted and drive.image == self._source:
                     drive.eject_media()  # the firmware may boot from a medium in the drive without an override
+
+    def _clear(self) -> None:
+        """Disable the override; for a BMC that knows none without a target, such as the emulator, to boot from disk."""
+        try:
+            self._system.set_system_boot_options(enabled=BootSourceOverrideEnabled.DISABLED)
+        except exceptions.HTTPError as error:
+            allowed = self._system.get_allowed_system_boot_source_values()
+            if error.status_code not in _UNABLE or BootSource.HDD not in allowed:
+                raise
+            self._system.set_system_boot_options(BootSource.HDD, BootSourceOverrideEnabled.DISABLED)
 
     def _pending(self) -> dict[str, Any]:
         """Return the settings from the next reset on, which some BMCs keep in a separate resource; else empty."""

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from shepherd_core.providers.redfish.bmc import Bmc, BmcOptions
 
 POLL_SECONDS = 1.0
-"""The pause between two reads of the power state of a machine that is being switched off."""
+"""The pause between two reads of the power state of a machine that is being switched off or on."""
 SWITCHING_ON_SECONDS = 20.0
-"""The time reserved for switching a machine on, at most a quarter of the time that is left."""
+"""The time for switching a machine on; at most a quarter of the time that is left is reserved for it."""
 SWITCHING_ON_TRIES = 3
 """The number of requests to switch on a machine that was switched off."""
 
@@ -214,6 +214,17 @@ class ComputerSystem:
         self._system.reset_system(kind)
         if kind is ResetType.FORCE_OFF:
             self._wait_until_off()
+        else:
+            self._see_it_on(kind)
+
+    def _see_it_on(self, kind: ResetType) -> None:
+        """Look again for some seconds: a BMC may accept a reset and leave the machine off."""
+        limit = self._permission.deadline.within(SWITCHING_ON_SECONDS)
+        while self._is_off():
+            if limit.remaining() <= POLL_SECONDS:
+                message = f"{kind.value} was accepted, but the machine is still reported to be off"
+                raise ProviderUnavailable(f"{self._bmc.asked}: {message}")
+            self._options.clock.sleep(POLL_SECONDS)
 
     def _wait_until_off(self) -> None:
         limit = self._permission.deadline.within(self._options.seconds)
