@@ -99,6 +99,30 @@ def test_only_free_nodes_with_trait_and_address_are_capacity(
     assert [each.reservation_id for each in nodes.listed()] == [fit]
 
 
+@pytest.mark.parametrize(
+    ("project", "owner", "lessee", "offered"),
+    [
+        (None, "them", None, True),  # without projects, a label
+        (None, None, "them", False),
+        ("us", None, None, True),
+        ("us", "us", None, True),
+        ("us", "them", None, False),
+        ("us", "them", "us", True),
+        ("us", "us", "them", False),
+    ],
+)
+def test_a_node_of_another_project_is_no_capacity(
+    api: IronicApi, clock: ManualClock, deadline: Deadline, *, project: Any, owner: Any, lessee: Any, offered: bool
+) -> None:
+    """An administrator is shown the nodes of all projects."""
+    nodes = Nodes(api, clock, deadline, project=project)
+    patch = [
+        {"op": "add", "path": f"/{name}", "value": value} for name, value in (("owner", owner), ("lessee", lessee))
+    ]
+    operate(api, "PATCH", nodes.ids[0], [each for each in patch if each["value"]])
+    assert [each.reservation_id for each in nodes.listed()] == nodes.ids * offered
+
+
 @pytest.mark.parametrize("action", [*INTERRUPTIONS, Capability.RELEASE])
 def test_a_node_in_maintenance_is_not_touched(nodes: Nodes, action: Capability) -> None:
     """An operator works on it. Ironic itself would still reboot and undeploy it."""

@@ -135,7 +135,13 @@ class IronicProvider(Provider):
 
     def _offers(self, node: IronicNode) -> bool:
         free = node.provision_state == AVAILABLE and not (node.instance_uuid or node.withdrawn or node.retired)
-        return free and self._settings.trait in {None, *node.traits}
+        return free and self._settings.trait in {None, *node.traits} and not self._is_of_others(node)
+
+    def _is_of_others(self, node: IronicNode) -> bool:
+        """Return whether the node is leased to another project, or is another's and not leased."""
+        if self._settings.project is None:
+            return node.lessee is not None
+        return (node.lessee or node.owner) not in {None, self._settings.project}
 
     def _machine(self, node: IronicNode, error_type: type[ProviderError] = ProviderUnavailable) -> Machine:
         name = self._settings.address_field

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Clock, Deadline, Permission
     from shepherd_core.providers.kit.auth import Authentication
 
-VERSION = "1.61"
+VERSION = "1.65"
 """The microversion of the API, of 2020: it has all that is used, and later changes of behaviour do not apply."""
 LOCKED_SECONDS = 15
 """When to call again about a node that Ironic is working on."""

@@ -24,6 +24,8 @@ class IronicNode(ApiObject):
     maintenance_reason: str | None
     fault: str | None
     retired: bool
+    owner: str | None
+    lessee: str | None
     traits: list[str]
     conductor_group: Text | None
     extra: dict[str, Any]

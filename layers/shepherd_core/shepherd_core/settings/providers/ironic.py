@@ -37,6 +37,11 @@ class IronicSettings(ProviderSettings):
     trait: str | None = Field(
         None, description="Trait that a node must have to become a machine, such as CUSTOM_FLEET; unset: none."
     )
+    project: str | None = Field(
+        None,
+        description="Id of the Keystone project that owns or leases our nodes: those of others are ignored; unset: "
+        "nodes that are leased to any project.",
+    )
     address_field: str = Field("ipv4_address", description="Field of a node's extra that holds its IP address for SSH.")
     image: str = Field(description="Image that is deployed: an https:// URL or the id of an image in Glance.")
     image_checksum: str | None = Field(
