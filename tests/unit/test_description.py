@@ -22,12 +22,6 @@ def check(method: str, path: str, body: Any = None, **query: str) -> None:
     Description("scaleway").check(request)
 
 
-def test_a_described_request_passes() -> None:
-    """Also with fewer than all fields."""
-    check("GET", SERVERS, page="2", project_id="a")
-    check("POST", f"{SERVERS}/1/install", INSTALL)
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body", "query"),
     [
@@ -45,7 +39,9 @@ def test_a_described_request_passes() -> None:
         ("POST", SERVERS, ["offer_id"], {}),
     ],
 )
-def test_any_other_request_is_refused(method: str, path: str, body: Any, query: dict[str, str]) -> None:
+def test_a_request_that_is_not_described_is_refused(method: str, path: str, body: Any, query: dict[str, str]) -> None:
     """A field, a value or a path that the API does not have would be seen at the real one only."""
+    check("GET", SERVERS, page="2", project_id="a")
+    check("POST", f"{SERVERS}/1/install", INSTALL)
     with pytest.raises(UndescribedError):
         check(method, path, body, **query)
