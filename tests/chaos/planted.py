@@ -157,11 +157,11 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
             _BEGIN_ALL,
             Edit(
                 "bmdb/work/work.py",
-                "    return _begin(session, process, known) if",
+                "    locked = _lock(session, process, machine_ids)\n    return",
                 "    look = f\"SELECT machine_id FROM machine_eligibility WHERE ready AND process = '{process}'\"\n"
                 "    ready = session.connection._connected().run(look)\n"
                 "    machine_ids = [machine_id for machine_id in machine_ids if [machine_id] in ready]\n"
-                "    return _begin(session, process, known) if",
+                "    locked = _lock(session, process, machine_ids)\n    return",
             ),
         ),
         MODEL,
@@ -175,7 +175,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a claim keeps the locks of machines that are not ready",
-        (Edit("bmdb/work/work.py", 'if rows[-1]["others"]:', "if False:"),),
+        (Edit("bmdb/work/work.py", 'if len(works) < locked and not session.run("let_go"):', "if False:"),),
         MODEL,
         "no_machine_waits_without_end",
     ),

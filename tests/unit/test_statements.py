@@ -303,7 +303,7 @@ def test_every_statement_is_used_beside_where_it_stands() -> None:
             assert file.with_suffix(".py") in users or len(users) > 1, name
 
 
-RUN = ("run", "run_once", "records", "records_once")
+RUN = ("run", "run_once")
 
 
 def names_run() -> set[tuple[str, str]]:

@@ -36,7 +36,7 @@ TYPES = {
     2950: UUID,
     3802: dict,
     **dict.fromkeys((20, 21, 23, 1700), int),
-    **dict.fromkeys((1009, 2951), list),
+    **dict.fromkeys((1000, 1009, 1022, 2951), list),
 }
 """The types that the driver returns, by the numbers of PostgreSQL's types."""
 

@@ -201,12 +201,6 @@ class Connection:
         rows.clear()  # the driver keeps the list until the statement runs again
         return made
 
-    def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
-        """Run the statement *name* as ``run`` does, and return each row as a dict by column name."""
-        rows = self.run(name, **parameters)
-        names = [column["name"] for column in self._prepared[name].columns]
-        return [dict(zip(names, row, strict=True)) for row in rows]
-
     def roll_back(self) -> None:
         """Roll back the transaction; if not even that works, drop the connection."""
         with suppress(BmdbError):

@@ -154,14 +154,6 @@ class Session:
         """Do as ``run_once``, and return each row as a *row*, as ``Connection.fetch``."""
         return self._track_answer(name, lambda: self.connection.fetch(row, name, **self.key, **parameters))
 
-    def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
-        """Do the same, and return each row as a dict by column name."""
-        return self.repeat_if_unanswered(partial(self.records_once, name, **parameters))
-
-    def records_once(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
-        """Do as ``run_once``, and return each row as a dict by column name."""
-        return self._track_answer(name, lambda: self.connection.records(name, **self.key, **parameters))
-
     def run_once(self, name: str, /, **parameters: Any) -> list[list[Any]]:
         """
         Run the statement *name*, which must not run twice, for this session.

@@ -178,6 +178,6 @@ def test_the_connection_looks_for_tables_where_the_migrator_makes_them(own_fleet
     own_fleet.sql("CREATE SCHEMA postgres")
     own_fleet.sql("CREATE TABLE postgres.pauses (provider text)")
     connection = own_fleet.connect()
-    assert connection.records("pauses_in_force") == []
+    assert connection.run("pauses_in_force") == []
     assert own_fleet.settings.bmdb_user == "postgres"
     connection.close()

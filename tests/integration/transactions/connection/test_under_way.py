@@ -313,7 +313,7 @@ def _lock(fleet: Fleet, session: Session) -> Callable[[], object]:
 
 def _begin(fleet: Fleet, session: Session) -> Callable[[], object]:
     work.lock_machine(session, START, fleet.provided_machine())
-    return lambda: session.records_once("begin_work", process=START, remark=None)[0]["machine_id"]
+    return lambda: session.run_once("begin_work", process=START, remark=None, known=None)
 
 
 def _let_go(fleet: Fleet, session: Session) -> Callable[[], object]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from shepherd_core.bmdb.work.work import Candidate
 from shepherd_core.domain.budget import Brake, FleetFigures
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
@@ -41,6 +43,22 @@ class Fleet:
     """Number of machines on which no agent can be started, or that cannot be looked at, until an operator acts."""
 
 
+@record
+class _Location(FleetFigures):
+    """One location, and what holds for the provider."""
+
+    location: str | None = None
+    """None: the provider has no machines."""
+    ids: list[UUID] | None = None
+    due_seconds: list[float] | None = None
+    suspects: list[bool] | None = None
+    settled: bool = False
+    silent: bool = False
+    limited: bool = False
+    quarantined: int = 0
+    no_access: int = 0
+
+
 def read_fleet(session: Session, provider: str) -> Fleet:
     """
     Read the machines of *provider* by their facts, once.
@@ -48,28 +66,22 @@ def read_fleet(session: Session, provider: str) -> Fleet:
     Raises:
         SessionExpired: the deadline passed.
     """
-    rows = session.records("read_fleet", provider=provider, process=Process.RECOVERY, limit=_CANDIDATES)
-    first = rows[0]
-    if not first["sessions"]:
+    rows = session.fetch(_Location, "read_fleet", provider=provider, process=Process.RECOVERY, limit=_CANDIDATES)
+    if not rows:
         raise SessionExpired
-    located = [row for row in rows if row["location"] is not None]
     found = [
         Candidate(*each)
-        for row in located
-        for each in zip(row["ids"] or (), row["due_seconds"] or (), row["suspects"] or (), strict=True)
+        for row in rows
+        for each in zip(row.ids or (), row.due_seconds or (), row.suspects or (), strict=True)
     ]
-    return Fleet(
-        {
-            row["location"]: FleetFigures(**{each.name: row[each.name] for each in fields(FleetFigures)})
-            for row in located
-        },
-        tuple(sorted(found, key=lambda each: -each.due_seconds)),
-        first["settled"],
-        first["silent"],
-        first["limited"],
-        first["quarantined"],
-        first["no_access"],
-    )
+    figures = {
+        row.location: FleetFigures(**{each.name: getattr(row, each.name) for each in fields(FleetFigures)})
+        for row in rows
+        if row.location is not None
+    }
+    candidates = tuple(sorted(found, key=lambda each: -each.due_seconds))
+    one = rows[0]
+    return Fleet(figures, candidates, one.settled, one.silent, one.limited, one.quarantined, one.no_access)
 
 
 def show_budgets(session: Session, provider: str, budgets: Mapping[str, Budget]) -> None:
@@ -94,7 +106,7 @@ def show_budgets(session: Session, provider: str, budgets: Mapping[str, Budget])
         raise SessionExpired
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ShownBudget:
     """A budget that is smaller than usual, for operators."""
 
@@ -111,4 +123,4 @@ class ShownBudget:
 
 def shown_budgets(connection: Connection) -> list[ShownBudget]:
     """Return where the budget of recovery is smaller than usual."""
-    return [ShownBudget(**{**row, "brake": Brake(row["brake"])}) for row in connection.records("budgets")]
+    return connection.fetch(ShownBudget, "budgets")

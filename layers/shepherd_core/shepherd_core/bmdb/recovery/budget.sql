@@ -2,7 +2,8 @@
 
 -- name: read_fleet
 -- The fleet of the provider by its facts, in one reading: a row for each location ('': machines without one) with its
--- figures (see FleetFigures) and the machines that may need recovery, the longest waiting first; one row in any case.
+-- figures (see FleetFigures) and the machines that may need recovery, the longest waiting first; one row in any case,
+-- unless the session has expired.
 -- settled: functions reached the BMDB between seven and two minutes ago, so that agents could report since. silent: two
 -- minutes ago, no machine of the provider reported.
 WITH {session},
@@ -175,7 +176,6 @@ candidates AS (
     GROUP BY location
 )
 SELECT
-    (SELECT count(*) FROM session) AS sessions,
     EXISTS (
         SELECT 1
         FROM ticks
@@ -213,7 +213,7 @@ SELECT
     c.ids,
     c.due_seconds,
     c.suspects
-FROM (SELECT 1) AS one_row
+FROM session
 LEFT JOIN figures f ON true
 LEFT JOIN candidates c ON c.location = f.location;
 

@@ -15,18 +15,18 @@ as what was sent cannot commit any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.domain.errors import cause_of
 from shepherd_core.domain.errors.bmdb import MachineUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId, WorkEvent
+from shepherd_core.domain.records import record
 from shepherd_core.domain.remediation import REBOOT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-    from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.remediation import StepKind
@@ -37,7 +37,7 @@ _CANDIDATES = 2000
 """The most machines that one reading returns; a tick that works on all of them reads again."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Work:
     """A machine that this session has locked for one process."""
 
@@ -54,7 +54,7 @@ class Work:
     """How often in a row a function has died while it worked on the machine for this process."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Candidate:
     """A machine that seemed ready for a process when the fleet was read."""
 
@@ -63,6 +63,8 @@ class Candidate:
     """For how long it had been due then."""
     suspect: bool = False
     """It may have killed the function that worked on it last."""
+    total: int = field(default=0, compare=False)
+    """How many there were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,8 @@ class Candidates:
 
 def candidates(session: Session, process: Process, provider: str) -> Candidates:
     """Return the machines of *provider* that seem ready for *process*. Reads the facts of the whole fleet once."""
-    rows = session.records("find_candidates", process=process, provider=provider, limit=_CANDIDATES)
-    machines = tuple(Candidate(row["machine_id"], row["due_seconds"], row["suspect"]) for row in rows)
-    return Candidates(machines, rows[0]["total"] if rows else 0)
+    found = session.fetch(Candidate, "find_candidates", process=process, provider=provider, limit=_CANDIDATES)
+    return Candidates(tuple(found), found[0].total if found else 0)
 
 
 def claim(
@@ -97,7 +98,8 @@ def claim(
     Raises:
         SessionExpired: the deadline passed. Abandon everything.
     """
-    return _begin(session, process, known) if _lock(session, process, machine_ids) else ()
+    locked = _lock(session, process, machine_ids)
+    return _begin(session, process, known, locked) if locked else ()
 
 
 def start_work(session: Session, machine_id: UUID, remark: str) -> Work:
@@ -112,7 +114,7 @@ def start_work(session: Session, machine_id: UUID, remark: str) -> Work:
         MachineUnknown: the BMDB has no such machine.
     """
     lock_machine(session, Process.RECOVERY, machine_id)
-    (work,) = _begin(session, Process.RECOVERY, (), remark=sanitize_for_db(remark))
+    (work,) = _begin(session, Process.RECOVERY, (), 1, remark)
     return work
 
 
@@ -132,41 +134,31 @@ def let_go(session: Session) -> None:
     session.run("let_go")
 
 
-def _lock(session: Session, process: Process, machine_ids: Collection[UUID]) -> bool:
-    """Lock machines; return whether this session has locks with which no work was begun."""
+def _lock(session: Session, process: Process, machine_ids: Collection[UUID]) -> int:
+    """Lock machines; return the number of locks of this session with which no work was begun."""
 
-    def lock() -> list[dict[str, Any]]:
-        return session.records_once("lock_machines", process=process, machine_ids=list(machine_ids))
+    def lock() -> list[UUID]:
+        return session.fetch_once(UUID, "lock_machines", process=process, machine_ids=list(machine_ids))
 
     # If the answer is lost, the second run locks nothing that the first one has: the locks are found by their session.
-    rows = session.repeat_if_unanswered(lock, lambda: lock() + session.records("own_locks", process=process))
-    if not rows[0]["sessions"]:
+    rows = session.repeat_if_unanswered(lock, lambda: lock() + session.fetch(UUID, "own_locks", process=process))
+    if not rows:
         raise SessionExpired
-    return any(row["machine_id"] is not None for row in rows)
+    return len(set(rows) - {None})
 
 
 def _begin(
-    session: Session,
-    process: Process,
-    known: Collection[UUID],
-    *,
-    remark: str | None = None,
+    session: Session, process: Process, known: Collection[UUID], locked: int, remark: str | None = None
 ) -> tuple[Work, ...]:
-    """Begin work on those of the locked machines that are ready; with a *remark*, on all."""
+    """Begin work on those of the *locked* machines that are ready; with a *remark*, on all."""
 
-    def begin() -> list[dict[str, Any]]:
-        return session.records_once("begin_work", process=process, remark=remark)
+    def begin(known: list[UUID] | None) -> list[Work]:
+        return session.fetch_once(Work, "begin_work", process=process, remark=remark, known=known)
 
-    def begin_again() -> list[dict[str, Any]]:
-        begun = session.records("find_unacknowledged_claims", process=process, known=list(known))
-        return begun + begin()
-
-    rows = session.repeat_if_unanswered(begin, begin_again)
-    if not rows[-1]["sessions"]:
+    works = session.repeat_if_unanswered(lambda: begin(None), lambda: begin(list(known)))
+    if len(works) < locked and not session.run("let_go"):
         raise SessionExpired
-    if rows[-1]["others"]:
-        let_go(session)
-    return tuple(_work(row, process) for row in rows if row["machine_id"] is not None)
+    return tuple(works)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,16 +280,3 @@ def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work
         return rows + session.run("find_unacknowledged_ends", machine_ids=machine_ids, process=process, event=event)
 
     return {row[0] for row in session.repeat_if_unanswered(carry_out, carry_out_again)}
-
-
-def _work(row: Mapping[str, Any], process: Process) -> Work:
-    provider_id, origin = row["provider_id"], row["host_key_origin"]
-    return Work(
-        row["machine_id"],
-        process,
-        provider_id and ProviderId(provider_id),
-        row["host_key"],
-        row["last_interval_seconds"],
-        origin and HostKeyOrigin(origin),
-        row["deaths"] or 0,
-    )

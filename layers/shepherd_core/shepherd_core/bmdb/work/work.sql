@@ -43,7 +43,8 @@ ORDER BY due_at, machine_id
 LIMIT :limit;
 
 -- name: lock_machines
--- Lock those of the machines that nobody has locked. One row in any case. Rows are inserted in the order of their ids, so that two claims never wait for each other.
+-- Lock those of the machines that nobody has locked. One row in any case, unless the session has expired. Rows are inserted
+-- in the order of their ids, so that two claims never wait for each other.
 WITH {locked_session},
 work_rows AS (
     INSERT INTO work (machine_id, process, session_id)
@@ -55,22 +56,18 @@ work_rows AS (
     ON CONFLICT (machine_id) DO NOTHING
     RETURNING machine_id
 )
-SELECT (SELECT count(*) FROM locked_session) AS sessions, w.machine_id
-FROM (SELECT 1) AS one_row
-LEFT JOIN work_rows w ON true;
+SELECT w.machine_id FROM locked_session LEFT JOIN work_rows w ON true;
 
 -- name: begin_work
 -- Look at the facts of the machines that this session has locked for the process and not begun: begin the work on those
 -- that are ready; let_go lets the others go. With a :remark, which goes to the history, an operator wants them: all are
--- begun. Returns the work that was begun, and one row in any case. others: how many were not begun.
+-- begun. Returns the work that was begun; if :known is given, also what this session began before and that is not in it.
 WITH {locked_session},
 looked_at AS (
     SELECT w.machine_id, :remark::text IS NOT NULL OR e.ready IS TRUE AS ready, greatest(e.due_at, e.backoff_until) AS due_at
-    FROM work w
-    JOIN locked_session s ON s.session_id = w.session_id
+    FROM work w JOIN locked_session s ON s.session_id = w.session_id
     LEFT JOIN LATERAL (
-        SELECT ready, due_at, backoff_until
-        FROM machine_eligibility
+        SELECT ready, due_at, backoff_until FROM machine_eligibility
         WHERE machine_id = w.machine_id AND process = :process AND ready
         LIMIT 1
     ) AS e ON true
@@ -86,16 +83,18 @@ history_rows AS (
     SELECT machine_id, :process, 'Started', :remark::text, :session_id::uuid FROM begun
 )
 SELECT
-    (SELECT count(*) FROM locked_session) AS sessions,
-    (SELECT count(*) FROM looked_at WHERE NOT ready) AS others,
     w.machine_id,
+    :process::text AS process,
     p.provider_id,
     k.host_key,
-    k.origin AS host_key_origin,
     b.last_interval_seconds,
-    b.deaths
-FROM (SELECT 1) AS one_row
-LEFT JOIN begun w ON true
+    k.origin AS host_key_origin,
+    coalesce(b.deaths, 0) AS deaths
+FROM (
+    SELECT machine_id FROM begun UNION ALL
+    SELECT machine_id FROM work
+    WHERE session_id = :session_id AND process = :process AND began_at IS NOT NULL AND machine_id <> ALL (:known::uuid[])
+) AS w
 LEFT JOIN looked_at l ON l.machine_id = w.machine_id
 LEFT JOIN machine_provided p ON p.machine_id = w.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
@@ -104,37 +103,19 @@ ORDER BY l.due_at, w.machine_id;
 
 -- name: own_locks
 -- The locks of this session for the process with which no work was begun.
-SELECT 1 AS sessions, machine_id FROM work WHERE session_id = :session_id AND process = :process AND began_at IS NULL;
+SELECT machine_id FROM work WHERE session_id = :session_id AND process = :process AND began_at IS NULL;
 
 -- name: machine_exists
 -- The machine, if the BMDB has it.
 SELECT machine_id FROM machines WHERE machine_id = :machine_id;
 
 -- name: let_go
--- Give up the locks of this session that it has not begun work with. May run twice.
-WITH {locked_session}
-DELETE FROM work WHERE session_id IN (SELECT session_id FROM locked_session) AND began_at IS NULL;
-
--- name: find_unacknowledged_claims
--- Work of this session that its owner does not know of, because the connection broke before the answer of begin_work
--- arrived. Same columns.
-SELECT
-    1 AS sessions,
-    0 AS others,
-    w.machine_id,
-    p.provider_id,
-    k.host_key,
-    k.origin AS host_key_origin,
-    b.last_interval_seconds,
-    b.deaths
-FROM work w
-JOIN machine_provided p ON p.machine_id = w.machine_id
-LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
-LEFT JOIN work_backoff b ON b.machine_id = w.machine_id AND b.process = w.process
-WHERE w.session_id = :session_id
-    AND w.process = :process
-    AND w.began_at IS NOT NULL
-    AND NOT w.machine_id = ANY(:known::uuid[]);
+-- Give up the locks of this session that it has not begun work with. May run twice. No row: the session has expired.
+WITH {locked_session},
+work_deleted AS (
+    DELETE FROM work WHERE session_id IN (SELECT session_id FROM locked_session) AND began_at IS NULL
+)
+SELECT 1 FROM locked_session;
 
 -- name: find_unacknowledged_ends
 -- The machines whose work this session has already ended although the answer was lost: those where :event is the
