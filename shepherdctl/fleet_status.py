@@ -23,6 +23,7 @@ def read(connection: Connection) -> FleetStatus:
     return FleetStatus(
         server.now(connection),
         overview.fleet_counts(connection, [SILENT_SECONDS], places=True),
+        overview.unsteady(connection),
         budget.shown_budgets(connection),
         provisioning.waiting(connection),
         len(pauses.pauses_in_force(connection)),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shepherd_core.bmdb.listings.provisioning import Waiting
-    from shepherd_core.bmdb.machines.overview import FleetCount
+    from shepherd_core.bmdb.machines.overview import FleetCount, Unsteady
     from shepherd_core.bmdb.recovery.budget import ShownBudget
     from shepherd_core.bmdb.wire.server import Transaction
     from shepherd_core.bmdb.work.ticks import Tick
@@ -87,6 +87,8 @@ class ConditionName(StrEnum):
     LOOP_SLOW = "loop-slow", Severity.WARNING, "duration"
     OLD_TRANSACTION = "old-transaction", Severity.WARNING
     QUARANTINED = "quarantined", Severity.WARNING, "quarantined"
+    REPORTS_AGAIN = "reports-again", Severity.WARNING
+    RECOVERED_OFTEN = "recovered-often", Severity.WARNING
     SETTINGS_REFUSED = "settings-refused", Severity.WARNING, "settings-refused"
     NO_ACCESS = "no-access", Severity.WARNING
     DRIFTED = "drifted", Severity.WARNING, "drifted"
@@ -120,6 +122,7 @@ class FleetStatus:
     now: datetime
     machines: Sequence[FleetCount]
     """By location, and by whether the last heartbeat is younger than ``SILENT_SECONDS``."""
+    unsteady: Sequence[Unsteady]
     budgets: Sequence[ShownBudget]
     waiting: Sequence[Waiting]
     pauses: int
@@ -145,6 +148,7 @@ def conditions(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> list[Cond
         *_of_budgets(fleet),
         *_of_loops(fleet, loop_minutes),
         *_of_machines(fleet),
+        *_of_unsteady(fleet.unsteady),
     ]
     names = list(ConditionName)
     return sorted(found, key=lambda each: (names.index(each.name), each.since or fleet.now))
@@ -335,6 +339,19 @@ def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
                 provider,
                 machines=machines,
             )
+
+
+def _of_unsteady(unsteady: Sequence[Unsteady]) -> Iterator[Condition]:
+    for each in unsteady:
+        if machines := each.reports_again:
+            name = ConditionName.REPORTS_AGAIN
+            text = f"{counted(machines, 'machine')} of {each.provider} in quarantine, and the agent reports"
+            yield Condition(name, text, CURES[name], each.provider, machines=machines)
+        if machines := each.recovered_often:
+            name = ConditionName.RECOVERED_OFTEN
+            text = f"{counted(machines, 'machine')} of {each.provider} recovered more than five times in a day"
+            cure = f"shepherdctl machine list --sort recoveries names them. {CURES[name]}"
+            yield Condition(name, text, cure, each.provider, machines=machines)
 
 
 def pace(per_hour: int) -> str:

@@ -95,6 +95,14 @@ CURES = {
         "Look at the machine; `shepherdctl history ID` says what was tried. When it is repaired: `shepherdctl machine "
         "unquarantine`."
     ),
+    "recovered-often": (
+        "Compare when it fails: `shepherdctl history ID`. Look at its hardware, and at the network between; "
+        "`shepherdctl pause --machine ID --reason TEXT` stops its recovery."
+    ),
+    "reports-again": (
+        "If the machine is well: `shepherdctl machine unquarantine ID --reason TEXT`, or with `--cause reports-again` "
+        "all of them."
+    ),
     "unexpected": "Report it as a defect of Shepherd; the log has the traceback.",
 }
 

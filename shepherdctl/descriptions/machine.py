@@ -45,6 +45,7 @@ def rows(
         ("heartbeat", when(machine.agent_heartbeat_at)),
         ("host key", _host_key(machine, when)),
         ("rebooted", when(machine.rebooted_at)),
+        ("recovered", f"{machine.recoveries} times in the last day" if machine.recoveries else None),
         ("boot wait ends", when(machine.boot_wait_until)),
         ("grace ends", when(machine.grace_until) if machine.agent_started_at is None else None),
         ("quarantined", when(machine.quarantined_at)),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shepherd_core.bmdb.machines.overview import FleetCount
+from shepherd_core.bmdb.machines.overview import FleetCount, Unsteady
 from shepherd_core.bmdb.recovery.budget import ShownBudget
 from shepherd_core.bmdb.wire.server import Transaction
 from shepherd_core.bmdb.work.ticks import Tick
@@ -38,7 +38,16 @@ def tick(loop: str, minutes_ago: float = 1, **changes: Any) -> Tick:
 
 
 WELL = FleetStatus(
-    NOW, [count(State.RUNNING), count(State.UNHEALTHY)], [], [], 0, None, None, False, [tick(loop) for loop in LOOPS]
+    NOW,
+    [count(State.RUNNING), count(State.UNHEALTHY)],
+    [],
+    [],
+    [],
+    0,
+    None,
+    None,
+    False,
+    [tick(loop) for loop in LOOPS],
 )
 
 
@@ -117,6 +126,14 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
             "old-transaction: a transaction of alice (psql) has been open for 11 min, and slows every claim",
         ),
         ({"machines": [count(State.QUARANTINED, 2)]}, "quarantined: 2 machines of redfish in quarantine"),
+        (
+            {"unsteady": [Unsteady("ec2", 0, 1)]},
+            "reports-again: 1 machine of ec2 in quarantine, and the agent reports",
+        ),
+        (
+            {"unsteady": [Unsteady("ec2", 2, 0)]},
+            "recovered-often: 2 machines of ec2 recovered more than five times in a day",
+        ),
         (
             {"ticks": [tick("updater", counts={"settings_refused": 1})]},
             "settings-refused: the settings document was refused: the Updater of redfish works with the last good one",

@@ -230,6 +230,9 @@ SHARED = {
     "death_seconds": {"open_session", "failures", "search_machines"},
     "failed_at": {"failures", "search_machines"},
     "fails": {"failures", "search_machines"},
+    "quarantine_kind": {"failures", "search_machines", "show_machine", "unsteady", "why"},
+    "often": {"failures", "search_machines", "unsteady"},
+    "recovered_often": {"failures", "unsteady"},
     "wide_pauses": {"find_candidates", "read_fleet", "no_longer_due", "create_intent", "loop_paused"},
     "locked_session": ENDS_WORK
     | {"lock_machines", "begin_work", "let_go", "record_attempts", "set_budgets", "end_budgets"},

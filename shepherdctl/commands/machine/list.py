@@ -47,6 +47,7 @@ _ORDERS: dict[str, Callable[[FoundMachine], Any]] = {
     "state-age": _oldest_first("state_since"),
     "heartbeat": _oldest_first("agent_heartbeat_at"),
     "place": _place,
+    "recoveries": lambda machine: (-machine.recoveries, _place(machine)),
 }
 
 
@@ -90,8 +91,10 @@ def list_machines(
     the lowest machine ids are shown, and --after shows the next ones. Machines
     that need attention come first (quarantined, unhealthy, needs agent), within a
     state by provider and location. Other orders (--sort): state-age (longest in
-    its state first), heartbeat (oldest first), place (provider and location), id,
-    and created (newest machine first).
+    its state first), heartbeat (oldest first), place (provider and location),
+    recoveries (most often first), id, and created (newest machine first).
+    RECOVERED is how often its recovery took a step or started its agent anew in
+    the last 24 hours.
 
     A machine is unhealthy if it has sent no heartbeat for longer than the
     heartbeat timeout of the Recoverer, or none at all within its startup timeout.
@@ -157,6 +160,7 @@ def print_machines(machines: list[FoundMachine], observer: Observer) -> None:
         Column("PROVIDER ID"),
         Column("ADDRESS", spare=1),
         Column("LOCATION", spare=3),
+        Column("RECOVERED", spare=4, number=True),
         Column("STATE", prose=True),
     )
     facts = ("provider", "provider_id", "provider_ip_address", "provider_location")
@@ -164,7 +168,7 @@ def print_machines(machines: list[FoundMachine], observer: Observer) -> None:
     table(
         columns,
         [
-            (name, *(getattr(machine, fact) for fact in facts), observer.describe(machine))
+            (name, *(getattr(machine, fact) for fact in facts), machine.recoveries or None, observer.describe(machine))
             for name, machine in zip(names, machines, strict=True)
         ],
     )

@@ -143,6 +143,7 @@ READS_ALL = {
     "inventory": "people ask what the whole fleet consists of",
     "fleet_counts": "people ask how the whole fleet is",
     "failures": "people ask what fails in the whole fleet",
+    "unsteady": "the same",
     "find_oldest_transaction": "the connections, and who they belong to",
     "find_machines": "people ask it, by the beginning of an id",
     "locations": "people ask it, and mistype",

@@ -33,7 +33,7 @@ def machines(fleet: Fleet) -> dict[UUID, str]:
     fleet.quarantine(quarantined, "still unhealthy after reboot 3 times")
     fleet.sql("UPDATE machine_quarantine SET quarantined_at = now() - interval '3 days'")
     running, unhealthy = (
-        fleet.locate(fleet.reporting_machine(60), "ams"),
+        fleet.recover(fleet.locate(fleet.reporting_machine(60), "ams"), 6),
         fleet.locate(fleet.unhealthy_machine(), "ams"),
     )
     pauses.pause(fleet.connection, owner="alice", reason="?", machine_id=running)
@@ -59,6 +59,7 @@ def _listed(fleet: Fleet, machines: dict[UUID, str], *arguments: str) -> list[st
         ("--cause ssh-timed-out", {"failed"}),
         ("--cause ssh-timed-out --cause steps-used-up", {"failed", "quarantined"}),
         ("--cause steps-used-up", {"quarantined"}),
+        ("--cause recovered-often --cause reports-again", {"running"}),
         ("--heartbeat-older 1h", {"unhealthy"}),
         ("--heartbeat-younger 1h", {"running"}),
         ("--state-older 2d", {"quarantined"}),
@@ -80,6 +81,7 @@ def test_machines_match_all_filters_by_any_value_of_each(
         ("state", ["quarantined", "unhealthy", "failed", "running"]),
         ("heartbeat", ["unhealthy", "running"]),
         ("state-age", ["quarantined", "unhealthy"]),
+        ("recoveries", ["running", "failed"]),
         ("place", ["failed", "running", "unhealthy", "quarantined"]),
     ],
 )

@@ -364,6 +364,17 @@ class Fleet:
         self.change(f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '{cause}', '', 'steps-used-up')")
         return machine_id
 
+    def recover(self, machine_id: UUID, times: int) -> UUID:
+        """Let the recovery of a machine have taken so many steps, one an hour, and return it."""
+        self.sql(
+            "INSERT INTO work_history (machine_id, process, event, step, timestamp) "
+            "SELECT :id, 'ShepherdRecovery', 'Finished', 'reboot', now() - n * interval '1 hour' "
+            "FROM generate_series(1, :times) AS n",
+            id=machine_id,
+            times=times,
+        )
+        return machine_id
+
     def request_installation(self, machine_id: UUID, generation: int, raw: bytes = b"") -> None:
         """Request an installation of this generation; *raw* is what the agent gets."""
         self.change(

@@ -87,3 +87,20 @@ interval '1 second' * CASE
     -- Null without a policy, which greatest alone would ignore.
     ELSE heartbeat_timeout_seconds + greatest(0, 2.5::float8 * report_interval_seconds - heartbeat_timeout_seconds)
 END
+
+-- fragment: quarantine_kind
+-- Why the machine is in quarantine (z), or that its agent, whose last heartbeat is h, has reported since.
+CASE WHEN h.agent_heartbeat_at > z.quarantined_at THEN 'reports-again' ELSE z.kind END
+
+-- fragment: often
+-- Of the recoveries of a machine in a day: it fails again and again. The usual policy has five steps, then comes
+-- quarantine.
+count(*) > 5
+
+-- fragment: recovered_often
+-- The machines that were recovered often, of the last 20,000 recoveries: if there are more in a day, no single machine is
+-- to blame.
+SELECT machine_id, count(*) AS times, max(timestamp) AS last_at
+FROM (SELECT machine_id, timestamp FROM machine_recoveries ORDER BY timestamp DESC LIMIT 20000) AS last
+GROUP BY machine_id
+HAVING {often}

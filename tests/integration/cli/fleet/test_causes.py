@@ -23,6 +23,10 @@ def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
         "INSERT INTO machine_quarantine VALUES (:id, now(), 'still unhealthy after reboot', '', 'steps-used-up')",
         id=quarantined,
     )
+    fleet.quarantine(fleet.reporting_machine())
+    fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp()")
+    fleet.recover(fleet.reporting_machine(), 5)
+    often = fleet.recover(fleet.reporting_machine(), 6)
     fleet.sql(
         "INSERT INTO capacity_penalties VALUES ('static', 'r1', now() + interval '1 h', 'too late', 'capacity-taken')"
     )
@@ -30,14 +34,19 @@ def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
     found = shepherdctl.load("causes")["causes"]
     assert [(one["loop"], one["kind"], one["count"], one["cure"]) for one in found] == [
         ("initializer", "ssh-timed-out", 4, CURES["ssh-timed-out"]),
+        ("recoverer", "recovered-often", 1, CURES["recovered-often"]),
         ("provisioner", "capacity-taken", 1, CURES["capacity-taken"]),
+        ("quarantine", "reports-again", 1, CURES["reports-again"]),
         ("quarantine", "steps-used-up", 1, CURES["steps-used-up"]),
     ]
     assert len(found[0]["examples"]) == 3
     assert {*found[0]["examples"]} < {str(each) for each in starting} - {str(healed)}
+    assert [(one["examples"], one["cause"]) for one in found if one["kind"] == "recovered-often"] == [
+        ([str(often)], "6 times in the last day")
+    ]
     assert [one["kind"] for one in shepherdctl.load("causes", "--location", "ams")["causes"]] == ["ssh-timed-out"]
     assert [one["loop"] for one in shepherdctl.load("causes", "--provider", "redfish")["causes"]] == ["quarantine"]
     shown = shepherdctl("causes")
     assert "    4  Initializer  ssh-timed-out: no answer from " in shown.stdout
-    assert shown.stderr.splitlines()[1] == f"ssh-timed-out: {CURES['ssh-timed-out']}"
+    assert shown.stderr.splitlines()[4] == f"ssh-timed-out: {CURES['ssh-timed-out']}"
     assert shepherdctl("causes", "--provider", "equinix").stderr == "nothing fails\n"

@@ -303,6 +303,12 @@ def test_a_machine_in_quarantine_is_seen_and_given_back(fleet: Fleet) -> None:
     shown = shepherdctl.read("machine", "show", str(machine_id))
     assert "still unhealthy after reboot 3 times" in shown
     assert shepherdctl.load("machine", "show", str(machine_id))["quarantine_evidence"] == []
+    fleet.report([fleet.recover(machine_id, 2)])
+    assert "2 times in the last day" in shepherdctl.read("machine", "show", str(machine_id))
+    assert shepherdctl.read("machine", "list").splitlines()[0].split()[-2:] == ["RECOVERED", "STATE"]
+    why = shepherdctl("machine", "why", str(machine_id))
+    assert "still unhealthy after reboot 3 times, and its agent reports again" in why.stdout
+    assert why.stderr == f"reports-again: {CURES['reports-again']}\n"
     (counted,) = shepherdctl.load("status", status=3)["machines"]
     assert (counted["state"], counted["machines"]) == ("quarantined", 1)
 

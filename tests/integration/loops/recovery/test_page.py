@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import lookup, pauses
+from shepherd_core.bmdb.machines import lookup, overview, pauses
+from shepherd_core.bmdb.machines.overview import Unsteady
 from shepherd_core.bmdb.recovery import budget, remediation
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.machine import (
@@ -175,6 +176,8 @@ def _runs(stage: Stage, row: Row) -> None:
     for _ in range(5):
         stage.expect(again, *ALIVE)
     assert stage.events(Process.AGENT_START) == ["Finished"] * 6
+    assert stage.seen(stage.machine).recoveries == 6
+    assert overview.unsteady(stage.fleet.connection) == [Unsteady(stage.name, 1, 0)]
 
 
 @plays("unhealthy, its agent has ended")
@@ -296,6 +299,7 @@ def _refused(stage: Stage, row: Row) -> None:
     assert stage.events(Process.RECOVERY)[-2:] == ["Quarantined", "Finished"]
     cause = lookup.show_machine(stage.fleet.connection, stage.machine).quarantine_cause
     assert str(cause).startswith("the provider refused reboot ")
+    assert stage.seen(stage.machine).recoveries == 0
 
 
 @plays("the provider does not answer")
@@ -330,6 +334,8 @@ def _used_up(stage: Stage, row: Row) -> None:
     shown = lookup.show_machine(stage.fleet.connection, stage.machine)
     assert shown.quarantine_cause == "still unhealthy after reboot 3 times, power-cycle 2 times"
     assert "\n".join(shown.quarantine_evidence or []).count("Attempted power-cycle") == 2
+    assert stage.seen(stage.machine).recoveries == 5
+    assert overview.unsteady(stage.fleet.connection) == []
     starts = stage.events(Process.AGENT_START)
     stage.expect(6 * 60 * MINUTE)
     assert stage.events(Process.AGENT_START) == starts

@@ -61,7 +61,7 @@ SELECT
     ) AS pause_ids,
     w.grace_until,
     z.quarantined_at,
-    z.kind AS quarantine_kind,
+    {quarantine_kind} AS quarantine_kind,
     -- Of its backoffs and, in quarantine, of the failures before.
     ARRAY(
         SELECT u.kind::text
@@ -74,7 +74,8 @@ SELECT
         ORDER BY 1
     ) AS failure_kinds,
     z.cause AS quarantine_cause,
-    string_to_array(z.evidence, E'\n') AS quarantine_evidence
+    string_to_array(z.evidence, E'\n') AS quarantine_evidence,
+    (SELECT count(*) FROM machine_recoveries WHERE machine_id = m.machine_id) AS recoveries
 FROM machines m
 JOIN machine_states s ON s.machine_id = m.machine_id
 LEFT JOIN machine_provided p ON p.machine_id = m.machine_id

@@ -66,6 +66,21 @@ def fleet_notices(connection: Connection) -> list[Notice]:
 
 
 @record
+class Unsteady:
+    """How many machines of a provider may need an operator although nothing fails now."""
+
+    provider: str
+    recovered_often: int
+    reports_again: int
+    """They are in quarantine."""
+
+
+def unsteady(connection: Connection) -> list[Unsteady]:
+    """Return how many machines are recovered often, and how many in quarantine report again."""
+    return connection.fetch(Unsteady, "unsteady")
+
+
+@record
 class Failing:
     """What fails now in the same way."""
 

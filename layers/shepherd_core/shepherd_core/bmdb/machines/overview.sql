@@ -92,8 +92,8 @@ LIMIT :limit;
 
 -- name: failures
 -- What fails now, by loop and kind, the most frequent first: machines whose
--- last work failed and whose agent has not reported since, machines in quarantine, capacity under a penalty. Reads all
--- machines that fail.
+-- last work failed and whose agent has not reported since, machines in quarantine or recovered often, capacity under a
+-- penalty. Reads all machines that fail.
 WITH failures AS (
     SELECT
         b.process AS loop,
@@ -108,9 +108,21 @@ WITH failures AS (
     LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
     WHERE {fails}
     UNION ALL
-    SELECT 'quarantine', p.provider, p.provider_location, z.kind, z.cause, z.machine_id::text, z.quarantined_at
+    SELECT 'quarantine', p.provider, p.provider_location, {quarantine_kind}, z.cause, z.machine_id::text, z.quarantined_at
     FROM machine_quarantine z
     JOIN machine_provided p ON p.machine_id = z.machine_id
+    LEFT JOIN machine_agent_heartbeat h ON h.machine_id = z.machine_id
+    UNION ALL
+    SELECT
+        'ShepherdRecovery',
+        p.provider,
+        p.provider_location,
+        'recovered-often',
+        r.times || ' times in the last day',
+        r.machine_id::text,
+        r.last_at
+    FROM ({recovered_often}) AS r
+    JOIN machine_provided p ON p.machine_id = r.machine_id
     UNION ALL
     SELECT 'provisioner', provider, NULL, kind, cause, capacity_id, NULL
     FROM capacity_penalties
@@ -131,3 +143,18 @@ SELECT
 FROM ranked
 GROUP BY loop, kind
 ORDER BY 3 DESC, loop, kind;
+
+-- name: unsteady
+-- How many machines of each provider are recovered often, and how many in quarantine report again.
+SELECT p.provider, count(x.often) AS recovered_often, count(*) - count(x.often) AS reports_again
+FROM (
+    SELECT machine_id, machine_id AS often FROM ({recovered_often}) AS recovered
+    UNION ALL
+    SELECT z.machine_id, NULL
+    FROM machine_quarantine z
+    JOIN machine_agent_heartbeat h ON h.machine_id = z.machine_id
+    WHERE {quarantine_kind} = 'reports-again'
+) AS x
+JOIN machine_provided p ON p.machine_id = x.machine_id
+GROUP BY p.provider
+ORDER BY p.provider;

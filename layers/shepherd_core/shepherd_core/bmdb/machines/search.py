@@ -82,6 +82,8 @@ class FoundMachine:
     pause_ids: list[UUID]
     """The pauses in force that apply to it, its own and wider ones."""
     quarantined_at: datetime | None
+    recoveries: int
+    """In the last day (the view ``machine_recoveries``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ SELECT
         WHERE x.machine_id = c.machine_id AND NOT x.overdue
         ORDER BY x.created_at, x.pause_id
     ) AS pause_ids,
-    (SELECT quarantined_at FROM machine_quarantine WHERE machine_id = c.machine_id) AS quarantined_at
+    (SELECT quarantined_at FROM machine_quarantine WHERE machine_id = c.machine_id) AS quarantined_at,
+    (SELECT count(*) FROM machine_recoveries WHERE machine_id = c.machine_id) AS recoveries
 FROM (
     SELECT
         e.machine_id,
@@ -83,13 +84,20 @@ FROM (
         )
         AND (
             :kinds::text[] IS NULL
-            OR (SELECT z.kind FROM machine_quarantine z WHERE z.machine_id = e.machine_id) = ANY(:kinds)
+            OR (
+                SELECT {quarantine_kind}
+                FROM machine_quarantine z
+                LEFT JOIN machine_agent_heartbeat h ON h.machine_id = z.machine_id
+                WHERE z.machine_id = e.machine_id
+            ) = ANY(:kinds)
             OR (
                 SELECT count(*)
                 FROM work_backoff b
                 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
                 WHERE b.machine_id = e.machine_id AND b.kind = ANY(:kinds) AND {fails}
             ) > 0
+            OR 'recovered-often' = ANY(:kinds)
+            AND (SELECT {often} FROM machine_recoveries r WHERE r.machine_id = e.machine_id)
         )
     ORDER BY e.machine_id
     OFFSET 0

@@ -135,7 +135,8 @@ def _outside(facts: Facts) -> tuple[Block, str] | None:
     if not facts.provided:
         return Block.NOT_PROVIDED, "not provided yet"
     if facts.quarantine_cause is not None:
-        return Block.QUARANTINED, f"in quarantine: {facts.quarantine_cause}"
+        again = ", and its agent reports again" if facts.quarantine_kind is FailureKind.REPORTS_AGAIN else ""
+        return Block.QUARANTINED, f"in quarantine: {facts.quarantine_cause}{again}"
     if facts.installed:
         return Block.INSTALLED, "the requested system is installed: no loop works on it any more"
     if facts.wanted:

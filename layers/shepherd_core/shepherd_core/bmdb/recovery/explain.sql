@@ -9,7 +9,7 @@ SELECT
     n.ready IS TRUE AND l.machine_id IS NULL AS taken,
     p.machine_id IS NOT NULL AS provided,
     e.installed,
-    z.kind AS quarantine_kind,
+    {quarantine_kind} AS quarantine_kind,
     z.cause AS quarantine_cause,
     w.grace_until,
     n.process IS NOT NULL AS wanted,
@@ -32,6 +32,7 @@ FROM unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
 JOIN machines m ON m.machine_id = :machine_id
 LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
+LEFT JOIN machine_agent_heartbeat h ON h.machine_id = m.machine_id
 LEFT JOIN machine_grace w ON w.machine_id = m.machine_id
 LEFT JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = m.machine_id LIMIT 1) AS e ON true
 LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = m.machine_id AND process = x.process LIMIT 1) AS n ON true

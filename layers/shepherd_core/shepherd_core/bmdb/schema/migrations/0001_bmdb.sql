@@ -19,7 +19,7 @@ CREATE DOMAIN failure_kind AS text
          'ssh-out-of-resources', 'ssh-fork-server-lost', 'ssh-upload-failed', 'agent-exited',
          'malformed-answer', 'wrong-key-length', 'wrong-init-message', 'agent-refused', 'secret-missing',
          'secret-unavailable', 'agent-mismatch', 'source-invalid', 'source-missing', 'source-unavailable',
-         'function-died', 'steps-used-up', 'unexpected'));
+         'function-died', 'steps-used-up', 'recovered-often', 'reports-again', 'unexpected'));
 CREATE DOMAIN failure_fault AS text
     CONSTRAINT failure_fault_registered CHECK (VALUE IN ('machine', 'unreached', 'access', 'provider', 'ours'));
 
@@ -277,6 +277,9 @@ CREATE INDEX work_history_of_recovery ON work_history (machine_id, timestamp) WH
 CREATE INDEX work_history_by_time ON work_history (timestamp);
 CREATE INDEX work_history_of_steps_taken ON work_history (timestamp)
     WHERE event = 'Finished' AND step IS NOT NULL AND kind IS NULL;
+-- The condition of the view machine_recoveries.
+CREATE INDEX work_history_of_recoveries ON work_history (timestamp, machine_id)
+    WHERE event = 'Finished' AND step IS NOT NULL OR event IN ('Looked', 'Attempted') AND step = 'restart-agent';
 
 -- Loops leave a machine, a process, a provider, or a combination of them alone; a null column stands for all. In force
 -- until expires_at. Written by operators, and for one machine by its release or by the Provisioner (while the provider
@@ -509,6 +512,15 @@ CROSS JOIN LATERAL (
         'creating'
     ) AS state
 ) AS s;
+
+-- The recoveries of the last day: the provider was asked for a step, or the agent was started anew, which is a step of the
+-- policy, or what a look at a living machine decided.
+CREATE VIEW machine_recoveries AS
+SELECT machine_id, timestamp
+FROM work_history
+WHERE (event = 'Finished' AND step IS NOT NULL OR event IN ('Looked', 'Attempted') AND step = 'restart-agent')
+    AND process = 'ShepherdRecovery'
+    AND timestamp > statement_timestamp() - interval '1 day';
 
 -- Whether each machine may be worked on now, by which process, and what keeps it from that. Claims and operators read it.
 -- A row for the process of machine_need (none: null); with overdue, one more for the recovery of a machine that did not

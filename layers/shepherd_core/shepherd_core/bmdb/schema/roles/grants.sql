@@ -119,6 +119,7 @@ GRANT SELECT, INSERT, UPDATE (provider_id, provider_reservation_id, provider_ip_
 GRANT SELECT, DELETE ON machine_quarantine TO {operator};
 GRANT SELECT, INSERT, UPDATE (rebooted_at, boot_wait_until, previous_at) ON machine_rebooted TO {operator};
 GRANT SELECT, INSERT, UPDATE (accepted_at), DELETE ON machine_release TO {operator};
+GRANT SELECT ON machine_recoveries TO {operator};
 GRANT SELECT ON machine_states TO {operator};
 GRANT SELECT, INSERT ON machine_tombstone TO {operator};
 GRANT SELECT, INSERT ON machines TO {operator};
