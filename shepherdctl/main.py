@@ -80,12 +80,12 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def _add(group: typer.Typer, name: str, command: Callable[..., None]) -> None:
+def _add(group: typer.Typer, name: str, command: Callable[..., None], *, hidden: bool = False) -> None:
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         for info in getattr(parameter.annotation, "__metadata__", ()):
             if isinstance(parser := getattr(info, "parser", None), OneOf):
                 info.autocompletion = _completion(parser.names)
-    group.command(name, cls=_Command)(command)
+    group.command(name, cls=_Command, hidden=hidden)(command)
 
 
 def _completion(names: tuple[str, ...]) -> Callable[[], list[str]]:
@@ -167,6 +167,11 @@ _add(machine_group, "rebind", rebind.rebind)
 _add(machine_group, "forget", forget.forget)
 _add(machine_group, "release", release.release)
 _add(machine_group, "retire", retire.retire)
+# Where people look for them.
+_add(machine_group, "describe", show.show, hidden=True)
+_add(machine_group, "history", history.history, hidden=True)
+_add(machine_group, "logs", logs.logs, hidden=True)
+_add(machine_group, "pause", pause.pause, hidden=True)
 app.add_typer(machine_group, name="machine")
 
 ssh_key_group = _group("Create, show and replace Shepherd's SSH key.")

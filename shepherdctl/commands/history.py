@@ -54,12 +54,15 @@ def history(
     if output is Form.JSON:
         document(shown)
     else:
-        _print(fold(shown), now)
+        print_events(fold(shown), now)
+        if not shown:
+            note("nothing has been done with this machine yet")
     if len(events) > limit:
         note(f"only the last {counted(limit, 'event')} shown, there are more: see --limit")
 
 
-def _print(shown: Sequence[Repeated], now: datetime) -> None:
+def print_events(shown: Sequence[Repeated], now: datetime) -> None:
+    """Print events, and what to do about each failure."""
     columns = (
         Column("WHEN"),
         Column("TIME (UTC)", spare=1),
@@ -84,8 +87,6 @@ def _print(shown: Sequence[Repeated], now: datetime) -> None:
     table(columns, rows)
     for cure in cures(each.event.kind for each in shown):
         note(cure)
-    if not shown:
-        note("nothing has been done with this machine yet")
 
 
 def _events(connection: Connection, name: str, limit: int) -> list[HistoryEvent]:

@@ -1,6 +1,7 @@
 """The command that shows what the functions logged about a machine."""
 
 from collections import deque
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Annotated
 from uuid import UUID
@@ -72,17 +73,19 @@ def logs(
     if output is Form.JSON:
         document([{"at": line.at, "function": line.function, **line.record} for line in shown])
     else:
-        table(
-            [Column("TIME (UTC)"), Column("FUNCTION"), Column("MESSAGE", prose=True)],
-            [
-                (f"{line.at:%Y-%m-%d %H:%M:%S}", line.function, described(line.record, _HIDDEN)[:_LONGEST])
-                for line in shown
-            ],
-        )
+        print_lines(shown)
     if total > limit:
         note(f"only the last {counted(limit, 'line')} of {total} shown: see --limit")
     if not total:
         note(f"nothing was logged about machine {machine_id} in the last {span(seconds)}")
+
+
+def print_lines(shown: Iterable[LogLine]) -> None:
+    """Print lines of the log in human-readable form."""
+    table(
+        [Column("TIME (UTC)"), Column("FUNCTION"), Column("MESSAGE", prose=True)],
+        [(f"{line.at:%Y-%m-%d %H:%M:%S}", line.function, described(line.record, _HIDDEN)[:_LONGEST]) for line in shown],
+    )
 
 
 def _machine_id(connection: Connection, name: str) -> UUID:

@@ -6,9 +6,9 @@ from urllib.parse import parse_qsl
 import pytest
 import typer
 
-from shepherdctl.console.pages import commands
 from shepherdctl.console.pages.fleet import STATES
 from shepherdctl.console.pages.machines import FILTERS, Query
+from shepherdctl.descriptions import commands
 from shepherdctl.options import REASON_TO_WRITE, reason_text
 from shepherdctl.selection import Selection
 from tests.support.console import parsed, words

@@ -1,5 +1,8 @@
 """The command that explains which loop would claim a machine."""
 
+from collections.abc import Sequence
+from datetime import datetime
+
 from rich.text import Text
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import explain
@@ -32,8 +35,13 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
         machine_id = lookup.find_machine(connection, machine)
         verdicts, now = explain.why(connection, machine_id)
     if output is Form.JSON:
-        document({"machine_id": machine_id, "processes": [_plain(verdict) for verdict in verdicts]})
+        document({"machine_id": machine_id, "processes": [plain(verdict) for verdict in verdicts]})
         return
+    print_verdicts(verdicts, now)
+
+
+def print_verdicts(verdicts: Sequence[Verdict], now: datetime) -> None:
+    """Print a line for each loop, and what to do about each failure."""
     table(
         [Column("LOOP"), Column("ELIGIBLE"), Column("REASON", prose=True), Column("ENDS"), Column("CHECKED AGAIN")],
         [
@@ -52,7 +60,8 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
         note(cure)
 
 
-def _plain(verdict: Verdict) -> dict[str, object]:
+def plain(verdict: Verdict) -> dict[str, object]:
+    """Return a verdict for a JSON document."""
     return {
         "process": verdict.process,
         "eligible": verdict.eligible,

@@ -11,7 +11,7 @@ from shepherd_core.domain.budget import where
 from shepherd_core.domain.states import State
 
 from shepherdctl.console.pages import charts
-from shepherdctl.console.pages.commands import OF_FLEET
+from shepherdctl.descriptions.commands import OF_FLEET
 from shepherdctl.descriptions.conditions import pace
 from shepherdctl.descriptions.cures import told
 from shepherdctl.options import SYSTEM_OWNERS

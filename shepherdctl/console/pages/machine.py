@@ -11,8 +11,8 @@ from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.recovery.explain import Block
 from shepherd_core.bmdb.work.history import HistoryEvent, read_history
 
-from shepherdctl.console.pages import charts, commands
-from shepherdctl.descriptions import hardware, installations
+from shepherdctl.console.pages import charts
+from shepherdctl.descriptions import commands, hardware, installations
 from shepherdctl.descriptions.cures import cures
 from shepherdctl.descriptions.history import fold
 from shepherdctl.descriptions.machine import rows

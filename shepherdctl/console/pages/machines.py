@@ -19,8 +19,8 @@ from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import LONGEST_TEXT
 from shepherd_core.domain.states import State
 
-from shepherdctl.console.pages import commands
 from shepherdctl.console.pages.fleet import STATES
+from shepherdctl.descriptions import commands
 from shepherdctl.descriptions.state import Observer, with_pauses
 from shepherdctl.options import PROVIDERS
 from shepherdctl.output.formats import duration, iso

@@ -18,10 +18,10 @@ NEWEST = migrations()[-1].version
 
 
 def commands(command: object, *words: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words of every command."""
+    """Yield the words of every command, without other names of the same."""
     if isinstance(command, TyperGroup):
         for name, part in command.commands.items():
-            yield from commands(part, *words, name)
+            yield from () if part.hidden else commands(part, *words, name)
     else:
         yield words
 

@@ -75,9 +75,9 @@ def reported_hardware(fleet: Fleet, machine_id: UUID, report: AgentHardwareRepor
 
 
 def shown(text: str) -> dict[str, list[str]]:
-    """Return what is said under each name; what was seconds ago, however many, was just now."""
+    """Return the facts that are said under each name; what was seconds ago, however many, was just now."""
     found: dict[str, list[str]] = {}
-    for line in re.sub(r"\b\d+ s ago", "just now", text).splitlines():
+    for line in re.sub(r"\b\d+ s ago", "just now", text.partition("\nLOOP ")[0]).splitlines():
         name, _, value = line.partition("  ")
         found.setdefault(name, []).append(value.strip())
     return found

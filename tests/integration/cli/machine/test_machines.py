@@ -1,16 +1,19 @@
 """The commands that look at machines."""
 
+import json
 import re
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.machines import lookup, pauses
+from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.errors.machine import AgentExited, SshRefused
+from shepherd_core.domain.errors.machine import AgentExited, SshRefused, SshTimedOut
 from shepherd_core.domain.machine import Process
 
 from shepherdctl.descriptions.cures import CURES
@@ -231,6 +234,30 @@ def test_show_has_failures_work_and_pauses(fleet: Fleet) -> None:
         assert words in shown
     fleet.expire(session)
     assert "whose session has expired" in CommandLine(fleet.settings).read("machine", "show", str(machine_id))
+
+
+def test_the_page_of_a_machine_has_what_happened_and_what_to_do_next(fleet: Fleet, tmp_path: Path) -> None:
+    """Who is woken by a machine asks one command; without its log, the page says why."""
+    machine_id = failed(fleet, SshTimedOut("no answer"), 600)
+    log = tmp_path / "functions.log"
+    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_LOGS": str(log)})
+    assert f"without its log: the log {log} cannot be read" in shepherdctl("machine", "show", "machine-1").stderr
+    at = server.now(fleet.connection).isoformat()
+    for level in ("INFO", "ERROR"):
+        line = {"level": level, "message": f"takeover {level}", "timestamp": at, "machine_id": str(machine_id)}
+        with log.open("a") as file:
+            file.write(json.dumps({**line, "loop": "initializer"}) + "\n")
+    found = shepherdctl("machine", "describe", "machine-1")
+    for expected in (
+        "Initializer  no",
+        "error: takeover ERROR",
+        f"shepherdctl machine retry {machine_id} --reason '…'",
+    ):
+        assert expected in found.stdout
+    assert "takeover INFO" not in found.stdout
+    assert re.findall(r"Initializer  (Started|Failed) ", found.stdout) == ["Started", "Failed"]
+    told, why = (shepherdctl.load("machine", command, "machine-1")["processes"] for command in ("show", "why"))
+    assert told == why
 
 
 def test_forgetting_a_host_key_says_which_and_does_it_once(fleet: Fleet) -> None:

@@ -1,4 +1,4 @@
-"""The commands that the pages show, to copy: what a page cannot do, its command can."""
+"""What an operator would type next, for one machine, a list or the fleet: whole commands, to copy."""
 
 from __future__ import annotations
 
