@@ -223,6 +223,7 @@ CLAIM_LINES, CLAIM_CTES = 40, 4
 SHARED = {
     "agent_timeout": {"read_fleet"},
     "ended_work": ENDS_WORK,
+    "recorded_facts": {"all_facts", "facts_not_ready"},
     "last_heartbeat": {"decommission", "request_release"},
     "locked_machine": {"decommission", "request_release"},
     "waits_for_limit": {"waiting", "fleet_notices"},

@@ -1,6 +1,6 @@
 """What the Updater finds to be otherwise: a pure function of a listing and of what is on record."""
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 from uuid import UUID
@@ -26,7 +26,8 @@ MACHINE = Machine(
 
 def known(facts: Facts = UP, name: str = "a", age_seconds: float = OLD) -> KnownMachine:
     """Return a machine on record."""
-    return KnownMachine(UUID(int=ord(name)), ProviderId(name), age_seconds, *astuple(facts))
+    was = (facts.reservation_id, facts.address, facts.location, facts.status)
+    return KnownMachine(*was, UUID(int=ord(name)), ProviderId(name), age_seconds)
 
 
 def now(listing: list[Machine], *on_record: KnownMachine) -> dict[str, Facts]:

@@ -104,3 +104,15 @@ SELECT machine_id, count(*) AS times, max(timestamp) AS last_at
 FROM (SELECT machine_id, timestamp FROM machine_recoveries ORDER BY timestamp DESC LIMIT 20000) AS last
 GROUP BY machine_id
 HAVING {often}
+
+-- fragment: recorded_facts
+SELECT
+    provider_reservation_id AS reservation_id,
+    provider_ip_address AS address,
+    provider_location AS location,
+    provider_status AS status,
+    machine_id,
+    provider_id,
+    extract(epoch FROM clock_timestamp() - machine_created_at)::float8 AS age_seconds
+FROM machine_facts
+WHERE provider = :provider

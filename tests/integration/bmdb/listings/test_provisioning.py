@@ -76,7 +76,9 @@ def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, se
     provisioning.provide(session, PROVIDER, machine_id, MACHINE)
     ledger = provisioning.ledger(fleet.connection, PROVIDER)
     assert ledger.intents == ()
-    assert ledger.provided == (Provided(machine_id, ProviderId("machine 1"), None, "rack 1", ProviderStatus.RUNNING),)
+    (provided,) = ledger.provided
+    usual = Provided(machine_id, ProviderId("machine 1"), None, "rack 1", ProviderStatus.RUNNING)
+    assert provided == replace(usual, address=str(MACHINE.address))
     assert fleet.sql("SELECT provider_ip_address, provider_location FROM machine_provided") == [["2001:db8::1", "am6"]]
     assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
 

@@ -30,7 +30,7 @@ CHUNK = 500
 """The most changes that one statement writes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Facts:
     """The facts that a provider lists about a machine, as the BMDB stores them."""
 
@@ -52,17 +52,13 @@ class Facts:
 
 
 @record
-class KnownMachine:
-    """A machine of the provider, and its facts on record."""
+class KnownMachine(Facts):
+    """A machine of the provider, with its facts on record."""
 
     machine_id: UUID
     provider_id: ProviderId
     age_seconds: float
     """Since its creation was decided."""
-    reservation_id: str | None
-    address: str | None
-    location: str | None
-    status: ProviderStatus | None
 
     @property
     def facts(self) -> Facts:

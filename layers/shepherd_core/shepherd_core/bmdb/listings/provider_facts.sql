@@ -28,43 +28,21 @@ RETURNING provider;
 -- name: all_facts
 -- The facts on record for every machine of the provider. Read before the provider is asked for the listing, so that
 -- each machine is older than the listing.
-SELECT
-    machine_id,
-    provider_id,
-    extract(epoch FROM clock_timestamp() - machine_created_at)::float8 AS age_seconds,
-    provider_reservation_id AS reservation_id,
-    provider_ip_address AS address,
-    provider_location AS location,
-    provider_status AS status
-FROM machine_facts
-WHERE provider = :provider;
+{recorded_facts};
 
 -- name: facts_not_ready
 -- The same for the machines that are not ready.
-SELECT
-    machine_id,
-    provider_id,
-    extract(epoch FROM clock_timestamp() - machine_created_at)::float8 AS age_seconds,
-    provider_reservation_id AS reservation_id,
-    provider_ip_address AS address,
-    provider_location AS location,
-    provider_status AS status
-FROM machine_facts
-WHERE provider = :provider AND not_ready;
+{recorded_facts} AND not_ready;
 
 -- name: write_facts
 -- Record what the provider lists about some machines, and renew the session's lease. No row: the session has expired, or another took its place.
 WITH provider_lock AS (
-    SELECT provider
-    FROM provider_listings
-    WHERE provider = :provider AND session_id = :session_id
-    FOR UPDATE
+    SELECT provider FROM provider_listings WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
 session_renewed AS (
     UPDATE sessions
     SET deadline = clock_timestamp() + interval_seconds * interval '1 second'
-    WHERE {live_session}
-        AND EXISTS (SELECT 1 FROM provider_lock)
+    WHERE {live_session} AND EXISTS (SELECT 1 FROM provider_lock)
     RETURNING session_id
 ),
 updated_machines AS (

@@ -11,6 +11,18 @@
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE ON SCHEMA public TO {provisioner}, {initializer}, {recoverer}, {updater}, {agent_api}, {operator};
 
+-- Several
+
+GRANT SELECT ON machine_eligibility TO {initializer}, {recoverer}, {operator};
+GRANT SELECT ON machine_need TO {initializer}, {recoverer}, {operator};
+GRANT SELECT ON pause_scopes TO {provisioner}, {initializer}, {recoverer}, {updater}, {operator};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {provisioner}, {initializer}, {updater}, {operator};
+GRANT SELECT ON schema_migrations TO {provisioner}, {initializer}, {recoverer}, {updater}, {agent_api}, {operator};
+GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {provisioner}, {initializer}, {recoverer}, {updater}, {operator};
+GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {provisioner}, {initializer}, {recoverer}, {updater}, {operator}; -- lock
+GRANT SELECT, INSERT, UPDATE (began_at), DELETE ON work TO {initializer}, {recoverer}, {operator};
+GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {provisioner}, {initializer}, {recoverer}, {operator};
+
 -- Provisioner
 
 GRANT SELECT, INSERT, UPDATE (until, cause, kind), DELETE ON capacity_penalties TO {provisioner};
@@ -26,68 +38,40 @@ GRANT SELECT, DELETE ON machine_release TO {provisioner};
 GRANT SELECT, INSERT ON machine_tombstone TO {provisioner};
 GRANT SELECT, INSERT, DELETE ON machines TO {provisioner};
 GRANT SELECT, INSERT, DELETE ON pauses TO {provisioner};
-GRANT SELECT ON pause_scopes TO {provisioner};
 GRANT SELECT, INSERT, UPDATE (session_id, last_creation_at, waiting, max_machines, waiting_seen_at) ON provisioner_lock TO {provisioner};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {provisioner};
-GRANT SELECT ON schema_migrations TO {provisioner};
-GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {provisioner};
-GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {provisioner}; -- lock
 GRANT SELECT, INSERT, DELETE ON work TO {provisioner};
-GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {provisioner};
 GRANT INSERT ON work_history TO {provisioner};
 
 -- Initializer
 
 GRANT SELECT, DELETE ON machine_agent_heartbeat TO {initializer};
 GRANT SELECT, INSERT, UPDATE (agent_public_key, agent_started_at) ON machine_agent_started TO {initializer};
-GRANT SELECT ON machine_eligibility TO {initializer};
 GRANT SELECT, DELETE ON machine_grace TO {initializer};
 GRANT SELECT, INSERT ON machine_host_key TO {initializer};
-GRANT SELECT ON machine_need TO {initializer};
 GRANT SELECT ON machine_provided TO {initializer};
 GRANT SELECT, INSERT ON machine_quarantine TO {initializer};
 GRANT SELECT ON machines TO {initializer};
-GRANT SELECT ON pause_scopes TO {initializer};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {initializer};
-GRANT SELECT ON schema_migrations TO {initializer};
-GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {initializer};
-GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {initializer}; -- lock
-GRANT SELECT, INSERT, UPDATE (began_at), DELETE ON work TO {initializer};
-GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {initializer};
 GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {initializer}; -- lock
 
 -- Recoverer
 
 GRANT SELECT, DELETE ON machine_agent_heartbeat TO {recoverer};
 GRANT SELECT, DELETE ON machine_agent_started TO {recoverer};
-GRANT SELECT ON machine_eligibility TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (grace_began_at, grace_until) ON machine_grace TO {recoverer};
 GRANT SELECT, INSERT, DELETE ON machine_host_key TO {recoverer};
-GRANT SELECT ON machine_need TO {recoverer};
 GRANT SELECT ON machine_provided TO {recoverer};
 GRANT SELECT, INSERT ON machine_quarantine TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (rebooted_at, boot_wait_until, previous_at) ON machine_rebooted TO {recoverer};
 GRANT SELECT ON machines TO {recoverer};
-GRANT SELECT ON pause_scopes TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (per_hour, brake, reason, began_at, seen_at), DELETE ON recovery_budgets TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, permitted_at) ON recovery_policy TO {recoverer};
-GRANT SELECT ON schema_migrations TO {recoverer};
-GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {recoverer};
-GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {recoverer}; -- lock
-GRANT SELECT, INSERT, UPDATE (began_at), DELETE ON work TO {recoverer};
-GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {recoverer}; -- lock
 
 -- Updater
 
 GRANT SELECT ON machine_facts TO {updater};
 GRANT SELECT, UPDATE (provider_reservation_id, provider_ip_address, provider_location, provider_status) ON machine_provided TO {updater};
-GRANT SELECT ON pause_scopes TO {updater};
 GRANT SELECT, INSERT, UPDATE (session_id, began_at, listed_at) ON provider_listings TO {updater};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {updater};
-GRANT SELECT ON schema_migrations TO {updater};
-GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {updater};
-GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {updater}; -- lock
 GRANT SELECT, DELETE ON work TO {updater};
 GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths) ON work_backoff TO {updater};
 GRANT INSERT ON work_history TO {updater};
@@ -99,7 +83,6 @@ GRANT SELECT, UPDATE (agent_started_at) ON machine_agent_started TO {agent_api};
 GRANT SELECT, INSERT, UPDATE (hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes) ON machine_hardware_report TO {agent_api};
 GRANT SELECT, INSERT, UPDATE (generation, os_installation_result, os_installation_report_raw, reported_at) ON machine_os_installation_report TO {agent_api};
 GRANT SELECT ON machine_os_installation_request TO {agent_api};
-GRANT SELECT ON schema_migrations TO {agent_api};
 
 -- Operators (shepherdctl)
 
@@ -107,11 +90,9 @@ GRANT SELECT, DELETE ON capacity_penalties TO {operator};
 GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {operator}; -- lock
 GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {operator}; -- lock
 GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {operator};
-GRANT SELECT ON machine_eligibility TO {operator};
 GRANT SELECT, INSERT, UPDATE (grace_began_at, grace_until), DELETE ON machine_grace TO {operator};
 GRANT SELECT ON machine_hardware_report TO {operator};
 GRANT SELECT, INSERT, UPDATE (host_key, pinned_at, origin), DELETE ON machine_host_key TO {operator};
-GRANT SELECT ON machine_need TO {operator};
 GRANT SELECT ON machine_os_installation_report TO {operator};
 GRANT SELECT, INSERT, UPDATE (generation, os_installation_request_raw, requested_at), DELETE ON machine_os_installation_request TO {operator};
 GRANT SELECT ON machine_pauses TO {operator};
@@ -124,14 +105,7 @@ GRANT SELECT ON machine_states TO {operator};
 GRANT SELECT, INSERT ON machine_tombstone TO {operator};
 GRANT SELECT, INSERT ON machines TO {operator};
 GRANT SELECT, INSERT, UPDATE, DELETE ON pauses TO {operator};
-GRANT SELECT ON pause_scopes TO {operator};
 GRANT SELECT ON pauses_in_force TO {operator};
 GRANT SELECT, INSERT, UPDATE (session_id, last_creation_at) ON provisioner_lock TO {operator};
 GRANT SELECT ON recovery_budgets TO {operator};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {operator};
-GRANT SELECT ON schema_migrations TO {operator};
-GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {operator};
-GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {operator}; -- lock
-GRANT SELECT, INSERT, UPDATE (began_at), DELETE ON work TO {operator};
-GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {operator};
 GRANT SELECT, INSERT ON work_history TO {operator};
