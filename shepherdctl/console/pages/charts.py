@@ -143,7 +143,7 @@ def _work(name: str, process: str, history: Sequence[HistoryEvent], span: Any, n
         elif what in _ENDS and began is not None:
             lane.spans.append(span(began, at, _ENDS[what], _words(event)))
             began = None
-        elif what in (WorkEvent.ATTEMPTED, WorkEvent.NOT_TAKEN, WorkEvent.SKIPPED):
+        elif what in (WorkEvent.ATTEMPTED, WorkEvent.NOT_TAKEN):
             lane.marks.append(span(at, at, "step", _words(event)))
     if began is not None:
         lane.spans.append(span(began, now, "busy", "in progress"))

@@ -69,8 +69,6 @@ class WorkEvent(StrEnum):
     """A step of recovery is about to be taken; recorded before it is."""
     NOT_TAKEN = "NotTaken"
     """The last attempted step was certainly not taken; the cause says why."""
-    SKIPPED = "Skipped"
-    """A step of recovery cannot be taken."""
     HEALTHY = "Healthy"
     """At this time the machine had been healthy for long enough: its remediation policy starts over."""
     QUARANTINED = "Quarantined"

@@ -172,8 +172,6 @@ class NextStep:
     """Of the attempt at this step; 1 is the first."""
     concludes: bool = False
     """The step was started earlier and may have been taken. It is not repeated; only wait for the machine."""
-    skipped: tuple[tuple[str, str], ...] = ()
-    """Earlier steps of the policy that were skipped since the last attempt, and why."""
     summary: str = ""
     """What was tried before, for quarantine; human-readable."""
     healthy_until: datetime | None = None

@@ -76,7 +76,7 @@ class Look:
         elif state is AgentState.INSTALLS:
             looked = f"{looked}, as {target.waits} times before in the last day"
         timeouts = replace(decision.step.timeouts, boot_wait=0.0)
-        return replace(decision, step=Step(kind, 1, timeouts), number=1, skipped=(), looked=looked, alive=True)
+        return replace(decision, step=Step(kind, 1, timeouts), number=1, looked=looked, alive=True)
 
     def _agent_state(self, target: LookTarget, deadline: Deadline) -> AgentState:
         connection = self._dialer.dial(target.address, target.host_key, deadline)

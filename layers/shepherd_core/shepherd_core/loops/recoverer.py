@@ -95,21 +95,14 @@ class Recoverer(Loop[Outcome]):
     def admit(self, session: Session, provider: str) -> Admission:
         """Read the fleet, and judge the budgets. Every machine that may need recovery is admitted, to be looked at."""
         fleet = budget.read_fleet(session, provider)
-        self._settled, self._budgets = (
-            fleet.settled,
-            budgets(fleet.figures, self._rules.limits, was_silent=fleet.silent),
-        )
+        self._settled = fleet.settled
+        self._budgets = budgets(fleet.figures, self._rules.limits, was_silent=fleet.silent)
         limited = {location: each for location, each in self._budgets.items() if each.brake}
         if limited or fleet.limited:
             budget.show_budgets(session, provider, limited)
         for location, each in limited.items():
-            telemetry.warning(
-                "recovery limited",
-                where=where(location),
-                steps_per_hour=each.per_hour,
-                brake=each.brake,
-                reason=each.reason,
-            )
+            facts = {"steps_per_hour": each.per_hour, "brake": each.brake, "reason": each.reason}
+            telemetry.warning("recovery limited", where=where(location), **facts)
         counts = {
             Metric.RECOVERY_LIMITED: len(limited),
             Metric.DEAD: sum(each.dead for each in fleet.figures.values()),
@@ -134,8 +127,7 @@ class Recoverer(Loop[Outcome]):
 
     def _next_step(self, work: Work, past: RecoveryRecord) -> NextStep:
         attempts, until = position(past, self._rules.reset_after_seconds)
-        provider = self._provider
-        decision = next_step(self._rules.policy, provider.capabilities, provider.name, attempts, past.now)
+        decision = next_step(self._rules.policy, self._provider.capabilities, attempts, past.now)
         look = self._target(work, past) if decision.interrupts else None
         found_dead = _confirmed(past)
         return replace(decision, healthy_until=until, look=look, location=past.location, confirmed=found_dead)
@@ -189,12 +181,8 @@ class Recoverer(Loop[Outcome]):
         if past.started_at is None and not uninterrupted(past.history):
             return None
         before = partial(looks, past.history, past.now)
-        return LookTarget(
-            past.address,
-            work.host_key,
-            restarts=before(AgentState.ENDED),
-            waits=before(AgentState.INSTALLS),
-        )
+        restarts, waits = before(AgentState.ENDED), before(AgentState.INSTALLS)
+        return LookTarget(past.address, work.host_key, restarts=restarts, waits=waits)
 
     def work_on(self, task: Task) -> Outcome:
         """Take the step that was decided, unless a look or the budget speaks against it."""
@@ -206,13 +194,8 @@ class Recoverer(Loop[Outcome]):
                 task.ask(decision)
         except Exception as error:  # noqa: BLE001 - it is committed, and logged if it is a failure
             return NotTaken(error)
-        telemetry.info(
-            "remediation step",
-            machine_id=work.machine_id,
-            decision=str(decision),
-            skipped=decision.skipped,
-            looked=decision.looked,
-        )
+        told = {"decision": str(decision), "looked": decision.looked}
+        telemetry.info("remediation step", machine_id=work.machine_id, **told)
         return self._steps.take(work, decision, Permission(task.deadline, partial(task.ask, None)))
 
     def finish(self, session: Session, done: Mapping[Work, Outcome]) -> set[UUID]:

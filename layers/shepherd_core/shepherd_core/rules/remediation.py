@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.remediation import QUARANTINE, STEPS, NextStep, PastAttempt, Step
 from shepherd_core.rules.attempts import REFUSALS
-from shepherd_core.rules.policy import step_of
+from shepherd_core.rules.policy import possible, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 def next_step(
     policy: Sequence[Step],
     capabilities: Collection[Capability],
-    provider: str,
     attempts: Sequence[PastAttempt],
     now: datetime,
 ) -> NextStep:
@@ -43,18 +42,12 @@ def next_step(
         if (now - attempts[-1].at).total_seconds() < step.timeouts.grace:
             return NextStep(step, max(1, _used(step, counted)), concludes=True)
     furthest = max(positions, default=0)
-    skipped = []
     for position, step in enumerate(policy):
-        if position < furthest or step.kind is QUARANTINE:
-            continue
-        needed = step.kind.needs
-        if needed is not None and needed not in capabilities:
-            if position > furthest or not positions:
-                skipped.append((step.name, f"the provider {provider} cannot {needed} machines"))
+        if position < furthest or step.kind not in possible(policy, capabilities):
             continue
         if (used := _used(step, counted)) < step.attempts:
-            return NextStep(step, used + 1, skipped=tuple(skipped))
-    return NextStep(policy[-1], 1, skipped=tuple(skipped), summary=_summary(policy, counted))
+            return NextStep(step, used + 1)
+    return NextStep(policy[-1], 1, summary=_summary(policy, counted))
 
 
 def _used(step: Step, attempts: Iterable[PastAttempt]) -> int:

@@ -338,9 +338,9 @@ def test_the_history_shows_the_steps(fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
     fleet.sql(
         "INSERT INTO work_history (machine_id, process, event, step, failed_cause) "
-        "VALUES (:id, 'ShepherdRecovery', 'Skipped', 'power-cycle', 'the provider static cannot')",
+        "VALUES (:id, 'ShepherdRecovery', 'NotTaken', 'power-cycle', 'the provider refused')",
         id=machine_id,
     )
     shepherdctl = CommandLine(fleet.settings)
-    assert "Skipped  power-cycle  the provider static cannot" in shepherdctl.read("history", str(machine_id))
+    assert "NotTaken  power-cycle  the provider refused" in shepherdctl.read("history", str(machine_id))
     assert [line["step"] for line in shepherdctl.load("history", str(machine_id))] == ["power-cycle"]

@@ -147,17 +147,13 @@ def _outside(facts: Facts) -> tuple[Block, str] | None:
 
 
 def _why_not_due(facts: Facts) -> str:
-    if facts.since is None:
-        return _not_overdue(facts)
-    if facts.overdue:
-        return "it is expected back, and its grace is not over"
-    if facts.process is Process.AGENT_START:
-        return "it may still be booting: its boot wait is not over"
-    return "its agent reports" if facts.reported else "its agent was started recently, and has not reported yet"
-
-
-def _not_overdue(facts: Facts) -> str:
-    """Return why a machine that is expected is not known to have failed to come."""
+    if facts.since is not None:
+        if facts.overdue:
+            return "it is expected back, and its grace is not over"
+        if facts.process is Process.AGENT_START:
+            return "it may still be booting: its boot wait is not over"
+        return "its agent reports" if facts.reported else "its agent was started recently, and has not reported yet"
+    # It is expected, and not known to have failed to come.
     if facts.start_fault in {Fault.ACCESS, Fault.PROVIDER, Fault.OURS}:
         return f"its agent start fails for a reason that no reboot can remove: {facts.start_cause}"
     if facts.grace_until is None:

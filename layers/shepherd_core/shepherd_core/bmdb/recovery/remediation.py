@@ -19,7 +19,7 @@ from uuid import UUID
 
 from shepherd_core.bmdb.machines.lookup import MachineBackoff
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.errors import HeldBack, NoLongerDue
+from shepherd_core.domain.errors import NoLongerDue
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import Process, WorkEvent
@@ -122,7 +122,7 @@ def _record_attempts(
     fetch: Callable[..., list[_Permitted]], moves: Mapping[Work, NextStep], granted: Collection[UUID] | None = None
 ) -> list[Work]:
     held = [granted is not None and work.machine_id not in granted for work in moves]
-    steps, skipped = list(moves.values()), [(work, *each) for work, move in moves.items() for each in move.skipped]
+    steps = list(moves.values())
     failed = work.causes([move.look_error for move in steps])
     rows = fetch(
         _Permitted,
@@ -138,9 +138,6 @@ def _record_attempts(
         faults=failed["faults"],
         alive=[move.alive for move in steps],
         held=held,
-        skipped_ids=[work.machine_id for work, _, _ in skipped],
-        skipped_steps=[step for _, step, _ in skipped],
-        skipped_causes=[cause for _, _, cause in skipped],
     )
     if not rows[0].sessions:
         raise SessionExpired
@@ -184,8 +181,11 @@ def leave_alone(session: Session, reasons: Mapping[Work, Exception], backoff: Ba
     """
     ended: set[UUID] = set()
     for event in (WorkEvent.RECOVERED, WorkEvent.CANCELED, WorkEvent.FAILED):
-        given = {work: error for work, error in reasons.items() if _end_of(error) is event}
-        if given:
+        if given := {work: error for work, error in reasons.items() if _end_of(error) is event}:
+            seconds = [
+                error.seconds if isinstance(error, NoLongerDue) else backoff.next(held.last_interval_seconds)
+                for held, error in given.items()
+            ]
             ended |= work.end(
                 session,
                 "leave_alone",
@@ -193,7 +193,7 @@ def leave_alone(session: Session, reasons: Mapping[Work, Exception], backoff: Ba
                 list(given),
                 **work.causes(given.values()),
                 ended_as=event,
-                wait_seconds=[_wait_seconds(error, held, backoff) for held, error in given.items()],
+                wait_seconds=seconds,
                 host_keys=[held.host_key for held in given],
                 origins=[held.host_key_origin for held in given],
             )
@@ -204,12 +204,6 @@ def _end_of(error: Exception) -> WorkEvent:
     if not isinstance(error, NoLongerDue):
         return WorkEvent.FAILED
     return WorkEvent.RECOVERED if error.recovered else WorkEvent.CANCELED
-
-
-def _wait_seconds(error: Exception, held: Work, backoff: Backoff) -> float | None:
-    if isinstance(error, NoLongerDue):
-        return error.seconds if isinstance(error, HeldBack) else None
-    return backoff.next(held.last_interval_seconds)
 
 
 def quarantine(

@@ -67,38 +67,22 @@ WHERE r.rebooted_at > statement_timestamp() - interval '6 hours'
 GROUP BY 1;
 
 -- name: record_attempts
--- Record which steps are about to be taken, and which were skipped. This happens before they are taken, so that a step
--- counts even if the function is killed then. A step after which the machine may have another host key deletes the
--- pinned one here. The line 'Looked' has what a look at the machine saw (:seen), or why it failed; with a step, that one
--- is taken, and there is no attempt (:alive). Where the budget refuses the step (:held), there is none either. A row for
--- each machine that this session works on, and whether the step may be taken. May run twice: the second run writes
--- nothing new.
+-- Record which steps are about to be taken, before they are, so that a step counts even if the function is killed then. A
+-- step after which the machine may have another host key deletes the pinned one here. The line 'Looked' has what a look
+-- at the machine saw (:seen), or why it failed; with a step, that one is taken, and there is no attempt (:alive). Where the
+-- budget refuses the step (:held), there is none either. A row for each machine that this session works on, and whether
+-- the step may be taken. May run twice: the second run writes nothing new.
 WITH {locked_session},
-input_rows AS (
-    SELECT g.*
-    FROM unnest(
-        :machine_ids::uuid[],
-        :steps::text[],
-        :healthy_untils::timestamptz[],
-        :lose_host_key::boolean[],
-        :reboots::boolean[],
-        :looked::text[],
-        :seen::text[],
-        :kinds::text[],
-        :faults::text[],
-        :alive::boolean[],
-        :held::boolean[]
-    ) AS g (
-        machine_id, step, healthy_until, loses_host_key, reboots, looked, seen, kind, fault, alive, held
-    )
-),
 work_in_hand AS (
     SELECT
         g.*,
         x.looks + x.attempts = 0 AS new,
         NOT g.alive AND NOT g.held AND x.attempts = 0 AS new_attempt,
         g.alive OR NOT g.held OR x.attempts > 0 AS permitted
-    FROM input_rows g
+    FROM unnest(
+        :machine_ids::uuid[], :steps::text[], :healthy_untils::timestamptz[], :lose_host_key::boolean[], :reboots::boolean[],
+        :looked::text[], :seen::text[], :kinds::text[], :faults::text[], :alive::boolean[], :held::boolean[]
+    ) AS g (machine_id, step, healthy_until, loses_host_key, reboots, looked, seen, kind, fault, alive, held)
     JOIN locked_session s ON true
     JOIN work w ON w.machine_id = g.machine_id AND w.process = 'ShepherdRecovery' AND w.session_id = s.session_id
     -- What this session has recorded since it began the work.
@@ -116,31 +100,19 @@ work_in_hand AS (
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, timestamp, step, seen, kind, fault, failed_cause, session_id)
-    SELECT machine_id, 'ShepherdRecovery', 'Healthy', healthy_until, NULL, NULL, NULL, NULL, NULL, NULL
-    FROM work_in_hand
-    WHERE new AND healthy_until IS NOT NULL
-    UNION ALL
-    SELECT h.machine_id, 'ShepherdRecovery', 'Skipped', clock_timestamp(), k.step, NULL, NULL, NULL, k.cause, :session_id::uuid
-    FROM unnest(:skipped_ids::uuid[], :skipped_steps::text[], :skipped_causes::text[]) AS k (machine_id, step, cause)
-    JOIN work_in_hand h ON h.machine_id = k.machine_id AND h.new
-    UNION ALL
-    SELECT
-        machine_id,
-        'ShepherdRecovery',
-        'Looked',
-        clock_timestamp(),
-        CASE WHEN alive THEN step END,
-        seen,
-        kind,
-        fault,
-        looked,
-        :session_id::uuid
-    FROM work_in_hand
-    WHERE new AND looked IS NOT NULL
-    UNION ALL
-    SELECT machine_id, 'ShepherdRecovery', 'Attempted', clock_timestamp(), step, NULL, NULL, NULL, NULL, :session_id::uuid
-    FROM work_in_hand
-    WHERE new_attempt
+    SELECT h.machine_id, 'ShepherdRecovery', x.event, x.at, x.step, x.seen, x.kind, x.fault, x.cause, x.session_id
+    FROM work_in_hand h
+    CROSS JOIN LATERAL (
+        VALUES
+            ('Healthy', h.healthy_until, NULL, NULL, NULL, NULL, NULL, NULL),
+            ('Looked', clock_timestamp(), CASE WHEN alive THEN step END, seen, kind, fault, looked, :session_id::uuid),
+            ('Attempted', clock_timestamp(), step, NULL, NULL, NULL, NULL, :session_id)
+    ) AS x (event, at, step, seen, kind, fault, cause, session_id)
+    WHERE CASE x.event
+        WHEN 'Healthy' THEN h.new AND x.at IS NOT NULL
+        WHEN 'Looked' THEN h.new AND x.cause IS NOT NULL
+        ELSE h.new_attempt
+    END
 ),
 -- The reboot counts for the budget from now on.
 reboot_rows AS (

@@ -160,6 +160,8 @@ class NoLongerDue(ShepherdError):
     """The machine must not be recovered any more."""
 
     kind = FailureKind.NO_LONGER_DUE
+    seconds: float | None = None
+    """For how long the machine is left alone, if that is known."""
 
     def __init__(self, message: str | None = None, *, recovered: bool = False) -> None:
         self.recovered = recovered
@@ -174,7 +176,6 @@ class HeldBack(NoLongerDue):
 
     def __init__(self, message: str, seconds: float) -> None:
         self.seconds = seconds
-        """For how long the machine is left alone."""
         super().__init__(message)
 
 

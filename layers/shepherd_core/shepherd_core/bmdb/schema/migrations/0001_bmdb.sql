@@ -261,7 +261,7 @@ CREATE TABLE work_history (
     process text NOT NULL,
     event text NOT NULL CONSTRAINT work_history_event CHECK (event IN
         ('Started', 'Finished', 'Failed', 'Canceled', 'Expired', 'Recovered',
-         'Looked', 'Attempted', 'NotTaken', 'Skipped', 'Healthy', 'Quarantined', 'Unquarantined', 'Retried',
+         'Looked', 'Attempted', 'NotTaken', 'Healthy', 'Quarantined', 'Unquarantined', 'Retried',
          'Resumed', 'Adopted', 'Rebound', 'ReleaseCanceled', 'HostKeyPinned', 'HostKeyForgotten')),
     timestamp timestamptz NOT NULL DEFAULT clock_timestamp(),
     failed_cause text,
