@@ -27,8 +27,6 @@ def rows(
     def when(moment: datetime | None) -> str | None:
         return None if moment is None else relative(moment, observer.now)
 
-    shown: set[str] = set()
-    evidence = _fold_lines(machine.quarantine_evidence or [], shown)
     lines: list[tuple[str, object]] = [
         ("machine", machine.machine_id),
         ("state", observer.describe(machine)),
@@ -50,7 +48,6 @@ def rows(
         ("grace ends", when(machine.grace_until) if machine.agent_started_at is None else None),
         ("quarantined", when(machine.quarantined_at)),
         ("cause", machine.quarantine_cause),
-        *(("evidence", line) for line in evidence),
         ("watched by", None if machine.needs is None else loop_name(machine.needs)),
         ("release", _release(machine, when)),
         ("decommissioned", _decommissioned(machine, when)),
@@ -63,46 +60,10 @@ def rows(
         lines.append(("work", f"{loop_name(work.process)}, by {who}, whose session {session}"))
     for backoff in machine.backoffs:
         ends = relative(backoff.until, observer.now)
-        lines.append(
-            (
-                "backoff",
-                f"{loop_name(backoff.process)}, ends {ends}: {_once(told(backoff.kind, backoff.cause) or '', shown)}",
-            )
-        )
+        lines.append(("backoff", f"{loop_name(backoff.process)}, ends {ends}: {told(backoff.kind, backoff.cause)}"))
     lines += [("cure", line) for line in cures([machine.quarantine_kind, *machine.failure_kinds])]
     lines += [("pause", f"{pause.pause_id} by {pause.owner}: {pause.reason}") for pause in observer.pauses_of(machine)]
     return lines + ([] if report is None else hardware.rows(report, observer.now))
-
-
-def _fold_lines(evidence: list[str], shown: set[str]) -> list[str]:
-    """
-    Return lines ``DATE TIME PROCESS EVENT: CAUSE``, oldest first, with the loop instead of its process.
-
-    Those that repeat one event are folded into the last of them. For *shown* see ``_once``.
-    """
-    folded: list[tuple[str, str, str, int]] = []
-    for line in evidence:
-        day, time, event = [*line.split(" ", 2), "", ""][:3]
-        at, since, times = f"{day} {time}", f"{day} {time}", 1
-        if folded and folded[-1][2] == event:
-            _, since, _, times = folded.pop()
-            times += 1
-        folded.append((at, since, event, times))
-    lines = []
-    for at, since, event, times in folded:
-        what, colon, cause = event.partition(": ")
-        process, _, what = what.partition(" ")
-        line = f"{at} {loop_name(process)} {what}{colon}{_once(cause, shown)}"
-        lines.append(f"{line} ({times} times since {since})" if times > 1 else line)
-    return lines
-
-
-def _once(cause: str, shown: set[str]) -> str:
-    """Return *cause* and add it to *shown*, or that it stands above if it is among those already."""
-    if cause in shown:
-        return "as above"
-    shown.add(cause)
-    return cause
 
 
 def _host_key(machine: ShownMachine, when: Callable[[datetime | None], str | None]) -> str | None:

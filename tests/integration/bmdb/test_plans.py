@@ -44,7 +44,7 @@ INSERT INTO machine_os_installation_report
 INSERT INTO machine_hardware_report SELECT machine_id, '' FROM machine_agent_heartbeat;
 INSERT INTO work_backoff
     SELECT machine_id, 'ShepherdAgentStart', now() - interval '1 hour', '?', 60 FROM machines WHERE random() < 0.3;
-INSERT INTO machine_quarantine SELECT machine_id, now(), '?', repeat('?', 1500), 'steps-used-up'
+INSERT INTO machine_quarantine SELECT machine_id, now(), '?', 'steps-used-up'
     FROM machines WHERE random() < 0.02;
 INSERT INTO machine_grace
     SELECT machine_id, now() - interval '2 hours', now() + (random() - 0.5) * interval '1 hour'

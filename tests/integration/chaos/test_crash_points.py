@@ -190,7 +190,7 @@ def recovered(postgres: Postgres) -> Iterator[Environment]:
         ("DELETE FROM work_history WHERE event = 'Finished'", "every_started_work_ends_once"),
         ("UPDATE work_history SET event = 'Failed' WHERE event = 'Finished'", "every_failure_names_its_cause"),
         ("DELETE FROM work_history WHERE event = 'Attempted'", "every_effect_is_explained_by_a_record"),
-        (("INSERT INTO machine_quarantine SELECT machine_id, 'epoch', '?', '', 'unexpected' FROM work_history "
+        (("INSERT INTO machine_quarantine SELECT machine_id, 'epoch', '?', 'unexpected' FROM work_history "
          "WHERE event = 'Started'"),
          "a_quarantined_machine_is_not_touched"),
         ("UPDATE work_history SET timestamp = timestamp + interval '1 hour' WHERE event = 'Failed'",
@@ -223,7 +223,7 @@ def recovered(postgres: Postgres) -> Iterator[Environment]:
         ("UPDATE ticks SET counts = '{\"finished\": 99}'", "every_tick_is_recorded_when_its_session_ends"),
         ("INSERT INTO machine_creation_intent SELECT machine_id, provider FROM machine_provided LIMIT 1",
          "related_rows_come_and_go_together"),
-        (("INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '', 'steps-used-up' FROM machines LIMIT 1; "
+        (("INSERT INTO machine_quarantine SELECT machine_id, now(), '?', 'steps-used-up' FROM machines LIMIT 1; "
          "INSERT INTO work_history (machine_id, process, event) "
          "SELECT machine_id, 'ShepherdRecovery', 'Quarantined' FROM machine_quarantine"),
          "no_machine_is_quarantined_untried"),

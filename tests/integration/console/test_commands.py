@@ -72,7 +72,7 @@ def test_the_commands_of_a_machine_are_for_it_alone(visitor: Visitor, fleet: Fle
     ("change", "more", "less"),
     [
         (
-            "INSERT INTO machine_quarantine VALUES (:id, now(), '?', '', 'steps-used-up')",
+            "INSERT INTO machine_quarantine VALUES (:id, now(), '?', 'steps-used-up')",
             {"machine unquarantine"},
             set(),
         ),

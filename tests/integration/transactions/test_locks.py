@@ -162,9 +162,7 @@ class Case:
     def given_up_unheard(self) -> None:
         """Put it into quarantine, and let its agent have sent no heartbeat yet."""
         self.unheard()
-        self.fleet.change(
-            f"INSERT INTO machine_quarantine VALUES ('{self.machine_id}', now(), '?', '', 'steps-used-up')"
-        )
+        self.fleet.change(f"INSERT INTO machine_quarantine VALUES ('{self.machine_id}', now(), '?', 'steps-used-up')")
 
     def recovering(self) -> None:
         """Let it be claimed for recovery."""

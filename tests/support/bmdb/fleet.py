@@ -361,7 +361,7 @@ class Fleet:
 
     def quarantine(self, machine_id: UUID, cause: str = "?") -> UUID:
         """Put a machine into quarantine, and return it."""
-        self.change(f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '{cause}', '', 'steps-used-up')")
+        self.change(f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '{cause}', 'steps-used-up')")
         return machine_id
 
     def recover(self, machine_id: UUID, times: int) -> UUID:

@@ -383,29 +383,6 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet) -> 
     assert len(shepherdctl.load("history", str(machine_id))) == 2 * len(causes)
 
 
-def test_the_evidence_of_a_quarantine_has_each_cause_once(fleet: Fleet) -> None:
-    """The same for what `machine show` says of a machine in quarantine, also where other events stand in between."""
-    machine_id = fleet.unhealthy_machine()
-    events = ["ShepherdAgentStart Failed ssh-refused: nothing listens"] * 3
-    events += ["ShepherdRecovery Attempted reboot", events[0]]
-    evidence = "\n".join(f"2026-01-01 0{hour}:00:00Z {event}" for hour, event in enumerate(events))
-    fleet.sql(
-        "INSERT INTO machine_quarantine (machine_id, quarantined_at, kind, cause, evidence) "
-        "VALUES (:id, now(), 'steps-used-up', '?', :evidence)",
-        id=machine_id,
-        evidence=evidence,
-    )
-    shepherdctl = CommandLine(fleet.settings)
-    shown = shepherdctl.read("machine", "show", str(machine_id))
-    assert [line.partition("Z ")[2] for line in shown.splitlines() if line.startswith("evidence")] == [
-        "Initializer Failed ssh-refused: nothing listens (3 times since 2026-01-01 00:00:00Z)",
-        "Recoverer Attempted reboot",
-        "Initializer Failed ssh-refused: as above",
-    ]
-    assert shown.count(CURES["steps-used-up"]) == 1
-    assert len(shepherdctl.load("machine", "show", str(machine_id))["quarantine_evidence"]) == len(events)
-
-
 def test_the_history_of_a_machine_that_is_gone_can_be_read(fleet: Fleet) -> None:
     """An audit trail that ends with the machine would be of no use after it."""
     machine_id = uuid4()

@@ -302,7 +302,7 @@ def test_a_machine_in_quarantine_is_seen_and_given_back(fleet: Fleet) -> None:
     assert [machine["state"] for machine in shepherdctl.load("machine", "list")] == ["quarantined"]
     shown = shepherdctl.read("machine", "show", str(machine_id))
     assert "still unhealthy after reboot 3 times" in shown
-    assert shepherdctl.load("machine", "show", str(machine_id))["quarantine_evidence"] == []
+    assert shown.count(CURES["steps-used-up"]) == 1
     fleet.report([fleet.recover(machine_id, 2)])
     assert "2 times in the last day" in shepherdctl.read("machine", "show", str(machine_id))
     assert shepherdctl.read("machine", "list").splitlines()[0].split()[-2:] == ["RECOVERED", "STATE"]

@@ -264,7 +264,7 @@ def _state(fleet: Fleet, machine: UUID, state: str) -> None:
             "UPDATE machines SET machine_created_at = now() - interval '7 hours'",
             failed.format("unreached"),
         ],
-        "is quarantined": ["INSERT INTO machine_quarantine VALUES (:id, now(), '?', '', 'steps-used-up')"],
+        "is quarantined": ["INSERT INTO machine_quarantine VALUES (:id, now(), '?', 'steps-used-up')"],
     }
     for statement in statements.get(state, []):
         fleet.sql(statement, **({"id": machine} if ":id" in statement else {}))

@@ -197,8 +197,8 @@ def test_an_installation_is_waited_for_after_a_quarantine(env: LookSetup) -> Non
         id=env.machine,
     )
     env.fleet.sql(
-        "INSERT INTO machine_quarantine (machine_id, quarantined_at, kind, cause, evidence) "
-        "VALUES (:id, now(), 'steps-used-up', '?', '')",
+        "INSERT INTO machine_quarantine (machine_id, quarantined_at, kind, cause) "
+        "VALUES (:id, now(), 'steps-used-up', '?')",
         id=env.machine,
     )
     assert remediation.unquarantine(env.fleet.connection, env.machine, reason="it is well")

@@ -333,7 +333,6 @@ def _used_up(stage: Stage, row: Row) -> None:
     stage.expect(last, "Attempted quarantine", "Quarantined", "Finished")
     shown = lookup.show_machine(stage.fleet.connection, stage.machine)
     assert shown.quarantine_cause == "still unhealthy after reboot 3 times, power-cycle 2 times"
-    assert "\n".join(shown.quarantine_evidence or []).count("Attempted power-cycle") == 2
     assert stage.seen(stage.machine).recoveries == 5
     assert overview.unsteady(stage.fleet.connection) == []
     starts = stage.events(Process.AGENT_START)

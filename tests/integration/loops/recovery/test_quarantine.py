@@ -9,7 +9,6 @@ from shepherd_core.bmdb.recovery import budget, explain, remediation
 from shepherd_core.bmdb.recovery.explain import Block
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Candidates
-from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.provisioning import make_plan
@@ -119,23 +118,3 @@ def test_others_are_not_touched_by_a_quarantine(fleet: Fleet) -> None:
     session = fleet.open_session()
     assert ids(claimed(session, RECOVER)) == [unhealthy]
     assert ids(claimed(session, START)) == [bare]
-
-
-def test_the_evidence_is_what_went_wrong_last(fleet: Fleet) -> None:
-    """Newest last, a line each, and not the whole of a long life."""
-    machine_id = fleet.provided_machine()
-    session = fleet.open_session(24 * HOUR)
-    for number in range(25):
-        (held,) = claimed(session, START)
-        work.fail(session, {held: work.Failure(SshTimedOut(f"step {number}\nand more"), 1)})
-        fleet.pass_time(60)
-    fleet.change(
-        f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '3 hours', "
-        "decode(repeat('00', 32), 'hex'))",
-    )
-    (held,) = claimed(session, RECOVER)
-    remediation.quarantine(session, {held: "enough"})
-    lines = lookup.show_machine(fleet.connection, machine_id).quarantine_evidence or []
-    assert [line.partition("Z ")[2] for line in lines] == [
-        f"ShepherdAgentStart Failed ssh-timed-out: step {number} and more" for number in range(5, 25)
-    ]

@@ -551,7 +551,7 @@ def spared(env: RemediationSetup, happening: Callable[[], object]) -> dict[Metri
         ("INSERT INTO pauses (machine_id, owner, reason) VALUES ({id}, 'me', 'memory')", "it is paused"),
         ("INSERT INTO pauses (owner, reason) VALUES ('me', 'an outage')", "it is paused"),
         (
-            "INSERT INTO machine_quarantine VALUES ({id}, now(), 'I said so', '', 'steps-used-up')",
+            "INSERT INTO machine_quarantine VALUES ({id}, now(), 'I said so', 'steps-used-up')",
             "it needs no recovery any more",
         ),
         ("DELETE FROM machine_agent_started WHERE machine_id = {id}", "it needs no recovery any more"),

@@ -115,7 +115,6 @@ class ShownMachine(FoundMachine):
     failure_kinds: list[str]
     """Of its backoffs and, in quarantine, of what failed before."""
     quarantine_cause: str | None
-    quarantine_evidence: list[str] | None
     backoffs: Sequence[MachineBackoff] = ()
     work: Sequence[MachineWork] = ()
 

@@ -74,7 +74,6 @@ SELECT
         ORDER BY 1
     ) AS failure_kinds,
     z.cause AS quarantine_cause,
-    string_to_array(z.evidence, E'\n') AS quarantine_evidence,
     (SELECT count(*) FROM machine_recoveries WHERE machine_id = m.machine_id) AS recoveries
 FROM machines m
 JOIN machine_states s ON s.machine_id = m.machine_id

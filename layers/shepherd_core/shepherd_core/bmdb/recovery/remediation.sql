@@ -267,38 +267,15 @@ WHERE b.machine_id = :machine_id
 
 -- name: quarantine
 -- Put machines into quarantine, for which no recovery step is left, or whose functions died: no loop works on them until
--- an operator ends the quarantine. The evidence is the end of their history of attempts and failures.
-WITH input_rows AS (
-    SELECT g.machine_id, g.cause FROM unnest(:machine_ids::uuid[], :causes::text[]) AS g (machine_id, cause)
+-- an operator ends the quarantine.
+WITH {ended_work},
+input_rows AS (
+    SELECT g.* FROM unnest(:machine_ids::uuid[], :causes::text[]) AS g (machine_id, cause)
+    JOIN work_deleted e ON e.machine_id = g.machine_id
 ),
-{ended_work},
 quarantine_rows AS (
-    INSERT INTO machine_quarantine (machine_id, quarantined_at, kind, cause, evidence)
-    SELECT
-        e.machine_id,
-        clock_timestamp(),
-        :kind,
-        g.cause,
-        coalesce(
-            (
-                SELECT string_agg(
-                    date_trunc('second', x.timestamp AT TIME ZONE 'UTC')::text || 'Z ' || x.process || ' ' || x.event || coalesce(' ' || x.step, '')
-                        || coalesce(' ' || x.kind, '')
-                        || coalesce(': ' || left(x.failed_cause, 300), ''),
-                    chr(10) ORDER BY x.timestamp
-                )
-                FROM (
-                    SELECT timestamp, process, event, step, kind, replace(failed_cause, chr(10), ' ') AS failed_cause
-                    FROM work_history
-                    WHERE machine_id = e.machine_id AND (failed_cause IS NOT NULL OR step IS NOT NULL)
-                    ORDER BY timestamp DESC
-                    LIMIT 20
-                ) AS x
-            ),
-            ''
-        )
-    FROM work_deleted e
-    JOIN input_rows g ON g.machine_id = e.machine_id
+    INSERT INTO machine_quarantine (machine_id, quarantined_at, kind, cause)
+    SELECT machine_id, clock_timestamp(), :kind, cause FROM input_rows
     ON CONFLICT (machine_id) DO NOTHING
 ),
 backoff_cleared AS (
@@ -306,9 +283,7 @@ backoff_cleared AS (
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, timestamp, kind, failed_cause, session_id)
-    SELECT e.machine_id, 'ShepherdRecovery', 'Quarantined', clock_timestamp(), :kind, g.cause, NULL
-    FROM work_deleted e
-    JOIN input_rows g ON g.machine_id = e.machine_id
+    SELECT machine_id, 'ShepherdRecovery', 'Quarantined', clock_timestamp(), :kind, cause, NULL FROM input_rows
     UNION ALL
     SELECT machine_id, :process, 'Finished', clock_timestamp(), NULL, NULL, :session_id::uuid FROM work_deleted
 )

@@ -319,14 +319,13 @@ CREATE TABLE machine_grace (
     grace_until timestamptz NOT NULL
 );
 
--- No loop works on the machine, because no recovery step is left, or because functions died while they worked on it;
--- evidence has its last history rows, one line each. Written by the Recoverer, in the second case also by the
--- Initializer; goes when an operator ends the quarantine, or when the machine is decommissioned.
+-- No loop works on the machine, because no recovery step is left, or because functions died while they worked on it.
+-- Written by the Recoverer, in the second case also by the Initializer; goes when an operator ends the quarantine, or when
+-- the machine is decommissioned.
 CREATE TABLE machine_quarantine (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_quarantine_machine REFERENCES machines,
     quarantined_at timestamptz NOT NULL,
     cause text NOT NULL,
-    evidence text NOT NULL,
     kind failure_kind NOT NULL
 );
 
