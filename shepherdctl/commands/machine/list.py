@@ -2,7 +2,9 @@
 
 import heapq
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any
 from uuid import UUID
@@ -10,10 +12,11 @@ from uuid import UUID
 import typer
 from rich.console import Console
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import pauses
-from shepherd_core.bmdb.machines.search import FoundMachine, Search, matching
+from shepherd_core.bmdb.machines import overview, pauses
+from shepherd_core.bmdb.machines.search import MOST_IDS, FoundMachine, Search, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.states import State
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
@@ -26,6 +29,12 @@ from shepherdctl.selection import SEVERITY, Selection, selecting
 _BY_ID, _NEWEST_FIRST = "id", "created"
 _PAGED = (_BY_ID, _NEWEST_FIRST)
 """Orders in which no more machines are read than are shown."""
+_SHOWN = 100
+"""Machines in a table, unless told otherwise."""
+_MANY = 1_000
+"""Machines of one state that are read to show the first of them in the order of their places."""
+_STEADY = (State.RUNNING, State.INSTALLED)
+"""States in which most machines are."""
 _AROUND_THE_TABLE = 4
 """Lines of the terminal besides the machines: the title, the notes and the cursor."""
 
@@ -49,6 +58,25 @@ _ORDERS: dict[str, Callable[[FoundMachine], Any]] = {
     "place": _place,
     "recoveries": lambda machine: (-machine.recoveries, _place(machine)),
 }
+
+
+_COLUMNS = {
+    "machine": Column("MACHINE"),
+    "provider": Column("PROVIDER", spare=2),
+    "provider-id": Column("PROVIDER ID"),
+    "address": Column("ADDRESS", spare=1),
+    "location": Column("LOCATION", spare=3),
+    "recovered": Column("RECOVERED", spare=4, number=True),
+    "state": Column("STATE", prose=True),
+}
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if wrong := [name for name in names if name not in _COLUMNS]:
+        message = f"{wrong[0]!r} is not one of {', '.join(_COLUMNS)}."
+        raise typer.BadParameter(message)
+    return names
 
 
 def _machine_id(text: str) -> UUID:
@@ -76,7 +104,20 @@ def list_machines(
         UUID | None,
         typer.Option(parser=_machine_id, metavar="ID", help="The next page: only machines that come after this one."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="COUNT", help="Machines to show at most.")] = 100,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1_000_000,
+            metavar="COUNT",
+            help="Machines to show at most.",
+            show_default="100, or as many as fit; in JSON all",
+        ),
+    ] = None,
+    columns: Annotated[
+        str,
+        typer.Option(metavar="NAMES", help=f"Only these columns: {','.join(_COLUMNS)}."),
+    ] = ",".join(_COLUMNS),
     watch: Annotated[
         float | None,
         typer.Option(parser=duration, metavar="TIME", help="Show the list again at this interval, until Ctrl-C."),
@@ -87,10 +128,10 @@ def list_machines(
     List the machines of the BMDB and their states.
 
     A filter that is given several times matches any of its values; a machine
-    must match all filters. If there are more machines than --limit, those with
-    the lowest machine ids are shown, and --after shows the next ones. Machines
-    that need attention come first (quarantined, unhealthy, needs agent), within a
-    state by provider and location. Other orders (--sort): state-age (longest in
+    must match all filters. Of the whole fleet, machines that need attention come
+    first (quarantined, unhealthy, needs agent), within a state by provider and
+    location; what is not shown is counted by state. With --sort id or created,
+    --after shows the next page. Other orders (--sort): state-age (longest in
     its state first), heartbeat (oldest first), place (provider and location),
     recoveries (most often first), id, and created (newest machine first).
     RECOVERED is how often its recovery took a step or started its agent anew in
@@ -104,73 +145,114 @@ def list_machines(
       shepherdctl machine list --state quarantined --state unhealthy
       shepherdctl machine list --provider redfish --location rack3 --watch 5s
       shepherdctl machine list --cause ssh-timed-out --sort state-age
-      shepherdctl machine list --limit 100000 -o json | jq -r '.[].state'
+      shepherdctl machine list --columns provider-id,address,state --limit 1000
+      shepherdctl machine list -o json | jq -r '.[].state'
     """
-    if after is not None and sort not in (None, *_PAGED):
-        message = "--after needs --sort id or created, or no --sort."
+    if after is not None and sort not in _PAGED:
+        message = "--after needs --sort id or created."
         raise typer.BadParameter(message)
     if watch is not None and (output is Form.JSON or not sys.stdout.isatty()):
         message = "--watch needs a terminal and shows a table."
         raise typer.BadParameter(message)
+    shown = _columns(columns)
     (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
         search = selection.search(connection)
         while watch is not None:
             console = Console()
-            room = min(limit, max(1, console.height - _AROUND_THE_TABLE))
-            read = _read(connection, search, sort, after, room)
+            room = max(1, console.height - _AROUND_THE_TABLE)
+            read = _read(connection, search, sort, after, room if limit is None else min(limit, room))
             console.clear()
-            _show(*read, output)
+            _show(*read, output, shown)
             note(f"updated every {span(watch)}; stop with Ctrl-C")
             SystemClock().sleep(watch)
-        _show(*_read(connection, search, sort, after, limit), output)
+        most = limit or (None if output is Form.JSON else _SHOWN)
+        _show(*_read(connection, search, sort, after, most), output, shown)
 
 
 def _read(
-    connection: Connection, search: Search, sort: str | None, after: UUID | None, limit: int
+    connection: Connection, search: Search, sort: str | None, after: UUID | None, limit: int | None
 ) -> tuple[list[FoundMachine], Observer, str]:
     """Return the machines to show, the observer that describes them, and a note if there are more."""
     observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
-    if sort is None or sort in _PAGED:
-        newest_first = sort == _NEWEST_FIRST
-        found = list(islice(matching(connection, search, after, page=limit + 1, newest_first=newest_first), limit + 1))
+    room = None if limit is None else limit + 1
+    if sort is None:
+        found, counts = _worst_first(connection, search, room)
+    elif sort in _PAGED:
+        counts = None
+        page = {} if room is None else {"page": room}
+        found = list(islice(matching(connection, search, after, newest_first=sort == _NEWEST_FIRST, **page), room))
     else:
-        found = heapq.nsmallest(limit + 1, matching(connection, search), key=_ORDERS[sort])
+        counts, key = None, _ORDERS[sort]
+        machines = matching(connection, search)
+        found = sorted(machines, key=key) if room is None else heapq.nsmallest(room, machines, key=key)
     more = ""
-    if len(found) > limit:
-        more = f"only {counted(limit, 'machine')} shown, there are more: see --limit"
-        more += f", or --after {found[limit - 1].machine_id}" if sort is None or sort in _PAGED else ""
-    return found[:limit] if sort else sorted(found[:limit], key=_severity), observer, more
+    if limit is not None and len(found) > limit:
+        del found[limit:]
+        rest = Counter(counts) - Counter(machine.state for machine in found)
+        states = ", ".join(f"{rest[state]} {state.replace('_', ' ')}" for state in SEVERITY if rest[state])
+        more = f"only {counted(limit, 'machine')} shown; not shown: {states or 'more'}: see --limit"
+        more += f", or --after {found[-1].machine_id}" if sort in _PAGED else ""
+    return found, observer, more
 
 
-def _show(machines: list[FoundMachine], observer: Observer, more: str, output: Form) -> None:
+def _worst_first(
+    connection: Connection, search: Search, room: int | None
+) -> tuple[list[FoundMachine], Mapping[State, int] | None]:
+    """
+    Return at most *room* machines that match, in the order of their states, and how many match in each state.
+
+    The numbers are None if they would take a search of the whole fleet. Of a state with thousands of machines, those
+    with the lowest ids are returned.
+    """
+    simple = Search(states=search.states, providers=search.providers, locations=search.locations)
+    counts: Counter[State] | None = None
+    if search == simple:
+        counts = Counter()
+        for each in overview.fleet_counts(connection, places=bool(search.locations)):
+            if each.provider in (search.providers or [each.provider]) and (
+                each.location in (search.locations or [each.location])
+            ):
+                counts[each.state] += each.machines
+    found: list[FoundMachine] = []
+    for state in (each for each in SEVERITY if each in (search.states or SEVERITY)):
+        left = None if room is None else room - len(found)
+        # A machine of whose creation nothing is known any more is not counted.
+        if left == 0 or (counts is not None and not counts[state] and state is not State.CREATING):
+            continue
+        machines = matching(connection, replace(search, states=(state,)), page=MOST_IDS if left is None else left)
+        if left is None:
+            found += sorted(machines, key=_place)
+        elif (_MANY if counts is None else counts[state]) > _MANY or state in _STEADY:
+            found += sorted(islice(machines, left), key=_place)
+        else:
+            found += heapq.nsmallest(left, machines, key=_place)
+    return found, counts
+
+
+def _show(machines: list[FoundMachine], observer: Observer, more: str, output: Form, columns: tuple[str, ...]) -> None:
     if output is Form.JSON:
         document([with_pauses(machine, observer) for machine in machines])
     else:
-        print_machines(machines, observer)
+        _print(machines, observer, columns)
     if more:
         note(more)
 
 
-def print_machines(machines: list[FoundMachine], observer: Observer) -> None:
+def _print(machines: list[FoundMachine], observer: Observer, columns: tuple[str, ...]) -> None:
     """Print a table of *machines*, or that there are none."""
-    columns = (
-        Column("MACHINE"),
-        Column("PROVIDER", spare=2),
-        Column("PROVIDER ID"),
-        Column("ADDRESS", spare=1),
-        Column("LOCATION", spare=3),
-        Column("RECOVERED", spare=4, number=True),
-        Column("STATE", prose=True),
-    )
-    facts = ("provider", "provider_id", "provider_ip_address", "provider_location")
-    names = ids(machine.machine_id for machine in machines)
-    table(
-        columns,
-        [
-            (name, *(getattr(machine, fact) for fact in facts), machine.recoveries or None, observer.describe(machine))
-            for name, machine in zip(names, machines, strict=True)
-        ],
-    )
+    rows = [
+        {
+            "machine": short,
+            "provider": machine.provider,
+            "provider-id": machine.provider_id,
+            "address": machine.provider_ip_address,
+            "location": machine.provider_location,
+            "recovered": machine.recoveries or None,
+            "state": observer.describe(machine),
+        }
+        for short, machine in zip(ids(machine.machine_id for machine in machines), machines, strict=True)
+    ]
+    table([_COLUMNS[name] for name in columns], [[row[name] for name in columns] for row in rows])
     if not machines:
         note("there are no machines")

@@ -123,7 +123,7 @@ def test_pages_follow_each_other(fleet: Fleet, machines: dict[UUID, str], order:
         ("--after 3f2a", "'3f2a' is not a whole machine id"),
         (
             "--sort heartbeat --after 11111111-1111-4111-8111-111111111111",
-            "--after needs --sort id or created, or no --sort",
+            "--after needs --sort id or created",
         ),
         ("--watch 2s", "--watch needs a terminal"),
         ("--sort size", "'size' is not one of state, "),

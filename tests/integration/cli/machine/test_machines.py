@@ -160,13 +160,39 @@ def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, width: i
 def test_a_shortened_list_says_so(fleet: Fleet) -> None:
     """Anyone who sees a part must know that it is one."""
     for _ in range(3):
-        fleet.provided_machine()
+        fleet.reporting_machine(60)
+    fleet.unhealthy_machine()
     shepherdctl = CommandLine(fleet.settings)
-    some, everything = shepherdctl("machine", "list", "--limit", "2"), shepherdctl("machine", "list", "--limit", "3")
-    assert len(some.stdout.splitlines()) == 1 + 2
-    assert "only 2 machines shown" in some.stderr
-    assert len(everything.stdout.splitlines()) == 1 + 3
+    some, everything = shepherdctl("machine", "list", "--limit", "2"), shepherdctl("machine", "list", "--limit", "4")
+    assert [line.rpartition("  ")[2].split(",")[0] for line in some.stdout.splitlines()[1:]] == ["unhealthy", "running"]
+    assert some.stderr == "only 2 machines shown; not shown: 2 running: see --limit\n"
+    assert len(everything.stdout.splitlines()) == 1 + 4
     assert everything.stderr == ""
+    assert "not shown: more" in shepherdctl("machine", "list", "--limit", "2", "--not-paused").stderr
+
+
+def test_programs_get_every_machine(fleet: Fleet) -> None:
+    """Who counts in JSON what was cut counts wrongly; the worst of the whole fleet come first, whatever their ids."""
+    fleet.sql("INSERT INTO machines SELECT gen_random_uuid(), now() FROM generate_series(1, 150)")
+    fleet.sql("INSERT INTO machine_creation_intent SELECT machine_id, 'static', NULL, now() FROM machines")
+    worst = fleet.quarantine(fleet.unhealthy_machine())
+    shepherdctl = CommandLine(fleet.settings)
+    listed = shepherdctl.load("machine", "list")
+    assert len(listed) == 151
+    assert listed[0]["machine_id"] == str(worst) == shepherdctl.load("machine", "list", "--limit", "1")[0]["machine_id"]
+    assert "not shown: 51 creating" in shepherdctl("machine", "list").stderr
+
+
+def test_columns_are_chosen_by_name(fleet: Fleet) -> None:
+    """In the order in which they are given."""
+    fleet.locate(fleet.provided_machine(), "fra")
+    shepherdctl = CommandLine(fleet.settings)
+    shown = shepherdctl.read("machine", "list", "--columns", "state, location,provider-id").splitlines()
+    assert [line.split() for line in shown] == [
+        ["STATE", "LOCATION", "PROVIDER", "ID"],
+        ["needs", "agent", "fra", "machine-1"],
+    ]
+    assert "'age' is not one of machine, " in shepherdctl("machine", "list", "--columns", "age").stderr
 
 
 def test_machines_that_need_attention_are_listed_first(fleet: Fleet) -> None:
