@@ -9,7 +9,7 @@ newer than the last one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
@@ -186,22 +186,11 @@ def _record(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) 
     (outcome,) = outcomes
     if hardware is not None:
         connection.run(
-            "write_hardware_report",
-            machine_id=machine_id,
-            raw=hardware.raw.hex(),
-            hardware_threads=hardware.hardware_threads,
-            memory_bytes=hardware.memory_bytes,
-            disks=hardware.disks,
-            disk_bytes=hardware.disk_bytes,
+            "write_hardware_report", machine_id=machine_id, **{**asdict(hardware), "raw": hardware.raw.hex()}
         )
     if installation is not None:
-        if not connection.run(
-            "write_installation_report",
-            machine_id=machine_id,
-            generation=installation.generation,
-            result=installation.result,
-            raw=installation.raw.hex(),
-        ):
+        report = {**asdict(installation), "raw": installation.raw.hex()}
+        if not connection.run("write_installation_report", machine_id=machine_id, **report):
             raise _GenerationRefused(outcome.time)
         if installation.generation == outcome.generation:
             return HeartbeatOutcome(outcome.time)

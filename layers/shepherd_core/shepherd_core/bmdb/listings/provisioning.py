@@ -82,11 +82,7 @@ def paused(connection: Connection, provider: str, loop: str = _LOOP) -> str | No
 def record_waiting(session: Session, provider: str, waiting: int, max_machines: int) -> None:
     """Record for operators how many places at *provider* wait for the limit of *max_machines*. May run twice."""
     session.connection.run(
-        "record_waiting",
-        session_id=session.session_id,
-        provider=provider,
-        waiting=waiting,
-        max_machines=max_machines,
+        "record_waiting", session_id=session.session_id, provider=provider, waiting=waiting, max_machines=max_machines
     )
 
 
@@ -230,12 +226,7 @@ def penalize(session: Session, provider: str, capacity_id: str, seconds: float, 
     """Do not use the capacity for *seconds*, because of *error*. May run twice."""
     cause = cause_of(error)
     session.connection.run(
-        "penalize",
-        provider=provider,
-        capacity_id=capacity_id,
-        seconds=seconds,
-        kind=cause.kind,
-        cause=cause.text,
+        "penalize", provider=provider, capacity_id=capacity_id, seconds=seconds, kind=cause.kind, cause=cause.text
     )
 
 

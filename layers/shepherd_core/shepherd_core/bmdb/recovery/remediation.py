@@ -210,14 +210,7 @@ def quarantine(
     session: Session, causes: Mapping[Work, str], kind: FailureKind = FailureKind.STEPS_USED_UP
 ) -> set[UUID]:
     """End the work by putting the machines into quarantine; return those whose work this ended."""
-    return work.end(
-        session,
-        "quarantine",
-        WorkEvent.FINISHED,
-        list(causes),
-        kind=kind,
-        causes=list(causes.values()),
-    )
+    return work.end(session, "quarantine", WorkEvent.FINISHED, list(causes), kind=kind, causes=list(causes.values()))
 
 
 def quarantine_killer(session: Session, suspect: Work) -> bool:

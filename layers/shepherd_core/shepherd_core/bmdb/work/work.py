@@ -83,11 +83,7 @@ def candidates(session: Session, process: Process, provider: str) -> Candidates:
 
 
 def claim(
-    session: Session,
-    process: Process,
-    machine_ids: Collection[UUID],
-    *,
-    known: Collection[UUID] = (),
+    session: Session, process: Process, machine_ids: Collection[UUID], *, known: Collection[UUID] = ()
 ) -> tuple[Work, ...]:
     """
     Lock those of *machine_ids* that nobody has locked, and begin *process* on those that are ready.

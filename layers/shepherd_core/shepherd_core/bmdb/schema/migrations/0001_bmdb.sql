@@ -582,8 +582,7 @@ CROSS JOIN LATERAL (
 ) AS e;
 
 -- A row for each pause that keeps a loop away from a machine: of the machine, the process, the provider, or
--- everything. Pauses of one machine are found by an index, those of many machines are few: the two are separate, so that
--- neither needs a scan of the fleet.
+-- everything. Read for single machines: both kinds are found by the index of the machines.
 CREATE VIEW machine_pauses AS
 WITH pausable AS NOT MATERIALIZED (
     SELECT machine_id, provider, process, false AS overdue FROM machine_need
@@ -594,12 +593,7 @@ WITH pausable AS NOT MATERIALIZED (
 )
 SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
 FROM pausable w
-JOIN pause_scopes x ON x.machine_id = w.machine_id
-WHERE x.process IN ('', w.process) AND x.provider IN ('', w.provider)
-UNION ALL
-SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
-FROM pausable w
-JOIN pause_scopes x ON x.machine_id IS NULL
+JOIN pause_scopes x ON x.machine_id = w.machine_id OR x.machine_id IS NULL
 WHERE x.process IN ('', w.process) AND x.provider IN ('', w.provider);
 
 -- The facts that providers list about machines, without quarantined ones. not_ready: ask again next minute. Missing and
