@@ -29,6 +29,9 @@ SEARCH = "tests/integration/bmdb/test_model.py::test_the_bmdb_does_what_its_mode
 FENCE = "tests/integration/transactions/test_fence.py"
 CRASHES = "tests/integration/chaos/test_crash_points.py"
 PROVISIONER = f"{CRASHES}::test_a_provisioner_killed_at_any_effect_creates_each_machine_once"
+RECORDED_LATE = (
+    "tests/integration/transactions/connection/test_under_way.py::test_a_step_that_is_recorded_late_is_recorded_once"
+)
 RECOVERER = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer]"
 SOON = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[provisioner, soon]"
 SSH_BRAKE = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, SSH brake]"
@@ -261,8 +264,8 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "the same, when a remediation step is recorded",
         (Edit("bmdb/session.py", "if self._unanswered is None:", 'if self._unanswered in (None, "record_attempts"):'),),
-        f"{NETWORK}[recoverer, database]",
-        "every_step_is_recorded_once",
+        RECORDED_LATE,
+        "test_a_step_that_is_recorded_late_is_recorded_once",
     ),
     PlantedBug(
         "a machine whose function died is claimed together with others",

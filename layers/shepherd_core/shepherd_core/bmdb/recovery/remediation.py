@@ -74,13 +74,6 @@ def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, Reco
     return {work: found[work.machine_id] for work in works}
 
 
-@record
-class _Permitted:
-    machine_id: UUID | None
-    permitted: bool | None
-    sessions: int
-
-
 def record_attempts(session: Session, moves: Mapping[Work, NextStep]) -> list[Work]:
     """
     Record that these steps are about to be taken, and what was seen before; return the works whose steps may be taken.
@@ -119,13 +112,13 @@ class _Steps:
 
 
 def _record_attempts(
-    fetch: Callable[..., list[_Permitted]], moves: Mapping[Work, NextStep], granted: Collection[UUID] | None = None
+    fetch: Callable[..., list[UUID]], moves: Mapping[Work, NextStep], granted: Collection[UUID] | None = None
 ) -> list[Work]:
     held = [granted is not None and work.machine_id not in granted for work in moves]
     steps = list(moves.values())
     failed = work.causes([move.look_error for move in steps])
-    rows = fetch(
-        _Permitted,
+    permitted = fetch(
+        UUID,
         "record_attempts",
         machine_ids=[work.machine_id for work in moves],
         steps=[move.step.name for move in steps],
@@ -139,9 +132,8 @@ def _record_attempts(
         alive=[move.alive for move in steps],
         held=held,
     )
-    if not rows[0].sessions:
+    if not permitted:
         raise SessionExpired
-    permitted = {row.machine_id for row in rows if row.permitted}
     return [work for work in moves if work.machine_id in permitted]
 
 
@@ -150,7 +142,6 @@ class _Check:
     machine_id: UUID | None
     reason: str | None
     recovered: bool
-    sessions: int
 
 
 def no_longer_due(session: Session, provider: str, works: Sequence[Work]) -> dict[Work, NoLongerDue]:
@@ -164,7 +155,7 @@ def no_longer_due(session: Session, provider: str, works: Sequence[Work]) -> dic
     """
     machine_ids = [work.machine_id for work in works]
     rows = session.fetch(_Check, "no_longer_due", machine_ids=machine_ids, provider=provider, process=Process.RECOVERY)
-    if not rows[0].sessions:
+    if not rows:
         raise SessionExpired
     found = {row.machine_id: (row.reason, row.recovered) for row in rows}
     lost = ("another session works on the machine", False)

@@ -70,8 +70,8 @@ GROUP BY 1;
 -- Record which steps are about to be taken, before they are, so that a step counts even if the function is killed then. A
 -- step after which the machine may have another host key deletes the pinned one here. The line 'Looked' has what a look
 -- at the machine saw (:seen), or why it failed; with a step, that one is taken, and there is no attempt (:alive). Where the
--- budget refuses the step (:held), there is none either. A row for each machine that this session works on, and whether
--- the step may be taken. May run twice: the second run writes nothing new.
+-- budget refuses the step (:held), there is none either. A row for each machine whose step may be taken; one in any case,
+-- unless the session has expired. May run twice: the second run writes nothing new.
 WITH {locked_session},
 work_in_hand AS (
     SELECT
@@ -134,14 +134,14 @@ backoff_rows AS (
     SELECT machine_id, 'ShepherdRecovery', clock_timestamp(), 'a step was begun' FROM work_in_hand WHERE new
     ON CONFLICT (machine_id, process) DO NOTHING
 )
-SELECT (SELECT count(*) FROM locked_session) AS sessions, h.machine_id, h.permitted
-FROM (SELECT 1) AS one_row
-LEFT JOIN work_in_hand h ON true;
+SELECT h.machine_id
+FROM locked_session
+LEFT JOIN work_in_hand h ON h.permitted;
 
 -- name: no_longer_due
 -- Run just before these machines of the provider are interrupted. Returns those that this session has claimed for
 -- :process (recovery), with the reason why a machine is not to be recovered any more (null: it is), and recovered:
--- whether its agent has reported. Reads the same views as the claim. One row in any case.
+-- whether its agent has reported. Reads the same views as the claim. One row in any case, unless the session has expired.
 WITH {session},
 claimed_machines AS (
     SELECT w.machine_id, n.process, n.overdue, n.due_at, n.paused_until
@@ -153,7 +153,6 @@ claimed_machines AS (
     WHERE w.machine_id = ANY(:machine_ids::uuid[]) AND w.process = :process
 )
 SELECT
-    (SELECT count(*) FROM session) AS sessions,
     j.machine_id,
     CASE
         WHEN j.machine_id IS NULL THEN NULL
@@ -163,7 +162,7 @@ SELECT
         WHEN j.paused_until IS NOT NULL OR EXISTS ({wide_pauses}) THEN 'it is paused'
     END AS reason,
     coalesce(j.due_at > statement_timestamp() AND NOT j.overdue, false) AS recovered
-FROM (SELECT 1) AS one_row
+FROM session
 LEFT JOIN claimed_machines j ON true;
 
 -- name: leave_alone
