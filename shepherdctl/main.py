@@ -43,6 +43,7 @@ from shepherdctl.commands.machine import (
     retry,
     show,
     unquarantine,
+    wait,
     why,
 )
 from shepherdctl.commands.machine import list as listing
@@ -127,8 +128,8 @@ def _root(
     SHEPHERD_SETTINGS names; see docs/settings.md. Data goes to standard output,
     as tables or (-o json) as JSON; messages go to standard error. Exit status: 0
     success, 1 failure, 2 wrong usage, 3 something is left to do or to look at
-    (status, reconcile, machine retire). After --install-completion, the shell
-    completes commands and options with the Tab key.
+    (status, reconcile, machine retire, machine wait). After --install-completion,
+    the shell completes commands, options and names with the Tab key.
 
     Examples:
       shepherdctl db migrate
@@ -155,6 +156,7 @@ machine_group = _group("Show machines, and act on them.")
 _add(machine_group, "list", listing.list_machines)
 _add(machine_group, "show", show.show)
 _add(machine_group, "why", why.why)
+_add(machine_group, "wait", wait.wait)
 _add(machine_group, "retry", retry.retry)
 _add(machine_group, "reboot", reboot.reboot)
 _add(machine_group, "power-cycle", reboot.power_cycle)

@@ -2,9 +2,10 @@
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -18,13 +19,14 @@ from shepherd_core.domain.states import State
 
 from shepherdctl import fleet_status
 from shepherdctl.database import bmdb
-from shepherdctl.descriptions.conditions import EXIT_STATUS, pace
+from shepherdctl.descriptions.conditions import EXIT_STATUS, Condition, FleetStatus, pace
 from shepherdctl.descriptions.cures import told
-from shepherdctl.output import prometheus
+from shepherdctl.output import prometheus, watching
 from shepherdctl.output.conditions import described, print_conditions
 from shepherdctl.output.formats import did, relative, span
 from shepherdctl.output.printing import Column, Form, counted, document, note, output_option, table
 from shepherdctl.output.prometheus import DELAYS, counts_by_state
+from shepherdctl.output.watching import WatchOption
 
 _UNWELL = (State.QUARANTINED, State.UNHEALTHY, State.NEEDS_AGENT, State.STARTING)
 _WORST = 5
@@ -44,6 +46,7 @@ def status(
     output: Annotated[
         StatusForm, output_option(StatusForm, "A human-readable table, one JSON document, or metrics for Prometheus.")
     ] = StatusForm.TABLE,
+    watch: WatchOption = None,
 ) -> None:
     """
     Count the machines by state, and show where recovery is limited and what each loop did last.
@@ -65,11 +68,19 @@ def status(
 
     Examples:
       shepherdctl status
+      shepherdctl status --watch 10s
       shepherdctl status -o json | jq '.conditions[]'
       shepherdctl status -o json | jq '.ticks[] | select(.outcome != "Succeeded")'
       shepherdctl status -o prometheus | grep condition
     """
     with bmdb() as connection:
+
+        def show(_: int) -> Callable[[], None]:
+            fleet = fleet_status.read(connection)
+            return partial(_print, fleet, fleet_status.judged(fleet))
+
+        if watch is not None:
+            watching.watch(watch, show, table=output is StatusForm.TABLE)
         fleet = fleet_status.read(connection)
     wrong = fleet_status.judged(fleet)
     if output is StatusForm.JSON:
@@ -88,21 +99,25 @@ def status(
     elif output is StatusForm.PROMETHEUS:
         sys.stdout.write(prometheus.text(fleet, wrong))
     else:
-        print_conditions(wrong, fleet.now)
-        _print_counts(counts_by_state(fleet.machines))
-        _print_places(fleet.machines)
-        _print_budgets(fleet.budgets, fleet.now)
-        _print_waiting(fleet.waiting, fleet.now)
-        _print_ticks(fleet.ticks, fleet.now)
-        if fleet.pauses:
-            note(f"{counted(fleet.pauses, 'pause')} in force: see shepherdctl pauses")
-        if fleet.limited_user is not None:
-            note(
-                "open transactions of other users are not shown; an administrator can change that: "
-                f'GRANT pg_read_all_stats TO "{fleet.limited_user}"'
-            )
+        _print(fleet, wrong)
     if wrong:
         raise typer.Exit(EXIT_STATUS)
+
+
+def _print(fleet: FleetStatus, wrong: Sequence[Condition]) -> None:
+    print_conditions(wrong, fleet.now)
+    _print_counts(counts_by_state(fleet.machines))
+    _print_places(fleet.machines)
+    _print_budgets(fleet.budgets, fleet.now)
+    _print_waiting(fleet.waiting, fleet.now)
+    _print_ticks(fleet.ticks, fleet.now)
+    if fleet.pauses:
+        note(f"{counted(fleet.pauses, 'pause')} in force: see shepherdctl pauses")
+    if fleet.limited_user is not None:
+        note(
+            "open transactions of other users are not shown; an administrator can change that: "
+            f'GRANT pg_read_all_stats TO "{fleet.limited_user}"'
+        )
 
 
 def _print_counts(counts: Sequence[Mapping[str, Any]]) -> None:

@@ -1,29 +1,28 @@
 """The command that lists machines."""
 
 import heapq
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from rich.console import Console
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import overview, pauses
 from shepherd_core.bmdb.machines.search import MOST_IDS, FoundMachine, Search, matching
 from shepherd_core.bmdb.wire import server
-from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.states import State
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.state import Observer, with_pauses
-from shepherdctl.output.formats import duration, span
+from shepherdctl.output import watching
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, one_of, table
+from shepherdctl.output.watching import WatchOption
 from shepherdctl.selection import SEVERITY, Selection, selecting
 
 _BY_ID, _NEWEST_FIRST = "id", "created"
@@ -118,10 +117,7 @@ def list_machines(
         str,
         typer.Option(metavar="NAMES", help=f"Only these columns: {','.join(_COLUMNS)}."),
     ] = ",".join(_COLUMNS),
-    watch: Annotated[
-        float | None,
-        typer.Option(parser=duration, metavar="TIME", help="Show the list again at this interval, until Ctrl-C."),
-    ] = None,
+    watch: WatchOption = None,
     output: Output = Form.TABLE,
 ) -> None:
     """
@@ -151,21 +147,18 @@ def list_machines(
     if after is not None and sort not in _PAGED:
         message = "--after needs --sort id or created."
         raise typer.BadParameter(message)
-    if watch is not None and (output is Form.JSON or not sys.stdout.isatty()):
-        message = "--watch needs a terminal and shows a table."
-        raise typer.BadParameter(message)
     shown = _columns(columns)
     (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
         search = selection.search(connection)
-        while watch is not None:
-            console = Console()
-            room = max(1, console.height - _AROUND_THE_TABLE)
+
+        def show(lines: int) -> Callable[[], None]:
+            room = max(1, lines - _AROUND_THE_TABLE)
             read = _read(connection, search, sort, after, room if limit is None else min(limit, room))
-            console.clear()
-            _show(*read, output, shown)
-            note(f"updated every {span(watch)}; stop with Ctrl-C")
-            SystemClock().sleep(watch)
+            return partial(_show, *read, output, shown)
+
+        if watch is not None:
+            watching.watch(watch, show, table=output is Form.TABLE)
         most = limit or (None if output is Form.JSON else _SHOWN)
         _show(*_read(connection, search, sort, after, most), output, shown)
 

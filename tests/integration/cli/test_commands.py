@@ -104,8 +104,8 @@ def test_an_option_of_several_commands_means_the_same_in_all_of_them() -> None:
             if isinstance(param, TyperOption) and words[0] not in ("demo", "simulate"):
                 meanings[param.opts[0]][words] = (param.metavar, param.help)
     differ = {name for name, by_command in meanings.items() if len(set(by_command.values())) > 1}
-    # A filter or what a command is about; what is counted, is replaced; all of what; more formats; by a loop.
-    assert differ == {"--provider", "--location", "--limit", "--replace", "--all", "--output", "--dry-run"}
+    # A filter or what a command is about; what is counted, replaced; all of what; more formats; by a loop; state, time.
+    assert differ == {"--provider", "--location", "--limit", "--replace", "--all", "--output", "--dry-run", "--for"}
     shared = {name for name, by_command in meanings.items() if len(by_command) > 3}
     assert {name for name in shared if f"`{name}`" not in GLOSSARY} == set()
 

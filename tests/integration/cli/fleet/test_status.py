@@ -201,6 +201,15 @@ def test_a_tick_that_left_the_work_to_another_hides_nothing(fleet: Fleet) -> Non
     assert shown["outcome"] == "Failed"
 
 
+def test_the_status_is_shown_again_until_it_is_interrupted(shepherdctl: CommandLine, fleet: Fleet) -> None:
+    """Who waits for an incident to end sees each change."""
+    with shepherdctl.interrupted(100, "status", "--watch", "1s") as until:
+        until(b"updated every 1 s")
+        fleet.quarantine(fleet.unhealthy_machine())
+        until(b"1 machine of static in quarantine")
+    assert shepherdctl("status", "--watch", "1s").exit_code == 2
+
+
 def test_the_worst_locations_are_shown(fleet: Fleet) -> None:
     """A dead switch takes one rack, and the totals of a provider do not say which."""
     for location, dead in (("ams", 1), ("fra", 2), ("muc", 0)):

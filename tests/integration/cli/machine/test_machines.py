@@ -183,6 +183,16 @@ def test_programs_get_every_machine(fleet: Fleet) -> None:
     assert "not shown: 51 creating" in shepherdctl("machine", "list").stderr
 
 
+def test_waiting_ends_when_the_machine_is_in_its_state_or_time_is_up(fleet: Fleet) -> None:
+    """A script that goes on too early works on a machine that is not there."""
+    fleet.reporting_machine(60)
+    shepherdctl = CommandLine(fleet.settings)
+    there = shepherdctl("machine", "wait", "machine-1", "--for", "running")
+    assert (there.exit_code, there.stdout, there.stderr.startswith("machine-1: running, ")) == (0, "", True)
+    late = shepherdctl("machine", "wait", "machine-1", "--for", "installed", "--timeout", "1s")
+    assert (late.exit_code, late.stderr.splitlines()[-1]) == (3, "it was not installed within 1 s")
+
+
 def test_columns_are_chosen_by_name(fleet: Fleet) -> None:
     """In the order in which they are given."""
     fleet.locate(fleet.provided_machine(), "fra")
