@@ -31,6 +31,7 @@ from shepherdctl.output.printing import counted, note, one_of
 
 SEVERITY = (
     State.QUARANTINED,
+    State.FAILED,
     State.UNHEALTHY,
     State.NEEDS_AGENT,
     State.STARTING,

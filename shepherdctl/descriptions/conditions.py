@@ -89,6 +89,7 @@ class ConditionName(StrEnum):
     QUARANTINED = "quarantined", Severity.WARNING, "quarantined"
     REPORTS_AGAIN = "reports-again", Severity.WARNING
     RECOVERED_OFTEN = "recovered-often", Severity.WARNING
+    PLACES_LOST = "places-lost", Severity.WARNING
     SETTINGS_REFUSED = "settings-refused", Severity.WARNING, "settings-refused"
     NO_ACCESS = "no-access", Severity.WARNING
     DRIFTED = "drifted", Severity.WARNING, "drifted"
@@ -312,10 +313,12 @@ _COUNTED = {
 
 def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
     quarantined: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
     watched: Counter[str] = Counter()
     heard: Counter[str] = Counter()
     for each in fleet.machines:
         quarantined[each.provider] += each.machines * (each.state == State.QUARANTINED)
+        failed[each.provider] += each.machines * (each.state == State.FAILED)
         if each.state in (State.RUNNING, State.UNHEALTHY):
             watched[each.provider] += each.machines
             heard[each.provider] += each.machines * (each.age_class == 1)
@@ -326,6 +329,16 @@ def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
                 f"{counted(machines, 'machine')} of {provider} in quarantine",
                 f"shepherdctl machine list --provider {provider} --state quarantined; when one is repaired, "
                 "shepherdctl machine unquarantine ID --reason TEXT",
+                provider,
+                machines=machines,
+            )
+    for provider, machines in sorted(failed.items()):
+        if machines:
+            yield Condition(
+                ConditionName.PLACES_LOST,
+                f"{counted(machines, 'place')} of {provider} lost to machines that failed for good there",
+                f"shepherdctl machine list --provider {provider} --state failed names them, shepherdctl machine why ID "
+                "says why; shepherdctl machine release ID gives one back",
                 provider,
                 machines=machines,
             )

@@ -103,6 +103,9 @@ CURES = {
         "If the machine is well: `shepherdctl machine unquarantine ID --reason TEXT`, or with `--cause reports-again` "
         "all of them."
     ),
+    "provisioning-failed": (
+        "It keeps its place until it is released (`shepherdctl machine release ID`) or the provider installed it again."
+    ),
     "unexpected": "Report it as a defect of Shepherd; the log has the traceback.",
 }
 

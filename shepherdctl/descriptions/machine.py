@@ -37,7 +37,7 @@ def rows(
         ("reservation", machine.provider_reservation_id),
         ("address", machine.provider_ip_address),
         ("location", machine.provider_location),
-        ("provider status", machine.provider_status),
+        ("provider status", ": ".join(filter(None, (machine.provider_status, machine.provider_failure))) or None),
         ("agent started", when(machine.agent_started_at)),
         ("agent public key", machine.agent_public_key),
         ("heartbeat", when(machine.agent_heartbeat_at)),

@@ -21,6 +21,7 @@ STYLES = {
     State.RUNNING: "green",
     State.INSTALLED: "green",
     State.UNHEALTHY: "red",
+    State.FAILED: "red",
     State.QUARANTINED: "red",
     State.NEEDS_AGENT: "yellow",
 }

@@ -135,6 +135,10 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
             "recovered-often: 2 machines of ec2 recovered more than five times in a day",
         ),
         (
+            {"machines": [count(State.FAILED, 2)]},
+            "places-lost: 2 places of redfish lost to machines that failed for good there",
+        ),
+        (
             {"ticks": [tick("updater", counts={"settings_refused": 1})]},
             "settings-refused: the settings document was refused: the Updater of redfish works with the last good one",
         ),

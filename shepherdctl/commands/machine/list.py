@@ -125,8 +125,8 @@ def list_machines(
 
     A filter that is given several times matches any of its values; a machine
     must match all filters. Of the whole fleet, machines that need attention come
-    first (quarantined, unhealthy, needs agent), within a state by provider and
-    location; what is not shown is counted by state. With --sort id or created,
+    first (quarantined, failed, unhealthy, needs agent), within a state by provider
+    and location; what is not shown is counted by state. With --sort id or created,
     --after shows the next page. Other orders (--sort): state-age (longest in
     its state first), heartbeat (oldest first), place (provider and location),
     recoveries (most often first), id, and created (newest machine first).

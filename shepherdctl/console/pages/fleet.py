@@ -31,6 +31,7 @@ STATES = (
     State.CREATING,
     State.NEEDS_AGENT,
     State.UNHEALTHY,
+    State.FAILED,
     State.QUARANTINED,
 )
 """In the order of the bar: healthy ones first."""

@@ -36,6 +36,7 @@ class FakeIronic(IronicApi):
         """See ``IronicApi``."""
         node: Json = {"uuid": self.machines.new_id(), "resource_class": resource_class, "extra": extra}
         node |= {"provision_state": "available", "power_state": "power on", "reservation": None, "fault": None}
+        node |= {"last_error": None}
         node |= {"instance_uuid": None, "instance_info": {}, "maintenance": False, "maintenance_reason": None}
         node |= {"owner": None, "lessee": None}
         self.nodes[node["uuid"]] = {**node, "retired": False, "protected": False, "traits": [], "conductor_group": ""}

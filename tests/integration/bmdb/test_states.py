@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import product
@@ -9,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.agents import installation, reports
-from shepherd_core.bmdb.listings import decommissioning, provisioning
+from shepherd_core.bmdb.listings import decommissioning, provider_facts, provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import lookup, overview
 from shepherd_core.bmdb.machines.search import Search, matching
@@ -18,7 +19,7 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.health import HealthTimeouts
-from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId
+from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.states import State
 
@@ -94,14 +95,19 @@ def test_without_any_policy_machines_are_counted_and_none_is_unhealthy(fleet: Fl
 
 # What becomes of machines.
 
+FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 KEY = bytes.fromhex("5e" * 32)
 """Of every agent."""
 IMAGE = MetropolisInstallation(image_url="https://images.example.com/a.img", image_sha256=bytes(32))
 ORDER = RemovalRequest("me", "?", 0, despite_heartbeat=True)
 KNOWN = [
-    Combination(quarantined=quarantined, installation=installation, started=started, heard=heard)
-    for quarantined, installation, started, heard in product(
-        (False, True), ((None, None, ""), (2, None, ""), (2, 2, "Success")), (None, 10, 5_000), (None, 5, 4_000)
+    Combination(quarantined=quarantined, installation=installation, started=started, heard=heard, failed=failed)
+    for quarantined, installation, started, heard, failed in product(
+        (False, True),
+        ((None, None, ""), (2, None, ""), (2, 2, "Success")),
+        (None, 10, 5_000),
+        (None, 5, 4_000),
+        (False, True),
     )
     # An agent that reports a success reports.
     if quarantined or installation[2] != "Success" or started is None or (heard is not None and heard < started)
@@ -145,8 +151,12 @@ def create(recorder: Recorder, session: Session) -> None:
     assert created is not None
     assert not_created is not None
     recorder.look()
-    machines = [Machine(provider_id=ProviderId(each), availability=Availability.KNOWN_USED) for each in "ab"]
+    machines = [Machine(provider_id=ProviderId(each), availability=Availability.KNOWN_USED) for each in "abc"]
     provisioning.provide(session, PROVIDER, created, machines[0])
+    failed = provisioning.create_intent(session, PROVIDER, None)
+    assert failed is not None
+    recorder.look()
+    provisioning.provide(session, PROVIDER, failed, replace(machines[2], status=FAILED))
     intents = provisioning.ledger(recorder.connection, PROVIDER).intents
     provisioning.delete_intent(session, PROVIDER, intents[0])
     provisioning.adopt(session, PROVIDER, machines[1])
@@ -191,6 +201,14 @@ def report(
         heartbeat = reports.Heartbeat(machine_id=each, public_key=KEY, signed_at=now, installation=outcome)
         reports.accept_heartbeat(recorder.connection, heartbeat, HOUR)
     recorder.look()
+
+
+def list_all(_: Recorder, session: Session, *, status: ProviderStatus) -> None:
+    """Let the provider list every machine in this *status*."""
+    assert provider_facts.begin(session, PROVIDER, None)
+    known = provider_facts.known(session.connection, PROVIDER, everything=True)
+    changes = [provider_facts.FactsChange(each, replace(each.facts, status=status)) for each in known]
+    provider_facts.write(session, PROVIDER, changes)
 
 
 def request_installations(recorder: Recorder, _: Session) -> None:
@@ -243,6 +261,8 @@ ACTS: list[Callable[[Recorder, Session], object]] = [
     report,
     partial(report, installed=True),
     request_installations,
+    partial(list_all, status=FAILED),
+    partial(list_all, status=ProviderStatus.RUNNING),
     unquarantine,
     reboot,
     lambda recorder, _: recorder.fleet.pass_time(HOUR),

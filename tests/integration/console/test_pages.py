@@ -44,6 +44,7 @@ def mixed(fleet: Fleet) -> dict[State, UUID]:
         State.RUNNING: fleet.reporting_machine(60),
         State.UNHEALTHY: fleet.unhealthy_machine(2 * HOUR),
         State.INSTALLED: installed,
+        State.FAILED: fleet.fail(fleet.provided_machine(), "deploy failed"),
         State.QUARANTINED: fleet.quarantine(fleet.unhealthy_machine(), "PolicyExhausted: x"),
     }
 

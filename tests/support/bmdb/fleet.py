@@ -375,6 +375,14 @@ class Fleet:
         )
         return machine_id
 
+    def fail(self, machine_id: UUID, failure: str = "?") -> UUID:
+        """Let the provider say that a machine failed for good, and return it."""
+        self.change(
+            "UPDATE machine_provided SET provider_status = 'ProvisioningFailedPermanent', "
+            f"provider_failure = '{failure}' WHERE machine_id = '{machine_id}'"
+        )
+        return machine_id
+
     def request_installation(self, machine_id: UUID, generation: int, raw: bytes = b"") -> None:
         """Request an installation of this generation; *raw* is what the agent gets."""
         self.change(

@@ -52,6 +52,7 @@ NOT_RAISED = {
     FailureKind.STEPS_USED_UP,
     FailureKind.RECOVERED_OFTEN,
     FailureKind.REPORTS_AGAIN,
+    FailureKind.PROVISIONING_FAILED,
 }
 
 

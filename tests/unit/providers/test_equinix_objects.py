@@ -24,7 +24,13 @@ STATES = {
     **dict.fromkeys(("deprovisioning", "never heard of"), ProviderStatus.UNKNOWN),
 }
 MEANINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    *(({"state": state}, {"status": status, "failed": state == "failed"}) for state, status in STATES.items()),
+    *(
+        (
+            {"state": state},
+            {"status": status, "failed": (down := state == "failed"), "failure": "failed" if down else None},
+        )
+        for state, status in STATES.items()
+    ),
     # SSH connects to the first public address, rather of version 4.
     *(
         ({"ip_addresses": given}, {"address": expected and ip_address(expected["address"])})

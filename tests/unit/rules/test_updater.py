@@ -13,7 +13,7 @@ from shepherd_core.loops.updater import changes
 from shepherd_core.rules.drift import YOUNG_SECONDS
 
 OLD = YOUNG_SECONDS + 1
-UP = Facts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING)
+UP = Facts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING, None)
 MACHINE = Machine(
     provider_id=ProviderId("a"),
     availability=Availability.KNOWN_USED,
@@ -26,7 +26,7 @@ MACHINE = Machine(
 
 def known(facts: Facts = UP, name: str = "a", age_seconds: float = OLD) -> KnownMachine:
     """Return a machine on record."""
-    was = (facts.reservation_id, facts.address, facts.location, facts.status)
+    was = (facts.reservation_id, facts.address, facts.location, facts.status, facts.failure)
     return KnownMachine(*was, UUID(int=ord(name)), ProviderId(name), age_seconds)
 
 
@@ -61,7 +61,7 @@ def test_listed_facts_are_recorded(listed: dict[str, Any], on_record: dict[str, 
 
 def test_a_machine_of_which_nothing_is_on_record_gets_all_of_it() -> None:
     """As the Provisioner leaves it when the provider told nothing at its creation."""
-    assert now([MACHINE], known(Facts(None, None, None, None))) == {"a": UP}
+    assert now([MACHINE], known(Facts(None, None, None, None, None))) == {"a": UP}
 
 
 @pytest.mark.parametrize("availability", [Availability.KNOWN_USED, Availability.POSSIBLY_USED])

@@ -111,6 +111,7 @@ SELECT
     provider_ip_address AS address,
     provider_location AS location,
     provider_status AS status,
+    provider_failure AS failure,
     machine_id,
     provider_id,
     extract(epoch FROM clock_timestamp() - machine_created_at)::float8 AS age_seconds

@@ -117,6 +117,8 @@ class Machine:
     status: ProviderStatus = ProviderStatus.UNKNOWN
     failed: bool = False
     """It failed permanently at the provider."""
+    failure: str | None = None
+    """The provider's word for that, for people."""
     token: UUID | None = None
     """The machine id that Shepherd gave as idempotency token when it created the machine."""
     host_key: str | None = None

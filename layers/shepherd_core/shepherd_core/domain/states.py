@@ -18,6 +18,8 @@ class State(StrEnum):
     """No heartbeat for longer than the heartbeat timeout, or none at all within the startup timeout."""
     INSTALLED = "installed"
     """The operating system that an operator asked for is installed. No loop works on it any more."""
+    FAILED = "failed"
+    """It has no agent, and its provider says that it failed for good. No loop works on it."""
     QUARANTINED = "quarantined"
     """
     Recovery has ended without success, or functions died while they worked on it.

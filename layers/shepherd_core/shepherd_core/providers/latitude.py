@@ -93,6 +93,7 @@ class LatitudeServer(ApiObject):
         if (token := token_of(name)) is None:
             return None
         status = _STATUS.get(self.attributes.status, ProviderStatus.UNKNOWN)
+        failed = status is ProviderStatus.PROVISIONING_FAILED_PERMANENT
         return Machine(
             provider_id=ProviderId(self.id),
             availability=Availability.KNOWN_USED,
@@ -100,7 +101,8 @@ class LatitudeServer(ApiObject):
             location=region.site.slug if region and region.site else None,
             reservation_id=f"{fleet}/{name.rpartition('-')[2]}",
             status=status,
-            failed=status is ProviderStatus.PROVISIONING_FAILED_PERMANENT,
+            failed=failed,
+            failure=self.attributes.status if failed else None,
             token=token,
         )
 

@@ -74,8 +74,9 @@ class ScalewayServer(ApiObject):
         slot, token = next(filter(None, (read_tag(settings.fleet, tag) for tag in self.tags)), ("", None))
         if token is None or self.project_id != settings.project or _STATUS.get(self.status) is ProviderStatus.MISSING:
             return None
-        status = _STATUS.get(self.status, ProviderStatus.UNKNOWN)
         installing = f"{self.status} {(self.install or {}).get('status')}"
+        status = _STATUS.get(installing) or _STATUS.get(self.status, ProviderStatus.UNKNOWN)
+        failed = status is ProviderStatus.PROVISIONING_FAILED_PERMANENT
         addresses = sorted(self.ips, key=lambda ip: ip.version != "IPv4")
         return Machine(
             provider_id=ProviderId(self.id),
@@ -83,7 +84,9 @@ class ScalewayServer(ApiObject):
             address=addresses[0].address if addresses else None,
             location=self.zone,
             reservation_id=f"{settings.fleet}/{slot}",
-            status=_STATUS.get(installing, status),
+            status=status,
+            failed=failed,
+            failure=installing.removesuffix(" None") if failed else None,
             token=token,
         )
 

@@ -27,6 +27,7 @@ def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
     fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp()")
     fleet.recover(fleet.reporting_machine(), 5)
     often = fleet.recover(fleet.reporting_machine(), 6)
+    lost = fleet.fail(fleet.provided_machine(), "deploy failed: no disk")
     fleet.sql(
         "INSERT INTO capacity_penalties VALUES ('static', 'r1', now() + interval '1 h', 'too late', 'capacity-taken')"
     )
@@ -35,6 +36,7 @@ def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
     assert [(one["loop"], one["kind"], one["count"], one["cure"]) for one in found] == [
         ("initializer", "ssh-timed-out", 4, CURES["ssh-timed-out"]),
         ("recoverer", "recovered-often", 1, CURES["recovered-often"]),
+        ("provider", "provisioning-failed", 1, CURES["provisioning-failed"]),
         ("provisioner", "capacity-taken", 1, CURES["capacity-taken"]),
         ("quarantine", "reports-again", 1, CURES["reports-again"]),
         ("quarantine", "steps-used-up", 1, CURES["steps-used-up"]),
@@ -48,5 +50,9 @@ def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
     assert [one["loop"] for one in shepherdctl.load("causes", "--provider", "redfish")["causes"]] == ["quarantine"]
     shown = shepherdctl("causes")
     assert "    4  Initializer  ssh-timed-out: no answer from " in shown.stdout
-    assert shown.stderr.splitlines()[4] == f"ssh-timed-out: {CURES['ssh-timed-out']}"
+    assert "provisioning-failed: deploy failed: no disk" in shown.stdout
+    assert "ProvisioningFailedPermanent: deploy failed: no disk" in shepherdctl.read("machine", "show", str(lost))
+    for filters in ("--cause", "provisioning-failed"), ("--state", "failed"):
+        assert [one["machine_id"] for one in shepherdctl.load("machine", "list", *filters)] == [str(lost)]
+    assert shown.stderr.splitlines()[5] == f"ssh-timed-out: {CURES['ssh-timed-out']}"
     assert shepherdctl("causes", "--provider", "equinix").stderr == "nothing fails\n"

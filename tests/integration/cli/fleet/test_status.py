@@ -36,6 +36,7 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
 def test_status_counts_the_states_of_the_list(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """Two commands must not contradict each other."""
     fleet.quarantine(fleet.unhealthy_machine())
+    fleet.fail(fleet.provided_machine())
     listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list"))
     counted = {count["state"]: count["machines"] for count in shepherdctl.load("status", status=3)["machines"]}
     assert counted == listed

@@ -129,6 +129,16 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
         ("installed", "the requested system is installed: no loop works on it any more"),
         ("installed", "the requested system is installed: no loop works on it any more"),
     ),
+    "failed for good": (
+        lambda fleet: fleet.fail(fleet.provided_machine(), "deploy failed: no disk"),
+        ("failed", "it failed for good at its provider, and keeps its place: deploy failed: no disk"),
+        ("failed", "it failed for good at its provider, and keeps its place: deploy failed: no disk"),
+    ),
+    "failed for good, and its agent reports": (
+        lambda fleet: fleet.fail(fleet.reporting_machine(60)),
+        ("not_needed", "its agent was started"),
+        ("not_due", "its agent reports"),
+    ),
     "locked": (
         locked,
         ("locked", "being worked on by test (a test)"),

@@ -281,6 +281,19 @@ def _never_came_up(stage: Stage, row: Row) -> None:
     assert stage.events(Process.RECOVERY)[-2:] == ["Quarantined", "Finished"]
 
 
+@plays("failed for good at its provider")
+def _failed_for_good(stage: Stage, _: Row) -> None:
+    stage.forget_agent()
+    stage.fleet.fail(stage.machine)
+    stage.expect(12 * 60 * MINUTE)
+    assert stage.events(Process.AGENT_START) == []
+    (figures,) = budget.read_fleet(stage.fleet.open_session(), stage.name).figures.values()
+    assert figures.dead == 0
+    stage.fleet.change("UPDATE machine_provided SET provider_status = 'Running'")
+    stage.run()
+    assert stage.events(Process.AGENT_START) == ["Finished"]
+
+
 @plays("the provider refuses the step")
 def _refused(stage: Stage, row: Row) -> None:
     stage.break_down()

@@ -98,7 +98,8 @@ class TestLatitude(ProviderContract, ProviderFaults):
         deadline = Deadline(SystemClock(), 10)
         (ours,) = (each for each in setup.provider.list_machines(deadline) if each.token)
         api.change(ours.provider_id, state=state)
-        assert setup.provider.get_machine(ours.provider_id, deadline).failed
+        failed = setup.provider.get_machine(ours.provider_id, deadline)
+        assert (failed.failed, failed.failure) == (True, state)
 
 
 @pytest.mark.parametrize("token", [UUID(int=0), UUID(int=2**128 - 1), OURS])

@@ -135,7 +135,10 @@ class TestScaleway(ProviderContract, ProviderFaults):
         """A server is ready long before its operating system is."""
         api.faults.add(SetValue(path=SERVERS, times=0, at="servers.*.install.status", value=installing))
         listed = setup.provider.list_machines(deadline)
-        assert [each.status for each in listed if each.token == OURS] == [status]
+        failure = "ready error" if installing == "error" else None
+        assert [(each.status, each.failed, each.failure) for each in listed if each.token == OURS] == [
+            (status, failure is not None, failure)
+        ]
 
 
 def create(adapter: Any, deadline: Deadline) -> Machine:

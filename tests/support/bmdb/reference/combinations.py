@@ -31,6 +31,8 @@ class Combination(NamedTuple):
     started: int | None = None
     heard: int | None = None
     interval: int = 0
+    failed: bool = False
+    """For good, as the provider says."""
 
     def state(self) -> State:
         """Return the state that follows from the facts."""
@@ -42,7 +44,7 @@ class Combination(NamedTuple):
         if requested == installed and result == "Success":
             return State.INSTALLED
         if self.started is None:
-            return State.NEEDS_AGENT
+            return State.FAILED if self.failed else State.NEEDS_AGENT
         silent, timeout, state = self.started, defaults.HEALTH.startup_timeout_seconds, State.STARTING
         if self.heard is not None and self.heard <= self.started:
             silent, state = self.heard, State.RUNNING
@@ -53,12 +55,15 @@ class Combination(NamedTuple):
         """Return the values of its row in each table; None: it has no such row."""
         requested, reported, result = self.installation
         started, heard = _ago(now, self.started), _ago(now, self.heard)
+        status = "'ProvisioningFailedPermanent'" if self.failed else "NULL"
         found = {
             "machines": "",
-            "machine_provided": f", '{self.provider}', '{machine_id}'" if self.provided else None,
+            "machine_provided": f", '{self.provider}', '{machine_id}', NULL, NULL, NULL, {status}"
+            if self.provided
+            else None,
             "machine_creation_intent": None if self.provided or self.gone else f", '{self.provider}'",
             "machine_tombstone": self.gone and f", '{self.gone.title()}', '?', '?', NULL, NULL, '?', '?'",
-            "machine_quarantine": ", now(), '?', '', 'steps-used-up'" if self.quarantined else None,
+            "machine_quarantine": ", now(), '?', 'steps-used-up'" if self.quarantined else None,
             "machine_os_installation_request": requested and f", {requested}, ''",
             "machine_os_installation_report": reported and f", {reported}, '{result}', ''",
             "machine_agent_started": started and f", '{started}', decode(repeat('5e', 32), 'hex')",
@@ -82,6 +87,7 @@ COMBINATIONS = [
         (0, 1_000),
     )
 ]
+COMBINATIONS += [each._replace(failed=True) for each in COMBINATIONS if each.provided and each.gone is None]
 
 
 def drawn() -> set[tuple[State | None, State | None]]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 """The most changes that one statement writes."""
+LONGEST_FAILURE = 500
+"""Characters of a provider's word that are stored."""
 
 
 @record
@@ -39,6 +41,8 @@ class Facts:
     location: str | None
     status: ProviderStatus | None
     """None: the provider has not been asked yet."""
+    failure: str | None
+    """What it says of a failure for good."""
 
     @classmethod
     def of(cls, machine: Machine) -> Facts:
@@ -48,7 +52,8 @@ class Facts:
         Texts too long for the BMDB are cut: refusing them would block all other machines.
         """
         address = None if machine.address is None else str(machine.address)
-        return cls(_text(machine.reservation_id), address, _text(machine.location), machine.status)
+        failure = _text(machine.failure, LONGEST_FAILURE)
+        return cls(_text(machine.reservation_id), address, _text(machine.location), machine.status, failure)
 
 
 @record
@@ -63,7 +68,7 @@ class KnownMachine(Facts):
     @property
     def facts(self) -> Facts:
         """Return its facts on record."""
-        return Facts(self.reservation_id, self.address, self.location, self.status)
+        return Facts(self.reservation_id, self.address, self.location, self.status, self.failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,7 @@ def write(session: Session, provider: str, changes: Sequence[FactsChange]) -> li
         addresses=[change.now.address for change in changes],
         locations=[change.now.location for change in changes],
         statuses=[change.now.status for change in changes],
+        failures=[change.now.failure for change in changes],
     )
     if not rows:
         raise SessionExpired
@@ -160,5 +166,5 @@ def end(session: Session, provider: str) -> None:
         raise SessionExpired
 
 
-def _text(text: str | None) -> str | None:
-    return None if text is None else sanitize_for_db(text)[:LONGEST_TEXT]
+def _text(text: str | None, longest: int = LONGEST_TEXT) -> str | None:
+    return None if text is None else sanitize_for_db(text)[:longest]

@@ -51,10 +51,16 @@ updated_machines AS (
         provider_reservation_id = g.reservation_id,
         provider_ip_address = g.address,
         provider_location = g.location,
-        provider_status = g.status
+        provider_status = g.status,
+        provider_failure = g.failure
     FROM unnest(
-        :machine_ids::uuid[], :reservation_ids::text[], :addresses::text[], :locations::text[], :statuses::text[]
-    ) AS g (machine_id, reservation_id, address, location, status)
+        :machine_ids::uuid[],
+        :reservation_ids::text[],
+        :addresses::text[],
+        :locations::text[],
+        :statuses::text[],
+        :failures::text[]
+    ) AS g (machine_id, reservation_id, address, location, status, failure)
     WHERE p.machine_id = g.machine_id AND EXISTS (SELECT 1 FROM session_renewed)
     RETURNING p.machine_id
 )

@@ -180,6 +180,7 @@ def _listed(machine: Machine) -> dict[str, str | None]:
         "provider_ip_address": None if machine.address is None else str(machine.address),
         "provider_location": machine.location,
         "provider_status": machine.status,
+        "provider_failure": machine.failure,
     }
 
 

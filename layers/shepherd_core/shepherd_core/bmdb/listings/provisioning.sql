@@ -139,11 +139,11 @@ WITH {locked_provider},
 provided_row AS (
     INSERT INTO machine_provided (
         machine_id, provider, provider_id, provider_reservation_id, provider_ip_address, provider_location,
-        provider_status
+        provider_status, provider_failure
     )
     SELECT
         :machine_id::uuid, f.provider, :provider_id, :provider_reservation_id, :provider_ip_address,
-        :provider_location, :provider_status
+        :provider_location, :provider_status, :provider_failure
     FROM locked_provider f
     RETURNING machine_id, provider
 ),
@@ -191,7 +191,7 @@ rebound AS (
     UPDATE machine_provided
     SET provider_id = :provider_id, provider_reservation_id = :provider_reservation_id,
         provider_ip_address = :provider_ip_address, provider_location = :provider_location,
-        provider_status = :provider_status
+        provider_status = :provider_status, provider_failure = :provider_failure
     WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM locked_provider)
     RETURNING machine_id
 ),

@@ -92,6 +92,8 @@ class ShownMachine(FoundMachine):
     """Everything that is known about one machine."""
 
     provider_reservation_id: str | None
+    provider_failure: str | None
+    """The provider's word for a failure for good."""
     agent_public_key: str | None
     host_key: str | None
     host_key_origin: HostKeyOrigin | None

@@ -29,6 +29,7 @@ SELECT
     p.provider_ip_address,
     p.provider_location,
     p.provider_status,
+    p.provider_failure,
     a.agent_started_at,
     encode(a.agent_public_key, 'hex') AS agent_public_key,
     h.agent_heartbeat_at,

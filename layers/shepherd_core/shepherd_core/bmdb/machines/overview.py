@@ -86,7 +86,8 @@ class Failing:
 
     loop: str
     """
-    A process (machines whose work failed), quarantine (machines), or provisioner (capacity under a penalty).
+    A process (machines whose work failed), quarantine, provider (machines that failed for good there), or provisioner
+    (capacity under a penalty).
     """
     kind: FailureKind | None
     count: int

@@ -92,8 +92,8 @@ LIMIT :limit;
 
 -- name: failures
 -- What fails now, by loop and kind, the most frequent first: machines whose
--- last work failed and whose agent has not reported since, machines in quarantine or recovered often, capacity under a
--- penalty. Reads all machines that fail.
+-- last work failed and whose agent has not reported since, machines in quarantine or recovered often, machines that failed
+-- for good at their provider, capacity under a penalty. Reads all machines.
 WITH failures AS (
     SELECT
         b.process AS loop,
@@ -123,6 +123,13 @@ WITH failures AS (
         r.last_at
     FROM ({recovered_often}) AS r
     JOIN machine_provided p ON p.machine_id = r.machine_id
+    UNION ALL
+    SELECT
+        'provider', p.provider, p.provider_location, 'provisioning-failed', coalesce(p.provider_failure, p.provider_status),
+        p.machine_id::text, NULL
+    FROM machine_need n
+    JOIN machine_provided p ON p.machine_id = n.machine_id
+    WHERE n.state = 'failed'
     UNION ALL
     SELECT 'provisioner', provider, NULL, kind, cause, capacity_id, NULL
     FROM capacity_penalties

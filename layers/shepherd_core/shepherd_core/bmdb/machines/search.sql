@@ -90,6 +90,8 @@ FROM (
                 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = z.machine_id
                 WHERE z.machine_id = e.machine_id
             ) = ANY(:kinds)
+            OR 'provisioning-failed' = ANY(:kinds)
+                AND (SELECT n.state FROM machine_need n WHERE n.machine_id = e.machine_id) = 'failed'
             OR (
                 SELECT count(*)
                 FROM work_backoff b

@@ -30,6 +30,7 @@ class Block(StrEnum):
     NOT_PROVIDED = "not_provided"
     QUARANTINED = "quarantined"
     INSTALLED = "installed"
+    FAILED = "failed"
     NOT_NEEDED = "not_needed"
     LOCKED = "locked"
     PAUSED = "paused"
@@ -69,6 +70,9 @@ class Facts:
     """A claim would take it."""
     provided: bool
     installed: bool | None
+    failed: bool | None
+    """At its provider, for good."""
+    provider_failure: str | None
     quarantine_kind: FailureKind | None
     quarantine_cause: str | None
     grace_until: datetime | None
@@ -110,7 +114,8 @@ def evaluate(facts: Facts) -> Verdict:
     """Return the verdict that follows from the *facts*."""
     process, now, due_at = facts.process, facts.now, facts.due_at
     if reason := _outside(facts):
-        return Verdict(process, *reason, kind=facts.quarantine_kind if reason[0] is Block.QUARANTINED else None)
+        kinds = {Block.QUARANTINED: facts.quarantine_kind, Block.FAILED: FailureKind.PROVISIONING_FAILED}
+        return Verdict(process, *reason, kind=kinds.get(reason[0]))
     if facts.taken:
         return Verdict(process, None, "due", None, now)
     blocks: list[tuple[Block, str, datetime | None, FailureKind | None]] = []
@@ -139,11 +144,12 @@ def _outside(facts: Facts) -> tuple[Block, str] | None:
         return Block.QUARANTINED, f"in quarantine: {facts.quarantine_cause}{again}"
     if facts.installed:
         return Block.INSTALLED, "the requested system is installed: no loop works on it any more"
+    if facts.failed:
+        return Block.FAILED, f"it failed for good at its provider, and keeps its place: {facts.provider_failure or '?'}"
     if facts.wanted:
         return None
-    if facts.process is Process.AGENT_START:
-        return Block.NOT_NEEDED, "its agent was started"
-    return Block.NOT_NEEDED, "it has no agent that could be unhealthy"
+    started = facts.process is Process.AGENT_START
+    return Block.NOT_NEEDED, "its agent was started" if started else "it has no agent that could be unhealthy"
 
 
 def _why_not_due(facts: Facts) -> str:

@@ -9,6 +9,8 @@ SELECT
     n.ready IS TRUE AND l.machine_id IS NULL AS taken,
     p.machine_id IS NOT NULL AS provided,
     e.installed,
+    e.state = 'failed' AS failed,
+    p.provider_failure,
     {quarantine_kind} AS quarantine_kind,
     z.cause AS quarantine_cause,
     w.grace_until,

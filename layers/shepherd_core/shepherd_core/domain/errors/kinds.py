@@ -70,5 +70,7 @@ class FailureKind(StrEnum):
     """The machine fails again and again: Shepherd has recovered it more than five times in a day."""
     REPORTS_AGAIN = "reports-again"
     """The machine is in quarantine, and its agent reports."""
+    PROVISIONING_FAILED = "provisioning-failed"
+    """The provider says that the machine failed for good."""
     UNEXPECTED = "unexpected"
     """Any other exception: a defect of Shepherd."""

@@ -142,6 +142,7 @@ def machine(device: Device, reservation_id: str | None = None) -> Machine:
         location=_location(device.metro, device.facility),
         status=_STATUS.get(device.state, ProviderStatus.UNKNOWN),
         failed=device.state == "failed",
+        failure="failed" if device.state == "failed" else None,
         token=tokens[0] if tokens else None,
     )
 

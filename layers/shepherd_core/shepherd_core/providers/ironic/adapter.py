@@ -162,7 +162,8 @@ class IronicProvider(Provider):
             provider_id=ProviderId(node.instance_uuid or ""),
             availability=Availability.KNOWN_USED,
             status=node.status,
-            failed=node.provision_state == FAILED,
+            failed=node.failure is not None,
+            failure=node.failure,
             token=fields.token(node.instance_info.get(_TOKEN)),
         )
 

@@ -23,6 +23,7 @@ class IronicNode(ApiObject):
     maintenance: bool
     maintenance_reason: str | None
     fault: str | None
+    last_error: str | None
     retired: bool
     owner: str | None
     lessee: str | None
@@ -45,6 +46,11 @@ class IronicNode(ApiObject):
             return ProviderStatus.PROVISIONING
         power = _POWER.get(self.power_state or "") if self.provision_state == ACTIVE else None
         return power or ProviderStatus.UNKNOWN
+
+    @property
+    def failure(self) -> str | None:
+        """Return Ironic's word for a deployment that failed for good."""
+        return ": ".join(filter(None, (FAILED, self.last_error))) if self.provision_state == FAILED else None
 
     @property
     def withdrawn(self) -> str:

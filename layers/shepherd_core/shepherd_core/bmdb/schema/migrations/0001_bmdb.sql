@@ -19,7 +19,7 @@ CREATE DOMAIN failure_kind AS text
          'ssh-out-of-resources', 'ssh-fork-server-lost', 'ssh-upload-failed', 'agent-exited',
          'malformed-answer', 'wrong-key-length', 'wrong-init-message', 'agent-refused', 'secret-missing',
          'secret-unavailable', 'agent-mismatch', 'source-invalid', 'source-missing', 'source-unavailable',
-         'function-died', 'steps-used-up', 'recovered-often', 'reports-again', 'unexpected'));
+         'function-died', 'steps-used-up', 'recovered-often', 'reports-again', 'provisioning-failed', 'unexpected'));
 CREATE DOMAIN failure_fault AS text
     CONSTRAINT failure_fault_registered CHECK (VALUE IN ('machine', 'unreached', 'access', 'provider', 'ours'));
 
@@ -46,8 +46,8 @@ CREATE TABLE machine_creation_intent (
 
 CREATE INDEX machine_creation_intent_by_provider ON machine_creation_intent (provider);
 
--- The provider has the machine; what it lists about it. Written by the Provisioner, kept up to date by the Updater;
--- goes when the machine is forgotten or released. The index of the primary key has what the view machine_need reads:
+-- The provider has the machine; what it lists about it; provider_failure is its word for a failure for good. Written by the
+-- Provisioner, kept up to date by the Updater; goes when the machine is forgotten or released. The index of the primary key has what the view machine_need reads:
 -- the health snapshot looks up 1,000 machines by random ids, each in a page of its own.
 CREATE TABLE machine_provided (
     machine_id uuid CONSTRAINT machine_provided_machine REFERENCES machines,
@@ -58,6 +58,7 @@ CREATE TABLE machine_provided (
     provider_location varchar(128),
     provider_status text CONSTRAINT machine_provided_status CHECK (provider_status IN
         ('Missing', 'Provisioning', 'ProvisioningFailedPermanent', 'Running', 'Stopped', 'Unknown')),
+    provider_failure text,
     PRIMARY KEY (machine_id) INCLUDE (provider, provider_location),
     CONSTRAINT machine_provided_once UNIQUE (provider, provider_id)
 );
@@ -406,9 +407,9 @@ SELECT
     owner, reason, created_at, expires_at
 FROM pauses_in_force;
 
--- The process that each provided machine needs, and since when; none (null) in quarantine, or if it is installed: the
--- requested generation was installed successfully. A heartbeat from before the agent was started says nothing about this
--- agent.
+-- The process that each provided machine needs, and since when; none (null) in quarantine, if it is installed (the
+-- requested generation was installed successfully), or if it has no agent and the provider says that it failed for good.
+-- A heartbeat from before the agent was started says nothing about this agent.
 --
 -- state: its state, as in domain/states.py. timeout: of an agent that never reported, the startup timeout; of one that did,
 -- the heartbeat timeout of the policy, but at least two and a half of the intervals at which it reports, so that one lost
@@ -423,7 +424,7 @@ SELECT
     p.machine_id,
     p.provider,
     CASE
-        WHEN z.machine_id IS NOT NULL OR t.installed THEN NULL
+        WHEN z.machine_id IS NOT NULL OR t.installed OR t.failed THEN NULL
         WHEN a.machine_id IS NULL THEN 'ShepherdAgentStart'
         ELSE 'ShepherdRecovery'
     END AS process,
@@ -435,7 +436,7 @@ SELECT
         ELSE coalesce(h.agent_heartbeat_at, a.agent_started_at)
     END AS since,
     CASE
-        WHEN a.machine_id IS NULL AND z.machine_id IS NULL AND NOT t.installed THEN coalesce(
+        WHEN a.machine_id IS NULL AND z.machine_id IS NULL AND NOT t.installed AND NOT t.failed THEN coalesce(
             (SELECT w.grace_until FROM machine_grace w WHERE w.machine_id = p.machine_id),
             (
                 SELECT m.machine_created_at + interval '6 hours'
@@ -455,6 +456,7 @@ SELECT
     CASE
         WHEN z.machine_id IS NOT NULL THEN 'quarantined'
         WHEN t.installed THEN 'installed'
+        WHEN t.failed THEN 'failed'
         WHEN a.machine_id IS NULL THEN 'needs_agent'
         WHEN coalesce(h.agent_heartbeat_at, a.agent_started_at) + t.timeout <= statement_timestamp() THEN 'unhealthy'
         WHEN h.machine_id IS NULL THEN 'starting'
@@ -474,6 +476,11 @@ LEFT JOIN recovery_policy y ON y.provider = p.provider
 CROSS JOIN LATERAL (
     SELECT
         q.machine_id IS NOT NULL AS installed,
+        CASE WHEN a.machine_id IS NULL THEN (
+            SELECT f.provider_status = 'ProvisioningFailedPermanent'
+            FROM machine_provided f
+            WHERE f.machine_id = p.machine_id
+        ) END IS TRUE AS failed,
         interval '1 second' * CASE
             WHEN report_interval_seconds IS NULL THEN startup_timeout_seconds
             -- Null without a policy, which greatest alone would ignore.
@@ -482,25 +489,27 @@ CROSS JOIN LATERAL (
 ) AS t;
 
 -- The state of every machine that there is or was, as in domain/states.py, and since when it has been in it. Lists,
--- searches and everything that shows one machine read it here. A machine that needs an agent has been in its state since
--- it was last rebooted or given time to come back; a running one since the first heartbeat of its agent.
+-- searches and everything that shows one machine read it here. A machine that needs an agent, or failed, has been in its
+-- state since it was last rebooted or given time to come back; a running one since the first heartbeat of its agent.
 CREATE VIEW machine_states AS
 SELECT
     m.machine_id,
     s.state,
     CASE s.state
         WHEN 'creating' THEN m.machine_created_at
-        WHEN 'needs_agent' THEN greatest(
-            m.machine_created_at,
-            (SELECT b.rebooted_at FROM machine_rebooted b WHERE b.machine_id = m.machine_id),
-            (SELECT w.grace_began_at FROM machine_grace w WHERE w.machine_id = m.machine_id)
-        )
         WHEN 'starting' THEN n.last_heartbeat_at
         WHEN 'running' THEN (SELECT h.first_heartbeat_at FROM machine_agent_heartbeat h WHERE h.machine_id = m.machine_id)
         WHEN 'unhealthy' THEN n.last_heartbeat_at + n.timeout
         WHEN 'installed' THEN (SELECT r.reported_at FROM machine_os_installation_report r WHERE r.machine_id = m.machine_id)
         WHEN 'quarantined' THEN (SELECT z.quarantined_at FROM machine_quarantine z WHERE z.machine_id = m.machine_id)
-        ELSE (SELECT d.decommissioned_at FROM machine_tombstone d WHERE d.machine_id = m.machine_id)
+        ELSE coalesce(
+            (SELECT d.decommissioned_at FROM machine_tombstone d WHERE d.machine_id = m.machine_id),
+            greatest(
+                m.machine_created_at,
+                (SELECT b.rebooted_at FROM machine_rebooted b WHERE b.machine_id = m.machine_id),
+                (SELECT w.grace_began_at FROM machine_grace w WHERE w.machine_id = m.machine_id)
+            )
+        )
     END AS state_since
 FROM machines m
 LEFT JOIN machine_need n ON n.machine_id = m.machine_id
@@ -607,6 +616,7 @@ SELECT
     p.provider_ip_address,
     p.provider_location,
     p.provider_status,
+    p.provider_failure,
     -- No join here and below: the planner overestimates not_ready, and would read all machines.
     (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id) AS machine_created_at,
     (
