@@ -5,8 +5,6 @@ from contextlib import nullcontext as does_not_raise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.providers.redfish.machine_list import redfish_list
@@ -123,24 +121,6 @@ def test_systems_of_one_bmc_are_distinguished() -> None:
 def test_a_fingerprint_is_taken_as_tools_print_it(fingerprint: str) -> None:
     """Openssl writes colons and capitals, others do not."""
     assert parse({**GOOD, "Fingerprint": fingerprint})[0]["Fingerprint"] == "ab" * 32
-
-
-_VALUES: st.SearchStrategy[object] = st.sampled_from(
-    [*GOOD.values(), *LEAST.values(), "", "https://[::1]:1", "/", None, 1, [], {}, "\ud800"]
-)
-_ENTRY = st.dictionaries(st.sampled_from([*GOOD]), _VALUES, max_size=7)
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(_ENTRY | st.just(GOOD) | st.just(LEAST), max_size=3))
-def test_random_input_is_a_list_or_refused(entries: list[object]) -> None:
-    """Nothing but ListingInvalid may come of a bad list."""
-    try:
-        parsed = parse(*entries)
-    except ListingInvalid:
-        return
-    assert len(parsed) == len(entries)
-    assert len({(entry["Bmc"], entry.get("System")) for entry in parsed}) == len(parsed)
 
 
 @pytest.mark.parametrize(
