@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..messages import HeartbeatResponse, heartbeat_request
 from .endpoint import NotDelivered
-from .reporter import MessageRefused, Taken, TooOften, Unauthorized
+from .reporter import HeardBefore, MessageRefused, TooOften, Unauthorized
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -101,7 +101,7 @@ class Heartbeats:
         except NotDelivered as error:
             if isinstance(error, TooOften):
                 self._hardware_waits = bool(hardware)  # the next heartbeat goes without it, or none would be accepted
-            if isinstance(error, Taken):
+            if isinstance(error, HeardBefore):
                 self._failed_attempts = 0
             elif not isinstance(error, Unauthorized):  # which is no loss
                 self._failed_attempts += 1

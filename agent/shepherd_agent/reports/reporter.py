@@ -33,7 +33,7 @@ class TooOften(NotDelivered):
     """The endpoint does not accept such a message again yet."""
 
 
-class Taken(TooOften):
+class HeardBefore(TooOften):
     """The agent API accepted a heartbeat seconds ago: the last one, or this one, whose answer was lost."""
 
 
@@ -81,8 +81,8 @@ class Reporter:
         Raises:
             Unauthorized: the signature was not accepted; the clock is adjusted. Send the message again after a pause.
             MessageRefused: the endpoint refuses this message; do not send it again.
-            TooOften: the endpoint accepts such messages less often; leave out what can wait. If it is Taken, nothing
-                was lost.
+            TooOften: the endpoint accepts such messages less often; leave out what can wait. If it is HeardBefore,
+                nothing was lost.
             NotDelivered: the endpoint was not reached, or answered another error.
         """
         path = self.endpoint.path(method)
@@ -96,7 +96,7 @@ class Reporter:
             raise Unauthorized(answer.reason, answered=True)
         if answer.status == _TOO_OFTEN:
             # AWS answers with this status as well, but without Shepherd's time.
-            raise (Taken if TIME_HEADER in answer.headers else TooOften)(answer.reason, answered=True)
+            raise (HeardBefore if TIME_HEADER in answer.headers else TooOften)(answer.reason, answered=True)
         raise (MessageRefused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(
             answer.reason, answered=True
         )

@@ -123,5 +123,5 @@ def test_only_the_database_says_that_a_claim_would_take_a_machine(fleet: Fleet, 
     """If it does not, there is a reason, although none is known here."""
     fleet.watch(PROVIDER)
     machine_id = MACHINES[name](fleet)
-    for facts in fleet.connection.fetch(explain.Facts, "why", machine_id=machine_id):
+    for facts in fleet.connection.fetch(explain.MachineFacts, "why", machine_id=machine_id):
         assert not explain.evaluate(replace(facts, taken=False)).eligible

@@ -61,7 +61,7 @@ class Verdict:
 
 
 @record
-class Facts:
+class MachineFacts:
     """Everything by which a claim of *process* evaluates a machine now; what is None does not block it."""
 
     process: Process
@@ -103,14 +103,14 @@ def why(connection: Connection, machine_id: UUID) -> tuple[list[Verdict], dateti
     Raises:
         MachineUnknown: the BMDB has no such machine.
     """
-    found = connection.fetch(Facts, "why", machine_id=machine_id)
+    found = connection.fetch(MachineFacts, "why", machine_id=machine_id)
     if not found:
         message = f"the BMDB has no machine {machine_id}"
         raise MachineUnknown(message)
     return [evaluate(each) for each in found], found[0].now
 
 
-def evaluate(facts: Facts) -> Verdict:
+def evaluate(facts: MachineFacts) -> Verdict:
     """Return the verdict that follows from the *facts*."""
     process, now, due_at = facts.process, facts.now, facts.due_at
     if reason := _outside(facts):
@@ -135,7 +135,7 @@ def evaluate(facts: Facts) -> Verdict:
     return Verdict(process, block, because, until, next_at, kind)
 
 
-def _outside(facts: Facts) -> tuple[Block, str] | None:
+def _outside(facts: MachineFacts) -> tuple[Block, str] | None:
     """Return why the machine cannot need the process at all; None: it can."""
     if not facts.provided:
         return Block.NOT_PROVIDED, "not provided yet"
@@ -152,7 +152,7 @@ def _outside(facts: Facts) -> tuple[Block, str] | None:
     return Block.NOT_NEEDED, "its agent was started" if started else "it has no agent that could be unhealthy"
 
 
-def _why_not_due(facts: Facts) -> str:
+def _why_not_due(facts: MachineFacts) -> str:
     if facts.since is not None:
         if facts.overdue:
             return "it is expected back, and its grace is not over"
