@@ -81,6 +81,8 @@ def connect(
                 "idle_in_transaction_session_timeout": _milliseconds(longest),
                 # Our statements read few rows for any parameters, so a new plan for each execution gains nothing.
                 "plan_cache_mode": "force_generic_plan",
+                # A server compiles plans for statements that run for many seconds; ours do not.
+                "jit": "off",
             },
         )
     except Exception as error:  # on a malformed answer the driver raises errors of many kinds
