@@ -1,6 +1,7 @@
 """Who is believed at the agents' endpoint, and what is recorded of what they say."""
 
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,6 +33,7 @@ from tests.support.bmdb.fleet import Fleet, claimed, ids
 
 WIRE = Path(__file__).parents[2] / "data" / "wire"
 OK, BAD_REQUEST, UNAUTHORIZED = HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED
+TOO_OFTEN = HTTPStatus.TOO_MANY_REQUESTS
 HARDWARE = HeartbeatRequest(hardware_report=AgentHardwareReport(warning=["a fan"]))
 
 REPORTS = ("machine_agent_heartbeat", "machine_hardware_report", "machine_os_installation_report")
@@ -65,31 +67,29 @@ def why(capsys: pytest.CaptureFixture[str]) -> str:
 # --- who is believed ---
 
 
-def test_a_heartbeat_of_the_right_agent_is_recorded(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
-    """The answer asks for nothing, and has no header that the agent does not need."""
-    before = database_time(fleet)
-    answer = api.handle(agent.request())
-    assert (answer.status, answer.body) == (OK, b"")
-    assert answer.headers == {"content-type": "application/x-protobuf"}
-    assert before <= answer.time <= database_time(fleet)
+def test_a_heartbeat_of_the_right_agent_is_recorded(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clocks may differ by five minutes, the endpoint lies anywhere; a hundred thousand a minute write no log."""
+    now = database_time(fleet)
+    for request in (
+        agent.request(at=now - 295_000),
+        *(agent.request(path=f"{prefix}/heartbeat") for prefix in ("", "/prod", "/a%20b", "/")),
+        with_headers(agent.request(), machine=str(agent.machine_id).upper()),
+        agent.request(at=now + 295_000),
+    ):
+        before = database_time(fleet)
+        answer = api.handle(request)
+        assert (answer.status, answer.body) == (OK, b"")
+        assert answer.headers == {"content-type": "application/x-protobuf"}
+        assert before <= answer.time <= database_time(fleet)
     assert fleet.facts(agent.machine_id) == {"agent_started", "agent_heartbeat"}
-
-
-def test_a_plain_heartbeat_writes_no_log(api: AgentApi, agent: SignedAgent, capsys: pytest.CaptureFixture[str]) -> None:
-    """A hundred thousand machines send one a minute."""
-    for _ in range(2):
-        api.handle(agent.request())
     assert log_lines(capsys) == []
-
-
-@pytest.mark.parametrize("path", ["/heartbeat", "/prod/heartbeat", "/a%20b/heartbeat", "//heartbeat"])
-def test_the_endpoint_may_lie_anywhere(api: AgentApi, agent: SignedAgent, path: str) -> None:
-    """The signature is over the path that was requested; what it begins with is the deployment's."""
-    assert api.handle(agent.request(path=path)).status == OK
 
 
 TAMPERED: dict[str, Callable[[AgentRequest], AgentRequest]] = {
     "path": lambda request: replace(request, path="/prod/heartbeat"),
+    "a path that is no text": lambda request: replace(request, path="/\ud800/heartbeat"),
     "time": lambda request: with_headers(request, time=str(int(request.headers["shepherd-time"]) + 1)),
     "text of the time": lambda request: with_headers(request, time="0" + request.headers["shepherd-time"]),
     "body": lambda request: replace(request, body=request.body + b"\x12\x00"),
@@ -120,41 +120,21 @@ def with_headers(request: AgentRequest, **changed: str) -> AgentRequest:
     )
 
 
-@pytest.mark.parametrize("remembered", [False, True])
-@pytest.mark.parametrize("tamper", [pytest.param(tamper, id=name) for name, tamper in TAMPERED.items()])
+@pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED)
 def test_the_signature_is_over_everything(
-    fleet: Fleet, api: AgentApi, agent: SignedAgent, tamper: Callable[[AgentRequest], AgentRequest], remembered: bool
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, tamper: Callable[[AgentRequest], AgentRequest]
 ) -> None:
-    """Whatever is not covered, somebody on the way can change."""
-    if remembered:
-        api.handle(agent.request())
-    before = recorded(fleet)
-    request = agent.request()
-    assert api.handle(tamper(request)).status == UNAUTHORIZED
-    assert recorded(fleet) == before
-    assert api.handle(request).status == OK
+    """Whatever is not covered, somebody on the way can change; whether its key is remembered or not."""
+    for _ in range(2):
+        before = recorded(fleet)
+        request = agent.request(path="//heartbeat")
+        assert api.handle(tamper(request)).status == UNAUTHORIZED
+        assert recorded(fleet) == before
+        assert api.handle(request).status == OK
 
 
-def test_the_id_of_the_machine_may_be_written_in_any_way(api: AgentApi, agent: SignedAgent) -> None:
-    """The same machine is the same machine."""
-    shouted = with_headers(agent.request(), machine=str(agent.machine_id).upper())
-    assert api.handle(shouted).status == OK
-
-
-def test_a_path_that_is_no_text_is_not_the_one_without_it(api: AgentApi, agent: SignedAgent) -> None:
-    """What cannot be encoded must not vanish from what is verified."""
-    request = agent.request(path="//heartbeat")
-    assert api.handle(replace(request, path="/\ud800/heartbeat")).status == UNAUTHORIZED
-    assert api.handle(request).status == OK
-
-
-def test_a_signature_for_another_purpose_is_none(api: AgentApi, agent: SignedAgent) -> None:
-    """A later version of the protocol may mean something else by the same bytes."""
-    assert api.handle(agent.request(domain=b"shepherd-agent-v2")).status == UNAUTHORIZED
-
-
-def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, AgentRequest]:
-    """Return requests that must not be believed, by what is wrong with them; *agent* was heard before."""
+def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, tuple[AgentRequest, str, int]]:
+    """Return requests that must not be believed, each with the reason and its round trips; *agent* was heard before."""
     unstarted = fleet.provided_machine()
     broken = SignedAgent(fleet)
     no_key = "UPDATE machine_agent_started SET agent_public_key = decode(repeat('5e', 32), 'hex')"
@@ -163,70 +143,48 @@ def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, AgentRequest]:
     def of(machine_id: UUID) -> AgentRequest:
         return agent.request(machine_id=machine_id)
 
-    replayed = agent.request()
+    now = database_time(fleet)
+    last = int(agent.request().headers["shepherd-time"])
+    no_agent, no_time = ("it has no agent", 1), ("it has no signing time", 2)
+    not_its_own = ("the signature is not by its agent", 1)
     return {
-        "no such machine": of(uuid4()),
-        "no agent": of(unstarted),
-        "another's machine": of(SignedAgent(fleet).machine_id),
-        "a key that is none": broken.request(),
-        "bad signature": TAMPERED["signature"](agent.request()),
-        "no signature": TAMPERED["no signature"](agent.request()),
-        "stale": agent.request(at=database_time(fleet) - 305_000),
-        "ahead": agent.request(at=database_time(fleet) + 305_000),
-        "no time": agent.request(at="now"),
-        "a time without end": agent.request(at="9" * 4000),
-        "older than the last": agent.request(at=int(replayed.headers["shepherd-time"]) - 60_000),
+        "no such machine": (of(uuid4()), *no_agent),
+        "no agent": (of(unstarted), *no_agent),
+        "another's machine": (of(SignedAgent(fleet).machine_id), *not_its_own),
+        "a key that is none": (broken.request(), *not_its_own),
+        "bad signature": (TAMPERED["signature"](agent.request()), *not_its_own),
+        "no signature": (TAMPERED["no signature"](agent.request()), *not_its_own),
+        "for another purpose": (agent.request(domain=b"shepherd-agent-v2"), *not_its_own),
+        "stale": (agent.request(at=now - 305_000), r"it was signed 3(0[5-9]|1\d) s ago", 2),
+        "ahead": (agent.request(at=now + 305_000), r"it was signed (29\d|30[0-5]) s ahead", 2),
+        "no time": (agent.request(at="now"), *no_time),
+        "a time without end": (agent.request(at="9" * 4000), *no_time),
+        "older than the last": (agent.request(at=last - 60_000), "it is not later than the last one", 2),
     }
 
 
-def test_every_failed_authentication_gets_the_same_answer(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
-    """The answer must not reveal which machines exist, which have agents, or how close a guess was."""
+def test_every_failed_authentication_gets_the_same_answer(
+    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither it nor its time must reveal which machines exist. The log alone tells a wrong clock from an attack."""
+    api = endpoint(fleet.connect(counting.settings))
     api.handle(agent.request())
     requests = strangers(fleet, agent)
     before = recorded(fleet)
-    seen: set[object] = set()
-    for name, request in requests.items():
-        asked_at = database_time(fleet)
+    for name, (request, reason, round_trips) in requests.items():
+        asked_at, counted = database_time(fleet), counting.requests
         answer = api.handle(request)
+        assert counting.requests - counted == round_trips, name
         headers = dict(answer.headers)
         assert asked_at <= int(headers.pop("shepherd-time")) <= database_time(fleet), name
-        seen.add((answer.status, answer.body, tuple(sorted(headers.items()))))
-    assert seen == {(UNAUTHORIZED, b"not authorized\n", (("content-type", "text/plain; charset=utf-8"),))}
-    assert recorded(fleet) == before
-
-
-def test_the_log_names_the_reason_of_a_failed_authentication(
-    fleet: Fleet, api: AgentApi, agent: SignedAgent, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The answer does not, and an operator has to tell a wrong clock from an attack."""
-    api.handle(agent.request())
-    told = {}
-    for name, request in strangers(fleet, agent).items():
-        api.handle(request)
+        assert (answer.status, answer.body) == (UNAUTHORIZED, b"not authorized\n"), name
+        assert headers == {"content-type": "text/plain; charset=utf-8"}
         (line,) = log_lines(capsys)
+        assert re.fullmatch(reason, line["why"]), name
         assert str(UUID(line["machine_id"])) == line["machine_id"]
         assert (line["level"], line["status"], line["address"]) == ("WARNING", 401, ADDRESS)
         assert len(json.dumps(line)) < 500
-        told[name] = line["why"]
-    assert told.pop("stale") in {f"it was signed {seconds} s ago" for seconds in range(305, 320)}
-    assert told.pop("ahead") in {f"it was signed {seconds} s ahead" for seconds in range(290, 306)}
-    for unreadable in ("no time", "a time without end"):
-        assert told.pop(unreadable) == "it has no signing time"
-    assert told == {
-        "no such machine": "it has no agent",
-        "no agent": "it has no agent",
-        "another's machine": "the signature is not by its agent",
-        "a key that is none": "the signature is not by its agent",
-        "bad signature": "the signature is not by its agent",
-        "no signature": "the signature is not by its agent",
-        "older than the last": "it is not later than the last one",
-    }
-
-
-@pytest.mark.parametrize("off", [-295_000, 295_000], ids=["behind", "ahead"])
-def test_clocks_may_differ_by_five_minutes(fleet: Fleet, api: AgentApi, agent: SignedAgent, off: int) -> None:
-    """By the database's clock, which is one for all; the agent corrects its own by the answers."""
-    assert api.handle(agent.request(at=database_time(fleet) + off)).status == OK
+    assert recorded(fleet) == before
 
 
 @pytest.mark.parametrize("remembered", [False, True])
@@ -276,18 +234,16 @@ def test_a_new_agent_is_not_measured_by_the_clock_of_the_old_one(fleet: Fleet, a
     assert api.handle(new.request()).status == OK
 
 
-def test_an_agent_that_was_given_up_is_not_believed_any_more(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
-    """Its key is remembered, but the Recoverer dropped it: a heartbeat must not hide that the machine is recovered."""
+@pytest.mark.parametrize("replaced", [False, True], ids=["given up", "replaced"])
+def test_a_former_agent_is_not_believed_any_more(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, replaced: bool
+) -> None:
+    """Its key is cached here, but its heartbeats must not hide that the machine is recovered."""
     assert api.handle(agent.request()).status == OK
-    fleet.change("DELETE FROM machine_agent_started", "DELETE FROM machine_agent_heartbeat")
-    assert api.handle(agent.request()).status == UNAUTHORIZED
-    assert fleet.facts(agent.machine_id) == set()
-
-
-def test_an_agent_that_was_replaced_is_not_believed_any_more(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
-    """This process has the old key cached and does not know the new one; that must not matter."""
-    assert api.handle(agent.request()).status == OK
-    SignedAgent(fleet, agent.machine_id)
+    if replaced:
+        SignedAgent(fleet, agent.machine_id)
+    else:
+        fleet.change("DELETE FROM machine_agent_started", "DELETE FROM machine_agent_heartbeat")
     before = recorded(fleet)
     for message in (HeartbeatRequest(), HARDWARE):
         assert api.handle(agent.request(message)).status == UNAUTHORIZED
@@ -348,28 +304,6 @@ def test_a_heartbeat_takes_one_round_trip(fleet: Fleet, agent: SignedAgent, coun
     assert trips(counting, warm, new.request()) == (OK, 1)
 
 
-def test_an_unknown_agent_costs_the_same_round_trips(
-    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection
-) -> None:
-    """Or else the time that an answer takes would tell which machines there are."""
-    warm = endpoint(fleet.connect(counting.settings))
-    warm.handle(agent.request())
-    requests = strangers(fleet, agent)
-    names = ("no such machine", "no agent", "another's machine", "bad signature", "no signature")
-    assert {trips(counting, warm, requests[name]) for name in names} == {(UNAUTHORIZED, 1)}
-
-
-def test_a_heartbeat_that_is_refused_takes_two_round_trips_at_most(
-    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection
-) -> None:
-    """A fleet whose clocks are wrong must not cost more than one whose clocks are right."""
-    warm = endpoint(fleet.connect(counting.settings))
-    warm.handle(agent.request())
-    requests = strangers(fleet, agent)
-    for name in ("stale", "ahead", "no time", "older than the last"):
-        assert trips(counting, warm, requests[name]) == (UNAUTHORIZED, 2), name
-
-
 def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None:
     """The new version of the row stays in its page, where the index finds it by the old one (HOT)."""
     agents = [SignedAgent(own_fleet) for _ in range(20)]
@@ -406,16 +340,17 @@ def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None
 # --- what an agent may ask for ---
 
 
-def test_an_agent_that_reports_too_often_is_refused_until_the_time_is_over(
-    fleet: Fleet, agent: SignedAgent, capsys: pytest.CaptureFixture[str]
+def test_an_agent_that_reports_too_often_is_refused_for_a_time(
+    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One key could write as fast as the database takes it, and take the connections of all."""
-    api = endpoint(fleet.connect(), report_seconds=5)
-    other = SignedAgent(fleet)
-    told = [api.handle(agent.request(received_at=at)).status for at in (100_000, 104_999, 105_000, 105_001)]
-    assert told == [OK, HTTPStatus.TOO_MANY_REQUESTS, OK, HTTPStatus.TOO_MANY_REQUESTS]
+    """One key could write as fast as the database takes it; so a refusal costs no round trip."""
+    api = endpoint(fleet.connect(counting.settings), report_seconds=5)
+    times = (100_000, 104_999, 105_000, 105_001)
+    told = [trips(counting, api, agent.request(received_at=at)) for at in times]
+    assert [status for status, _ in told] == [OK, TOO_OFTEN, OK, TOO_OFTEN]
+    assert told[1] == told[3] == (TOO_OFTEN, 0)
     assert [line["why"] for line in log_lines(capsys)] == ["reports come more often than every 5 s"] * 2
-    assert api.handle(other.request(received_at=105_001)).status == OK
+    assert api.handle(SignedAgent(fleet).request(received_at=105_001)).status == OK
     # A clock of the API that went back does not lock agents out.
     assert api.handle(agent.request(received_at=50_000)).status == OK
 
@@ -423,91 +358,68 @@ def test_an_agent_that_reports_too_often_is_refused_until_the_time_is_over(
 def test_an_agent_sends_its_hardware_once_a_minute_at_most(fleet: Fleet, agent: SignedAgent) -> None:
     """It is long, and written to the database as a whole. Plain heartbeats go on."""
     api = endpoint(fleet.connect(), report_seconds=5, hardware_seconds=60)
-    told = []
-    for at, message in ((0, HARDWARE), (10, HARDWARE), (11, None), (59, HARDWARE), (60, HARDWARE), (70, HARDWARE)):
-        told.append(api.handle(agent.request(message, received_at=100_000 + at * 1000)).status)
-    refused = HTTPStatus.TOO_MANY_REQUESTS
-    assert told == [OK, refused, OK, refused, OK, refused]
+    sent = ((0, HARDWARE), (10, HARDWARE), (11, None), (59, HARDWARE), (60, HARDWARE), (70, HARDWARE))
+    told = [api.handle(agent.request(message, received_at=100_000 + at * 1000)).status for at, message in sent]
+    assert told == [OK, TOO_OFTEN, OK, TOO_OFTEN, OK, TOO_OFTEN]
 
 
-def test_an_agent_that_reports_too_often_costs_no_round_trip(
-    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection
-) -> None:
-    """Or the limit would protect nothing."""
-    api = endpoint(fleet.connect(counting.settings), report_seconds=5)
-    api.handle(agent.request())
-    assert trips(counting, api, agent.request()) == (HTTPStatus.TOO_MANY_REQUESTS, 0)
-
-
-@pytest.mark.parametrize("known", [False, True])
 def test_the_body_of_a_stranger_is_not_decoded(
-    fleet: Fleet, api: AgentApi, agent: SignedAgent, known: bool, capsys: pytest.CaptureFixture[str]
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A megabyte of empty disks cost 160 ms before its signature was looked at."""
-    if known:
-        api.handle(agent.request())
-    stranger = SignedAgent(fleet)
-    answer = api.handle(stranger.request(b"\xff", machine_id=agent.machine_id))
-    assert answer.status == UNAUTHORIZED  # its own agent would be told that this is no HeartbeatRequest
-    assert why(capsys) == "the signature is not by its agent"
-    assert api.handle(agent.request(b"\xff")).status == BAD_REQUEST
+    for _ in range(2):  # the machine's key is remembered the second time
+        answer = api.handle(SignedAgent(fleet).request(b"\xff", machine_id=agent.machine_id))
+        assert answer.status == UNAUTHORIZED  # its own agent would be told that this is no HeartbeatRequest
+        assert why(capsys) == "the signature is not by its agent"
+        assert api.handle(agent.request()).status == OK
 
 
-@pytest.mark.parametrize("known", [False, True])
+def hardware(**node: Any) -> HeartbeatRequest:
+    """Return a heartbeat with such a hardware report."""
+    return HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(**node)))
+
+
+NO_MESSAGE = "the body is not a HeartbeatRequest"
+NOT_ITS_ID = "the machine_id of the body is not that of the header Shepherd-Machine"
+IMPOSSIBLE = f"it must be 0 to {2**63 - 1}"
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "the machine_id of the body is not that of the header Shepherd-Machine"),
-        (b"\xff", "the body is not a HeartbeatRequest"),
-        (b"<html>", "the body is not a HeartbeatRequest"),
-        (b"\x0a\x02\xff\xfe", "the body is not a HeartbeatRequest"),
+        (b"", NOT_ITS_ID),
+        (HeartbeatRequest(machine_id=str(UUID(int=7))).SerializeToString(), NOT_ITS_ID),
+        (b"\xff", NO_MESSAGE),
+        (b"<html>", NO_MESSAGE),
+        (b"\x0a\x02\xff\xfe", NO_MESSAGE),
         (
-            HeartbeatRequest(machine_id=str(UUID(int=7))).SerializeToString(),
-            "the machine_id of the body is not that of the header Shepherd-Machine",
+            HeartbeatRequest(installation_report=OSInstallationReport(generation=1)),
+            "the installation report has no result",
+        ),
+        (hardware(memory_installed_bytes=-1), f"hardware report: memory_bytes is -1; {IMPOSSIBLE}"),
+        (hardware(cpu=[CPU(hardware_threads=-1)]), f"hardware report: hardware_threads is -1; {IMPOSSIBLE}"),
+        (
+            hardware(block_device=[BlockDevice(capacity_bytes=2**63 - 1)] * 2),
+            f"hardware report: disk_bytes is {2**64 - 2}; {IMPOSSIBLE}",
+        ),
+        (hardware(block_device=[BlockDevice()] * 513), "the hardware report has 513 parts, more than 512"),
+        (
+            HeartbeatRequest(hardware_report=AgentHardwareReport(warning=[""] * 513)),
+            "the hardware report has 513 parts, more than 512",
         ),
     ],
-    ids=["empty", "no message", "a page", "no text", "another machine"],
 )
-def test_an_invalid_heartbeat_of_an_agent_is_refused_as_such(
-    fleet: Fleet, api: AgentApi, agent: SignedAgent, body: bytes, reason: str, known: bool
-) -> None:
-    """An agent with another version of the protocol must be noticed, and does not report that itself."""
-    if known:
-        api.handle(agent.request())
-    before = recorded(fleet)
-    refused = api.handle(agent.request(body))
-    assert (refused.status, refused.body.decode()) == (BAD_REQUEST, f"{reason}\n")
-    assert recorded(fleet) == before
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        HeartbeatRequest(installation_report=OSInstallationReport(generation=1)),
-        HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(memory_installed_bytes=-1))),
-        HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(cpu=[CPU(hardware_threads=-1)]))),
-        HeartbeatRequest(
-            hardware_report=AgentHardwareReport(report=Node(block_device=[BlockDevice(capacity_bytes=2**63 - 1)] * 2))
-        ),
-        HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(block_device=[BlockDevice()] * 513))),
-        HeartbeatRequest(hardware_report=AgentHardwareReport(warning=[""] * 513)),
-    ],
-    ids=["no result", "negative memory", "negative threads", "more than there is", "disks", "warnings"],
-)
-def test_a_report_that_cannot_be_is_refused(
-    fleet: Fleet, api: AgentApi, agent: SignedAgent, message: HeartbeatRequest
+def test_an_invalid_body_is_refused_with_the_reason(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, body: HeartbeatRequest | bytes, reason: str
 ) -> None:
     """The agent then leaves the report out; after an outage it would repeat it without end."""
     fleet.request_installation(agent.machine_id, 1)
-    assert api.handle(agent.request(message)).status == BAD_REQUEST
-    assert recorded(fleet) == [[], [], []]
-
-
-def test_a_hardware_report_may_have_as_many_parts_as_the_limit(api: AgentApi, agent: SignedAgent) -> None:
-    """The largest servers have hundreds of disks."""
-    node = Node(block_device=[BlockDevice()] * 500, cpu=[CPU()] * 8)
-    message = HeartbeatRequest(hardware_report=AgentHardwareReport(report=node, warning=["x"] * 4))
-    assert api.handle(agent.request(message)).status == OK
+    for _ in range(2):  # its key is remembered the second time
+        before = recorded(fleet)
+        refused = api.handle(agent.request(body))
+        assert (refused.status, refused.body.decode()) == (BAD_REQUEST, f"{reason}\n")
+        assert recorded(fleet) == before
+        assert api.handle(agent.request()).status == OK
 
 
 # --- what comes with it ---
@@ -551,32 +463,29 @@ def test_the_last_hardware_report_counts(fleet: Fleet, api: AgentApi, agent: Sig
     assert sums == [0, 0, 0, 0]
 
 
-RECORDED = "SELECT report_interval_seconds, failed_attempts FROM machine_agent_heartbeat WHERE machine_id = :id"
+RECORDED = "SELECT report_interval_seconds, failed_attempts FROM machine_agent_heartbeat"
 
 
 @pytest.mark.parametrize(
-    ("told", "in_use", "recorded"),
+    ("told", "in_use", "interval"),
     [(240, 60, 240), (60, 240, 240), (3600, 1, 3600), (60, 2**32 - 1, 3600), (0, 300, 300), (240, 0, 0)],
 )
 def test_the_longer_of_the_intervals_told_and_in_use_is_recorded(
-    fleet: Fleet, connection: Connection, agent: SignedAgent, told: int, in_use: int, recorded: int
+    fleet: Fleet, connection: Connection, agent: SignedAgent, told: int, in_use: int, interval: int
 ) -> None:
     """The answer may be lost. An agent without one (0) follows none, and none may claim more than an hour."""
     request = agent.request(HeartbeatRequest(report_interval_seconds=in_use))
     answer = HeartbeatResponse.FromString(endpoint(connection, interval=told).handle(request).body)
     assert answer.report_interval_seconds == told
-    assert fleet.sql(RECORDED, id=agent.machine_id) == [[recorded, 0]]
+    assert fleet.sql(RECORDED) == [[interval, 0]]
 
 
-@pytest.mark.parametrize(("claimed", "recorded"), [(0, 0), (1, 1), (1000, 1000), (1001, 1000), (2**32 - 1, 1000)])
-def test_failed_attempts_are_recorded_up_to_a_limit(
-    fleet: Fleet, api: AgentApi, agent: SignedAgent, claimed: int, recorded: int
-) -> None:
+def test_failed_attempts_are_recorded_up_to_a_limit(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
     """Those before the last heartbeat; a machine may claim anything."""
-    api.handle(agent.request(HeartbeatRequest(failed_attempts=claimed)))
-    assert fleet.sql(RECORDED, id=agent.machine_id) == [[0, recorded]]
-    api.handle(agent.request())
-    assert fleet.sql(RECORDED, id=agent.machine_id) == [[0, 0]]
+    claims = {1: 1, 1000: 1000, 1001: 1000, 2**32 - 1: 1000, 0: 0}
+    for claim, counted in claims.items():
+        api.handle(agent.request(HeartbeatRequest(failed_attempts=claim)))
+        assert fleet.sql(RECORDED) == [[0, counted]], claim
 
 
 def test_the_answer_carries_an_installation_until_it_is_reported(
@@ -613,15 +522,7 @@ def test_the_answer_carries_an_installation_until_it_is_reported(
     ],
 )
 def test_generations_go_forward(
-    fleet: Fleet,
-    api: AgentApi,
-    agent: SignedAgent,
-    capsys: pytest.CaptureFixture[str],
-    *,
-    wanted: int | None,
-    known: int | None,
-    reported: int,
-    status: HTTPStatus,
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, wanted: int | None, known: int | None, reported: int, status: int
 ) -> None:
     """A report out of order, or without a request, changes nothing, not even the heartbeat."""
     if wanted is not None:
@@ -631,15 +532,13 @@ def test_generations_go_forward(
     before = recorded(fleet)
     answer = api.handle(agent.outcome(reported))
     assert answer.status == status
-    if status == BAD_REQUEST:
+    if status == OK:
+        assert fleet.sql("SELECT generation FROM machine_os_installation_report") == [[reported]]
+    else:
         assert b"generation" in answer.body
-        assert "generation" in why(capsys)
         assert int(answer.headers["shepherd-time"]) != RECEIVED_AT
         assert recorded(fleet) == before
-        # Without the report it is a heartbeat like any other.
-        assert api.handle(agent.request()).status == OK
-    else:
-        assert fleet.sql("SELECT generation FROM machine_os_installation_report") == [[reported]]
+        assert api.handle(agent.request()).status == OK  # without the report it is a heartbeat like any other
 
 
 def test_a_success_stays_one(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
@@ -681,8 +580,11 @@ def test_an_installation_report_does_not_wait_for_a_new_wish(fleet: Fleet, agent
     assert fleet.sql("SELECT process FROM machine_need") == [["ShepherdRecovery"]]
 
 
-def test_a_body_may_be_as_long_as_the_limit(api: AgentApi, agent: SignedAgent) -> None:
-    """And not a byte longer; the agent leaves out what is too long."""
+def test_a_report_may_be_as_large_as_the_limits(api: AgentApi, agent: SignedAgent) -> None:
+    """And not a byte longer; the largest servers have hundreds of disks."""
+    node = Node(block_device=[BlockDevice()] * 500, cpu=[CPU()] * 8)
+    parts = HeartbeatRequest(hardware_report=AgentHardwareReport(report=node, warning=["x"] * 4))
+    assert api.handle(agent.request(parts)).status == OK
     padding = MAX_BODY_BYTES - len(agent.request(HeartbeatRequest(hardware_report={"warning": [""]})).body) - 4
     longest = agent.request(HeartbeatRequest(hardware_report=AgentHardwareReport(warning=["x" * padding])))
     assert MAX_BODY_BYTES - 4 <= len(longest.body) <= MAX_BODY_BYTES

@@ -2,6 +2,7 @@
 
 import json
 from http import HTTPStatus
+from typing import Any
 
 import pytest
 from shepherd_core.agent.endpoint import AgentApi, AgentRequest, AgentResponse
@@ -10,6 +11,8 @@ from shepherd_core.agent.judgement import Limits
 MACHINE = "c0ffee00-0000-4000-8000-000000000001"
 ADDRESS = "2001:db8::13"
 LIMIT = 65_536
+NO_ID = "the id of the machine, in the header Shepherd-Machine, is not a UUID"
+NO_IDS = (None, "", "7", MACHINE + "0", "x" * 900, "\u00e4")
 
 
 class NoConnection:
@@ -30,47 +33,35 @@ def answer(
     return api.handle(AgentRequest(method, path, headers, body, 1_700_000_000_000, ADDRESS))
 
 
-@pytest.mark.parametrize("path", ["/", "/heartbeats", "/heartbeat/", "/heartbeat/x", "heartbeat", "/Heartbeat", ""])
-def test_there_is_one_path(path: str) -> None:
-    """Whatever else is asked for gets no further; what stands before it is the deployment's."""
-    assert answer(path=path).status == HTTPStatus.NOT_FOUND
-
-
-@pytest.mark.parametrize("method", ["GET", "PUT", "HEAD", "post"])
-def test_there_is_one_method(method: str) -> None:
-    """The method is not in the request's hands: its signature is over POST."""
-    refused = answer(method=method, path="/prod/heartbeat")
-    assert (refused.status, refused.headers["allow"]) == (HTTPStatus.METHOD_NOT_ALLOWED, "POST")
-
-
-def test_a_body_over_the_limit_is_not_looked_at() -> None:
-    """The sender is not verified yet, and decoding costs time."""
-    refused = answer(b"x" * (LIMIT + 1))
-    assert refused.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    assert str(LIMIT) in refused.body.decode()
-
-
-def test_a_compressed_body_is_refused() -> None:
-    """A few bytes could become gigabytes, and the signature is over what was sent."""
-    refused = answer(encoding="gzip")
-    assert (refused.status, refused.body) == (HTTPStatus.UNSUPPORTED_MEDIA_TYPE, b"the body must not be compressed\n")
-
-
-@pytest.mark.parametrize("machine", [None, "", "7", MACHINE + "0", "x" * 900, "\u00e4"])
-def test_a_request_without_a_machine_is_refused(machine: str | None) -> None:
-    """Without it no key can be looked up."""
-    refused = answer(machine=machine)
-    text = b"the id of the machine, in the header Shepherd-Machine, is not a UUID\n"
-    assert (refused.status, refused.body) == (HTTPStatus.BAD_REQUEST, text)
-
-
-def test_every_refusal_has_the_time_in_a_line_of_text() -> None:
-    """People look at them with curl; agents set their clocks by them."""
-    for refused in (answer(path="/"), answer(method="GET"), answer(b"x" * (LIMIT + 1)), answer(machine="")):
-        assert refused.headers["shepherd-time"] == "1700000000000"
-        assert refused.headers["content-type"] == "text/plain; charset=utf-8"
-        assert refused.body.decode().count("\n") == 1
-        assert len(refused.body) < 100
+@pytest.mark.parametrize(
+    ("request_", "status", "text"),
+    [
+        *(
+            ({"path": path}, HTTPStatus.NOT_FOUND, "not found")
+            for path in ("/", "/heartbeats", "/heartbeat/", "/heartbeat/x", "heartbeat", "/Heartbeat", "")
+        ),
+        *(
+            ({"method": method, "path": "/prod/heartbeat"}, HTTPStatus.METHOD_NOT_ALLOWED, "only POST is allowed")
+            for method in ("GET", "PUT", "HEAD", "post")
+        ),
+        (
+            {"body": b"x" * (LIMIT + 1)},
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the body is longer than {LIMIT} bytes",
+        ),
+        ({"encoding": "gzip"}, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must not be compressed"),
+        *(({"machine": machine}, HTTPStatus.BAD_REQUEST, NO_ID) for machine in NO_IDS),
+    ],
+)
+def test_a_request_that_is_wrong_whoever_sent_it_is_refused(
+    request_: dict[str, Any], status: HTTPStatus, text: str
+) -> None:
+    """The sender is not verified yet. Agents set their clocks by the time; people look at the line with curl."""
+    refused = answer(**request_)
+    assert (refused.status, refused.body.decode()) == (status, f"{text}\n")
+    assert refused.headers["shepherd-time"] == "1700000000000"
+    assert refused.headers["content-type"] == "text/plain; charset=utf-8"
+    assert refused.headers.get("allow") == ("POST" if status == HTTPStatus.METHOD_NOT_ALLOWED else None)
 
 
 def test_a_refusal_is_one_short_line_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +76,7 @@ def test_a_refusal_is_one_short_line_in_the_log(capsys: pytest.CaptureFixture[st
         ("WARNING", 400, None, ADDRESS),
         ("WARNING", 404, None, ADDRESS),
     ]
-    assert lines[1]["why"] == "the id of the machine, in the header Shepherd-Machine, is not a UUID"
+    assert lines[1]["why"] == NO_ID
     assert "secret" not in output
     assert "xxx" not in output
     assert max(map(len, output.splitlines())) < 400
