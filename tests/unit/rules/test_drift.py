@@ -141,25 +141,17 @@ def test_each_difference_has_its_class(seen: Comparison, kind: DriftKind | None)
         assert difference.text.startswith("a ")
 
 
-def test_only_a_creation_that_was_begun_is_named_by_a_machine_that_is_not_in_the_bmdb() -> None:
-    """Its id is what the machine becomes."""
-    begun = both(listed(token=7), intents=(Intent(uuid(7), None),)).drift[ProviderId("a")]
-    assert begun.machine_id == uuid(7)
-    assert both(listed(token=7)).drift[ProviderId("a")].machine_id is None
-
-
-def test_the_reason_that_protects_a_machine_is_given() -> None:
-    """An operator who wants to forget a machine must see that its agent reports."""
-    seen = both(provided=(known(heartbeat_seconds=12.3),))
-    assert seen.drift[ProviderId("a")].text.endswith("but its agent reported 12 s ago")
-
-
-def test_failed_devices_and_devices_to_release_differ() -> None:
-    """Both are stranded; an operator does something else about each."""
-    given_up = both(listed(failed=True), provided=(known(),)).drift[ProviderId("a")]
-    asked_for = both(listed(), provided=(known(asked_seconds=1),)).drift[ProviderId("a")]
-    assert given_up.text.endswith("has failed permanently at the provider")
-    assert asked_for.text.endswith("it is not on record whether the provider accepted")
+@pytest.mark.parametrize(
+    ("seen", "end"),
+    [
+        (both(provided=(known(heartbeat_seconds=12.3),)), "but its agent reported 12 s ago"),
+        (both(listed(failed=True), provided=(known(),)), "has failed permanently at the provider"),
+        (both(listed(), provided=(known(asked_seconds=1),)), "it is not on record whether the provider accepted"),
+    ],
+)
+def test_the_text_of_drift_says_what_the_class_does_not(seen: Comparison, end: str) -> None:
+    """An operator who wants to forget a machine must see that its agent reports; what is stranded has two ways out."""
+    assert seen.drift[ProviderId("a")].text.endswith(end)
 
 
 KEY, ELSEWHERE = "ssh-ed25519 A", IPv4Address("192.0.2.2")
@@ -210,12 +202,6 @@ def test_a_machine_under_another_id_is_not_adopted() -> None:
     (outcome,) = Adopt((ProviderId("b"),), DriftKind.ADOPTABLE, 0, "me").evaluate(seen)
     assert outcome.result is ActionResult.REFUSED
     assert seen.drift[ProviderId("a")].text.endswith("; b has its host key or address")
-
-
-def test_drift_is_listed_in_one_order() -> None:
-    """A second reading should show it at the same place."""
-    names = list("hcagbedf")
-    assert list(both(*map(listed, names)).drift) == sorted(names)
 
 
 def test_a_machine_is_found_by_its_id() -> None:
@@ -425,18 +411,3 @@ def test_a_machine_that_is_being_released_counts_until_it_is_gone() -> None:
     assert (there.managed, there.create, there.decommissioned) == (1, (), ())
     gone = plan(CAPACITY, ledger=ledger, max_machines=1, drift_limit=0)
     assert (gone.managed, len(gone.create), gone.decommissioned) == (0, 1, ledger.provided)
-
-
-def test_a_machine_whose_release_is_not_known_to_be_accepted_is_not_decommissioned() -> None:
-    """It may be missing for another reason; an operator decides."""
-    ledger = Ledger(provided=(known(asked_seconds=1),))
-    found = plan(ledger=ledger)
-    assert (found.decommissioned, found.set_aside) == ((), ledger.provided)
-
-
-def test_a_released_machine_that_is_there_again_is_not_assimilated() -> None:
-    """Somebody gave it back on purpose."""
-    ledger = Ledger(tombstones=(left(7, released=True),))
-    found = plan(listed(token=7), ledger=ledger, assimilate=True)
-    assert found.assimilate == ()
-    assert found.drift == ("a was released and is in use at the provider",)
