@@ -405,7 +405,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             Edit(
                 "rules/provisioning.py",
-                "managed = count + len(ledger.intents) - len(complete) - len(abandon)",
+                "managed = count + len(unclaimed) - len(abandon)",
                 "managed = count",
             ),
         ),
