@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agent.build import build
-from agent.shepherd_agent import __version__
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "agent").rglob("*.py"))
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
@@ -41,26 +41,20 @@ def test_the_agent_is_written_for_python_3_9_and_its_library(source: Path) -> No
         assert {module.partition(".")[0] for module in modules} <= sys.stdlib_module_names
 
 
-def test_the_agent_has_the_version_of_the_project(tmp_path: Path) -> None:
-    """It is released with the rest."""
-    build(tmp_path / "agent")
-    output = subprocess.run([tmp_path / "agent", "--version"], check=True, capture_output=True, text=True).stdout
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert output == f"shepherd-agent {version}\n"
-    assert __version__ == version
-
-
-@pytest.mark.parametrize(("argument", "status"), [("--help", 0), ("--halp", 2)])
-def test_the_agent_explains_itself(tmp_path: Path, argument: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["agent", "--version"], 0, f"shepherd-agent {VERSION}\n"),
+        (["agent", "--help"], 0, "TakeoverInit"),
+        (["agent", "--halp"], 2, "TakeoverInit"),
+        ([ROOT / "agent/build.py"], 2, "OUTPUT"),
+    ],
+)
+def test_the_agent_and_its_build_explain_themselves(
+    tmp_path: Path, arguments: list[str], status: int, told: str
+) -> None:
     """Somebody will find it on a machine and wonder."""
     build(tmp_path / "agent")
-    result = subprocess.run([tmp_path / "agent", argument], check=False, capture_output=True, text=True)
-    assert result.returncode == status
-    assert "TakeoverInit" in (result.stderr if status else result.stdout)
-
-
-def test_the_build_says_how_it_is_called(tmp_path: Path) -> None:
-    """It takes one path."""
-    result = subprocess.run([sys.executable, ROOT / "agent/build.py"], check=False, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert "OUTPUT" in result.stderr
+    ended = subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert ended.returncode == status
+    assert told in (ended.stderr if status else ended.stdout)

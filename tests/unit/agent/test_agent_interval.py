@@ -1,5 +1,6 @@
 """How often the agent reports."""
 
+import math
 import os
 from pathlib import Path
 
@@ -16,13 +17,45 @@ def record(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("environment", "seconds"), [({}, 60.0), ({INTERVAL_VARIABLE: ""}, 60.0), ({INTERVAL_VARIABLE: "0.5"}, 0.5)]
+    ("given", "content", "begun", "told", "obeyed"),
+    [
+        # In the environment: a demonstration cannot wait a minute. A shorter one is also the shortest to be told.
+        ("", None, 60, 0, 60),
+        ("0.5", None, 0.5, 0, 0.5),
+        ("0.05", None, 0.05, 1, 1),
+        ("2.5", None, 2.5, 1, 2.5),
+        ("600", None, 600, 1, 10),
+        ("7", b"240", 7, 0, 7),
+        # Told: a faulty endpoint must not flood itself, nor stop a machine from reporting.
+        ("", None, 60, 1, 10),
+        ("", None, 60, 9, 10),
+        ("", None, 60, 10, 10),
+        ("", None, 60, 240, 240),
+        ("", None, 60, 3600, 3600),
+        ("", None, 60, 3601, 3600),
+        ("", None, 60, 2**64 - 1, 3600),
+        # On record, as if the endpoint said it; a damaged disk must not keep the agent from starting.
+        ("", b"240\n", 240, 0, 240),
+        ("", b"0\n", 10, 0, 10),
+        ("", b"-5", 10, 0, 10),
+        ("", b"99999999999", 3600, 0, 3600),
+        *(("", content, 60, 240, 240) for content in (b"", b"often\n", b"\xff\xfe", b"1e3", b"-", b"2 4")),
+    ],
 )
-def test_the_interval_is_a_minute_at_first_unless_it_is_set(
-    record: Path, environment: dict[str, str], seconds: float
+def test_the_interval_is_the_one_told_within_bounds(
+    record: Path, given: str, content: bytes | None, begun: float, told: int, obeyed: float
 ) -> None:
-    """A demonstration cannot wait a minute."""
-    assert Interval(environment, str(record)).seconds == seconds
+    """By the environment, by the record of an earlier agent, or by the endpoint."""
+    if content is not None:
+        record.write_bytes(content)
+    interval = Interval({INTERVAL_VARIABLE: given}, str(record))
+    assert interval.seconds == begun
+    assert interval.set(told) == (obeyed != begun)
+    assert interval.seconds == obeyed
+    assert interval.whole_seconds == math.ceil(obeyed)
+    assert not interval.set(told)
+    if obeyed != begun and obeyed >= 10:
+        assert Interval({}, str(record)).seconds == obeyed
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "often", "1e999"])
@@ -32,51 +65,12 @@ def test_an_interval_that_makes_no_sense_is_refused(record: Path, text: str) -> 
         Interval({INTERVAL_VARIABLE: text}, str(record))
 
 
-@pytest.mark.parametrize(
-    ("told", "obeyed"), [(0, 60), (1, 10), (9, 10), (10, 10), (240, 240), (3600, 3600), (3601, 3600), (2**64 - 1, 3600)]
-)
-def test_the_endpoint_sets_the_interval_within_bounds(record: Path, told: int, obeyed: int) -> None:
-    """A faulty endpoint must not flood itself, nor stop a machine from reporting."""
-    interval = Interval({}, str(record))
-    assert interval.set(told) == (obeyed != 60)
-    assert interval.seconds == interval.whole_seconds == obeyed
-    assert not interval.set(told)
-
-
-@pytest.mark.parametrize(("given", "told", "obeyed"), [("0.05", 1, 1), ("2.5", 1, 2.5), ("600", 1, 10)])
-def test_a_short_interval_in_the_environment_is_the_shortest(
-    record: Path, given: str, told: int, obeyed: float
-) -> None:
-    """A simulated fleet lives faster than a real one."""
-    interval = Interval({INTERVAL_VARIABLE: given}, str(record))
-    interval.set(told)
-    assert interval.seconds == obeyed
-
-
 def test_the_next_agent_begins_with_the_interval(record: Path) -> None:
     """An agent that is started anew must not report more often than the fleet can bear."""
     for told in (240, 3600, 60, 10):
         Interval({}, str(record)).set(told)
         assert Interval({}, str(record)).seconds == told
-    assert Interval({INTERVAL_VARIABLE: "7"}, str(record)).seconds == 7
     assert record.stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize("content", [b"", b"often\n", b"\xff\xfe", b"1e3", b"-", b"2 4"])
-def test_a_record_that_is_none_is_passed_over(record: Path, content: bytes) -> None:
-    """A damaged disk must not keep the agent from starting; the endpoint says the interval again."""
-    record.write_bytes(content)
-    interval = Interval({}, str(record))
-    assert interval.seconds == 60
-    interval.set(240)
-    assert Interval({}, str(record)).seconds == 240
-
-
-@pytest.mark.parametrize(("content", "seconds"), [(b"0\n", 10), (b"-5", 10), (b"99999999999", 3600)])
-def test_a_record_is_taken_within_bounds(record: Path, content: bytes, seconds: int) -> None:
-    """As if the endpoint said it."""
-    record.write_bytes(content)
-    assert Interval({}, str(record)).seconds == seconds
 
 
 def test_a_record_that_cannot_be_kept_changes_nothing_else(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse
-from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, OSInstallationRequest
 
 from agent.shepherd_agent import messages
 from agent.shepherd_agent.refusal import AgentRefusal
@@ -73,6 +72,7 @@ def test_fields_of_a_later_version_are_passed_over_and_sent_back() -> None:
     ("message", "reason"),
     [
         (b"", "no machine_id"),
+        (b"\x08\x07", "no machine_id"),  # a number where text belongs
         (TakeoverInit(machine_id="m").SerializeToString(), "no bmaas_endpoint"),
         (TakeoverInit(bmaas_endpoint="e").SerializeToString(), "no machine_id"),
         (TakeoverInit(machine_id="m", bmaas_endpoint="e", installation_key=[b"k" * 32]).SerializeToString(), "no time"),
@@ -100,15 +100,3 @@ def test_no_input_makes_the_agent_crash(message: bytes) -> None:
     """Whatever arrives, the Initializer is told why it was not good."""
     with contextlib.suppress(AgentRefusal):
         messages.TakeoverInit.decode(message)
-
-
-@given(_TEXT)
-def test_a_heartbeat_names_its_machine(machine_id: str) -> None:
-    """And holds nothing else yet."""
-    assert messages.heartbeat_request(machine_id) == HeartbeatRequest(machine_id=machine_id).SerializeToString()
-
-
-def test_a_message_of_another_type_is_refused() -> None:
-    """Numbers where text belongs are no machine id."""
-    with pytest.raises(AgentRefusal, match="no machine_id"):
-        messages.TakeoverInit.decode(OSInstallationRequest(generation=7).SerializeToString())
