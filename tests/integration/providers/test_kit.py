@@ -19,7 +19,7 @@ from shepherd_core.domain.machine import Availability, Machine, ProviderId
 from shepherd_core.providers.kit.auth import Bearer, ClientCredentials
 from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.providers.kit.creation import create_once
-from shepherd_core.providers.kit.dialect import Dialect, Refusal, said
+from shepherd_core.providers.kit.dialect import said
 from shepherd_core.providers.kit.http import HttpApi, segment
 from shepherd_core.providers.kit.paging import NextLinks, PageNumbers, Paging, listed
 
@@ -95,14 +95,6 @@ def test_one_token_is_used_until_shortly_before_its_end(
         clock.now += seconds
         api.get("/things", deadline)
         assert things.calls["POST", "/token"] == tokens
-
-
-def test_a_token_that_was_revoked_is_replaced(things: Things, api: HttpApi, deadline: Deadline) -> None:
-    """Somebody may have changed the client; that must not need a new function."""
-    api.get("/things", deadline)
-    things.revoke_tokens()
-    api.get("/things", deadline)
-    assert things.calls["POST", "/token"] == 2
 
 
 @pytest.mark.parametrize(
@@ -241,27 +233,6 @@ def test_a_page_that_makes_no_sense_makes_the_listing_invalid(
 def test_the_message_of_an_error_is_found_where_apis_put_it(body: object, expected: str) -> None:
     """It is what an operator reads, and what a table of refusals matches."""
     assert said(body) == expected
-
-
-def test_an_api_may_mean_something_else_than_its_status_says(
-    things: Things, clock: ManualClock, deadline: Deadline
-) -> None:
-    """The first row that fits counts."""
-    dialect = Dialect(
-        refusals=(
-            Refusal(status=409, says="locked", error=ProviderUnavailable, retry_after=9),
-            Refusal(status=409, error=MachineNotFound),
-        )
-    )
-    login = ClientCredentials(f"{things.url}/token", lambda: SECRET, clock)
-    api = HttpApi(things.url, login, clock, dialect=dialect)
-    things.faults.add(FakeAnswer(method="POST", path="/x", status=409, body={"error": "it is locked"}))
-    with pytest.raises(ProviderUnavailable, match="POST /x: 409: it is locked") as raised:
-        api.post("/x", {}, deadline)
-    assert raised.value.retry_after == 9
-    things.faults.add(FakeAnswer(method="PUT", path="/x", status=409, body=json.dumps({"error": "gone"})))
-    with pytest.raises(MachineNotFound, match="PUT /x: 409: gone"):
-        api.put("/x", {}, deadline)
 
 
 @pytest.mark.parametrize("status", [401, 403])
