@@ -13,8 +13,8 @@ from shepherd_core.domain.machine import Process
 
 _HEARTBEAT_TIMEOUT, _STARTUP_TIMEOUT = 600, 1800
 
-# Provided by this provider. Not installed: only a successful report on the requested generation counts. No work in
-# progress, no backoff in force, no pause.
+# Provided by this provider, and did not fail there for good before it had an agent. Not installed: only a successful
+# report on the requested generation counts. No work in progress, no backoff in force, no pause.
 _BOTH = """
 FROM machine_provided p
 WHERE p.provider = :provider
@@ -45,6 +45,10 @@ WHERE p.provider = :provider
             AND coalesce(x.expires_at, 'infinity') > clock_timestamp()
     )
     AND NOT EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id)
+    AND (
+        p.provider_status IS DISTINCT FROM 'ProvisioningFailedPermanent'
+        OR EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = p.machine_id)
+    )
 """
 
 # No agent, and its boot wait is over if it was rebooted.
