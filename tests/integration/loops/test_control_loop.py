@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -177,30 +178,31 @@ def raises(error: Exception) -> Callable[[Task], None]:
 
 
 def test_everything_that_is_due_is_worked_on_and_counted(fleet: Fleet, run: Runner) -> None:
-    """One invocation claims again and again, and leaves neither work nor a session behind."""
-    machines = [fleet.provided_machine() for _ in range(5)]
-    loop = FakeLoop()
-    assert run(loop, concurrency=2) == {
-        Metric.CLAIMED: 5,
-        Metric.FINISHED: 5,
-        Metric.FAILED: 0,
+    """One invocation claims again and again, ends each work once, and records what it returns as its tick."""
+    machines = [fleet.provided_machine() for _ in range(12)]
+    errors = dict(zip(machines, 4 * (None, SshRefused(), ValueError("a bug")), strict=True))
+
+    def run_task(task: Task) -> None:
+        if error := errors[task.work.machine_id]:
+            raise error
+
+    telemetry.bind(settings="5e771465", code="c0de")
+    loop = FakeLoop(run_task)
+    counts = run(loop, concurrency=5)
+    telemetry.unbind()
+    assert counts == {
+        Metric.CLAIMED: 12,
+        Metric.FINISHED: 4,
+        Metric.FAILED: 8,
         Metric.CANCELED: 0,
         Metric.BACKLOG: 0,
         Metric.OLDEST_DUE_AGE: 0,
         Metric.INCOMPLETE: 0,
     }
     assert sorted(loop.machines) == sorted(machines)
-    assert all(fleet.events(machine) == ["Started", "Finished"] for machine in machines)
+    for machine, error in errors.items():
+        assert fleet.events(machine) == ["Started", "Failed" if error else "Finished"]
     assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
-
-
-def test_an_invocation_records_its_counts_as_a_tick(fleet: Fleet, run: Runner) -> None:
-    """They are those that it returns, and the metrics."""
-    for _ in range(3):
-        fleet.provided_machine()
-    telemetry.bind(settings="5e771465", code="c0de")
-    counts = run(FakeLoop(raises(SshRefused())), concurrency=2)
-    telemetry.unbind()
     (found,) = last_ticks(fleet.connection)
     assert found.counts == {metric.value: count for metric, count in counts.items()}
     assert (found.loop, found.provider, found.outcome) == ("fake", PROVIDER, "Succeeded")
@@ -219,13 +221,6 @@ def test_an_invocation_that_fails_records_its_cause_and_its_counts_so_far(fleet:
     (found,) = last_ticks(fleet.connection)
     assert (found.outcome, found.kind, found.cause) == ("Failed", "provider-unavailable", "it rains")
     assert (found.counts["claimed"], found.counts["backlog"]) == (1, 1)
-
-
-def test_nothing_due_is_a_normal_result(run: Runner) -> None:
-    """Most invocations find nothing to do."""
-    loop = FakeLoop()
-    assert set(run(loop).values()) == {0}
-    assert loop.prepared == 0
 
 
 def test_the_longest_waiting_machine_comes_first(fleet: Fleet, run: Runner) -> None:
@@ -298,27 +293,8 @@ def test_results_that_are_there_together_are_committed_together(fleet: Fleet, ru
     assert commits == [1, 4]
 
 
-def test_counts_add_up_whatever_comes_of_the_work(fleet: Fleet, run: Runner) -> None:
-    """What operators look at; and every work that is started is ended once."""
-    machines = [fleet.provided_machine() for _ in range(12)]
-    outcomes: dict[UUID, Exception | None] = {
-        machine: (None, SshRefused(), ValueError("a bug"))[number % 3] for number, machine in enumerate(machines)
-    }
-
-    def run_task(task: Task) -> None:
-        error = outcomes[task.work.machine_id]
-        if error is not None:
-            raise error
-
-    counts = run(FakeLoop(run_task), concurrency=5)
-    assert counts[Metric.CLAIMED] == 12
-    assert [counts[metric] for metric in ENDED] == [4, 8, 0]
-    for machine, error in outcomes.items():
-        assert fleet.events(machine) == ["Started", "Finished" if error is None else "Failed"]
-
-
-def test_the_backlog_is_what_is_still_due_and_for_how_long(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
-    """These two figures say whether there are enough workers."""
+def test_no_machine_is_begun_that_may_not_be_done_in_time(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
+    """Lambda kills without asking. How much is still due, and for how long, says whether there are enough workers."""
     for _ in range(3):
         fleet.provided_machine()
     fleet.pass_time(100)
@@ -326,54 +302,47 @@ def test_the_backlog_is_what_is_still_due_and_for_how_long(fleet: Fleet, run: Ru
     def run_task(_: Task) -> None:
         clock.now += 50
 
-    counts = run(FakeLoop(run_task), concurrency=1, seconds=100)
-    assert (counts[Metric.CLAIMED], counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 2, 1)
-    assert 150 <= counts[Metric.OLDEST_DUE_AGE] < 150 + WAIT_SECONDS
+    counts = run(FakeLoop(run_task), concurrency=1, seconds=120)
+    assert (counts[Metric.CLAIMED], counts[Metric.FINISHED]) == (2, 2)
+    assert (counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 1)
+    assert 150 <= counts[Metric.OLDEST_DUE_AGE] < 150 + WAIT_SECONDS  # as of the last reading, and 50 s since
 
 
 # --- failures ---
 
 
-def test_a_failure_is_kept_with_its_cause(fleet: Fleet, run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
-    """The history is what people read who look for the reason."""
-    machine = fleet.provided_machine()
-    run(FakeLoop(raises(SshRefused("nobody at home"))))
-    last = history.read_history(fleet.connection, machine)[0]
-    assert (last.kind, last.fault, last.failed_cause) == ("ssh-refused", "unreached", "nobody at home")
-    (line,) = log_lines(capsys)
-    assert (line["level"], line["machine_id"], line["retry_in_seconds"]) == ("WARNING", str(machine), 60)
-
-
-def test_an_unexpected_error_fails_the_work(fleet: Fleet, run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
-    """A bug that one machine provokes must neither stop the others nor go unseen."""
-    machine = fleet.provided_machine()
-    assert run(FakeLoop(raises(ValueError("a bug"))))[Metric.FAILED] == 1
-    last = history.read_history(fleet.connection, machine)[0]
-    assert (last.kind, last.fault, last.failed_cause) == ("unexpected", "machine", "ValueError: a bug")
-    (line,) = log_lines(capsys)
-    assert line["level"] == "ERROR"
-    assert "in run_task" in line["exception"]
-
-
-def test_a_cause_that_the_database_cannot_hold_is_still_recorded(fleet: Fleet, run: Runner) -> None:
-    """Causes quote providers and machines: NUL and broken UTF-8 must not fail every invocation."""
-    odd, sound = fleet.provided_machine(), fleet.provided_machine()
+@pytest.mark.parametrize(
+    ("error", "recorded", "logged"),
+    [
+        (SshRefused("nobody at home"), ("ssh-refused", "unreached", "nobody at home"), "WARNING"),
+        (ValueError("a bug"), ("unexpected", "machine", "ValueError: a bug"), "ERROR"),
+        (ShepherdError("NUL \0 and \ud800"), ("unexpected", "machine", "NUL ? and ?"), "WARNING"),
+        (ShepherdError("x" * 1_000_000), ("unexpected", "machine", "x" * 1000), "WARNING"),
+    ],
+    ids=["expected", "a bug", "what the database cannot hold", "too long"],
+)
+def test_a_failure_is_kept_with_its_cause(
+    fleet: Fleet,
+    run: Runner,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    recorded: tuple[str, ...],
+    logged: str,
+) -> None:
+    """The history is what people read who look for the reason; causes quote providers and machines."""
+    machine, sound = fleet.provided_machine(), fleet.provided_machine()
 
     def run_task(task: Task) -> None:
-        if task.work.machine_id == odd:
-            raise ShepherdError("it said \0 and \ud800")
+        if task.work.machine_id == machine:
+            raise error
 
-    counts = run(FakeLoop(run_task))
-    assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
-    assert history.read_history(fleet.connection, odd)[0].failed_cause == "it said ? and ?"
+    assert run(FakeLoop(run_task))[Metric.FAILED] == 1
     assert fleet.facts(sound) == {"agent_started"}
-
-
-def test_a_long_cause_is_cut(fleet: Fleet, run: Runner) -> None:
-    """The history must not hold a megabyte of an error page."""
-    machine = fleet.provided_machine()
-    run(FakeLoop(raises(ShepherdError("x" * 1_000_000))))
-    assert len(history.read_history(fleet.connection, machine)[0].failed_cause or "") == 1000
+    last = history.read_history(fleet.connection, machine)[0]
+    assert (last.kind, last.fault, last.failed_cause) == recorded
+    (line,) = log_lines(capsys)
+    assert (line["level"], line["machine_id"], line["retry_in_seconds"]) == (logged, str(machine), 60)
+    assert ("in run_task" in line.get("exception", "")) is (logged == "ERROR")
 
 
 def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
@@ -437,19 +406,6 @@ def test_a_result_that_comes_after_the_time_limit_counts_for_nothing(
     assert [line["message"] for line in log_lines(capsys)] == ["work failed"]
 
 
-def test_no_machine_is_begun_that_may_not_be_done_in_time(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
-    """Lambda kills without asking; what was begun would have to wait for its session to die."""
-    for _ in range(3):
-        fleet.provided_machine()
-
-    def run_task(_: Task) -> None:
-        clock.now += 50
-
-    counts = run(FakeLoop(run_task), concurrency=1, seconds=120, machine_seconds=60)
-    assert (counts[Metric.CLAIMED], counts[Metric.FINISHED]) == (2, 2)
-    assert (counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 1)
-
-
 def test_an_invocation_that_could_never_finish_a_machine_is_refused(fleet: Fleet, run: Runner) -> None:
     """A timeout that is too short for its settings would look like a fleet without work."""
     fleet.provided_machine()
@@ -488,7 +444,7 @@ def test_work_without_time_left_is_canceled_and_as_due_as_before(
 def test_a_loop_prepares_once_and_only_for_a_due_machine(fleet: Fleet, run: Runner) -> None:
     """It may be a hundred megabytes from another continent."""
     loop = FakeLoop()
-    run(loop)
+    assert set(run(loop).values()) == {0}
     assert loop.prepared == 0
     for _ in range(3):
         fleet.provided_machine()
@@ -499,34 +455,29 @@ def test_a_loop_prepares_once_and_only_for_a_due_machine(fleet: Fleet, run: Runn
     assert loop.prepared == 2
 
 
-@pytest.mark.parametrize("error", [ProviderUnavailable("no agent"), ValueError("a bug")])
-def test_a_failed_preparation_fails_the_invocation_and_no_machine(fleet: Fleet, run: Runner, error: Exception) -> None:
+@pytest.mark.parametrize("error", [ProviderUnavailable("no agent"), ValueError("a bug"), None])
+def test_a_preparation_that_fails_or_takes_too_long_fails_no_machine(
+    fleet: Fleet, run: Runner, clock: ManualClock, error: Exception | None
+) -> None:
     """With a mistyped bucket name, the whole fleet would back off and take hours to come back."""
     machine = fleet.provided_machine()
     fleet.pass_time(100)
     due = run.due()
-    with pytest.raises(type(error), match=str(error)):
-        run(FakeLoop(prepare=lambda _: raises(error)(None)))  # type: ignore[arg-type]  # the function does not look at it
+
+    def prepare(_: Deadline) -> None:
+        clock.now += 550
+        if error:
+            raise error
+
+    loop = FakeLoop(prepare=prepare)
+    with pytest.raises(type(error), match=str(error)) if error else nullcontext():
+        counts = run(loop)
+        assert [counts[metric] for metric in (Metric.CLAIMED, *ENDED, Metric.INCOMPLETE)] == [1, 0, 0, 1, 1]
+    assert loop.tasks == []
     assert fleet.events(machine) == ["Started", "Canceled"]
     assert lookup.show_machine(fleet.connection, machine).backoffs == []
     assert run.due() == due
     assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
-
-
-def test_machines_are_given_back_when_preparing_took_too_long(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
-    """With too little time left they would fail and back off, through no fault of theirs."""
-    machine = fleet.provided_machine()
-    due = run.due()
-
-    def prepare(_: Deadline) -> None:
-        clock.now += 550
-
-    loop = FakeLoop(prepare=prepare)
-    counts = run(loop, seconds=600, machine_seconds=60)
-    assert loop.tasks == []
-    assert [counts[metric] for metric in (Metric.CLAIMED, *ENDED, Metric.INCOMPLETE)] == [1, 0, 0, 1, 1]
-    assert fleet.events(machine) == ["Started", "Canceled"]
-    assert run.due() == due
 
 
 # --- the session ---
@@ -573,30 +524,21 @@ def test_a_loop_that_admits_few_machines_is_asked_again(fleet: Fleet, run: Runne
 
 
 def test_the_fleet_is_read_again_after_half_a_minute(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
-    """What has become due by then does not wait for the next invocation."""
-    machines = [fleet.provided_machine() for _ in range(3)]
-    for _ in machines:
-        fleet.pass_time(1)
-    late: list[UUID] = []
+    """What has become due by then does not wait for the next invocation; but no claim has a reading of its own."""
+    for machines, admitted in ((3, 1), (4, 2)):
+        wanted = {fleet.provided_machine() for _ in range(machines)}
+        added: set[UUID] = set()
 
-    def run_task(_: Task) -> None:
-        clock.now += 10
-        if not late:
-            late.append(fleet.provided_machine())
+        def run_task(_: Task, added: set[UUID] = added) -> None:
+            clock.now += 10
+            if not added:
+                added.add(fleet.provided_machine())
 
-    loop = FakeLoop(run_task)
-    assert run(loop, concurrency=1)[Metric.FINISHED] == 3
-    assert loop.admitted == 1, "a reading is not made for each claim"
-    more = [fleet.provided_machine() for _ in range(3)]
-    loop = FakeLoop(run_task)
-    assert run(loop, concurrency=1)[Metric.FINISHED] == 4
-    assert set(loop.machines) == {*late, *more}
-    late.clear()
-    more = [fleet.provided_machine() for _ in range(4)]
-    loop = FakeLoop(run_task)
-    assert run(loop, concurrency=1)[Metric.FINISHED] == 5
-    assert loop.admitted == 2
-    assert set(loop.machines) == {*late, *more}
+        loop = FakeLoop(run_task)
+        run(loop, concurrency=1)
+        assert loop.admitted == admitted
+        assert set(loop.machines) == (wanted if admitted == 1 else wanted | added)
+        run(FakeLoop())
 
 
 @pytest.mark.parametrize("concurrency", [1, 10])
@@ -701,12 +643,6 @@ def test_concurrent_runs_never_work_on_the_same_machine(fleet: Fleet, run: Runne
 # --- dry run ---
 
 
-def dump(fleet: Fleet) -> dict[str, list[list[Any]]]:
-    """Return all that is in the database."""
-    tables = fleet.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
-    return {name: fleet.sql(f"SELECT t::text FROM {name} t ORDER BY 1") for (name,) in tables}
-
-
 def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
     """It claims, and undoes that; so it cannot differ from what would happen."""
     for _ in range(5):
@@ -720,23 +656,17 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
     fleet.pass_time(61)
 
     limits = RunLimits(10, 60, 60)
-    before = dump(fleet)
+    before = fleet.content()
     planned = dry_run(FakeLoop(), PROVIDER, fleet.connection, clock, limits).work
-    assert dump(fleet) == before
+    assert fleet.content() == before
     loop = FakeLoop()
     run(loop)
     assert loop.machines[-1] == held.machine_id, "its function died: it comes last, alone"
     assert len(planned) == 4
     assert set(planned) == {task.work for task in loop.tasks[:-1]}
-
-
-def test_a_dry_run_with_nothing_to_do_ends(fleet: Fleet, clock: ManualClock) -> None:
-    """Also when there are machines to look at that need nothing."""
-    paused = fleet.provided_machine()
-    pauses.pause(fleet.connection, owner="me", reason="a test", machine_id=paused)
-    before = dump(fleet)
-    assert dry_run(FakeLoop(), PROVIDER, fleet.connection, clock, RunLimits(10, 60, 60)).work == []
-    assert dump(fleet) == before
+    before = fleet.content()
+    assert dry_run(FakeLoop(), PROVIDER, fleet.connection, clock, limits).work == [], "there is one that is paused"
+    assert fleet.content() == before
 
 
 def test_history_is_kept_unless_a_retention_is_set(fleet: Fleet, run: Runner) -> None:

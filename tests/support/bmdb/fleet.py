@@ -423,9 +423,10 @@ class Fleet:
         """Return the sessions that have work on a machine."""
         return [row[0] for row in self.sql("SELECT session_id FROM work WHERE machine_id = :id", id=machine_id)]
 
-    def content(self) -> dict[str, list[list[Any]]]:
-        """Return everything on record."""
-        return {table: self.sql(f"SELECT * FROM {table} AS t ORDER BY t::text") for (table,) in self.sql(_TABLES)}
+    def content(self, *but: str) -> dict[str, list[list[Any]]]:
+        """Return everything on record, *but* some tables."""
+        names = [table for (table,) in self.sql(_TABLES) if table not in but]
+        return {table: self.sql(f"SELECT * FROM {table} AS t ORDER BY t::text") for table in names}
 
     def facts(self, machine_id: UUID) -> set[str]:
         """Return the facts about a machine that the loops write."""
