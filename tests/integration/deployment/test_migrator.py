@@ -85,6 +85,7 @@ def answered(server: Script) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(request.body)
     assert len(request.body) <= 4096
     assert request.path == f"/answer?{SIGNATURE}"
+    assert request.headers["Content-Type"] == ""  # the URL is signed for that
     assert answer.items() >= {**ASKED, "PhysicalResourceId": RESOURCE_ID}.items()
     assert answer["Status"] == "SUCCESS" or answer["Reason"]
     return answer
@@ -95,65 +96,54 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHEPHERD_BMDB_HOST", raising=False)
 
 
-def test_the_first_deployment_makes_the_schema(cloudformation: Script, bmdb: Connection) -> None:
-    """So that the loops, which are deployed after it, find what they need."""
-    invoke(asked(cloudformation, "Create"))
+@pytest.mark.parametrize("migrated", [None, ()], ids=["the first deployment", "an upgrade"])
+def test_a_deployment_applies_the_migrations_that_are_missing(
+    cloudformation: Script, bmdb: Connection, document: Path, migrated: tuple[()] | None
+) -> None:
+    """The loops, which are deployed after it, find what they need; it needs no settings of single functions."""
+    if migrated is not None:
+        migrate(bmdb, known=migrated)
+    kind = "Create" if migrated is None else "Update"
+    invoke(asked(cloudformation, kind, before=LATEST - 1))
     answer = answered(cloudformation)
-    assert answer["Status"] == "SUCCESS"
-    assert answer["Data"] == {"SchemaVersion": LATEST}
+    assert (answer["Status"], answer["Data"]) == ("SUCCESS", {"SchemaVersion": LATEST})
     assert schema_version(bmdb) == LATEST
 
 
-def test_an_upgrade_applies_what_is_missing(cloudformation: Script, bmdb: Connection) -> None:
-    """And nothing twice."""
-    migrate(bmdb, known=())
-    invoke(asked(cloudformation, "Update", before=LATEST - 1))
-    assert answered(cloudformation)["Data"] == {"SchemaVersion": LATEST}
-    assert schema_version(bmdb) == LATEST
-
-
-def test_the_answer_has_an_empty_content_type(cloudformation: Script, bmdb: Connection) -> None:
-    """The URL is signed for that; with another one the storage behind it refuses the answer."""
-    invoke(asked(cloudformation, "Create"))
-    assert cloudformation.requests[0].headers["Content-Type"] == ""
-
-
-def test_a_refused_migration_fails_the_deployment_with_the_reason(cloudformation: Script, bmdb: Connection) -> None:
+@pytest.mark.parametrize(
+    ("change", "version", "reason"),
+    [
+        (
+            "UPDATE schema_migrations SET checksum = 'another' WHERE version = 1",
+            LATEST,
+            "MigrationRefused: migration 1 ",
+        ),
+        ("INSERT INTO schema_migrations VALUES (99, 'of the future', '')", LATEST, "deploy newer code"),
+        (
+            "DELETE FROM schema_migrations",
+            LATEST + 1,  # a build that was forgotten
+            f"the template has schema version {LATEST + 1}, but the code deployed with it has version {LATEST}",
+        ),
+        ("", LATEST, "SHEPHERD_BMDB_HOST is not set"),
+    ],
+    ids=["refused", "a newer database", "another version", "no settings"],
+)
+def test_a_deployment_without_its_schema_fails_with_the_reason(
+    cloudformation: Script, bmdb: Connection, monkeypatch: pytest.MonkeyPatch, change: str, version: int, reason: str
+) -> None:
     """CloudFormation shows it to the operator, and does not deploy the loops that need the schema."""
     migrate(bmdb)
-    bmdb.script("UPDATE schema_migrations SET checksum = 'another' WHERE version = 1")
-    invoke(asked(cloudformation, "Update", before=LATEST - 1))
+    if change:
+        bmdb.script(change)
+    else:
+        nowhere(monkeypatch)
+    before = schema_version(bmdb)
+    invoke(asked(cloudformation, "Update", version, before=LATEST - 1))
     answer = answered(cloudformation)
     assert answer["Status"] == "FAILED"
-    assert answer["Reason"].startswith("MigrationRefused: migration 1 ")
-
-
-def test_wrong_settings_fail_the_deployment(cloudformation: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that breaks before it begins still owes an answer."""
-    nowhere(monkeypatch)
-    invoke(asked(cloudformation, "Create"))
-    assert answered(cloudformation)["Status"] == "FAILED"
-    assert "SHEPHERD_BMDB_HOST is not set" in answered(cloudformation)["Reason"]
-
-
-def test_code_and_template_of_different_versions_fail_the_deployment(cloudformation: Script, bmdb: Connection) -> None:
-    """A build that was forgotten would else be found out by the loops, at night."""
-    invoke(asked(cloudformation, "Create", version=LATEST + 1))
-    assert "this code needs" not in answered(cloudformation)["Reason"]
-    assert (
-        f"the template has schema version {LATEST + 1}, but the code deployed with it has version {LATEST}"
-        in (answered(cloudformation)["Reason"])
-    )
-    assert schema_version(bmdb) == 0
-
-
-def test_a_database_that_is_newer_fails_a_deployment(cloudformation: Script, bmdb: Connection) -> None:
-    """The loops would not run; the operator must learn at once what to do."""
-    migrate(bmdb)
-    bmdb.script("INSERT INTO schema_migrations VALUES (99, 'of the future', '')")
-    invoke(asked(cloudformation, "Update", before=LATEST))
-    assert answered(cloudformation)["Status"] == "FAILED"
-    assert "deploy newer code" in answered(cloudformation)["Reason"]
+    assert reason in answer["Reason"]
+    assert "this code needs" not in answer["Reason"]
+    assert schema_version(bmdb) == before
 
 
 def test_a_rollback_is_let_pass(
@@ -185,25 +175,22 @@ def test_a_request_that_is_not_understood_is_answered_too(cloudformation: Script
     assert answered(cloudformation)["Reason"].startswith("EventInvalid: ")
 
 
-def unthinkable() -> Connection:
-    """Fail with an unexpected error."""
-    raise KeyError("password=hunter2")
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [(KeyError("password=hunter2"), "KeyError: unexpected; see the log"), (ConfigError(["𝄞" * 10_000]), "𝄞…")],
+    ids=["unexpected", "long"],
+)
+def test_a_reason_is_what_cloudformation_may_show_and_takes(
+    cloudformation: Script, clock: ManualClock, error: Exception, end: str
+) -> None:
+    """An error that is not ours may hold anything; an answer that is too long counts as none."""
 
+    def fail() -> Connection:
+        raise error
 
-def test_an_unexpected_error_is_answered_without_its_text(cloudformation: Script, clock: ManualClock) -> None:
-    """An error that is not ours may hold anything, and a reason is read by everybody who sees the stack."""
-    handle(asked(cloudformation, "Create"), unthinkable, clock, 60)
-    assert answered(cloudformation)["Reason"] == "KeyError: unexpected; see the log"
-
-
-def test_a_long_reason_is_cut_to_what_cloudformation_takes(cloudformation: Script, clock: ManualClock) -> None:
-    """An answer that is too long counts as none."""
-
-    def verbose() -> Connection:
-        raise ConfigError(["𝄞" * 10_000])
-
-    handle(asked(cloudformation, "Create"), verbose, clock, 60)
-    assert answered(cloudformation)["Reason"].endswith("𝄞…")
+    handle(asked(cloudformation, "Create"), fail, clock, 60)
+    assert answered(cloudformation)["Reason"].endswith(end)
+    assert "hunter2" not in answered(cloudformation)["Reason"]
 
 
 def test_an_answer_that_got_lost_is_sent_again(cloudformation: Script, clock: ManualClock, bmdb: Connection) -> None:
@@ -373,15 +360,6 @@ def stack(status: str) -> str:
     cloudformation_backends[account]["eu-central-1"].stacks[made["StackId"]].status = status
     found: str = made["StackId"]
     return found
-
-
-def test_a_deployment_with_good_settings_needs_none_of_single_functions(
-    cloudformation: Script, bmdb: Connection, document: Path
-) -> None:
-    """The endpoint of agents is not known yet when the schema is made."""
-    invoke(asked(cloudformation, "Create"))
-    assert answered(cloudformation)["Status"] == "SUCCESS"
-    assert schema_version(bmdb) == LATEST
 
 
 @pytest.mark.parametrize("kind", ["Create", "Update"])

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from shepherd_core.settings.base import PREFIX, Settings, variable
+from shepherd_core.settings.base import PREFIX, variable
 from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.loops import (
     InitializerSettings,
     ProvisionerSettings,
-    RecovererSettings,
-    UpdaterSettings,
 )
 from shepherd_core.settings.functions.services import AgentApiSettings, MigratorSettings
 from shepherd_core.settings.providers import PROVIDERS
@@ -41,14 +39,6 @@ from tests.support.deployment.deployments import (
 STACK_UUID = PSEUDO["AWS::StackId"].rpartition("/")[2]
 OF_THE_DEPLOYMENT = {PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "LOOP_MINUTES", "DEFAULT_AGENT_ENDPOINT")}
 """What is no setting of a function, but of the deployment."""
-SETTINGS: dict[str, type[Settings]] = {
-    "migrator": MigratorSettings,
-    "provisioner": ProvisionerSettings,
-    "initializer": InitializerSettings,
-    "recoverer": RecovererSettings,
-    "updater": UpdaterSettings,
-    "agent_api": AgentApiSettings,
-}
 EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS)
 EVERY_PROVIDER = pytest.mark.parametrize("provider", SMALLEST)
@@ -131,12 +121,15 @@ def test_loops_differ_in_names_size_and_what_they_may_read(loop: str) -> None:
     assert len(of(loop)) == 6
 
 
-def test_whatever_is_chosen_refers_to_nothing_that_is_not_there() -> None:
-    """The same that is held for our part of the template holds for what SAM makes of it."""
+def test_whatever_is_chosen_holds_together() -> None:
+    """Each condition is right alone; together they must not leave a hole: an empty policy, a reference to nothing."""
     for deployment in DEPLOYMENTS:
         stack = Stack(transformed(), deployment)  # whose resources raise KeyError for a reference to what is not there
+        assert stack.refusals() == [], deployment
         assert len(stack.of_type("AWS::Lambda::LayerVersion")) == 1, deployment
         assert all(map(stack.statements, stack.of_type("AWS::Lambda::Function"))), deployment
+        for policy in stack.of_type("AWS::IAM::ManagedPolicy").values():
+            assert policy["PolicyDocument"]["Statement"], deployment
 
 
 @EVERY_LOOP
@@ -156,7 +149,7 @@ def test_a_loop_finds_its_settings_in_its_environment(
     """What is deployed starts with what its provider wants in its document, and names no other provider's secret."""
     stack = Stack(transformed(), SMALLEST[provider])
     environment = properties(stack, loop)["Environment"]["Variables"]
-    settings = (SETTINGS[loop], PROVIDERS[provider])
+    settings = (FUNCTIONS[loop], PROVIDERS[provider])
     document = {variable(PROVIDERS[provider], key): value for key, value in REQUIRED[provider].items()}
     for name, value in {**environment, **document}.items():
         monkeypatch.setenv(name, value)
@@ -210,11 +203,6 @@ def test_new_agents_report_to_the_first_endpoint_of_the_deployment(endpoints: st
     assert needs(stack, "InitializerFunctionSchedule") >= {"AgentApiFunction", *given_out}
 
 
-def test_the_default_endpoint_has_no_price_of_its_own() -> None:
-    """An HTTP API costs more than all the rest of a heartbeat."""
-    assert deployed().parameters["AgentEndpoints"] == "function-url"
-
-
 def test_the_api_lets_the_fleet_through_that_settings_allow() -> None:
     """The limit bounds what strangers can cost; settings of a fleet that needs more are refused with what to set."""
     stack = deployed(**HTTP_API)
@@ -224,17 +212,12 @@ def test_the_api_lets_the_fleet_through_that_settings_allow() -> None:
     assert 2 * ProvisionerSettings.model_fields["max_machines"].default / 60 < int(rate) <= 1_250
 
 
-@EVERY_LOOP
-def test_no_loop_starts_before_the_schema_is_there(loop: str) -> None:
-    """A migration that fails leaves the loops as they were; one that is under way keeps new ones waiting."""
+@pytest.mark.parametrize("function", [*LOOPS, "agent_api"])
+def test_nothing_starts_before_the_schema_is_there(function: str) -> None:
+    """A migration that fails leaves the functions as they were; one that is under way keeps new ones waiting."""
     stack = deployed()
-    for resource in (logical_id(loop), f"{logical_id(loop)}Schedule"):
-        assert "BmdbSchema" in needs(stack, resource)
-
-
-def test_no_report_is_taken_before_the_schema_is_there() -> None:
-    """It could not be recorded."""
-    assert "BmdbSchema" in needs(deployed(), "AgentApiFunction")
+    for resource in (logical_id(function), f"{logical_id(function)}Schedule"):
+        assert resource not in stack.resources or "BmdbSchema" in needs(stack, resource)
 
 
 def test_the_migrator_is_ready_when_the_schema_is_asked_for() -> None:

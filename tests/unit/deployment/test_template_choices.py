@@ -99,17 +99,6 @@ def test_a_value_is_refused_that_makes_no_sense_or_would_widen_a_permission(
     assert (parameter not in stack_of(deployment).refusals()) is allowed
 
 
-def test_whatever_is_chosen_holds_together() -> None:
-    """Each condition is right alone; together they must not leave a hole: an empty policy, a reference to nothing."""
-    for deployment in DEPLOYMENTS:
-        stack = stack_of(deployment)  # whose resources raise KeyError for a reference to what is not there
-        assert stack.refusals() == [], deployment
-        assert len(stack.of_type("AWS::Serverless::LayerVersion")) == 1, deployment
-        assert all(map(stack.statements, stack.of_type("AWS::Serverless::Function"))), deployment
-        for policy in stack.of_type("AWS::IAM::ManagedPolicy").values():
-            assert policy["PolicyDocument"]["Statement"], deployment
-
-
 def _condition_names(value: Any) -> set[str]:
     """Return the conditions that a part of the template names."""
     if isinstance(value, list):
