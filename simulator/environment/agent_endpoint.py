@@ -8,9 +8,6 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 
-from google.protobuf.message import DecodeError
-from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
-
 from simulator.closeable import Closeable
 from simulator.lambda_.service import Service
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
@@ -34,8 +31,6 @@ class AgentEndpoint(Closeable):
         """Open the endpoint; with *tls* it speaks HTTPS."""
         self.outage = False
         """While true, every request is answered with status 503 and goes no further."""
-        self.refused = 0
-        """The number of requests that were not answered with status 200."""
         self.accepted = 0
         """The number of accepted heartbeats."""
         self._receive = receive
@@ -57,11 +52,9 @@ class AgentEndpoint(Closeable):
             reply = Reply(status=HTTPStatus.SERVICE_UNAVAILABLE)
         else:
             reply = self._received(request)
-        with self._counting:
-            if reply.status == HTTPStatus.OK:
+        if reply.status == HTTPStatus.OK:
+            with self._counting:
                 self.accepted += 1
-            else:
-                self.refused += 1
         return Reply(status=reply.status, body=reply.body, headers={**reply.headers, "Connection": "close"})
 
     def _received(self, request: HttpRequest) -> Reply:
@@ -74,26 +67,6 @@ class AgentEndpoint(Closeable):
 
 class _Server(Server):
     client_seconds = 5.0  # agents that are stopped (SIGSTOP) hang in the middle of a request
-
-
-def heartbeat_recorder(record: Callable[[str], None]) -> Callable[[HttpRequest], Reply]:
-    """Return a backend that accepts every heartbeat unverified; *record* gets each machine id, one call at a time."""
-    lock = threading.Lock()
-
-    def receive(request: HttpRequest) -> Reply:
-        if request.path != "/heartbeat":
-            return Reply(status=HTTPStatus.NOT_FOUND)
-        try:
-            machine_id = HeartbeatRequest.FromString(request.content).machine_id
-        except DecodeError:
-            machine_id = ""
-        if not machine_id:
-            return Reply(status=HTTPStatus.BAD_REQUEST)
-        with lock:
-            record(machine_id)
-        return Reply(status=HTTPStatus.OK)
-
-    return receive
 
 
 def function_invoker(service: Callable[[], Service], function: str) -> Callable[[HttpRequest], Reply]:

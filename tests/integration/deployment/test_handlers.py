@@ -20,11 +20,11 @@ from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import pace
 
 from agent.build import build
-from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
 from simulator.machines.pool import MachinePool
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.latitude.api import PROJECT, LatitudeApi
 from tests.conftest import log_lines
+from tests.support.agents.agent_server import AgentServer
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.recovery import EARLIER_TICK
@@ -163,9 +163,8 @@ def test_the_initializer_starts_agents_with_the_key_in_ssm(
     private_key = ssh_keys.generate()
     SsmSecretStore().put(SSH_KEY_PARAMETER, private_key)
     build(Path(environment["SHEPHERD_AGENT_SOURCE"]))
-    heard: set[str] = set()
     with (
-        AgentEndpoint(heartbeat_recorder(heard.add)) as endpoint,
+        AgentServer() as endpoint,
         MachinePool(
             tmp_path / "pool", 0, boot_seconds=0, agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
         ) as pool,
@@ -184,7 +183,7 @@ def test_the_initializer_starts_agents_with_the_key_in_ssm(
             "backlog": 0,
         }
         assert [len(pool.agents(name)) for name, _ in addresses] == [1, 1]
-        eventually(lambda: len(heard) == len(addresses))
+        eventually(lambda: len(endpoint.heard) == len(addresses))
 
 
 def test_the_updater_follows_the_list(

@@ -34,9 +34,9 @@ from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 
 from agent.build import build
-from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
 from simulator.machines.pool import MachinePool
 from tests.conftest import log_lines
+from tests.support.agents.agent_server import AgentServer
 from tests.support.agents.installation_key import PUBLIC
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.capacity import Edge
@@ -100,9 +100,7 @@ class InitializerSetup:
     client: Client
     key: paramiko.PKey
     dialer: Ear
-    endpoint: AgentEndpoint
-    heard: set[str]
-    """The machine ids that agents reported for."""
+    endpoint: AgentServer
     agent: Path
     """The real one."""
     sound: Path
@@ -197,10 +195,9 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def env(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[InitializerSetup]:
     """Return an environment without machines."""
     private_key = ssh_keys.generate()
-    heard: set[str] = set()
     environment = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
     with (
-        AgentEndpoint(heartbeat_recorder(heard.add)) as endpoint,
+        AgentServer() as endpoint,
         MachinePool(tmp_path / "pool", 0, boot_seconds=0, agent_environment=environment) as pool,
     ):
         client = Client(pool)
@@ -209,7 +206,7 @@ def env(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[InitializerSetup]
         key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
         sound = tmp_path / "sound"
         sound.write_text(SOUND)
-        yield InitializerSetup(fleet, client, key, dialer, endpoint, heard, agent, sound)
+        yield InitializerSetup(fleet, client, key, dialer, endpoint, agent, sound)
         assert not dialer.open
 
 
@@ -239,7 +236,7 @@ def test_an_agent_is_started_and_its_key_recorded(env: InitializerSetup) -> None
     assert shown.agent_started_at is not None
     assert env.fleet.events(machine_id) == ["Started", "Finished"]
     assert len(env.pool.agents(name)) == 1
-    eventually(lambda: env.heard == {str(machine_id)})
+    eventually(lambda: env.endpoint.heard == {str(machine_id)})
 
 
 def test_an_agent_learns_the_keys_for_installations_and_the_time(env: InitializerSetup) -> None:

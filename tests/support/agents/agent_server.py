@@ -1,5 +1,6 @@
 """A server that agents report to, which a test scripts; it believes no signature that it has not checked."""
 
+import ssl
 from base64 import b64decode
 from collections.abc import Callable
 from typing import NamedTuple, Self
@@ -41,15 +42,22 @@ class Answer(NamedTuple):
 class AgentServer(Closeable):
     """An HTTP server at a free port of 127.0.0.1 that answers as *answer* says."""
 
-    def __init__(self, answer: Callable[[Request], Answer] = lambda _: Answer()) -> None:
+    def __init__(
+        self, answer: Callable[[Request], Answer] = lambda _: Answer(), tls: ssl.SSLContext | None = None
+    ) -> None:
         self.requests: list[Request] = []
         self.answer = answer
-        self._server = Server(self._reply, "127.0.0.1")
+        self._server = Server(self._reply, "127.0.0.1", tls)
         self.url = self._server.url
 
     def __enter__(self) -> Self:
         self._server.start()
         return self
+
+    @property
+    def heard(self) -> set[str]:
+        """The ids of the machines that sent a heartbeat."""
+        return {request.heartbeat.machine_id for request in self.requests}
 
     def close(self) -> None:
         """End all connections."""
