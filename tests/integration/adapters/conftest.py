@@ -2,9 +2,13 @@
 
 import faulthandler
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from shepherd_core.adapters import ssh_keys
+from shepherd_core.adapters.ssh.connection import SshConnection
+from shepherd_core.adapters.ssh.dialer import SshDialer
+from shepherd_core.domain.clock import Deadline
 
 from tests.support.agents.ssh_server import KEY, SshServer
 
@@ -22,3 +26,11 @@ def server() -> Iterator[SshServer]:
     """Return a machine that knows our key."""
     with SshServer(ssh_keys.public_line(KEY)) as server:
         yield server
+
+
+@pytest.fixture
+def connection(server: SshServer, deadline: Deadline) -> Iterator[SshConnection]:
+    """Return a connection to it."""
+    dialer = SshDialer(KEY, "root", server.port, connect_timeout=2)
+    with closing(dialer.dial("127.0.0.1", None, deadline)) as connection:
+        yield connection

@@ -39,104 +39,61 @@ def _refusal(code: str, message: str = "", status: int = 400) -> Answer:
     return Answer(status, body, {"Content-Type": "application/x-amz-json-1.1"})
 
 
-def _shown(error: BaseException) -> str:
-    """Return all that a log could show of *error*."""
-    return "".join(traceback.format_exception(error)) + repr(error)
-
-
-def test_a_secret_is_read_decrypted(ssm: Any) -> None:
-    """Moto marks what is still encrypted with the key's name."""
-    ssm.put_parameter(Name=NAME, Value=VALUE, Type="SecureString")
-    assert SsmSecretStore().get(NAME) == VALUE
-
-
-def test_a_missing_secret_is_named(ssm: Any) -> None:
-    """The operator has to know which parameter to create."""
-    with pytest.raises(SecretMissing, match="'/shepherd/ssh-key': there is no such SSM parameter"):
-        SsmSecretStore().get(NAME)
-    assert SsmSecretStore().find(NAME) is None
-
-
-def test_a_secret_is_read_once_while_it_is_fresh(scripted_ssm: Script) -> None:
-    """A function runs every minute; SSM allows 40 calls a second to a whole account."""
-    store = SsmSecretStore(max_age_seconds=300)
-    assert [store.get(NAME), store.get(NAME)] == [VALUE, VALUE]
-    assert len(scripted_ssm.requests) == 1
+@pytest.mark.parametrize(
+    ("max_age", "invalidated", "values", "reads"),
+    [
+        (300, False, ["old", "old", "old"], 1),
+        (0, False, ["old", "new", "new"], 3),
+        (300, True, ["old", "new", "new"], 2),
+    ],
+    ids=["fresh", "not fresh", "invalidated"],
+)
+def test_a_secret_is_read_again_when_it_is_not_fresh(
+    scripted_ssm: Script, max_age: int, invalidated: bool, values: list[str], reads: int
+) -> None:
+    """SSM allows 40 calls a second to a whole account; a secret that was replaced must arrive without a deployment."""
+    store = SsmSecretStore(max_age_seconds=max_age)
+    scripted_ssm.answer = lambda _: _ok({"Parameter": {"Name": NAME, "Value": "old"}})
+    seen = [store.get(NAME)]
+    scripted_ssm.answer = lambda _: _ok({"Parameter": {"Name": NAME, "Value": "new"}})
+    if invalidated:
+        store.invalidate(NAME)
+    assert [*seen, store.get(NAME), store.get(NAME)] == values
+    assert len(scripted_ssm.requests) == reads
     assert json.loads(scripted_ssm.requests[0].body) == {"Name": NAME, "WithDecryption": True}
-
-
-def test_a_secret_that_is_not_fresh_is_read_again(scripted_ssm: Script) -> None:
-    """A secret that was replaced must arrive without a deployment."""
-    store = SsmSecretStore(max_age_seconds=0)
-    store.get(NAME)
-    scripted_ssm.answer = lambda _: _ok({"Parameter": {"Name": NAME, "Value": "new"}})
-    assert store.get(NAME) == "new"
-
-
-def test_an_invalidated_secret_is_read_again(scripted_ssm: Script) -> None:
-    """After a refusal the newest API key is tried before an operator is alarmed."""
-    store = SsmSecretStore()
-    store.get(NAME)
-    scripted_ssm.answer = lambda _: _ok({"Parameter": {"Name": NAME, "Value": "new"}})
-    store.invalidate(NAME)
-    assert [store.get(NAME), store.get(NAME)] == ["new", "new"]
-    assert len(scripted_ssm.requests) == 2
-
-
-def test_a_secret_that_is_not_there_is_not_found(ssm: Any) -> None:
-    """A key before the current one exists only during a rotation."""
-    assert SsmSecretStore().find(NAME) is None
-    ssm.put_parameter(Name=NAME, Value=VALUE, Type="SecureString")
-    assert SsmSecretStore().find(NAME) == VALUE
 
 
 @pytest.mark.parametrize(("secret", "kind"), [(True, "SecureString"), (False, "String")])
 def test_a_secret_is_stored_read_and_deleted(ssm: Any, secret: bool, kind: str) -> None:
-    """By an operator; what is public is not encrypted, so that readers need no key."""
+    """By an operator. What is public is not encrypted, so that readers need no key; moto marks what is encrypted."""
     store = SsmSecretStore()
     store.put(NAME, VALUE, secret=secret)
     stored = ssm.get_parameter(Name=NAME, WithDecryption=True)["Parameter"]
     assert (stored["Value"], stored["Type"]) == (VALUE, kind)
     assert store.get(NAME) == VALUE
+    assert VALUE not in repr(store)
+    with pytest.raises(SecretMissing, match="ParameterAlreadyExists"):
+        store.put(NAME, "new", secret=secret)
+    assert store.get(NAME) == VALUE
     store.put(NAME, "new", secret=secret, replace=True)
     assert store.get(NAME) == "new"
     store.delete(NAME)
     assert store.find(NAME) is None
+    with pytest.raises(SecretMissing, match="'/shepherd/ssh-key': there is no such SSM parameter"):
+        store.get(NAME)
+    with pytest.raises(SecretMissing, match="delete it"):  # a slip in the name would leave an old key in force
+        store.delete(NAME)
 
 
-def test_a_secret_that_exists_is_replaced_only_on_request(ssm: Any) -> None:
-    """The machines know the key that they were given."""
-    store = SsmSecretStore()
-    store.put(NAME, VALUE)
-    with pytest.raises(SecretMissing, match="ParameterAlreadyExists"):
-        store.put(NAME, "another")
-    assert store.get(NAME) == VALUE
-
-
-def test_deleting_a_secret_that_is_not_there_is_an_error(ssm: Any) -> None:
-    """A slip in the name would leave an old key in force."""
-    with pytest.raises(SecretMissing, match="delete it"):
-        SsmSecretStore().delete(NAME)
-
-
-def test_a_secret_is_made_at_first_use(ssm: Any) -> None:
-    """No operator should have to create or see the password of a function."""
-    assert SsmSecretStore().create_once(NAME, lambda: VALUE) == VALUE
+def test_a_secret_is_made_once_at_first_use(ssm: Any) -> None:
+    """No operator should have to create or see the password of a function; the database knows the one it was given."""
+    for make in (lambda: VALUE, lambda: "another"):
+        assert SsmSecretStore().create_once(NAME, make) == VALUE
     stored = ssm.get_parameter(Name=NAME, WithDecryption=True)["Parameter"]
     assert (stored["Value"], stored["Type"]) == (VALUE, "SecureString")
 
 
-def test_a_secret_that_exists_is_not_made_again(ssm: Any) -> None:
-    """The database knows the password that it was given."""
-    ssm.put_parameter(Name=NAME, Value=VALUE, Type="SecureString")
-
-    def make() -> str:
-        raise AssertionError
-
-    assert SsmSecretStore().create_once(NAME, make) == VALUE
-
-
-def test_the_loser_of_the_race_to_create_a_secret_uses_the_winners(ssm: Any) -> None:
+def test_the_loser_of_a_race_uses_the_winners_secret(ssm: Any) -> None:
     """Two functions start at the same minute of the first day: one password must come of it."""
 
     def slow_make() -> str:
@@ -197,22 +154,12 @@ def test_a_missing_region_is_an_error_of_the_secret(monkeypatch: pytest.MonkeyPa
         SsmSecretStore().get(NAME)
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [("ValidationException", SecretMissing), ("AccessDeniedException", SecretMissing)],
-)
-def test_a_secret_that_cannot_be_stored_is_not_logged(scripted_ssm: Script, code: str, kind: type[SecretError]) -> None:
+@pytest.mark.parametrize("code", ["ValidationException", "AccessDeniedException"])
+def test_a_secret_that_cannot_be_stored_is_not_logged(scripted_ssm: Script, code: str) -> None:
     """Some of AWS's refusals repeat what was sent, and this request holds a secret."""
     text = "not this" if code.startswith("Access") else f"Value '{VALUE}' at 'value' is wrong"
     scripted_ssm.answer = lambda _: _refusal(code, text)
-    with pytest.raises(kind, match="write it") as raised:
+    with pytest.raises(SecretMissing, match="write it") as raised:
         SsmSecretStore().put(NAME, VALUE)
-    assert VALUE not in _shown(raised.value)
+    assert VALUE not in "".join(traceback.format_exception(raised.value)) + repr(raised.value)
     assert code in str(raised.value)
-
-
-def test_a_store_does_not_show_its_secrets(ssm: Any) -> None:
-    """A repr ends up in logs and tracebacks."""
-    store = SsmSecretStore()
-    store.put(NAME, VALUE)
-    assert VALUE not in repr(store)

@@ -5,7 +5,7 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.client import CIPHERS
 from shepherd_core.adapters.ssh.connection import SshConnection
 from shepherd_core.adapters.ssh.dialer import SshDialer
-from shepherd_core.agent.takeover import STDERR_BYTES, AgentProgram, take_over
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.agent.takeover import STDERR_BYTES, RunResult
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.machine import (
     MalformedAnswer,
     SshAuthenticationFailed,
@@ -28,7 +28,6 @@ from shepherd_core.domain.errors.machine import (
     SshTimedOut,
     SshUploadFailed,
 )
-from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
 
 from tests.support import processes
 from tests.support.agents.ssh_server import KEY, Process, SshServer, soon
@@ -63,14 +62,6 @@ def in_memory(content: bytes) -> BinaryIO:
     file.write(content)
     file.seek(0)
     return file
-
-
-@pytest.fixture
-def connection(server: SshServer, deadline: Deadline) -> Iterator[SshConnection]:
-    """Return a connection to it."""
-    connection = SshDialer(KEY, "root", server.port, connect_timeout=2).dial("127.0.0.1", None, deadline)
-    yield connection
-    connection.close()
 
 
 @pytest.fixture
@@ -115,12 +106,6 @@ def test_upload_survives_a_change_of_keys(cipher: str, path: Path, deadline: Dea
     ):
         connection.upload(agent, str(path), deadline)
     assert path.read_bytes() == agent.content
-
-
-def test_other_content_is_not_the_agent(connection: SshConnection, path: Path, deadline: Deadline) -> None:
-    """The agent of the last release must be replaced."""
-    path.write_bytes(b"an older agent")
-    assert not connection.has(str(path), Agent(b"a newer agent").sha256, deadline)
 
 
 def test_running_agent_is_replaced_and_not_overwritten(
@@ -170,7 +155,7 @@ def test_upload_of_another_size_is_refused(connection: SshConnection, path: Path
     assert list(path.parent.iterdir()) == []
 
 
-def test_connection_lost_while_uploading_is_named_and_leaves_the_old_agent(
+def test_connection_lost_while_uploading_leaves_the_old_agent(
     server: SshServer, connection: SshConnection, path: Path, deadline: Deadline
 ) -> None:
     """A machine that is rebooted meanwhile is no full disk."""
@@ -282,68 +267,56 @@ def test_greeting_of_the_shell_is_no_refusal(
 # Running
 
 
-def test_program_gets_its_input_and_gives_its_output(connection: SshConnection, path: Path, deadline: Deadline) -> None:
-    """Bytes are bytes, in all three directions, and the end of input is the end."""
-    connection.upload(script("cat; echo oops >&2; exit 3"), str(path), deadline)
-    stdin = bytes(range(256)) * 250
-    result = connection.run(str(path), stdin, deadline)
-    assert (result.stdout, result.stderr, result.exit_status) == (stdin, b"oops\n", 3)
+BYTES = bytes(range(256)) * 250
+FLOOD = "head -c 5000000 /dev/zero | tr '\\0' e >&2"
 
 
-def test_missing_program_is_an_exit_status(connection: SshConnection, path: Path, deadline: Deadline) -> None:
-    """It is the shell that says so; the handshake reports it."""
-    result = connection.run(str(path), b"", deadline)
-    assert result.exit_status == 127
-    assert b"not found" in result.stderr
-
-
-def test_unread_input_is_no_error(connection: SshConnection, path: Path, deadline: Deadline) -> None:
-    """An agent that knows at once that it cannot run still gets to say so."""
-    connection.upload(script("exec <&-; echo no; exit 1"), str(path), deadline)
-    result = connection.run(str(path), bytes(MIB), deadline)
-    assert (result.stdout, result.exit_status) == (b"no\n", 1)
-
-
-def test_both_outputs_are_read_at_the_same_time(connection: SshConnection, path: Path, deadline: Deadline) -> None:
-    """They share the channel: one that is not read would keep the other from coming."""
-    flood = "head -c 5000000 /dev/zero | tr '\\0' e >&2"
-    connection.upload(script(f"{flood}; head -c 60000 /dev/zero; {flood}; printf end >&2"), str(path), deadline)
-    result = connection.run(str(path), b"", deadline)
-    assert result.stdout == bytes(60_000)
-    assert result.stderr == b"e" * (STDERR_BYTES - 3) + b"end"
-
-
-def test_endless_answer_is_cut_off(connection: SshConnection, path: Path, deadline: Deadline) -> None:
-    """A program in the place of the agent must not fill our memory."""
-    connection.upload(script("exec cat /dev/zero"), str(path), deadline)
-    with pytest.raises(MalformedAnswer, match="more than 64 KiB"):
-        connection.run(str(path), b"", deadline)
-
-
-def test_endless_complaint_ends_with_the_deadline(connection: SshConnection, path: Path) -> None:
-    """A flood keeps everybody busy; time passes nevertheless."""
-    connection.upload(script("exec cat /dev/zero >&2"), str(path), soon(30))
-    with pytest.raises(SshTimedOut, match="running"):
-        connection.run(str(path), b"", soon(1))
-
-
-def test_program_that_hangs_ends_with_the_deadline(connection: SshConnection, path: Path) -> None:
-    """The predecessor limited only the upload, and waited for the agent without end."""
-    connection.upload(script("exec sleep 60"), str(path), soon(30))
-    with pytest.raises(SshTimedOut, match=r"running .* took longer than 0\.\d+ s"):
-        connection.run(str(path), b"", soon())
-
-
-def test_program_that_closed_its_output_is_waited_for(
-    connection: SshConnection, path: Path, deadline: Deadline
+@pytest.mark.parametrize(
+    ("text", "stdin", "result"),
+    [
+        # Bytes are bytes, in all three directions, and the end of input is the end.
+        ("cat; echo oops >&2; exit 3", BYTES, RunResult(BYTES, b"oops\n", 3)),
+        # An agent that knows at once that it cannot run still gets to say so.
+        ("exec <&-; echo no; exit 1", bytes(MIB), RunResult(b"no\n", b"", 1)),
+        # Both outputs share the channel: one that is not read would keep the other from coming.
+        (
+            f"{FLOOD}; head -c 60000 /dev/zero; {FLOOD}; printf end >&2",
+            b"",
+            RunResult(bytes(60_000), b"e" * (STDERR_BYTES - 3) + b"end", 0),
+        ),
+        # A program that closed its output is waited for.
+        ("printf done; exec >&- 2>&-; sleep 0.2; exit 7", b"", RunResult(b"done", b"", 7)),
+    ],
+    ids=["bytes", "unread input", "two floods", "closed output"],
+)
+def test_program_gets_its_input_and_gives_its_output(
+    connection: SshConnection, path: Path, deadline: Deadline, text: str, stdin: bytes, result: RunResult
 ) -> None:
-    """What counts is its exit status."""
-    connection.upload(script("printf done; exec >&- 2>&-; sleep 0.2; exit 7"), str(path), deadline)
-    result = connection.run(str(path), b"", deadline)
-    assert (result.stdout, result.exit_status) == (b"done", 7)
+    """What counts is its exit status; that of a missing program the shell gives."""
+    assert connection.run(str(path), b"", deadline).exit_status == 127
+    connection.upload(script(text), str(path), deadline)
+    assert connection.run(str(path), stdin, deadline) == result
 
 
-def test_detached_child_that_keeps_the_output_open_is_not_waited_for(
+@pytest.mark.parametrize(
+    ("text", "seconds", "error", "words"),
+    [
+        ("exec cat /dev/zero", 30, MalformedAnswer, "more than 64 KiB"),
+        ("exec cat /dev/zero >&2", 1, SshTimedOut, "running"),
+        ("exec sleep 60", 0.3, SshTimedOut, r"running .* took longer than 0\.\d+ s"),
+    ],
+    ids=["answer", "complaint", "silence"],
+)
+def test_program_without_end_is_cut_off(
+    connection: SshConnection, path: Path, text: str, seconds: float, error: type[Exception], words: str
+) -> None:
+    """A program in the place of the agent must not fill our memory; a flood keeps everybody busy, and time passes."""
+    connection.upload(script(text), str(path), soon(30))
+    with pytest.raises(error, match=words):
+        connection.run(str(path), b"", soon(seconds))
+
+
+def test_detached_child_that_holds_the_output_is_not_waited_for(
     server: SshServer, connection: SshConnection, deadline: Deadline
 ) -> None:
     """An agent has to stay; sshd holds the channel open for as long as the agent holds the pipe."""
@@ -394,36 +367,28 @@ def test_connection_lost_while_running_is_named(
 # A machine that stops answering, at each point where that can happen
 
 
-@pytest.mark.parametrize("step", ["channel", "program", "input"])
-def test_machine_that_freezes_while_uploading_times_out(
-    server: SshServer, connection: SshConnection, path: Path, step: str
+DOINGS: dict[str, Callable[[SshConnection], object]] = {
+    "uploading": lambda connection: connection.upload(Agent(bytes(8 * MIB)), "agent", soon()),
+    "running agent": lambda connection: connection.run("agent", b"", soon()),
+    "hashing": lambda connection: connection.has("agent", "0" * 64, soon()),
+}
+
+
+@pytest.mark.parametrize(
+    ("step", "doing"),
+    [
+        *((step, "uploading") for step in ("channel", "program", "input")),
+        *((step, "running agent") for step in ("channel", "program")),
+        ("program", "hashing"),
+    ],
+)
+def test_machine_that_freezes_times_out_and_stays_lost(
+    server: SshServer, connection: SshConnection, deadline: Deadline, step: str, doing: str
 ) -> None:
-    """No thread may wait for a machine longer than it was given."""
+    """No thread may wait for a machine longer than it was given; each later step says so at once."""
     server.freezes_at = step
-    with pytest.raises(SshTimedOut, match="uploading"):
-        connection.upload(Agent(bytes(8 * MIB)), str(path), soon())
-
-
-@pytest.mark.parametrize("step", ["channel", "program"])
-def test_machine_that_freezes_while_running_times_out(server: SshServer, connection: SshConnection, step: str) -> None:
-    """Also where paramiko itself knows no time limit, which is the answer to a request."""
-    server.freezes_at = step
-    with pytest.raises(SshTimedOut, match="running agent"):
-        connection.run("agent", b"", soon())
-
-
-def test_machine_that_freezes_while_hashing_times_out(server: SshServer, connection: SshConnection) -> None:
-    """Uploading to a machine that does not answer is no remedy."""
-    server.freezes_at = "program"
-    with pytest.raises(SshTimedOut, match="hashing"):
-        connection.has("agent", "0" * 64, soon())
-
-
-def test_connection_that_was_lost_stays_lost(server: SshServer, connection: SshConnection, deadline: Deadline) -> None:
-    """Each later step says so at once."""
-    server.freezes_at = "program"
-    with pytest.raises(SshTimedOut):
-        connection.run("agent", b"", soon())
+    with pytest.raises(SshTimedOut, match=doing):
+        DOINGS[doing](connection)
     with pytest.raises(SshError):
         connection.run("agent", b"", deadline)
     with pytest.raises(SshError):
@@ -451,25 +416,3 @@ def test_hash_that_floods_is_no_hash(server: SshServer, connection: SshConnectio
 
     server.program = flood
     assert not connection.has("agent", "0" * 64, deadline)
-
-
-# All of it
-
-
-def test_take_over_of_a_real_program(server: SshServer, connection: SshConnection, path: Path) -> None:
-    """The handshake and SSH fit together; the agent here is the smallest that can answer."""
-    # TakeoverResponse{success{init_message = what was read, key = 32 bytes}}, lengths written by the shell
-    agent = script(
-        r"""
-        cat > "$0.init"
-        n=$(wc -c < "$0.init")
-        byte() { printf "\\$(printf %03o "$1")"; }
-        byte 10; byte $((n + 36)); byte 10; byte $n; cat "$0.init"
-        byte 18; byte 32; printf %032d 7
-        """
-    )
-    for _ in range(2):
-        program = AgentProgram(binary=agent, path=str(path), answer_seconds=10)
-        init = TakeoverInit(machine_id="42", bmaas_endpoint="https://bmaas", ca_certificate=b"der")
-        takeover = take_over(connection, program, init, Deadline(SystemClock(), 30))
-        assert takeover.public_key == b"%032d" % 7
