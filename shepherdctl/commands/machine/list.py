@@ -125,13 +125,13 @@ def list_machines(
 
     A filter that is given several times matches any of its values; a machine
     must match all filters. Of the whole fleet, machines that need attention come
-    first (quarantined, failed, unhealthy, needs agent), within a state by provider
-    and location; what is not shown is counted by state. With --sort id or created,
-    --after shows the next page. Other orders (--sort): state-age (longest in
-    its state first), heartbeat (oldest first), place (provider and location),
-    recoveries (most often first), id, and created (newest machine first).
-    RECOVERED is how often its recovery took a step or started its agent anew in
-    the last 24 hours.
+    first (quarantined, failed, unhealthy, needs agent), within a state by
+    provider and location; what is not shown is counted by state. With --sort id
+    or created, --after shows the next page. Other orders (--sort): state-age
+    (longest in its state first), heartbeat (oldest first), place (provider and
+    location), recoveries (most often first), id, and created (newest machine
+    first). RECOVERED is how often its recovery took a step or started its agent
+    anew in the last 24 hours.
 
     A machine is unhealthy if it has sent no heartbeat for longer than the
     heartbeat timeout of the Recoverer, or none at all within its startup timeout.
