@@ -105,7 +105,7 @@ def test_the_loser_of_a_race_uses_the_winners_secret(ssm: Any) -> None:
     assert store.get(NAME) == "of the winner"
 
 
-def test_a_secret_that_was_just_made_elsewhere_may_not_show_yet(scripted_ssm: Script) -> None:
+def test_a_secret_just_made_elsewhere_may_not_show_yet(scripted_ssm: Script) -> None:
     """SSM reads lag behind: to go on with one's own secret would be the worst of answers."""
     scripted_ssm.answer = lambda request: _refusal(
         "ParameterAlreadyExists" if "PutParameter" in request.headers["X-Amz-Target"] else "ParameterNotFound"

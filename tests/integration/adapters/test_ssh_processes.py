@@ -82,7 +82,7 @@ def kill() -> None:
         (kill, SshForkServerLost, "may need more memory"),  # else healthy machines would be recovered
     ],
 )
-def test_the_cause_of_a_process_that_ends_names_who_is_at_fault(
+def test_the_cause_of_an_end_names_who_is_at_fault(
     server: SshServer,
     connection: SshConnection,
     deadline: Deadline,

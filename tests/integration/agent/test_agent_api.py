@@ -217,7 +217,7 @@ def test_of_two_copies_at_once_one_is_taken(fleet: Fleet, agent: SignedAgent) ->
         assert sorted(answer.result(timeout=20).status for answer in answers) == [OK, UNAUTHORIZED]
 
 
-def test_a_new_agent_is_not_measured_by_the_clock_of_the_old_one(fleet: Fleet, api: AgentApi) -> None:
+def test_a_new_agent_is_not_measured_by_the_olds_clock(fleet: Fleet, api: AgentApi) -> None:
     """The old one may have been five minutes ahead; the new one would be taken for a replay until then."""
     old = SignedAgent(fleet)
     assert api.handle(old.request(at=database_time(fleet) + 295_000)).status == OK
@@ -340,7 +340,7 @@ def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None
 # --- what an agent may ask for ---
 
 
-def test_an_agent_that_reports_too_often_is_refused_for_a_time(
+def test_an_agent_reporting_too_often_is_refused_for_a_time(
     fleet: Fleet, agent: SignedAgent, counting: BreakingConnection, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One key could write as fast as the database takes it; so a refusal costs no round trip."""
@@ -470,7 +470,7 @@ RECORDED = "SELECT report_interval_seconds, failed_attempts FROM machine_agent_h
     ("told", "in_use", "interval"),
     [(240, 60, 240), (60, 240, 240), (3600, 1, 3600), (60, 2**32 - 1, 3600), (0, 300, 300), (240, 0, 0)],
 )
-def test_the_longer_of_the_intervals_told_and_in_use_is_recorded(
+def test_the_longer_interval_of_told_and_in_use_is_recorded(
     fleet: Fleet, connection: Connection, agent: SignedAgent, told: int, in_use: int, interval: int
 ) -> None:
     """The answer may be lost. An agent without one (0) follows none, and none may claim more than an hour."""
@@ -555,7 +555,7 @@ def test_a_success_stays_one(fleet: Fleet, api: AgentApi, agent: SignedAgent) ->
 
 
 @pytest.mark.parametrize(("error", "cared_for"), [(None, False), ("no disk", True)])
-def test_a_fulfilled_installation_ends_our_care_and_a_failed_one_does_not(
+def test_a_fulfilled_installation_ends_our_care_unlike_a_failed_one(
     fleet: Fleet, api: AgentApi, agent: SignedAgent, error: str | None, cared_for: bool
 ) -> None:
     """The system that was installed sends no heartbeats; to reboot it for that would be the end of it."""
@@ -642,7 +642,7 @@ def test_a_frozen_endpoint_reconnects_and_continues(
 
 @pytest.mark.parametrize("commit", [False, True], ids=["plain", "report"])
 @pytest.mark.parametrize("lost", get_args(Lost))
-def test_a_heartbeat_whose_answer_was_lost_is_no_replay_of_itself(
+def test_a_heartbeat_with_a_lost_answer_is_no_replay(
     fleet: Fleet, agent: SignedAgent, counting: BreakingConnection, lost: Lost, commit: bool
 ) -> None:
     """It is sent again, and is refused then if it is on record: which must not be taken for the answer."""
@@ -679,7 +679,7 @@ def test_a_connection_that_breaks_twice_is_an_outage(
 
 
 @pytest.mark.parametrize("remembered", [False, True])
-def test_no_heartbeat_is_taken_in_a_schema_that_this_code_does_not_know(
+def test_no_heartbeat_is_taken_in_an_unknown_schema(
     own_fleet: Fleet, remembered: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Between a migration and the deployment of its code, the effect of a statement is undefined."""

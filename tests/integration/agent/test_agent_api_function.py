@@ -126,7 +126,7 @@ def test_a_signed_request_is_taken(fleet: Fleet, sample: dict[str, Any], monkeyp
 
 @configured
 @pytest.mark.parametrize("path", ["/heartbeat", "/other/heartbeat", "//heartbeat", f"{PREFIX}/x/heartbeat", "/", ""])
-def test_a_path_of_another_deployment_is_refused_before_anything_is_read(
+def test_a_path_of_another_deployment_is_refused_unread(
     path: str, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A function URL starts the function for every path; who only found the host learns nothing."""
@@ -150,7 +150,7 @@ def test_an_event_that_is_no_request_fails_the_invocation(
 
 
 @configured
-def test_faults_of_the_settings_fail_the_invocation_until_they_are_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_of_the_settings_fail_the_invocation_until_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that cannot be right must not tell agents that they are wrong."""
     monkeypatch.setenv("SHEPHERD_HEARTBEAT_INTERVAL_SECONDS", "many")
     monkeypatch.setenv("SHEPHERD_BMDB_PORT", "0")

@@ -28,7 +28,7 @@ def permit(tmp_path: Path) -> Permit:
     return Permit(taught(), str(tmp_path / "agent.generation"))
 
 
-def test_what_was_signed_is_carried_out_and_not_what_stands_beside_it(permit: Permit) -> None:
+def test_what_was_signed_is_carried_out_and_nothing_else(permit: Permit) -> None:
     """The fields of Metropolis' protocol are not signed."""
     signed = signed_request(REQUEST)
     signed.metropolis.image_url = "https://evil/y"
@@ -97,9 +97,7 @@ def test_time_goes_on_from_the_takeover(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "other 9\n", "id 6\n", "id 6" + " " * 300])
-def test_a_generation_is_used_after_lower_ones_and_those_of_other_machines(
-    permit: Permit, tmp_path: Path, content: str
-) -> None:
+def test_a_generation_is_used_after_lower_and_foreign_ones(permit: Permit, tmp_path: Path, content: str) -> None:
     """The disk may come from another machine, or the machine have another id by now."""
     record = tmp_path / "agent.generation"
     record.write_text(content)

@@ -50,7 +50,7 @@ def test_the_initializer_reads_why_the_agent_refused(reason: str) -> None:
     assert answer.error.message == reason
 
 
-def test_fields_of_a_later_version_are_passed_over_and_sent_back() -> None:
+def test_fields_of_later_versions_are_passed_over_and_sent_back() -> None:
     """An Initializer may be newer than the agent that it starts, and compares the whole message."""
     known = TakeoverInit(machine_id="m", bmaas_endpoint="e").SerializeToString()
     unknown = (
