@@ -7,9 +7,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import boto3
@@ -122,6 +123,70 @@ def test_a_server_with_the_right_certificate_and_password_is_used(server: Server
     connection.close()
 
 
+def test_a_server_that_wants_a_password_and_gets_none_says_so(server: Server, clock: ManualClock) -> None:
+    """The setting was forgotten; that must not look like a defect of Shepherd."""
+    with pytest.raises(StatementFailed, match="password authentication failed"):
+        server.connection(clock, None).run("now")
+    assert clock.slept == []
+
+
+LOCAL = "127.0.0.1"
+NO_CERTIFICATE = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize(
+    ("certificate", "changed", "refusal"),
+    [
+        (None, {"bmdb_host": LOCAL}, None),  # the connection does not leave the machine
+        # Every customer of RDS has a certificate of the same CA, but not for the database's name.
+        ("127.0.0.3", {}, (BmdbUntrusted, f"cannot prove that it is '{ADDRESS}': .*mismatch")),
+        # An attacker could answer "no" in the server's place and would be sent the password.
+        (None, {}, (BmdbUntrusted, "does not offer TLS")),
+        # Tokens are for remote databases: 127.0.0.1 is a tunnel then, whose other end is unknown.
+        (None, {"bmdb_host": LOCAL, "bmdb_auth": "iam"}, (BmdbUntrusted, "does not offer TLS")),
+        # For an empty file, Python would use the CAs of the system, which was not asked for.
+        (ADDRESS, {"ca": b""}, (ConfigError, "bmdb_ca_source contains")),
+        (ADDRESS, {"ca": b"no certificate at all"}, (ConfigError, "bmdb_ca_source contains")),
+        (ADDRESS, {"ca": NO_CERTIFICATE}, (ConfigError, "bmdb_ca_source contains")),
+    ],
+)
+def test_a_server_is_used_if_it_proves_who_it_is(
+    socket_path: Path,
+    authority: Authority,
+    clock: ManualClock,
+    tmp_path: Path,
+    certificate: str | None,
+    changed: dict[str, Any],
+    refusal: tuple[type[Exception], str] | None,
+) -> None:
+    """Whatever is not as it should be is told at once, and nothing secret is sent."""
+    if "ca" in changed:
+        (tmp_path / "ca.pem").write_bytes(changed["ca"])
+        changed = {"ca": tmp_path / "ca.pem"}
+    context = None if certificate is None else authority.context(certificate)
+    with TlsProxy(socket_path, context, changed.get("bmdb_host", ADDRESS)) as proxy:
+        connection = Server(proxy.port, authority).connection(clock, **changed)
+        with pytest.raises(refusal[0], match=refusal[1]) if refusal else nullcontext():
+            assert connection.run("now")
+        connection.close()
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize("of_system", [False, True])
+def test_a_certificate_of_another_ca_is_refused(
+    server: Server, clock: ManualClock, tmp_path: Path, of_system: bool
+) -> None:
+    """Anybody can make a certificate with any name in it; no setting means the system's CAs, never no verification."""
+    connection = server.connection(clock, ca=Authority(tmp_path).path)
+    if of_system:
+        connection = Connection(server.settings(), lambda: PASSWORD, clock)
+    with pytest.raises(BmdbUntrusted, match=f"{ADDRESS}.*certificate") as caught:
+        connection.run("now")
+    assert not caught.value.retryable
+    assert clock.slept == []
+    assert PASSWORD not in told(caught.value)
+
+
 def test_a_wrong_password_is_refused_and_not_disclosed(server: Server, clock: ManualClock) -> None:
     """An operator must learn of it at once; a reader of the log must not learn the password."""
     connection = server.connection(clock, "hunter2")
@@ -134,103 +199,21 @@ def test_a_wrong_password_is_refused_and_not_disclosed(server: Server, clock: Ma
     assert "hunter2" not in told(caught.value) + repr(connection) + repr(vars(connection))
 
 
-def test_a_server_that_wants_a_password_and_gets_none_says_so(server: Server, clock: ManualClock) -> None:
-    """The setting was forgotten; that must not look like a defect of Shepherd."""
-    with pytest.raises(StatementFailed, match="password authentication failed"):
-        server.connection(clock, None).run("now")
-    assert clock.slept == []
-
-
-def test_a_certificate_of_another_ca_is_refused(server: Server, clock: ManualClock, tmp_path: Path) -> None:
-    """Anybody can make a certificate with any name in it. A retry would not help."""
-    with pytest.raises(BmdbUntrusted, match=f"{ADDRESS}.*certificate") as caught:
-        server.connection(clock, ca=Authority(tmp_path).path).run("now")
-    assert not caught.value.retryable
-    assert clock.slept == []
-    assert PASSWORD not in told(caught.value)
-
-
-def test_without_a_ca_setting_the_cas_of_the_system_decide(server: Server, clock: ManualClock) -> None:
-    """No setting means the CAs of the system, never no verification."""
-    with pytest.raises(BmdbUntrusted):
-        Connection(server.settings(), lambda: PASSWORD, clock).run("now")
-
-
-def test_a_certificate_for_another_name_is_refused(socket_path: Path, authority: Authority, clock: ManualClock) -> None:
-    """Every customer of RDS has a certificate of the same CA, but not for the database's name."""
-    with (
-        TlsProxy(socket_path, authority.context("127.0.0.3")) as proxy,
-        pytest.raises(BmdbUntrusted, match=f"cannot prove that it is '{ADDRESS}': .*mismatch"),
-    ):
-        Server(proxy.port, authority).connection(clock).run("now")
-
-
-def test_a_remote_server_without_tls_gets_no_password(
-    socket_path: Path, authority: Authority, clock: ManualClock
-) -> None:
-    """Otherwise an attacker could answer "no" in the server's place and would be sent the password."""
-    with (
-        TlsProxy(socket_path, None) as proxy,
-        pytest.raises(BmdbUntrusted, match="does not offer TLS"),
-    ):
-        Server(proxy.port, authority).connection(clock).run("now")
-    assert clock.slept == []
-
-
-def test_a_database_on_this_machine_needs_no_tls(socket_path: Path, authority: Authority, clock: ManualClock) -> None:
-    """The connection does not leave the machine."""
-    with TlsProxy(socket_path, None, "127.0.0.1") as proxy:
-        connection = Server(proxy.port, authority).connection(clock, bmdb_host="127.0.0.1")
-        assert connection.run("now")
-        connection.close()
-
-
-def test_a_token_goes_encrypted_even_to_this_machine(
-    socket_path: Path, authority: Authority, clock: ManualClock
-) -> None:
-    """Tokens are for remote databases, so 127.0.0.1 is a tunnel whose other end is unknown."""
-    with TlsProxy(socket_path, None, "127.0.0.1") as proxy, pytest.raises(BmdbUntrusted, match="does not offer TLS"):
-        Server(proxy.port, authority).connection(clock, bmdb_host="127.0.0.1", bmdb_auth="iam").run("now")
-
-
 @pytest.mark.parametrize(
-    "content", [b"", b"no certificate at all", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+    ("address", "tls", "said"),
+    [(ADDRESS, True, "cannot connect to"), (LOCAL, False, "cannot connect to"), (ADDRESS, False, "timed out")],
+    ids=["TLS", "no TLS", "asked for TLS"],
 )
-def test_a_ca_file_without_a_certificate_is_a_wrong_setting(
-    socket_path: Path, authority: Authority, clock: ManualClock, tmp_path: Path, content: bytes
-) -> None:
-    """For an empty file, Python would use the CAs of the system, which was not asked for."""
-    empty = tmp_path / "ca.pem"
-    empty.write_bytes(content)
-    with (
-        TlsProxy(socket_path, authority.context(ADDRESS)) as proxy,
-        pytest.raises(ConfigError, match="bmdb_ca_source contains"),
-    ):
-        Server(proxy.port, authority).connection(clock, ca=empty).run("now")
-
-
-@pytest.mark.parametrize("tls", [True, False])
 def test_a_server_that_does_not_answer_fails_at_the_connect_timeout(
-    authority: Authority, clock: ManualClock, tls: bool
+    authority: Authority, clock: ManualClock, address: str, tls: bool, said: str
 ) -> None:
     """A server may accept the connection and hang; that must not use up the invocation's time."""
-    address = ADDRESS if tls else "127.0.0.1"
     with TlsProxy(None, authority.context(ADDRESS) if tls else None, address) as proxy:
-        connection = Server(proxy.port, authority).connection(
-            clock, limits=TimeLimits(connect=0.1, statement=10 * LONG), bmdb_host=address
-        )
-        with pytest.raises(BmdbUnavailable, match=f"cannot connect to the BMDB at {address}:{proxy.port}"):
+        limits = TimeLimits(connect=0.1, statement=10 * LONG)
+        connection = Server(proxy.port, authority).connection(clock, limits=limits, bmdb_host=address)
+        with pytest.raises(BmdbUnavailable, match=f"the BMDB at {address}:{proxy.port}") as caught:
             in_time(lambda: connection.run("now"))
-
-
-def test_a_server_that_does_not_answer_for_tls_fails_too(authority: Authority, clock: ManualClock) -> None:
-    """The very first request has a time limit as well."""
-    with TlsProxy(None, None) as proxy:
-        connection = Server(proxy.port, authority).connection(
-            clock, limits=TimeLimits(connect=0.1, statement=10 * LONG)
-        )
-        with pytest.raises(BmdbUnavailable, match="timed out"):
-            in_time(lambda: connection.run("now"))
+        assert said in str(caught.value)
 
 
 def test_a_statement_whose_answer_never_comes_fails(
@@ -277,11 +260,7 @@ def test_a_function_reads_password_and_ca_where_its_settings_say(
     ca.unlink()
     connection.run("now")
     connection.close()
-
-
-def test_a_ca_that_cannot_be_read_is_named(ca: Path) -> None:
-    """And nothing is sent."""
-    ca.unlink()
+    adapters.secrets.cache_clear()
     with pytest.raises(SourceMissing, match=str(ca)):
         adapters.bmdb().run("now")
 

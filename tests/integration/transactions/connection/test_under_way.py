@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings import decommissioning, provider_facts, provisioning
@@ -306,151 +308,105 @@ def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session
 # Every statement that writes for a session.
 
 
-def _lock(fleet: Fleet, session: Session) -> Callable[[], object]:
-    machine_id = fleet.provided_machine()
-    return lambda: work.claim(session, START, [machine_id])
+Arrange = Callable[[Fleet, Session], Callable[[], object]]
+ORDER = RemovalRequest("me", "it is gone", fresh_seconds=0)
+STEP = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
+ALIVE = NoLongerDue("its agent reports again", recovered=True)
+BUDGETS = {"per_hour": [1], "brakes": ["share"], "reasons": ["8 of 10 are dead"], "last": [False], "limited": [""]}
 
 
-def _begin(fleet: Fleet, session: Session) -> Callable[[], object]:
-    work.lock_machine(session, START, fleet.provided_machine())
-    return lambda: session.run_once("begin_work", process=START, remark=None, known=None)
-
-
-def _let_go(fleet: Fleet, session: Session) -> Callable[[], object]:
-    work.lock_machine(session, START, fleet.provided_machine())
-    return lambda: work.let_go(session)
-
-
-def _end(end: End) -> Callable[[Fleet, Session], Callable[[], object]]:
+def _given(prepare: Callable[[Fleet, Session], Any], write: Callable[[Session, Any], object]) -> Arrange:
     def arrange(fleet: Fleet, session: Session) -> Callable[[], object]:
-        end.due_machine(fleet)
-        held = claimed(session, end.process)
-        return lambda: end.end(session, held)
+        prepared = prepare(fleet, session)
+        return lambda: write(session, prepared)
 
     return arrange
 
 
-def _record_attempts(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _machine(fleet: Fleet, session: Session) -> UUID:
+    provisioning.take_lock(session, PROVIDER)
+    return fleet.provided_machine()
+
+
+def _locked(fleet: Fleet, session: Session) -> None:
+    work.lock_machine(session, START, fleet.provided_machine())
+
+
+def _to_recover(fleet: Fleet, session: Session) -> Work:
     fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
-    return lambda: attempt(session, held)
+    return held
 
 
-def _quarantine(fleet: Fleet, session: Session) -> Callable[[], object]:
-    fleet.unhealthy_machine()
-    (held,) = claimed(session, RECOVER)
-    return lambda: remediation.quarantine(session, {held: "enough"})
+def _to_end(end: End) -> Callable[[Fleet, Session], list[Work]]:
+    return lambda fleet, session: (end.due_machine(fleet), list(claimed(session, end.process)))[1]
 
 
-def _leave_alone(fleet: Fleet, session: Session) -> Callable[[], object]:
-    fleet.unhealthy_machine()
-    (held,) = claimed(session, RECOVER)
-    reason = NoLongerDue("its agent reports again", recovered=True)
-    return lambda: remediation.leave_alone(session, {held: reason}, defaults.RULES.backoff)
-
-
-def _permit_attempts(fleet: Fleet, session: Session) -> Callable[[], object]:
-    machine_id = fleet.unhealthy_machine()
-    (held,) = claimed(session, RECOVER)
-    step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
-    return lambda: remediation.permit_attempts(session, PROVIDER, {held: step}, lambda _: {machine_id})
-
-
-def _set_budgets(_: Fleet, session: Session) -> Callable[[], object]:
-    shown = {"per_hour": [1], "brakes": ["share"], "reasons": ["8 of 10 are dead"], "last": [False]}
-    return lambda: session.run("set_budgets", provider=PROVIDER, limited=[""], **shown)[0][0]
-
-
-def _end_budgets(_: Fleet, session: Session) -> Callable[[], object]:
-    _set_budgets(_, session)()
-    return lambda: session.run("end_budgets", provider=PROVIDER, limited=[])
-
-
-def _intended(fleet: Fleet, session: Session) -> Intent:
+def _intended(_: Fleet, session: Session) -> UUID:
     provisioning.take_lock(session, PROVIDER)
     machine_id = provisioning.create_intent(session, PROVIDER, "rack")
     assert machine_id is not None
-    return Intent(machine_id, "rack")
+    return machine_id
 
 
-def _create_intent(fleet: Fleet, session: Session) -> Callable[[], object]:
-    provisioning.take_lock(session, PROVIDER)
-    return lambda: provisioning.create_intent(session, PROVIDER, "rack")
-
-
-def _provide(fleet: Fleet, session: Session) -> Callable[[], object]:
-    intent = _intended(fleet, session)
-    return lambda: provisioning.provide(session, PROVIDER, intent.machine_id, MACHINE)
-
-
-def _delete_intent(fleet: Fleet, session: Session) -> Callable[[], object]:
-    intent = _intended(fleet, session)
-    return lambda: provisioning.delete_intent(session, PROVIDER, intent)
-
-
-def _rebind(fleet: Fleet, session: Session) -> Callable[[], object]:
-    provisioning.take_lock(session, PROVIDER)
-    machine_id = fleet.provided_machine()
-    return lambda: provisioning.rebind(session, PROVIDER, machine_id, MACHINE, "me")
-
-
-ORDER = RemovalRequest("me", "it is gone", fresh_seconds=0)
-
-
-def _decommission(fleet: Fleet, session: Session) -> Callable[[], object]:
-    provisioning.take_lock(session, PROVIDER)
-    machine_id = fleet.provided_machine()
-    return lambda: decommissioning.forget(session, PROVIDER, machine_id, ORDER)
-
-
-def _request_release(fleet: Fleet, session: Session) -> Callable[[], object]:
-    provisioning.take_lock(session, PROVIDER)
-    machine_id = fleet.provided_machine()
-    return lambda: decommissioning.request_release(session, PROVIDER, machine_id, ORDER)
-
-
-def _cancel_release(fleet: Fleet, session: Session) -> Callable[[], object]:
-    provisioning.take_lock(session, PROVIDER)
-    machine_id = fleet.provided_machine()
+def _leaving(fleet: Fleet, session: Session) -> UUID:
+    machine_id = _machine(fleet, session)
     decommissioning.request_release(session, PROVIDER, machine_id, ORDER)
-    return lambda: decommissioning.cancel_release(session, PROVIDER, machine_id)
+    return machine_id
 
 
-def _write_facts(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _set_budgets(session: Session, _: object = None) -> object:
+    return session.run("set_budgets", provider=PROVIDER, **BUDGETS)[0][0]
+
+
+def _facts(fleet: Fleet, session: Session) -> list[provider_facts.FactsChange]:
     fleet.provided_machine()
     assert provider_facts.begin(session, PROVIDER, None)
-    changes = [
+    return [
         provider_facts.FactsChange(known, provider_facts.Facts.of(MACHINE))
         for known in provider_facts.known(session.connection, PROVIDER, everything=True)
     ]
-    return lambda: provider_facts.write(session, PROVIDER, changes)
 
 
-WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
-    "lock_machines": _lock,
-    "begin_work": _begin,
-    "let_go": _let_go,
-    **{name: _end(end) for name, end in ENDS.items()},
-    "record_attempts": _record_attempts,
-    "record_attempts with a permission": _permit_attempts,
-    "quarantine": _quarantine,
-    "leave_alone": _leave_alone,
-    "set_budgets": _set_budgets,
-    "end_budgets": _end_budgets,
-    "create_intent": _create_intent,
-    "provide": _provide,
-    "rebind": _rebind,
-    "delete_intent": _delete_intent,
-    "decommission": _decommission,
-    "request_release": _request_release,
-    "cancel_release": _cancel_release,
-    "write_facts": _write_facts,
-    "renew_session": lambda _, session: session.renew,
+# These take several statements.
+TRANSACTIONS: dict[str, Arrange] = {
+    "record_attempts with a permission": _given(
+        _to_recover,
+        lambda session, held: remediation.permit_attempts(session, PROVIDER, {held: STEP}, lambda _: {held.machine_id}),
+    ),
+    "decommission": _given(_machine, lambda session, ours: decommissioning.forget(session, PROVIDER, ours, ORDER)),
+    "request_release": _given(
+        _machine, lambda session, ours: decommissioning.request_release(session, PROVIDER, ours, ORDER)
+    ),
+    "cancel_release": _given(_leaving, lambda session, ours: decommissioning.cancel_release(session, PROVIDER, ours)),
 }
-
-TRANSACTIONS = (_permit_attempts, _decommission, _request_release, _cancel_release)
-"""These take several statements."""
-
+WRITES: dict[str, Arrange] = {
+    **TRANSACTIONS,
+    "lock_machines": _given(_machine, lambda session, ours: work.claim(session, START, [ours])),
+    "begin_work": _given(
+        _locked, lambda session, _: session.run_once("begin_work", process=START, remark=None, known=None)
+    ),
+    "let_go": _given(_locked, lambda session, _: work.let_go(session)),
+    **{name: _given(_to_end(end), end.end) for name, end in ENDS.items()},
+    "record_attempts": _given(_to_recover, attempt),
+    "quarantine": _given(_to_recover, lambda session, held: remediation.quarantine(session, {held: "enough"})),
+    "leave_alone": _given(
+        _to_recover, lambda session, held: remediation.leave_alone(session, {held: ALIVE}, defaults.RULES.backoff)
+    ),
+    "set_budgets": _given(lambda *_: None, _set_budgets),
+    "end_budgets": _given(
+        lambda _, session: _set_budgets(session),
+        lambda session, _: session.run("end_budgets", provider=PROVIDER, limited=[]),
+    ),
+    "create_intent": _given(_machine, lambda session, _: provisioning.create_intent(session, PROVIDER, "rack")),
+    "provide": _given(_intended, lambda session, begun: provisioning.provide(session, PROVIDER, begun, MACHINE)),
+    "delete_intent": _given(
+        _intended, lambda session, begun: provisioning.delete_intent(session, PROVIDER, Intent(begun, "rack"))
+    ),
+    "rebind": _given(_machine, lambda session, ours: provisioning.rebind(session, PROVIDER, ours, MACHINE, "me")),
+    "write_facts": _given(_facts, lambda session, changes: provider_facts.write(session, PROVIDER, changes)),
+    "renew_session": _given(lambda *_: None, lambda session, _: session.renew()),
+}
 each_write = pytest.mark.parametrize("arrange", WRITES.values(), ids=WRITES)
 
 
@@ -459,7 +415,7 @@ def test_a_session_write_locks_the_session_until_the_commit(
     fleet: Fleet,
     session: Session,
     breaking: BreakingConnection,
-    arrange: Callable[[Fleet, Session], Callable[[], object]],
+    arrange: Arrange,
 ) -> None:
     """So a session that lost an answer can wait for its end; the reaper skips it, and closing the session waits."""
     write = arrange(fleet, session)
@@ -468,16 +424,14 @@ def test_a_session_write_locks_the_session_until_the_commit(
     def check() -> None:
         free.append(fleet.sql("SELECT 1 FROM sessions FOR UPDATE SKIP LOCKED"))
 
-    breaking.lose("late", commit=arrange in TRANSACTIONS, meanwhile=check)
+    breaking.lose("late", commit=arrange in TRANSACTIONS.values(), meanwhile=check)
     with suppress(CommitUnknown):
         write()
     assert free == [[]]
 
 
 @each_write
-def test_a_fenced_statement_writes_nothing(
-    fleet: Fleet, arrange: Callable[[Fleet, Session], Callable[[], object]]
-) -> None:
+def test_a_fenced_statement_writes_nothing(fleet: Fleet, arrange: Arrange) -> None:
     """However late it arrives: its owner has continued by then."""
     write = arrange(fleet, fleet.open_session())
     fleet.sql("UPDATE sessions SET fence = 1")
