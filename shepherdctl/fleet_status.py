@@ -3,7 +3,7 @@
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import overview, pauses
-from shepherd_core.bmdb.recovery import budget
+from shepherd_core.bmdb.recovery import budget, remediation
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import ticks
 from shepherd_core.settings.deployment import DeploymentSettings, loop_minutes
@@ -24,6 +24,7 @@ def read(connection: Connection) -> FleetStatus:
         server.now(connection),
         overview.fleet_counts(connection, [SILENT_SECONDS], places=True),
         overview.unsteady(connection),
+        remediation.failed_starts(connection),
         budget.shown_budgets(connection),
         provisioning.waiting(connection),
         len(pauses.pauses_in_force(connection)),

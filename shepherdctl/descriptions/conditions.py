@@ -18,6 +18,7 @@ from shepherd_core.domain.budget import Brake, where
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.states import State
+from shepherd_core.rules.bad_agent import bad_agents
 from shepherd_core.settings.functions import FUNCTION_SECONDS
 from shepherd_core.settings.providers import SPECS
 from shepherd_core.telemetry import Metric
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.recovery.budget import ShownBudget
     from shepherd_core.bmdb.wire.server import Transaction
     from shepherd_core.bmdb.work.ticks import Tick
+    from shepherd_core.domain.records import FailedStarts
 
 EXIT_STATUS = 3
 """Of ``shepherdctl status``, if something needs attention."""
@@ -81,6 +83,7 @@ class ConditionName(StrEnum):
     LOOP_LATE = "loop-late", Severity.URGENT, "failing"
     PROVIDER_AWAY = "provider-away", Severity.URGENT, "failing"
     LOOP_FAILS = "loop-fails", Severity.URGENT, "failing"
+    BAD_AGENT = "bad-agent", Severity.URGENT
     NO_REPORTS = "no-reports", Severity.URGENT, "agent-api-silent"
     DRIFT_LIMIT_EXCEEDED = "drift-limit-exceeded", Severity.URGENT, "drift-limit-exceeded"
     LONG_WAIT = "long-wait", Severity.WARNING, "oldest-wait"
@@ -124,6 +127,7 @@ class FleetStatus:
     machines: Sequence[FleetCount]
     """By location, and by whether the last heartbeat is younger than ``SILENT_SECONDS``."""
     unsteady: Sequence[Unsteady]
+    failed_starts: Sequence[FailedStarts]
     budgets: Sequence[ShownBudget]
     waiting: Sequence[Waiting]
     pauses: int
@@ -150,6 +154,7 @@ def conditions(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> list[Cond
         *_of_loops(fleet, loop_minutes),
         *_of_machines(fleet),
         *_of_unsteady(fleet.unsteady),
+        *_of_agents(fleet.failed_starts),
     ]
     names = list(ConditionName)
     return sorted(found, key=lambda each: (names.index(each.name), each.since or fleet.now))
@@ -352,6 +357,15 @@ def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
                 provider,
                 machines=machines,
             )
+
+
+def _of_agents(starts: Iterable[FailedStarts]) -> Iterator[Condition]:
+    for each in bad_agents(starts):
+        cure = (
+            "upload another agent, and set its agent_sha256; then shepherdctl machine retry "
+            f"--cause {each.kind} --reason 'new agent'"
+        )
+        yield Condition(ConditionName.BAD_AGENT, f"no step is taken: {each}", cure, machines=each.machines)
 
 
 def _of_unsteady(unsteady: Sequence[Unsteady]) -> Iterator[Condition]:

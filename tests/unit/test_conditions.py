@@ -13,6 +13,7 @@ from shepherd_core.bmdb.wire.server import Transaction
 from shepherd_core.bmdb.work.ticks import Tick
 from shepherd_core.domain.budget import Brake
 from shepherd_core.domain.errors.kinds import FailureKind
+from shepherd_core.domain.records import FailedStarts
 from shepherd_core.domain.states import State
 from shepherd_core.settings.functions import LOOPS
 
@@ -40,6 +41,7 @@ def tick(loop: str, minutes_ago: float = 1, **changes: Any) -> Tick:
 WELL = FleetStatus(
     NOW,
     [count(State.RUNNING), count(State.UNHEALTHY)],
+    [],
     [],
     [],
     [],
@@ -126,6 +128,10 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
             "old-transaction: a transaction of alice (psql) has been open for 11 min, and slows every claim",
         ),
         ({"machines": [count(State.QUARANTINED, 2)]}, "quarantined: 2 machines of redfish in quarantine"),
+        (
+            {"failed_starts": [FailedStarts("ab12", FailureKind.AGENT_EXITED, 3, succeeded=False)]},
+            "bad-agent: no step is taken: the agent ab12 fails on 3 machines, with agent-exited, and runs on none",
+        ),
         (
             {"unsteady": [Unsteady("ec2", 0, 1)]},
             "reports-again: 1 machine of ec2 in quarantine, and the agent reports",

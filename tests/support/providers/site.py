@@ -79,7 +79,10 @@ class Site(FakeSteps):
         fleet.sql(
             "UPDATE machine_provided SET provider_ip_address = '192.0.2.' || replace(provider_id, 'machine-', '')"
         )
-        fleet.sql("INSERT INTO machine_host_key SELECT machine_id, :key, now() FROM machine_provided", key=HOST_KEY)
+        fleet.sql(
+            "INSERT INTO machine_host_key SELECT machine_id, :key, now() FROM machine_provided ON CONFLICT DO NOTHING",
+            key=HOST_KEY,
+        )
         found = fleet.sql("SELECT provider_id, provider_ip_address FROM machine_provided")
         self.addresses = dict(found)
         self.endpoints = dict.fromkeys(self.addresses.values(), OLD)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, dataclass_transform
 from uuid import UUID
 
+from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
 
 if TYPE_CHECKING:
@@ -50,6 +51,21 @@ class Provided:
     """As the provider listed it last."""
     host_key: str | None = None
     """The SSH host key that is pinned."""
+
+
+@record
+class FailedStarts:
+    """The machines on which the same agent fails in the same way."""
+
+    agent_sha256: str
+    kind: FailureKind
+    machines: int
+    succeeded: bool
+    """This agent runs on some machine."""
+
+    def __str__(self) -> str:
+        """Return what fails, human-readable."""
+        return f"the agent {self.agent_sha256} fails on {self.machines} machines, with {self.kind}, and runs on none"
 
 
 @record

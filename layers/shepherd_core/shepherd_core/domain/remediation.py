@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Permission
     from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
+    from shepherd_core.domain.records import FailedStarts
 
     Take = Callable[[ProviderId, Permission], None]
     """Takes a step on a machine. As a method of ``Provider``: confirms the permission just before its request."""
@@ -188,6 +189,8 @@ class NextStep:
     """What the look saw; None: it saw nothing, or there was none."""
     look_error: Exception | None = None
     """Why the look saw nothing."""
+    bad_agent: FailedStarts | None = None
+    """No step: the machine does not come back because of this agent."""
     alive: bool = False
     """The look saw that the machine is alive: at most its agent is started anew, which is no attempt."""
 
@@ -198,6 +201,8 @@ class NextStep:
 
     def __str__(self) -> str:
         """Return the decision, human-readable."""
+        if self.bad_agent is not None:
+            return f"no step: {self.bad_agent}"
         if self.step.kind is QUARANTINE:
             return f"{self.step.name}: {self.summary}"
         if self.concludes:

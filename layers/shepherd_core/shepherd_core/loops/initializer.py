@@ -10,7 +10,7 @@ from shepherd_core.agent.takeover import AgentProgram, take_over
 from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
 from shepherd_core.domain.clock import time_of_day
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.errors.machine import HostKeyUnknown, NoAddress
+from shepherd_core.domain.errors.machine import HostKeyUnknown, NoAddress, TakeoverFailed
 from shepherd_core.domain.machine import HostKeyOrigin
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
 from shepherd_core.loops.base import Loop
@@ -103,6 +103,8 @@ class Initializer(Loop[AgentStarted]):
             )
             takeover = take_over(connection, self._program, init, deadline)
         except ShepherdError as error:
+            if isinstance(error, TakeoverFailed):
+                error.agent_sha256 = self._program.binary.sha256
             telemetry.info("takeover failed", machine_id=work.machine_id, notes=getattr(error, "__notes__", []))
             raise
         finally:
@@ -115,7 +117,7 @@ class Initializer(Loop[AgentStarted]):
                 agent_stderr=takeover.stderr,
             )
         origin = HostKeyOrigin.FIRST_CONTACT if machine.host_key is None else HostKeyOrigin.PROVIDER
-        return AgentStarted(takeover.public_key, connection.host_key, origin)
+        return AgentStarted(takeover.public_key, connection.host_key, origin, self._program.binary.sha256)
 
     def finish(self, session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
         """Record the facts: the agents are started, with these keys."""

@@ -8,7 +8,8 @@ it answers over SSH, only its agent is started anew (``loops.look``).
 
 A step that interrupts must be within the budget (``rules.budget``); else the machine
 waits, and is looked at again. After an outage of ours, agents have two minutes to
-report before anything is interrupted.
+report before anything is interrupted. Where the agent is at fault, no step is taken
+(``rules.bad_agent``).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from shepherd_core.domain.remediation import QUARANTINE, AgentState, LookTarget,
 from shepherd_core.loops.base import Admission, Loop, log_failure
 from shepherd_core.recovery import NotTaken, Outcome, Steps, Taken, position
 from shepherd_core.rules.attempts import looks, uninterrupted
+from shepherd_core.rules.bad_agent import bad_agents
 from shepherd_core.rules.budget import BudgetLimits, budgets, permitted
 from shepherd_core.rules.policy import possible
 from shepherd_core.rules.remediation import next_step
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 
 
 _WAIT_SECONDS = 300.0
-"""After this time a machine that waits for the budget is looked at again: it may have been switched on."""
+"""After this time a machine that waits for the budget, or for another agent, is looked at again."""
 _OUTAGE_SECONDS = 120.0
 """After an outage of ours, all agents report within about a minute: none waits longer to repeat a heartbeat."""
 
@@ -123,7 +125,14 @@ class Recoverer(Loop[Outcome]):
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NextStep]:
         """Choose each machine's next step."""
         records = remediation.recovery_records(session, works)
-        return {work: self._next_step(work, past) for work, past in records.items()}
+        starts = remediation.failed_starts(session.connection) if any(p.failed_agent for p in records.values()) else ()
+        bad = bad_agents(starts)
+        decisions = {}
+        for work, past in records.items():
+            failed = past.failed_agent, past.failed_kind
+            agent = next((each for each in bad if (each.agent_sha256, each.kind) == failed), None)
+            decisions[work] = replace(self._next_step(work, past), bad_agent=agent)
+        return decisions
 
     def _next_step(self, work: Work, past: RecoveryRecord) -> NextStep:
         attempts, until = position(past, self._rules.reset_after_seconds)
@@ -187,6 +196,8 @@ class Recoverer(Loop[Outcome]):
     def work_on(self, task: Task) -> Outcome:
         """Take the step that was decided, unless a look or the budget speaks against it."""
         work, decision = task.work, task.decision
+        if decision.bad_agent is not None:
+            return NotTaken(HeldBack(str(decision.bad_agent), _WAIT_SECONDS))
         try:
             if decision.look is not None and self._look is not None:
                 decision = self._look.before(decision, decision.look, task.deadline)

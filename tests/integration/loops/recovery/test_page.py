@@ -12,6 +12,7 @@ from shepherd_core.bmdb.machines.overview import Unsteady
 from shepherd_core.bmdb.recovery import budget, remediation
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.machine import (
+    AgentExited,
     NoAddress,
     SshAuthenticationFailed,
     SshHostKeyChanged,
@@ -21,6 +22,7 @@ from shepherd_core.domain.errors.provider import NotSupported, ProviderForbidden
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import AgentState
 from shepherd_core.operator.adopt_forget import ActionResult
+from shepherd_core.rules.bad_agent import bad_agents
 from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
 
@@ -29,7 +31,7 @@ from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.recovery import MINUTE, OneMachine
 from tests.support.providers.fake_provider import refuse
-from tests.support.providers.site import Site
+from tests.support.providers.site import AgentFile, Site
 
 PAGE = (Path(__file__).parents[4] / "docs" / "recovery.md").read_text()
 LOOPS = {"ShepherdAgentStart": "Initializer", "ShepherdRecovery": "Recoverer"}
@@ -265,6 +267,25 @@ def _our_fault(stage: Stage, row: Row) -> None:
     stage.break_down()
     stage.watch(row.seconds[-1] / MINUTE + 1)
     assert stage.provider.asked == ["reboot"] * 2
+
+
+@plays("not back, the agent is at fault")
+def _bad_agent(stage: Stage, row: Row) -> None:
+    stage.limits = BudgetLimits(100, 1)
+    stage.fleet.machines(2, started_ago=60 * MINUTE, reported_ago=0)
+    stage.provider = stage.site = Site(stage.fleet)
+    stage.look = stage.site.look
+    stage.site.seen, stage.site.start_error = AgentState.ENDED, AgentExited("status 7")
+    stage.expect(UNHEALTHY, *ALIVE)
+    (again,) = row.seconds
+    for after in (30 * MINUTE, again, again):
+        stage.expect(after, "Canceled")
+    assert [each.agent_sha256 for each in bad_agents(remediation.failed_starts(stage.fleet.connection))] == [
+        AgentFile.sha256
+    ]
+    stage.fleet.sql("UPDATE machine_agent_started SET agent_sha256 = :agent", agent=AgentFile.sha256)
+    stage.site.seen = SshTimedOut("no answer")
+    stage.expect(again, "Looked", *REBOOTED)
 
 
 @plays("never came up")

@@ -23,7 +23,7 @@ from shepherd_core.domain.errors import NoLongerDue
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import Process, WorkEvent
-from shepherd_core.domain.records import record
+from shepherd_core.domain.records import FailedStarts, record
 from shepherd_core.domain.remediation import HistoryLine
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ class RecoveryRecord:
     """Of the machine, as the provider listed it last."""
     location: str
     """``WHOLE_PROVIDER``: it has none."""
+    failed_agent: str | None
+    """The SHA-256 of the agent whose answer failed when its start was tried last."""
+    failed_kind: FailureKind | None
     history: Sequence[HistoryLine] = ()
     """The recovery events, oldest first."""
 
@@ -72,6 +75,11 @@ def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, Reco
     records = session.connection.fetch(RecoveryRecord, "recovery_records", machine_ids=machine_ids)
     found = {each.machine_id: replace(each, history=histories[each.machine_id]) for each in records}
     return {work: found[work.machine_id] for work in works}
+
+
+def failed_starts(connection: Connection) -> list[FailedStarts]:
+    """Return the machines on which the answer of an agent failed last, by agent and kind."""
+    return connection.fetch(FailedStarts, "failed_starts")
 
 
 def record_attempts(session: Session, moves: Mapping[Work, NextStep]) -> list[Work]:

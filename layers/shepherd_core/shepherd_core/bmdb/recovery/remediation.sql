@@ -8,11 +8,31 @@ SELECT
     a.agent_started_at AS started_at,
     h.agent_heartbeat_at AS last_heartbeat_at,
     p.provider_ip_address AS address,
-    coalesce(p.provider_location, '') AS location
+    coalesce(p.provider_location, '') AS location,
+    f.agent_sha256 AS failed_agent,
+    f.kind AS failed_kind
 FROM machine_provided p
 LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
+LEFT JOIN work_backoff f
+    ON f.machine_id = p.machine_id
+    AND f.process = 'ShepherdAgentStart'
+    AND f.last_interval_seconds IS NOT NULL
+    AND a.machine_id IS NULL
 WHERE p.machine_id = ANY(:machine_ids::uuid[]);
+
+-- name: failed_starts
+-- The machines on which the answer of an agent failed last, by agent and kind.
+SELECT
+    b.agent_sha256,
+    b.kind,
+    count(*) AS machines,
+    EXISTS (SELECT 1 FROM machine_agent_started WHERE agent_sha256 = b.agent_sha256) AS succeeded
+FROM work_backoff b
+JOIN machine_provided p ON p.machine_id = b.machine_id
+WHERE b.agent_sha256 IS NOT NULL AND b.last_interval_seconds IS NOT NULL
+GROUP BY 1, 2
+ORDER BY 1, 2;
 
 -- name: recovery_history
 -- The recovery history of these machines, oldest first. 2,000 rows hold all attempts that a policy can have, and the

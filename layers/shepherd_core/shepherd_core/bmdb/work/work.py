@@ -21,6 +21,7 @@ from uuid import UUID
 
 from shepherd_core.domain.errors import cause_of
 from shepherd_core.domain.errors.bmdb import MachineUnknown, SessionExpired, WorkConflict
+from shepherd_core.domain.errors.machine import TakeoverFailed
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId, WorkEvent
 from shepherd_core.domain.records import record
 from shepherd_core.domain.remediation import REBOOT
@@ -167,6 +168,8 @@ class AgentStarted:
     """The SSH host key of the machine that was contacted, to be pinned if none is. None: not compared."""
     host_key_origin: HostKeyOrigin = HostKeyOrigin.FIRST_CONTACT
     """Where the host key is from, if it is pinned now."""
+    agent_sha256: str | None = None
+    """Of the agent's file; None: not known."""
 
 
 def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
@@ -184,6 +187,7 @@ def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> s
         public_keys=[facts.public_key.hex() for facts in done.values()],
         host_keys=[facts.host_key for facts in done.values()],
         origins=[facts.host_key_origin for facts in done.values()],
+        agents=[facts.agent_sha256 for facts in done.values()],
     )
 
 
@@ -241,6 +245,9 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
         list(failed),
         **causes([failure.error for failure in failed.values()]),
         intervals=[failure.interval_seconds for failure in failed.values()],
+        agents=[
+            each.error.agent_sha256 if isinstance(each.error, TakeoverFailed) else None for each in failed.values()
+        ],
     )
 
 

@@ -142,9 +142,9 @@ WHERE h.machine_id = ANY(:machine_ids::uuid[])
 -- compares the keys, and this machine is missing in the result. The snapshot shows what was pinned before this statement
 -- began; a key that was pinned since then makes the insertion do nothing.
 WITH input_rows AS (
-    SELECT g.machine_id, decode(g.public_key, 'hex') AS public_key, g.host_key, g.origin
-    FROM unnest(:machine_ids::uuid[], :public_keys::text[], :host_keys::text[], :origins::text[])
-        AS g (machine_id, public_key, host_key, origin)
+    SELECT g.machine_id, decode(g.public_key, 'hex') AS public_key, g.agent_sha256, g.host_key, g.origin
+    FROM unnest(:machine_ids::uuid[], :public_keys::text[], :agents::text[], :host_keys::text[], :origins::text[])
+        AS g (machine_id, public_key, agent_sha256, host_key, origin)
 ),
 {ended_work},
 -- At first contact.
@@ -157,17 +157,20 @@ host_key_pinned AS (
     RETURNING machine_id
 ),
 started AS (
-    SELECT g.machine_id, g.public_key
+    SELECT g.machine_id, g.public_key, g.agent_sha256
     FROM input_rows g
     JOIN work_deleted e ON e.machine_id = g.machine_id
     LEFT JOIN machine_host_key k ON k.machine_id = g.machine_id
     WHERE g.host_key IS NULL OR g.host_key = k.host_key OR g.machine_id IN (SELECT machine_id FROM host_key_pinned)
 ),
 agent_rows AS (
-    INSERT INTO machine_agent_started (machine_id, agent_started_at, agent_public_key)
-    SELECT machine_id, clock_timestamp(), public_key FROM started
+    INSERT INTO machine_agent_started (machine_id, agent_started_at, agent_public_key, agent_sha256)
+    SELECT machine_id, clock_timestamp(), public_key, agent_sha256 FROM started
     ON CONFLICT (machine_id) DO UPDATE
-    SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key
+    SET
+        agent_started_at = excluded.agent_started_at,
+        agent_public_key = excluded.agent_public_key,
+        agent_sha256 = excluded.agent_sha256
 ),
 -- The heartbeat of an earlier agent does not count for this one, whose clock may be behind.
 heartbeat_deleted AS (
@@ -251,13 +254,14 @@ SELECT machine_id FROM work_deleted;
 WITH {ended_work},
 input_rows AS (
     SELECT g.*
-    FROM unnest(:machine_ids::uuid[], :kinds::text[], :faults::text[], :causes::text[], :intervals::bigint[])
-        AS g (machine_id, kind, fault, cause, seconds)
+    FROM unnest(
+        :machine_ids::uuid[], :kinds::text[], :faults::text[], :causes::text[], :intervals::bigint[], :agents::text[]
+    ) AS g (machine_id, kind, fault, cause, seconds, agent_sha256)
     JOIN work_deleted e ON e.machine_id = g.machine_id
 ),
 backoff_rows AS (
-    INSERT INTO work_backoff (machine_id, process, until, kind, fault, cause, last_interval_seconds)
-    SELECT machine_id, :process, clock_timestamp() + seconds * interval '1 second', kind, fault, cause, seconds
+    INSERT INTO work_backoff (machine_id, process, until, kind, fault, cause, last_interval_seconds, agent_sha256)
+    SELECT machine_id, :process, clock_timestamp() + seconds * interval '1 second', kind, fault, cause, seconds, agent_sha256
     FROM input_rows
     ON CONFLICT (machine_id, process) DO UPDATE
     SET
@@ -266,7 +270,8 @@ backoff_rows AS (
         fault = excluded.fault,
         cause = excluded.cause,
         last_interval_seconds = excluded.last_interval_seconds,
-        deaths = 0
+        deaths = 0,
+        agent_sha256 = excluded.agent_sha256
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, kind, fault, failed_cause, session_id)

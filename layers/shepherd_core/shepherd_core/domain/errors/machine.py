@@ -94,6 +94,9 @@ class SshOutOfResources(SshError):
 class TakeoverFailed(MachineError):
     """The handshake with the agent failed."""
 
+    agent_sha256: str | None = None
+    """Of the agent's file."""
+
 
 class AgentExited(TakeoverFailed):
     """The agent exited with a status other than 0."""

@@ -109,13 +109,14 @@ CREATE INDEX machine_tombstone_by_provider ON machine_tombstone (provider);
 
 -- Agents -------------------------------------------------------------------------------------------------------------
 
--- An agent was started on the machine, with this Ed25519 key. Written by the Initializer; goes when the Recoverer takes a
+-- An agent was started on the machine, with this Ed25519 key; its file has this SHA-256. Written by the Initializer; goes when the Recoverer takes a
 -- step, when a quarantine ends, and when the machine is decommissioned. For the index of the primary key, see
 -- machine_provided.
 CREATE TABLE machine_agent_started (
     machine_id uuid CONSTRAINT machine_agent_started_machine REFERENCES machines,
     agent_started_at timestamptz NOT NULL,
     agent_public_key bytea NOT NULL CONSTRAINT machine_agent_started_key CHECK (octet_length(agent_public_key) = 32),
+    agent_sha256 text,
     PRIMARY KEY (machine_id) INCLUDE (agent_started_at)
 );
 
@@ -236,7 +237,7 @@ CREATE INDEX work_by_session ON work (session_id);
 -- when work fails (with the interval, from which the next one follows), when it expires, and as a plain delay (both
 -- without an interval, and a delay without a kind); goes when the process succeeds, or by `machine retry`. deaths: how
 -- often in a row the work has expired because its function died or was cut off. A machine with deaths is a suspect: it is
--- worked on alone.
+-- worked on alone. agent_sha256: of the agent's file, if what failed is the answer of the agent.
 CREATE TABLE work_backoff (
     machine_id uuid NOT NULL CONSTRAINT work_backoff_machine REFERENCES machines,
     process text NOT NULL,
@@ -246,10 +247,12 @@ CREATE TABLE work_backoff (
     fault failure_fault NOT NULL DEFAULT 'machine',
     deaths bigint NOT NULL DEFAULT 0,
     kind failure_kind,
+    agent_sha256 text,
     PRIMARY KEY (machine_id, process)
 );
 
 CREATE INDEX work_backoff_for_access ON work_backoff (machine_id) WHERE fault = 'access';
+CREATE INDEX work_backoff_of_agents ON work_backoff (agent_sha256, kind) WHERE agent_sha256 IS NOT NULL;
 CREATE INDEX work_backoff_held_back ON work_backoff (machine_id) WHERE kind = 'held-back';
 
 -- The audit trail: work that started, how it ended, and the steps of remediation (see WorkEvent in domain/machine.py).

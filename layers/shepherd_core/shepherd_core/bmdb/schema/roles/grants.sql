@@ -22,6 +22,7 @@ GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {provision
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {provisioner}, {initializer}, {recoverer}, {updater}, {operator}; -- lock
 GRANT SELECT, INSERT, UPDATE (began_at), DELETE ON work TO {initializer}, {recoverer}, {operator};
 GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths), DELETE ON work_backoff TO {provisioner}, {initializer}, {recoverer}, {operator};
+GRANT UPDATE (agent_sha256) ON work_backoff TO {initializer}, {recoverer}, {operator};
 
 -- Provisioner
 
@@ -45,7 +46,7 @@ GRANT INSERT ON work_history TO {provisioner};
 -- Initializer
 
 GRANT SELECT, DELETE ON machine_agent_heartbeat TO {initializer};
-GRANT SELECT, INSERT, UPDATE (agent_public_key, agent_started_at) ON machine_agent_started TO {initializer};
+GRANT SELECT, INSERT, UPDATE (agent_public_key, agent_sha256, agent_started_at) ON machine_agent_started TO {initializer};
 GRANT SELECT, DELETE ON machine_grace TO {initializer};
 GRANT SELECT, INSERT ON machine_host_key TO {initializer};
 GRANT SELECT ON machine_provided TO {initializer};
