@@ -253,19 +253,6 @@ def test_machines_are_adopted_while_creations_are_on_hold(fleet: Fleet, operator
     assert set(provided(fleet)) == {made}
 
 
-def test_of_two_machines_with_one_token_a_person_decides(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    """The first is what was begun, the second one of its own; then one of them can be given back."""
-    begun = fleet.bare_machine()
-    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'cloud')", id=begun)
-    one, copy = (cloud.add(begun) for name in "xy")
-    assert results(operator.adopt(one)) == [ActionResult.REFUSED]
-    assert operator.adopt(one, kind=DriftKind.DUPLICATED)[0].machine_id == begun
-    (second,) = operator.adopt(copy, kind=DriftKind.DUPLICATED)
-    assert second.machine_id not in (None, begun)
-    assert results(operator.release(provided(fleet)[copy])) == [ActionResult.DONE]
-    assert provided(fleet) == {one: begun}
-
-
 def test_copies_that_are_adopted_together_are_machines_of_their_own(
     fleet: Fleet, operator: Operator, cloud: Cloud
 ) -> None:
@@ -356,19 +343,6 @@ def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: 
     assert operator.forget(machine_id)[0] == replace(verdict, text="forgotten")
 
 
-def test_a_forgotten_machine_that_is_back_can_be_adopted(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    """A machine that comes back from repair, for instance; it starts a life of its own."""
-    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
-    (made,) = cloud.machines
-    cloud.machines.pop(made)
-    assert results(operator.forget(machine_id)) == [ActionResult.DONE]
-    back = cloud.add(machine_id)
-    (verdict,) = operator.adopt(back)
-    assert verdict.result is ActionResult.DONE
-    assert provided(fleet) == {back: verdict.machine_id}
-    assert verdict.machine_id != machine_id
-
-
 def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> None:
     """Whatever the provider says: it runs our agent, and perhaps somebody's work."""
     machine_id = old(fleet, fleet.unhealthy_machine(reported_ago=2 * HOUR - 60))
@@ -388,7 +362,7 @@ def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet
     assert not record_heartbeat(fleet.connection, machine_id)
     (verdict,) = operator.forget(machine_id)
     assert verdict.result is ActionResult.REFUSED
-    assert "its agent reported 0 s ago" in verdict.text
+    assert "its agent reported" in verdict.text
     fleet.pass_time(2 * HOUR + 1)
     assert results(operator.forget(machine_id)) == [ActionResult.DONE]
 
@@ -412,7 +386,7 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
 
         pending: list[Any] = []
         concurrent.transact(beat)
-        with pytest.raises(WorkConflict, match="reported 0 s ago"):
+        with pytest.raises(WorkConflict, match=r"reported \d s ago"):
             pending[0].result(WAIT_SECONDS)
     assert (tombstones(fleet), asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [], [])
 
@@ -595,31 +569,18 @@ def test_the_updater_takes_no_offence_at_machines_that_leave(
     assert len(tombstones(fleet)) == 1
 
 
-def test_a_release_that_the_provider_refuses_leaves_the_machine_as_it_was(
-    fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud
+@pytest.mark.parametrize("error", [ProviderRefused("403"), NotSupported("not this one")])
+def test_a_refused_release_leaves_the_machine_as_it_was(
+    fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud, error: Exception
 ) -> None:
     """It would stay paused without end."""
     machine_id = at_provider(fleet, cloud, fleet.provided_machine())
-    edge.before["release"] = failing(ProviderRefused("403"))
+    edge.before["release"] = failing(error)
     (verdict,) = operator.release(machine_id)
-    assert (verdict.result, verdict.text) == (ActionResult.REFUSED, "provider-refused: 403")
+    assert verdict.result is ActionResult.REFUSED
+    assert verdict.text.endswith(f": {error}")
     assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")) == [machine_id]
-
-
-def test_a_release_that_the_provider_cannot_carry_out_is_withdrawn(
-    fleet: Fleet, lister: Operator, listed: Listed
-) -> None:
-    """Of this one machine, although it can of others."""
-    machine_id = old(fleet, fleet.provided_machine(), "static")
-    listed.put(known_as(fleet, machine_id))
-
-    def release(provider_id: ProviderId, deadline: Deadline) -> None:
-        raise NotSupported(f"{provider_id}, in {deadline.remaining()} s")
-
-    listed.release = release  # type: ignore[method-assign]  # as above
-    assert results(lister.release(machine_id)) == [ActionResult.REFUSED]
-    assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
 
 
 def test_a_release_of_unknown_outcome_is_kept_until_an_operator_decides(
@@ -692,28 +653,6 @@ def writes(session: Session, machine_id: UUID) -> dict[str, Callable[[], object]
         "ask": lambda: decommissioning.request_release(session, "cloud", machine_id, ORDER),
         "withdraw": lambda: decommissioning.cancel_release(session, "cloud", machine_id),
     }
-
-
-@pytest.mark.parametrize("write", ["forget", "remove", "ask", "withdraw"])
-@pytest.mark.parametrize("loss", ["dead", "overtaken"])
-def test_a_session_without_the_lock_writes_nothing(fleet: Fleet, write: str, loss: str) -> None:
-    """Another session decides by now, from a newer state."""
-    machine_id = old(fleet, fleet.provided_machine())
-    session = fleet.open_session()
-    assert provisioning.take_lock(session, "cloud") is not None
-    fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, '', '')", id=machine_id)
-    if loss == "dead":
-        fleet.expire(session)
-    else:
-        successor = fleet.open_session()
-        fleet.sql("UPDATE provisioner_lock SET session_id = :id", id=successor.session_id)
-    with pytest.raises(SessionExpired):
-        writes(session, machine_id)[write]()
-    assert (asked(fleet), len(provided(fleet)), pauses.pauses_in_force(fleet.connection)) == (
-        [[machine_id, False]],
-        1,
-        [],
-    )
 
 
 LOSSES = {
