@@ -597,6 +597,11 @@ class Bmdb(RuleBasedStateMachine):
             seconds=seconds,
         )
         pause = Pause(machine, process, None if seconds is None else self.model.now + seconds)
+        for known in [
+            each for each in self.pauses if each[0] == pause_id
+        ]:  # the same pause twice is one, with the new end
+            self.pauses.remove(known)
+            self.model.pauses.remove(known[1])
         self.pauses.append((pause_id, pause))
         self.model.pauses.append(pause)
 
