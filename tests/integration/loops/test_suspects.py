@@ -45,7 +45,6 @@ class Functions:
         self._one = threading.Lock()
 
     def invoke(self, concurrency: int = 50) -> FakeLoop:
-        """Let one invocation run, to its end or its death, and return what it did."""
         loop = FakeLoop(self._run_task)
         self._in_hand = threading.Semaphore(0)
         self._dead = threading.Event()
@@ -80,7 +79,6 @@ class Functions:
             raise SshRefused
 
     def quarantined(self) -> set[UUID]:
-        """Return the machines in quarantine."""
         return {row[0] for row in self.fleet.sql("SELECT machine_id FROM machine_quarantine")}
 
     def open(self) -> set[UUID]:
@@ -90,20 +88,17 @@ class Functions:
 
 @pytest.fixture
 def functions(fleet: Fleet, clock: ManualClock) -> Functions:
-    """Return invocations on the fleet."""
     return Functions(fleet, clock)
 
 
 def die_together(functions: Functions, machines: list[UUID]) -> None:
-    """Let a function die that has all these machines in hand."""
     was, functions.killers, functions.together = functions.killers, machines[:1], len(machines)
     functions.invoke()
     functions.killers = was
     assert {tuple(functions.fleet.events(machine)) for machine in machines} == {("Started", "Expired")}
 
 
-def test_a_machine_that_kills_its_functions_is_quarantined_and_its_neighbours_are_not(functions: Functions) -> None:
-    """It took all machines of its batch with it in each invocation, for as long as it was in the fleet."""
+def test_a_machine_that_kills_its_functions_is_quarantined_alone(functions: Functions) -> None:
     fleet = functions.fleet
     machines = [fleet.provided_machine() for _ in range(5)]
     killer = machines[0]
@@ -148,7 +143,6 @@ def test_the_third_death_alone_in_a_row_quarantines_a_machine(functions: Functio
 
 
 def test_history_and_why_say_that_the_function_died(functions: Functions) -> None:
-    """An operator who sees a machine wait must learn for what."""
     fleet = functions.fleet
     machines = [fleet.provided_machine() for _ in range(3)]
     die_together(functions, machines)
@@ -178,7 +172,7 @@ def test_work_that_ends_starts_the_count_over(functions: Functions, refused: boo
     assert fleet.sql("SELECT 1 FROM work_backoff WHERE deaths > 0") == []
 
 
-def test_a_batch_whose_function_died_is_worked_on_one_by_one_in_the_next(functions: Functions) -> None:
+def test_a_batch_whose_function_died_is_worked_on_singly(functions: Functions) -> None:
     """A function that is cut off is mostly no fault of its machines."""
     fleet = functions.fleet
     machines = [fleet.provided_machine() for _ in range(10)]
@@ -222,7 +216,7 @@ def test_an_outage_of_the_functions_quarantines_no_machine(functions: Functions)
     ],
     ids=["between the last two", "by an operator", "at another provider", "before", "when the last had begun"],
 )
-def test_only_work_that_ended_between_the_last_two_deaths_proves_that_functions_worked(
+def test_only_work_ended_between_two_deaths_proves_that_functions_work(
     fleet: Fleet, who: TickHead | str, provider: str, deaths: int, begun: bool, proved: bool
 ) -> None:
     """A death is on record some time after it, when an outage may be over and other work may have ended."""

@@ -26,7 +26,6 @@ REPORTING = 30
 
 @pytest.fixture
 def env(fleet: Fleet, clock: ManualClock) -> RecoveryEnvironment:
-    """Return an environment without machines."""
     return RecoveryEnvironment(fleet, clock)
 
 
@@ -52,7 +51,7 @@ def test_a_fleet_that_never_reports_at_all_is_not_rebooted(env: RecoveryEnvironm
     assert not env.provider.reboots
 
 
-def test_no_more_machines_are_interrupted_in_an_hour_than_the_budget_has(env: RecoveryEnvironment) -> None:
+def test_the_recoverer_interrupts_no_more_machines_than_the_budget_has(env: RecoveryEnvironment) -> None:
     """Twenty at once, the others later; in six hours, twice as many."""
     env.add_reporting(1000)
     env.add_unhealthy(50)
@@ -62,7 +61,7 @@ def test_no_more_machines_are_interrupted_in_an_hour_than_the_budget_has(env: Re
         assert len(env.provider.reboots) == most
 
 
-def test_where_too_many_are_dead_one_machine_is_interrupted_in_an_hour(env: RecoveryEnvironment) -> None:
+def test_many_dead_machines_lower_the_budget_to_one_an_hour(env: RecoveryEnvironment) -> None:
     """A switch fails for one room; the others keep their budget, and no room waits for ever."""
     env.add_reporting(60, "ams")
     env.add_reporting(10, "fra")
@@ -79,7 +78,6 @@ def test_where_too_many_are_dead_one_machine_is_interrupted_in_an_hour(env: Reco
 
 
 def test_a_machine_that_waits_says_for_what(env: RecoveryEnvironment) -> None:
-    """Operators see the budget, who waits for it, and why it is small. No attempt counts."""
     env.add_reporting(100, "ams")
     env.add_reporting(10, "fra")
     dark = env.add_unhealthy(12, "fra")
@@ -138,7 +136,6 @@ def test_concurrent_permissions_count_each_others_steps(env: RecoveryEnvironment
 
 
 def test_an_expired_session_permits_nothing_and_shows_nothing(env: RecoveryEnvironment) -> None:
-    """Its figures are out of date."""
     env.add_reporting(10)
     env.add_unhealthy(1)
     session = env.fleet.open_session()
@@ -154,7 +151,7 @@ def test_an_expired_session_permits_nothing_and_shows_nothing(env: RecoveryEnvir
     assert env.fleet.sql("SELECT * FROM machine_rebooted") == []
 
 
-def test_a_machine_whose_function_ran_two_minutes_ago_is_not_held_back(env: RecoveryEnvironment) -> None:
+def test_two_minutes_without_a_function_hold_no_machine_back(env: RecoveryEnvironment) -> None:
     """The usual case: some function runs each minute."""
     env.after_outage = True
     env.add_reporting(10)
@@ -166,7 +163,6 @@ def test_a_machine_whose_function_ran_two_minutes_ago_is_not_held_back(env: Reco
 
 
 def test_a_dry_run_shows_the_budget_and_leaves_no_trace(env: RecoveryEnvironment) -> None:
-    """It is how operators look before they switch the Recoverer on."""
     due = env.add_never_reported(12)
     planned = env.dry_run()
     assert {work.machine_id for work in planned.work} <= set(due)
@@ -176,7 +172,7 @@ def test_a_dry_run_shows_the_budget_and_leaves_no_trace(env: RecoveryEnvironment
     assert all(env.fleet.events(machine) == [] for machine in due)
 
 
-def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(env: RecoveryEnvironment) -> None:
+def test_an_idle_tick_waits_for_the_bmdb_three_times(env: RecoveryEnvironment) -> None:
     """Open, read, close: nearly every invocation, once a minute, does only this."""
     env.add_reporting(REPORTING)
     with BreakingConnection(env.fleet.settings) as breaking:
@@ -211,7 +207,6 @@ def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(env: Recov
     ],
 )
 def test_each_machine_is_counted_by_its_facts(env: RecoveryEnvironment, state: str, figures: FleetFigures) -> None:
-    """One way to count a fleet; whoever is late harms nobody."""
     fleet = env.fleet
     begun: dict[str, dict[str, float]] = {
         "is late": {"started_ago": HOUR, "reported_ago": 9 * MINUTE},
@@ -240,7 +235,6 @@ def test_each_machine_is_counted_by_its_facts(env: RecoveryEnvironment, state: s
 
 
 def _state(fleet: Fleet, machine: UUID, state: str) -> None:
-    """Write what makes the machine what *state* says."""
     looked = (
         "INSERT INTO work_history (machine_id, process, event, step) VALUES (:id, 'ShepherdRecovery', 'Looked', {})"
     )
@@ -270,8 +264,7 @@ def _state(fleet: Fleet, machine: UUID, state: str) -> None:
         fleet.sql(statement, **({"id": machine} if ":id" in statement else {}))
 
 
-def test_the_candidates_of_a_location_with_thousands_do_not_hide_those_of_others(env: RecoveryEnvironment) -> None:
-    """Of each location, the longest waiting come first."""
+def test_thousands_in_one_location_do_not_hide_candidates_elsewhere(env: RecoveryEnvironment) -> None:
     env.add_unhealthy(2100, "dark")
     (other,) = env.add_unhealthy(1, "ams")
     found = budget.read_fleet(env.fleet.open_session(), PROVIDER)
@@ -280,7 +273,6 @@ def test_the_candidates_of_a_location_with_thousands_do_not_hide_those_of_others
 
 
 def test_the_limits_are_those_of_the_settings(env: RecoveryEnvironment) -> None:
-    """A fleet in which more fail in an ordinary hour needs more."""
     env.limits = replace(defaults.LIMITS, per_hour=30)
     env.add_reporting(1000)
     env.add_unhealthy(40)

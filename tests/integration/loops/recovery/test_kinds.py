@@ -32,7 +32,6 @@ HISTORY = "SELECT event, step, kind, fault, seen FROM work_history WHERE machine
 
 @contextmanager
 def renamed() -> Iterator[None]:
-    """Give every class of errors another name, and every error and every look another sentence."""
     names, texts = {error: error.__name__ for error in ALL}, dict(look.TEXTS)
     try:
         for number, error in enumerate(ALL):
@@ -49,7 +48,6 @@ def renamed() -> Iterator[None]:
 
 @pytest.mark.parametrize("error", [ProviderRefused("422"), ProviderForbidden("403"), ProviderUnavailable("503")])
 def test_renaming_changes_no_decision(fleet: Fleet, clock: ManualClock, error: ProviderError) -> None:
-    """The life of a machine is the same, as are the filter, the counts and the cures that people see of it."""
     lives = []
     for names in (nullcontext, renamed):
         with names():
@@ -59,7 +57,6 @@ def test_renaming_changes_no_decision(fleet: Fleet, clock: ManualClock, error: P
 
 
 def life(env: OneMachine, error: ProviderError) -> Iterator[Any]:
-    """Let the provider refuse steps for hours while it serves others; yield what was decided and is shown."""
     env.provider.then, env.provider.answers = refuse(error), True
     for _ in range(14):
         env.take_elsewhere()
@@ -90,7 +87,6 @@ def test_the_bmdb_knows_every_kind_and_fault(fleet: Fleet, domain: str) -> None:
 
 
 def test_the_bmdb_knows_everything_that_a_look_can_see(fleet: Fleet) -> None:
-    """The same for looks."""
     for state in AgentState:
         fleet.sql(
             "INSERT INTO work_history (machine_id, process, event, seen) "
@@ -118,6 +114,5 @@ def test_a_machine_that_is_forbidden_among_others_ends_in_quarantine(fleet: Flee
 
 @pytest.mark.parametrize("error", [SshTimedOut("no answer"), NotSupported(), ShepherdError("?")])
 def test_an_error_is_stored_by_its_class(error: ShepherdError) -> None:
-    """And its text has no name in front."""
     cause = cause_of(error)
     assert (cause.kind, cause.fault, cause.text) == (type(error).kind, type(error).fault, str(error))

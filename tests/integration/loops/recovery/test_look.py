@@ -34,8 +34,6 @@ RUNS, ENDED, INSTALLS = AgentState.RUNS, AgentState.ENDED, AgentState.INSTALLS
 
 
 class LookSetup(OneMachine):
-    """The unhealthy machine answers over SSH."""
-
     host_key = None
 
     def __init__(self, fleet: Fleet, clock: ManualClock, server: SshServer, folder: Path) -> None:
@@ -51,11 +49,9 @@ class LookSetup(OneMachine):
     def look_with(
         self, dialer: Dialer, seconds: float = 5, prepare: Callable[[Deadline], object] = lambda _: None
     ) -> None:
-        """Let the Recoverer look in this way."""
         self.look = Look(dialer, str(self.agent), seconds, prepare)
 
     def at(self, address: str | None, host_key: str | None) -> None:
-        """Let the BMDB have this address and this pinned key of the machine."""
         self.fleet.sql(
             "UPDATE machine_provided SET provider_ip_address = :at WHERE machine_id = :id", at=address, id=self.machine
         )
@@ -78,13 +74,11 @@ class LookSetup(OneMachine):
         return process
 
     def stop(self) -> None:
-        """End the agents."""
         for process in self.processes:
             process.kill()
             process.wait()
 
     def watch_and_start(self, minutes: int) -> int:
-        """Let time pass without a report of the machine; return how often its agent was started."""
         starts = 0
         for _ in range(0, minutes, TICK_MINUTES):
             self.watch(TICK_MINUTES)
@@ -93,7 +87,6 @@ class LookSetup(OneMachine):
 
     @property
     def told(self) -> list[tuple[str, str | None, str | None]]:
-        """Return the history of the machine's recovery: events, steps and what was seen or failed."""
         return [
             (event, step, cause)
             for event, step, cause in self.fleet.sql(
@@ -105,13 +98,11 @@ class LookSetup(OneMachine):
 
     @property
     def causes(self) -> list[str | None]:
-        """Return what was seen."""
         return [cause for event, _, cause in self.told if event == "Looked"]
 
 
 @pytest.fixture
 def env(fleet: Fleet, clock: ManualClock, tmp_path: Path) -> Iterator[LookSetup]:
-    """Return an environment with a machine that is alive."""
     with SshServer(ssh_keys.public_line(KEY)) as server:
         env = LookSetup(fleet, clock, server, tmp_path)
         yield env
@@ -128,7 +119,7 @@ def test_a_machine_that_is_alive_is_not_interrupted(env: LookSetup) -> None:
     assert env.start_agent()
 
 
-def test_a_machine_that_is_alive_is_not_interrupted_if_no_agent_can_be_started(env: LookSetup) -> None:
+def test_a_living_machine_that_takes_no_agent_is_not_interrupted(env: LookSetup) -> None:
     """The restart took its agent's facts, but not its agent: it is still healthy as far as is known."""
     env.run_agent()
     env.error = SshUploadFailed("disk full")
@@ -159,7 +150,6 @@ def test_an_agent_is_found_without_its_pid_file(env: LookSetup, text: str | None
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
 def test_an_agent_is_found_by_any_shell(env: LookSetup, shell: str, tmp_path: Path) -> None:
-    """A machine has the one that it has."""
     found = shutil.which(shell)
     if found is None:
         pytest.skip(f"no {shell} here")
@@ -213,7 +203,7 @@ def test_an_installation_is_waited_for_after_a_quarantine(env: LookSetup) -> Non
     assert env.provider.asked == []
 
 
-def test_another_process_with_the_id_of_the_agent_is_not_the_agent(env: LookSetup) -> None:
+def test_another_process_with_the_agents_id_is_not_the_agent(env: LookSetup) -> None:
     """Ids are used again, after a boot of the machine above all."""
     env.run_agent()
     other = subprocess.Popen(["sleep", "600"])
@@ -279,7 +269,7 @@ def test_a_machine_that_is_not_seen_alive_is_recovered(
     assert env.causes[0] == seen
 
 
-def test_after_an_outage_of_ours_the_look_before_the_last_reboot_says_nothing(env: LookSetup) -> None:
+def test_an_outage_of_ours_makes_earlier_looks_worthless(env: LookSetup) -> None:
     """The machine may have come back, and no function could start its agent. A new look finds it dead."""
     _refuse(env)
     env.run()
@@ -310,7 +300,7 @@ def test_a_machine_that_refuses_our_key_is_not_interrupted(
 
 
 @pytest.mark.parametrize(("address", "pinned"), [(None, True), ("127.0.0.1", False)])
-def test_a_machine_that_cannot_be_known_again_is_not_looked_at(env: LookSetup, address: str, pinned: bool) -> None:
+def test_a_machine_without_address_or_key_is_not_looked_at(env: LookSetup, address: str, pinned: bool) -> None:
     """Without its address there is nothing to look at; without its key, anybody could answer."""
     env.run_agent()
     env.at(address, env.server.public_host_keys[0] if pinned else None)
@@ -320,13 +310,12 @@ def test_a_machine_that_cannot_be_known_again_is_not_looked_at(env: LookSetup, a
 
 
 def test_quarantine_and_waiting_need_no_look(env: LookSetup) -> None:
-    """They interrupt nothing."""
     env.policy = "restart-agent,quarantine"
     env.run()
     assert env.server.logins == []
 
 
-def test_a_step_for_which_the_provider_is_not_asked_needs_no_look(env: LookSetup) -> None:
+def test_a_step_without_the_provider_needs_no_look(env: LookSetup) -> None:
     """It interrupts nothing, and may call for help also while our SSH key does not work."""
     tickets = env.begin_with_tickets()
     env.run()
@@ -334,7 +323,6 @@ def test_a_step_for_which_the_provider_is_not_asked_needs_no_look(env: LookSetup
 
 
 def test_a_machine_that_reports_during_the_look_keeps_its_agent(env: LookSetup) -> None:
-    """It is not due any more, as just before any other step."""
     env.run_agent()
     connection = env.fleet.connect()
 
@@ -369,7 +357,7 @@ def test_a_look_that_fails_by_our_fault_interrupts_nothing(env: LookSetup) -> No
     assert env.causes == [RUNS]
 
 
-def test_a_machine_whose_look_failed_by_our_fault_still_counts_as_dead(env: LookSetup) -> None:
+def test_a_machine_with_a_failed_look_still_counts_as_dead(env: LookSetup) -> None:
     """Nothing is known of it, so it is evidence of an outage as much as before."""
     env.look_with(_NoProcess())
     env.run()
@@ -378,7 +366,7 @@ def test_a_machine_whose_look_failed_by_our_fault_still_counts_as_dead(env: Look
     assert figures.dead == 1
 
 
-def test_the_host_key_stays_if_the_time_is_over_before_the_step_is_recorded(env: LookSetup) -> None:
+def test_a_step_recorded_too_late_leaves_the_host_key(env: LookSetup) -> None:
     """It may be on record nevertheless, with the key deleted; nothing was done to the machine."""
     env.policy = "reinstall,quarantine"
     _refuse(env)
@@ -432,7 +420,6 @@ def test_a_machine_whose_agent_is_gone_is_not_looked_at(env: LookSetup) -> None:
 
 
 def test_a_look_counts_for_no_attempt(env: LookSetup) -> None:
-    """After a real failure the policy goes on where it was."""
     env.run_agent()
     env.watch_and_start(HOUR // MINUTE)
     env.stop()

@@ -8,7 +8,7 @@ from tests.support.providers.site import NEW, OLD, Site
 MACHINES = 100
 
 
-def test_a_fleet_moves_from_an_endpoint_that_is_gone_without_a_reboot(fleet: Fleet, clock: ManualClock) -> None:
+def test_a_fleet_moves_to_a_new_endpoint_without_a_reboot(fleet: Fleet, clock: ManualClock) -> None:
     """Looks find the machines alive, and their agents are started with the endpoint in force; no budget is used."""
     env = RecoveryEnvironment(fleet, clock)
     machines = fleet.machines(MACHINES, started_ago=3 * 3600, reported_ago=0)

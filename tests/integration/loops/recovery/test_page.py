@@ -43,27 +43,22 @@ NOBODY_ELSE = BudgetLimits(per_hour=0, dead_share=1)
 
 
 def seconds(text: str) -> list[float]:
-    """Return the times in *text*."""
     found = re.findall(rf"(\d+|{'|'.join(NUMBERS)}) ({'|'.join(SECONDS)})", text)
     return [(NUMBERS.get(number) or int(number)) * SECONDS[unit] for number, unit in found]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table."""
-
     done: str
     workers: str
     after: str
 
     @property
     def seconds(self) -> list[float]:
-        """The times after which it is done."""
         return seconds(self.after)
 
     @property
     def times_a_day(self) -> int:
-        """How often a day it is done."""
         (number,) = re.findall(r"(\w+) times a day", self.done)
         return NUMBERS.get(number) or int(number)
 
@@ -79,7 +74,6 @@ class Row:
 
 
 def table() -> dict[str, Row]:
-    """Return the rows, by what is known of a machine."""
     lines = PAGE.partition("<!-- recovery: begin -->")[2].partition("<!-- recovery: end -->")[0].split("\n")[3:-1]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert len({known for known, *_ in cells}) == len(cells)
@@ -103,7 +97,6 @@ class Stage(OneMachine):
         record_heartbeat(fleet.connection, self.machine)
 
     def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:
-        """Run both loops."""
         if self.after_outage:
             self.fleet.sql("DELETE FROM ticks")
         counts = super().run(connection, concurrency)
@@ -112,7 +105,6 @@ class Stage(OneMachine):
         return counts
 
     def events(self, process: Process) -> list[str]:
-        """Return what a loop did to the machine, oldest first."""
         rows = self.fleet.sql(
             "SELECT event, step FROM work_history WHERE machine_id = :id AND process = :process "
             "AND event <> 'Started' ORDER BY timestamp",
@@ -136,7 +128,6 @@ class Stage(OneMachine):
         self.site.start_error = error or self.site.seen
 
     def forget_agent(self) -> None:
-        """Let the machine never have had an agent."""
         self.fleet.change("DELETE FROM machine_agent_heartbeat", "DELETE FROM machine_agent_started")
         self.healthy = self.fleet.reporting_machine()
 
@@ -145,8 +136,6 @@ PLAYS: dict[str, Callable[[Stage, Row], None]] = {}
 
 
 def plays(known: str) -> Callable[[Callable[[Stage, Row], None]], Callable[[Stage, Row], None]]:
-    """Let a function play the row."""
-
     def register(play: Callable[[Stage, Row], None]) -> Callable[[Stage, Row], None]:
         assert known not in PLAYS
         PLAYS[known] = play

@@ -22,7 +22,6 @@ GRACE = 1800
 
 
 def quarantined(fleet: Fleet, cause: str = "enough") -> UUID:
-    """Plant a machine that recovery gave up on."""
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
     (held,) = claimed(session, RECOVER)
@@ -32,7 +31,6 @@ def quarantined(fleet: Fleet, cause: str = "enough") -> UUID:
 
 
 def unquarantine(fleet: Fleet, machine_id: UUID) -> bool:
-    """Give it back."""
     return bool(remediation.unquarantine(fleet.connection, machine_id, reason="me: mended"))
 
 
@@ -46,7 +44,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_no_loop_is_handed_a_machine_in_quarantine_whatever_happens_to_it(fleet: Fleet, change: str) -> None:
+def test_no_loop_is_ever_handed_a_machine_in_quarantine(fleet: Fleet, change: str) -> None:
     """Not even if its facts change: a loop that comes back to it would undo what an operator is doing."""
     machine_id = quarantined(fleet)
     fleet.change(CHANGES[change])
@@ -68,7 +66,6 @@ def test_no_reading_of_the_fleet_has_a_machine_in_quarantine(fleet: Fleet) -> No
 
 
 def listed(fleet: Fleet, machine_id: UUID) -> Machine:
-    """Return the machine as its provider lists it."""
     provider_id = ProviderId(str(lookup.show_machine(fleet.connection, machine_id).provider_id))
     return Machine(provider_id=provider_id, availability=Availability.KNOWN_USED, status=ProviderStatus.RUNNING)
 
@@ -87,7 +84,7 @@ def test_the_provisioner_counts_a_quarantined_machine_and_leaves_it(fleet: Fleet
     assert pauses.pauses_in_force(fleet.connection) == []
 
 
-def test_a_machine_set_aside_before_is_taken_back_after_its_quarantine(fleet: Fleet) -> None:
+def test_a_machine_set_aside_is_taken_back_after_its_quarantine(fleet: Fleet) -> None:
     """The Provisioner's pause is its own to end, when the machine is its own to touch."""
     machine_id = quarantined(fleet)
     fleet.sql("INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'provisioner', '?')", id=machine_id)
@@ -98,7 +95,7 @@ def test_a_machine_set_aside_before_is_taken_back_after_its_quarantine(fleet: Fl
     assert [provided.machine_id for provided in plan.take_back] == [machine_id]
 
 
-def test_the_updater_asks_the_provider_for_nothing_about_a_machine_in_quarantine(fleet: Fleet) -> None:
+def test_the_updater_does_not_ask_about_a_machine_in_quarantine(fleet: Fleet) -> None:
     """It may be switched off for weeks, and would have the provider asked every minute."""
     machine_id = quarantined(fleet)
     fleet.sql("UPDATE machine_provided SET provider_status = 'Stopped'")
@@ -112,7 +109,6 @@ def test_the_updater_asks_the_provider_for_nothing_about_a_machine_in_quarantine
 
 
 def test_others_are_not_touched_by_a_quarantine(fleet: Fleet) -> None:
-    """One machine is set apart, and the loops go on with the rest."""
     quarantined(fleet)
     unhealthy, bare = fleet.unhealthy_machine(), fleet.provided_machine()
     session = fleet.open_session()

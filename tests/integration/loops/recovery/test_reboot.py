@@ -29,21 +29,17 @@ class Killed(BaseException):
 
 
 class Desk(OneMachine):
-    """An operator beside a Recoverer."""
-
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         super().__init__(fleet, clock)
         self.policy = "reboot:2,power-cycle:1,quarantine"
 
     def fail_agent_start(self) -> None:
-        """Let the Initializer not reach the machine."""
         session = self.fleet.open_session()
         for held in claimed(session, Process.AGENT_START):
             work.fail(session, {held: Failure(SshTimedOut("no answer"), 300)})
         session.close()
 
     def told(self, machine_id: UUID) -> list[str]:
-        """Return the recovery events of a machine, and the steps where there are any."""
         rows = self.fleet.sql(
             "SELECT CASE WHEN event = 'Finished' THEN event ELSE coalesce(step, event) END FROM work_history "
             "WHERE machine_id = :id AND process = 'ShepherdRecovery' ORDER BY timestamp",
@@ -59,11 +55,10 @@ class Desk(OneMachine):
 
 @pytest.fixture
 def desk(fleet: Fleet, clock: ManualClock) -> Desk:
-    """Return it."""
     return Desk(fleet, clock)
 
 
-def test_a_healthy_machine_can_be_rebooted_and_its_policy_starts_over(desk: Desk) -> None:
+def test_rebooting_a_healthy_machine_starts_its_policy_over(desk: Desk) -> None:
     """What was tried long ago says nothing about a machine that was well since, once its agent is gone."""
     desk.fleet.sql(
         "INSERT INTO work_history (machine_id, process, event, step, timestamp) SELECT :id, 'ShepherdRecovery', e, s, "
@@ -85,9 +80,7 @@ def test_a_healthy_machine_can_be_rebooted_and_its_policy_starts_over(desk: Desk
 @pytest.mark.parametrize("end", ["killed", "interrupted"])
 @pytest.mark.parametrize("moment", ["before", "then"])
 @pytest.mark.parametrize("kind", [REBOOT, POWER_CYCLE])
-def test_a_command_that_ends_beside_its_effect_is_neither_repeated_nor_lost(
-    desk: Desk, kind: StepKind, moment: str, end: str
-) -> None:
+def test_a_dead_commands_step_is_neither_repeated_nor_lost(desk: Desk, kind: StepKind, moment: str, end: str) -> None:
     """The machine may be booting: the Recoverer waits for its grace, also after a step that is not in its policy."""
     desk.policy = "reboot:2,quarantine"
 
@@ -114,7 +107,6 @@ def test_a_command_that_ends_beside_its_effect_is_neither_repeated_nor_lost(
 
 
 def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
-    """One has it while the other asks, and what the second had seen is over afterwards; no loop takes it meanwhile."""
     seen, seen_at = desk.seen(desk.machine), server.now(desk.fleet.connection)
     found: list[object] = []
 
@@ -176,7 +168,6 @@ def test_what_the_provider_did_not_do_is_told_and_recorded(
 def test_machines_that_the_provider_does_not_have_are_refused(
     desk: Desk, plant: Callable[[Fleet], UUID], text: str
 ) -> None:
-    """Before anything is recorded."""
     machine_id = plant(desk.fleet)
     outcome = desk.take(machine_id)
     assert (outcome.result, outcome.text) == (ActionResult.REFUSED, text)
@@ -184,7 +175,6 @@ def test_machines_that_the_provider_does_not_have_are_refused(
 
 
 def test_a_step_that_the_provider_cannot_take_is_refused(desk: Desk) -> None:
-    """With the reason, before anything is looked at."""
     desk.provider = FakeSteps(Capability.POWER_CYCLE)
     with pytest.raises(NotSupported, match="cannot power-cycle machines: use the provider's own tools"):
         desk.take(desk.machine, POWER_CYCLE)

@@ -33,27 +33,22 @@ BOOT_WAIT = 120
 
 
 class RecovererSetup(RecoveryEnvironment):
-    """A Recoverer that backs off, with times of its own."""
-
     @property
     def loop(self) -> Recoverer:
-        """Return the loop as a cold function makes it."""
         policy, backoff = defaults.policy(boot_wait=BOOT_WAIT), Backoff(60, 3600, 1.2)
         rules = replace(defaults.RULES, timeouts=TIMEOUTS, backoff=backoff, policy=policy, limits=self.limits)
         return Recoverer(self.provider, provider_steps(self.provider), rules)
 
     def reboots(self, machine_id: UUID) -> int:
-        """Return how often the provider was made to reboot the machine."""
         return self.provider.reboots[self.provider_id(machine_id)]
 
 
 @pytest.fixture
 def env(fleet: Fleet, clock: ManualClock) -> RecovererSetup:
-    """Return an environment without machines."""
     return RecovererSetup(fleet, clock)
 
 
-def test_an_unhealthy_machine_is_rebooted_once_and_needs_its_agent_again(env: RecovererSetup) -> None:
+def test_an_unhealthy_machine_is_rebooted_once_and_needs_an_agent(env: RecovererSetup) -> None:
     """What the agent said is gone with it; the machine is the same, and so is its pinned host key."""
     machine = env.fleet.unhealthy_machine()
     env.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=machine)
@@ -119,7 +114,7 @@ def test_a_reboot_that_fails_is_tried_again_later(env: RecovererSetup, error: Pr
     assert backoff.last_interval_seconds is None, "what failed before must be forgotten"
 
 
-def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
+def test_machines_that_report_during_slow_provider_calls_are_not_rebooted(
     env: RecovererSetup,
 ) -> None:
     """Ten machines were, up to 64 seconds after they had come back, by a provider that took its time."""
@@ -199,7 +194,6 @@ def test_a_session_that_is_over_reboots_nothing(env: RecovererSetup, clock: Manu
 
 
 def test_a_dry_run_names_the_machines_and_reboots_none(env: RecovererSetup) -> None:
-    """It is how operators look before they switch it on."""
     machine = env.fleet.unhealthy_machine()
     planned = env.dry_run().work
     assert [(work.machine_id, work.provider_id) for work in planned] == [
@@ -209,7 +203,7 @@ def test_a_dry_run_names_the_machines_and_reboots_none(env: RecovererSetup) -> N
     assert env.fleet.events(machine) == []
 
 
-def test_a_machine_that_fails_is_due_since_the_end_of_its_backoff(env: RecovererSetup) -> None:
+def test_a_failing_machine_is_due_since_its_backoff_ended(env: RecovererSetup) -> None:
     """One that has failed for a day neither goes before the others nor looks as if nobody had worked on it."""
     env.add_reporting(10)
     failing, other = env.fleet.unhealthy_machine(24 * HOUR, 25 * HOUR), env.fleet.unhealthy_machine(6 * MINUTE)

@@ -54,10 +54,7 @@ START, RECOVER = Process.AGENT_START, Process.RECOVERY
 
 
 class RemediationSetup(OneMachine):
-    """The history of the unhealthy machine, as these tests read it."""
-
     def report(self, minutes: int) -> None:
-        """Let the machine report for so long, and then stop."""
         for _ in range(0, minutes, TICK_MINUTES):
             self.fleet.pass_time(TICK_MINUTES * MINUTE)
             for machine in (self.machine, self.healthy):
@@ -65,7 +62,6 @@ class RemediationSetup(OneMachine):
             self.run()
 
     def pin(self) -> None:
-        """Let the machine's host key be known."""
         self.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=self.machine)
 
     @property
@@ -89,13 +85,11 @@ class RemediationSetup(OneMachine):
 
     @property
     def quarantined(self) -> bool:
-        """Whether the machine is in quarantine."""
         return bool(self.fleet.sql("SELECT 1 FROM machine_quarantine WHERE machine_id = :id", id=self.machine))
 
 
 @pytest.fixture
 def env(fleet: Fleet, clock: ManualClock) -> RemediationSetup:
-    """Return an environment with an unhealthy machine."""
     return RemediationSetup(fleet, clock)
 
 
@@ -125,7 +119,7 @@ def test_a_step_forgives_what_failed_before_it(env: RemediationSetup) -> None:
     assert env.start_agent()
 
 
-def test_both_loops_may_have_a_machine_that_did_not_come_back_but_one_has_it(env: RemediationSetup) -> None:
+def test_one_loop_at_a_time_has_an_absent_machine(env: RemediationSetup) -> None:
     """While it waits for its next step it may come up; two loops at once would reboot it under its agent."""
     env.run()
     env.watch(3)
@@ -168,7 +162,6 @@ def test_the_policy_starts_over_after_healthy_time(env: RemediationSetup) -> Non
 
 
 def test_two_steps_are_never_closer_than_the_cooldown(env: RemediationSetup) -> None:
-    """Also if the agent comes back and stops again immediately."""
     env.policy = "reboot:3:cooldown=3600,quarantine"
     env.run()
     env.watch(3)
@@ -180,7 +173,7 @@ def test_two_steps_are_never_closer_than_the_cooldown(env: RemediationSetup) -> 
     assert env.provider.asked == ["reboot"] * 2
 
 
-def test_a_step_that_the_provider_lacks_is_skipped_and_the_log_says_so(
+def test_a_step_that_the_provider_lacks_is_skipped_and_logged(
     env: RemediationSetup, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Or an operator would look for the power cycles."""
@@ -196,7 +189,7 @@ def test_a_step_that_the_provider_lacks_is_skipped_and_the_log_says_so(
     assert set(skipped) == {"power-cycle"}
 
 
-def test_a_lost_answer_is_not_followed_by_a_worse_step_at_once(env: RemediationSetup) -> None:
+def test_no_worse_step_follows_a_lost_answer_at_once(env: RemediationSetup) -> None:
     """A gateway that gives up early would turn a reboot into the loss of all data within two minutes."""
     env.policy = "reboot:1,reinstall:1,quarantine"
     env.provider.then = refuse(ProviderUnavailable("504"))
@@ -208,7 +201,6 @@ def test_a_lost_answer_is_not_followed_by_a_worse_step_at_once(env: RemediationS
 
 
 def fail_agent_starts(env: RemediationSetup) -> None:
-    """Do the Initializer's work on all machines, which are up and cannot start an agent."""
     session = env.fleet.open_session()
     if found := claimed(session, START):
         work.fail(session, {held: Failure(AgentExited("1"), 60) for held in found})
@@ -216,7 +208,6 @@ def fail_agent_starts(env: RemediationSetup) -> None:
 
 
 def outlast(env: RemediationSetup, minutes: int) -> None:
-    """Let time pass in which no machine comes back."""
     for _ in range(0, minutes, TICK_MINUTES):
         env.watch(TICK_MINUTES)
         fail_agent_starts(env)
@@ -269,9 +260,7 @@ def test_machines_about_which_the_provider_never_answers_end_in_quarantine(env: 
 
 
 @pytest.mark.parametrize("error", [TimeLimitExceeded(), ShepherdError("unexpected")])
-def test_a_step_of_unknown_outcome_is_not_repeated_within_the_grace(
-    env: RemediationSetup, error: ShepherdError
-) -> None:
+def test_a_step_of_unknown_outcome_is_repeated_after_its_grace(env: RemediationSetup, error: ShepherdError) -> None:
     """Whatever went wrong after the request was sent: the machine may be booting."""
     env.provider.then = refuse(error)
     assert env.run()[Metric.FAILED] == 1
@@ -285,7 +274,7 @@ def test_a_step_of_unknown_outcome_is_not_repeated_within_the_grace(
     assert env.provider.asked == ["reboot"] * 2
 
 
-def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(env: RemediationSetup) -> None:
+def test_a_provider_that_fails_for_several_is_asked_no_more(env: RemediationSetup) -> None:
     """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
     env.limits = BudgetLimits(100, 1)
     others = env.fleet.machines(11, started_ago=3 * HOUR, reported_ago=2 * HOUR)
@@ -303,7 +292,6 @@ def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(
 
 
 def work_of(env: RemediationSetup, session: Session) -> tuple[Recoverer, Work, Task]:
-    """Return the work on the machine as the runner begins it."""
     (held,) = claimed(session, RECOVER)
     env.settle()
     loop = env.loop
@@ -312,7 +300,7 @@ def work_of(env: RemediationSetup, session: Session) -> tuple[Recoverer, Work, T
 
 
 @pytest.mark.parametrize("policy", ["reboot:2,quarantine", "reinstall:2,quarantine"])
-def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(env: RemediationSetup, policy: str) -> None:
+def test_a_step_whose_function_died_counts_and_is_not_repeated(env: RemediationSetup, policy: str) -> None:
     """The machine may be booting, or half installed. What came of it is seen when it comes back, or does not."""
     env.policy = policy
     env.pin()
@@ -363,7 +351,7 @@ def test_a_function_killed_before_its_decision_uses_no_attempt(env: RemediationS
     assert env.told == ["Expired", "reboot"]
 
 
-def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(env: RemediationSetup) -> None:
+def test_the_host_key_is_forgotten_before_a_reinstall_is_requested(env: RemediationSetup) -> None:
     """Also if the function is killed afterwards: a new key with an old pin would be refused without end."""
     env.policy = "reinstall:1,quarantine"
     env.pin()
@@ -395,9 +383,7 @@ def test_a_step_that_keeps_the_agent_changes_no_fact(env: RemediationSetup, tick
     assert not env.provider.asked
 
 
-def test_a_step_that_keeps_the_agent_is_followed_by_the_next_after_its_grace(
-    env: RemediationSetup, tickets: list[str]
-) -> None:
+def test_the_next_step_waits_for_the_grace_of_a_ticket(env: RemediationSetup, tickets: list[str]) -> None:
     """Without the grace, the next step would be taken a minute later, before anybody could have acted."""
     env.run()
     env.watch(29)
@@ -407,7 +393,7 @@ def test_a_step_that_keeps_the_agent_is_followed_by_the_next_after_its_grace(
     assert env.told == ["ticket", "reboot"]
 
 
-def test_a_step_that_keeps_the_agent_lets_agent_starts_be_tried(env: RemediationSetup, tickets: list[str]) -> None:
+def test_a_step_that_keeps_the_agent_lets_agents_be_started(env: RemediationSetup, tickets: list[str]) -> None:
     """Of a machine that has no agent: it stays due for one."""
     env.policy, policy = "restart-agent:1,quarantine", env.policy
     env.run()
@@ -422,9 +408,7 @@ def test_a_step_that_keeps_the_agent_lets_agent_starts_be_tried(env: Remediation
     assert (len(tickets), env.provider.asked) == (1, ["reboot"])
 
 
-def test_a_step_that_does_not_ask_the_provider_has_nothing_to_do_with_its_outages(
-    env: RemediationSetup, tickets: list[str]
-) -> None:
+def test_a_step_without_the_provider_ignores_outages_of_the_provider(env: RemediationSetup, tickets: list[str]) -> None:
     """Help is wanted most when the provider does not answer; and a webhook that is down must not hold up reboots."""
     env.limits = BudgetLimits(1000, 1)
     for _ in range(4):
@@ -452,7 +436,7 @@ def test_a_step_that_boots_the_machine_loses_its_agent(kind: StepKind) -> None:
     ("error", "kept"),
     [(ProviderRefused("no"), True), (NotSupported("no"), True), (ProviderUnavailable("perhaps"), False)],
 )
-def test_a_reinstall_that_certainly_did_not_happen_keeps_the_host_key(
+def test_a_reinstall_that_did_not_happen_keeps_the_host_key(
     env: RemediationSetup, error: ShepherdError, kept: bool
 ) -> None:
     """Without the pin, any machine that answers at the address would be trusted."""
@@ -518,7 +502,6 @@ def test_an_expired_session_quarantines_nothing(env: RemediationSetup) -> None:
 
 
 def test_concurrent_runs_take_each_step_once(env: RemediationSetup) -> None:
-    """Two invocations may run at the same moment, at every step."""
     env.policy = "reboot:1,power-cycle:1,quarantine"
     for _ in range(3):
         together = threading.Barrier(2)
@@ -557,8 +540,7 @@ def spared(env: RemediationSetup, happening: Callable[[], object]) -> dict[Metri
         ("DELETE FROM machine_agent_started WHERE machine_id = {id}", "it needs no recovery any more"),
     ],
 )
-def test_a_machine_that_is_not_due_any_more_is_not_interrupted(env: RemediationSetup, change: str, told: str) -> None:
-    """An operator works on it just before the reboot."""
+def test_a_machine_that_is_due_no_longer_is_not_interrupted(env: RemediationSetup, change: str, told: str) -> None:
     session = env.fleet.open_session()
     (held,) = claimed(session, RECOVER)
     assert remediation.no_longer_due(session, PROVIDER, [held]) == {}
@@ -567,8 +549,7 @@ def test_a_machine_that_is_not_due_any_more_is_not_interrupted(env: RemediationS
     assert (str(reason), reason.recovered) == (told, False)
 
 
-def test_a_machine_that_is_paused_just_before_the_step_is_given_back(env: RemediationSetup) -> None:
-    """It did not recover, and nothing was done to it."""
+def test_a_machine_paused_just_before_its_step_is_given_back(env: RemediationSetup) -> None:
     pause = "INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'me', 'memory')"
     spared(env, lambda: env.fleet.sql(pause, id=env.machine))
     assert env.provider.asked == []
@@ -577,7 +558,7 @@ def test_a_machine_that_is_paused_just_before_the_step_is_given_back(env: Remedi
 
 
 @pytest.mark.parametrize("policy", ["restart-agent:1,quarantine", "reboot:1,quarantine"])
-def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(env: RemediationSetup, policy: str) -> None:
+def test_a_reporting_machine_loses_neither_its_agent_nor_its_freedom(env: RemediationSetup, policy: str) -> None:
     """A new agent, and quarantine, are asked for of the BMDB and not of the provider; they wait for the same answer."""
     env.policy = policy
     env.fleet.sql(
@@ -610,8 +591,7 @@ def test_machines_that_are_about_to_be_interrupted_are_checked_together(env: Rem
     assert [held.machine_id for held in found] == [others[0]]
 
 
-def test_a_session_that_is_over_or_lost_its_work_interrupts_nothing(env: RemediationSetup) -> None:
-    """Another session has the machine by now."""
+def test_a_session_without_life_or_work_interrupts_nothing(env: RemediationSetup) -> None:
     session = env.fleet.open_session()
     (held,) = claimed(session, RECOVER)
     env.fleet.sql("DELETE FROM work")
@@ -638,7 +618,7 @@ def test_a_recovered_machine_is_counted_once_whatever_was_lost(env: RemediationS
         env.fleet.disconnect()
 
 
-def test_a_reinstall_that_is_not_needed_any_more_keeps_the_host_key(env: RemediationSetup) -> None:
+def test_a_reinstall_that_is_needless_keeps_the_host_key(env: RemediationSetup) -> None:
     """It was forgotten when the step was put on record; the machine is the one that we know."""
     env.policy = "reinstall:1,quarantine"
     env.pin()
