@@ -50,13 +50,11 @@ class Site:
         self.provider = self.make()
 
     def make(self, public_key: Callable[[], str] = lambda: OUR_LINE, **settings: Any) -> Ec2Provider:
-        """Return another provider of the fleet, in all subnets."""
         given = {"subnets": ",".join(subnets()), "image": IMAGE, "machine_type": "m5.large", **settings}
         named = {"fleet": FLEET, "limit": 3, **given}
         return Ec2Provider(Ec2Settings(**named), public_key, self.clock)
 
     def create(self, token: UUID = TOKEN) -> Machine:
-        """Create the machine with this token."""
         return self.provider.create_machine(PLACE, token, self.deadline)
 
     def told(self, launch: int = 0) -> dict[str, str]:
@@ -65,7 +63,6 @@ class Site:
         return keys
 
     def state(self, machine: Machine) -> str:
-        """Return the state of an instance."""
         found: str = self.api.instance(machine.provider_id)._state.name
         return found
 
@@ -76,7 +73,6 @@ class Site:
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, clock: ManualClock, deadline: Deadline) -> Iterator[Site]:
-    """Return that account."""
     with ec2_api() as api:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
         yield Site(api, clock, deadline)
@@ -84,14 +80,13 @@ def site(monkeypatch: pytest.MonkeyPatch, clock: ManualClock, deadline: Deadline
 
 @pytest.fixture
 def machine(site: Site) -> Machine:
-    """Return a machine of that fleet."""
     return site.create()
 
 
 # Creation, and the host key
 
 
-def test_a_machine_has_a_host_key_of_its_own_that_is_found_again(site: Site, machine: Machine) -> None:
+def test_a_machine_has_its_own_host_key_which_listings_show(site: Site, machine: Machine) -> None:
     """Only the listing is known when the machine is adopted; with one key, each machine could pose as all."""
     (listed,) = [each for each in site.provider.list_machines(site.deadline) if each.token == TOKEN]
     shown = site.provider.get_machine(machine.provider_id, site.deadline)
@@ -105,7 +100,7 @@ def test_a_machine_has_a_host_key_of_its_own_that_is_found_again(site: Site, mac
 
 @pytest.mark.parametrize("replays", [False, True], ids=["EC2 finds a mismatch", "EC2 answers with the instance"])
 @pytest.mark.parametrize("shown", [True, False], ids=["and shows it", "and does not show it yet"])
-def test_a_creation_whose_answer_was_lost_is_found_with_its_host_key(site: Site, replays: bool, shown: bool) -> None:
+def test_a_creation_without_answer_is_found_with_its_host_key(site: Site, replays: bool, shown: bool) -> None:
     """Each call makes a new key; the machine has the one of the call that came through."""
     site.api.lost, site.api.shows_new, site.api.replays = {"RunInstances"}, shown, replays
     with pytest.raises(ProviderUnavailable):
@@ -121,7 +116,7 @@ def test_a_creation_whose_answer_was_lost_is_found_with_its_host_key(site: Site,
     assert {launch["SubnetId"] for launch in site.api.launches} == {site.api.launches[0]["SubnetId"]}
 
 
-def test_an_answer_that_does_not_show_the_tags_is_not_trusted(site: Site, machine: Machine) -> None:
+def test_an_answer_without_the_tags_is_not_trusted(site: Site, machine: Machine) -> None:
     """Without tags the machine's key is unknown; EC2 shows them a moment later."""
     site.api.instance(machine.provider_id).add_tags({"shepherd-host-key": ""})
     site.api.replays, site.api.shows_new = True, False
@@ -147,8 +142,7 @@ def test_a_place_with_an_instance_that_ends_is_taken(
         site.create(token)
 
 
-def test_of_two_with_one_token_the_one_that_lives_is_the_machine(site: Site, machine: Machine) -> None:
-    """Somebody terminated one of a pair that should not have been."""
+def test_of_two_with_one_token_the_living_one_counts(site: Site, machine: Machine) -> None:
     tags = {"shepherd_fleet": FLEET, "shepherd_slot": f"{FLEET}/1", "shepherd_machine": str(TOKEN)}
     other = site.api.launch_by_hand(**tags)
     site.api.set_state(machine.provider_id, "terminated")
@@ -159,8 +153,6 @@ def test_of_two_with_one_token_the_one_that_lives_is_the_machine(site: Site, mac
     ("error", "kind"), [(SecretUnavailable("later"), ProviderUnavailable), (SecretMissing("no"), ProviderRefused)]
 )
 def test_nothing_is_launched_without_our_key(site: Site, error: Exception, kind: type[ProviderError]) -> None:
-    """No login would be possible."""
-
     def fail() -> str:
         raise error
 
@@ -172,7 +164,7 @@ def test_nothing_is_launched_without_our_key(site: Site, error: Exception, kind:
 # Subnets
 
 
-def test_where_a_subnet_has_no_room_the_next_one_is_tried(site: Site) -> None:
+def test_a_subnet_without_room_is_followed_by_the_next(site: Site) -> None:
     """Bare metal is scarce, and not in all zones at once. Each has a token of its own: a zone knows a token once."""
     first, second, _ = subnets()
     site.api.no_room = {first: "InsufficientInstanceCapacity"}
@@ -249,9 +241,7 @@ def test_a_power_cycle_waits_until_the_machine_has_stopped(site: Site, machine: 
 
 
 @pytest.mark.parametrize("seconds", [600, 30], ids=["its time limit", "its deadline"])
-def test_a_machine_that_takes_too_long_to_stop_is_started_by_the_next_call(
-    site: Site, machine: Machine, seconds: float
-) -> None:
+def test_the_next_call_starts_a_machine_that_stopped_late(site: Site, machine: Machine, seconds: float) -> None:
     """Bare metal takes minutes, and waiting is billed. The machine must be started again later."""
     site.api.looks_until_stopped = 1_000
     begin = site.clock.now
@@ -265,7 +255,7 @@ def test_a_machine_that_takes_too_long_to_stop_is_started_by_the_next_call(
     assert (site.state(machine), site.api.calls["StopInstances"]) == ("running", 1)
 
 
-def test_a_machine_for_which_there_is_no_room_any_more_is_started_later(site: Site, machine: Machine) -> None:
+def test_a_machine_without_room_is_started_later(site: Site, machine: Machine) -> None:
     """To stop an instance is to give its hardware back; the function that stopped it may have been killed, too."""
     site.api.refuse("StartInstances", refusal(500, "InsufficientInstanceCapacity"), times=1)
     with pytest.raises(ProviderUnavailable, match=r"could not start i-.*InsufficientInstanceCapacity"):
@@ -310,9 +300,7 @@ def test_bare_metal_is_not_reinstalled(site: Site, machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("tags", "words"), [({}, "no tag"), ({"shepherd_fleet": "another"}, "no tag"), ({"shepherd_fleet": FLEET}, "ended")]
 )
-def test_instances_that_are_not_ours_or_have_ended_are_not_touched(
-    site: Site, tags: dict[str, str], words: str
-) -> None:
+def test_foreign_and_ended_instances_are_not_touched(site: Site, tags: dict[str, str], words: str) -> None:
     """An account is full of other people's machines, and EC2 shows what was terminated for an hour."""
     other = ProviderId(site.api.launch_by_hand(**tags))
     if words == "ended":
@@ -376,7 +364,6 @@ def test_a_change_is_tried_once(
 
 
 def test_without_a_region_the_error_names_the_setting(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On an operator's own machine nothing sets it."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name)
     with pytest.raises(ProviderRefused, match="NoRegionError"):

@@ -30,7 +30,6 @@ OURS = {"id": "d-1", "hostname": "shepherd-1", "state": "active", "tags": [TAG]}
 
 
 def provider(url: str, clock: ManualClock) -> EquinixProvider:
-    """Return a provider of the project *a/b*."""
     settings = EquinixSettings(
         project="a/b",
         credential_parameter="/unused",
@@ -43,13 +42,11 @@ def provider(url: str, clock: ManualClock) -> EquinixProvider:
 
 
 def capacity(**fields: Any) -> FreeReservation:
-    """Return a reservation as the listing would."""
     usual = {"reservation_id": RESERVATION, "plan": "c3.small.x86", "metro": "da"}
     return FreeReservation(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, **(usual | fields))
 
 
 def told(request: Request) -> tuple[Any, ...]:
-    """Return method, path, query and body of a request."""
     url = urlsplit(request.path)
     body = [json.loads(request.body)] if request.body else []
     return (f"{request.method} {url.path}", dict(parse_qsl(url.query)), *body)

@@ -29,17 +29,14 @@ OURS = "e8:58:d4:06:f9:8a:ad:ef:c5:84:d7:88:93:f4:cd:77"
 
 
 def refused(status: int, code: str, **more: Any) -> Answer:
-    """Return an error as Robot gives it."""
     return said(status, error={"status": status, "code": code, "message": "no", **more})
 
 
 def server(**fields: Any) -> Answer:
-    """Return the answer about a server."""
     return said(200, server={"server_number": 11, "server_name": "fleet-a", **fields})
 
 
 def resets(*types: str, status: str = "running") -> Answer:
-    """Return the answer about these resets."""
     return said(200, reset={"type": types, "operating_status": status})
 
 
@@ -119,7 +116,6 @@ class Robot:
         self.asked: list[str] = []
 
     def __call__(self, request: Request) -> Answer:
-        """Answer, and remember the request with its form."""
         what = f"{request.method} {request.path}"
         self.asked.append(" ".join(filter(None, (what, unquote_plus(request.body.decode())))))
         found = self.answers.get(what, said(200))
@@ -128,7 +124,6 @@ class Robot:
 
 
 def provider(url: str, clock: ManualClock, **settings: Any) -> HetznerProvider:
-    """Return a provider of the account."""
     fields = {
         "credential_parameter": "/unused",
         "fleet": "fleet-",
@@ -156,7 +151,6 @@ def test_a_step_sends_these_requests(case: str, clock: ManualClock, deadline: De
 
 
 def test_nothing_is_armed_without_time_to_reset(clock: ManualClock) -> None:
-    """It would be left behind."""
     robot = Robot({})
     with scripted_server(robot) as script, pytest.raises(TimeLimitExceeded, match="was not armed"):
         provider(script.url, clock).reinstall(A, Permission(Deadline(clock, 9)))
@@ -164,7 +158,7 @@ def test_nothing_is_armed_without_time_to_reset(clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("odd", ["011", "+11", "1_1", "\u0661\u0661", "11 ", "198.18.0.1", "11\n", "1" * 19])
-def test_a_provider_id_that_is_no_number_is_not_asked_for(odd: str, clock: ManualClock, deadline: Deadline) -> None:
+def test_only_numbers_are_asked_for(odd: str, clock: ManualClock, deadline: Deadline) -> None:
     """Robot also takes addresses, and might take other spellings: one server would have two provider ids."""
     with pytest.raises(MachineNotFound, match="is not the number"):
         provider("http://127.0.0.1:9", clock).reboot(ProviderId(odd), Permission(deadline))
@@ -177,7 +171,6 @@ def test_a_provider_id_that_is_no_number_is_not_asked_for(odd: str, clock: Manua
 def test_only_a_server_of_ours_that_stays_is_taken(
     answer: Answer, error: str, clock: ManualClock, deadline: Deadline
 ) -> None:
-    """It was listed a moment ago, and things change; taking it changes nothing."""
     capacity = Machine(provider_id=A, availability=Availability.POSSIBLY_USED)
     robot = Robot({LOOK[0]: answer})
     with scripted_server(robot) as script:
@@ -192,7 +185,6 @@ def test_only_a_server_of_ours_that_stays_is_taken(
 
 
 def test_an_empty_account_is_told_from_a_wrong_url(clock: ManualClock, deadline: Deadline) -> None:
-    """A fleet that seems to be gone is another matter than a setting that is wrong."""
     answers = [refused(404, "SERVER_NOT_FOUND"), Answer(200, b"[]"), Answer(404, b"<html>")]
     with scripted_server(Robot({"GET /server": answers})) as script:
         one = provider(script.url, clock)

@@ -37,7 +37,6 @@ INVALID_PATCH = [{"op": "test", "path": "/instance_uuid", "value": str(TOKEN)}]
 
 @pytest.fixture
 def api() -> Iterator[IronicApi]:
-    """Return a service without nodes of ours."""
     with ironic_api(NoHardware()) as api:
         yield api
         assert api.errors == []
@@ -55,11 +54,9 @@ class Nodes:
         self.ids = api.enroll(self.provider._settings.machine_type, addresses)
 
     def listed(self) -> list[Machine]:
-        """Return the listing."""
         return self.provider.list_machines(self.deadline)
 
     def create(self) -> Machine:
-        """Create a machine, and return it when it is up."""
         self.provider.create_machine(self.listed()[0], TOKEN, self.deadline)
         eventually(self.api.settled)
         return self.provider.get_machine(self.listed()[0].provider_id, self.deadline)
@@ -67,7 +64,6 @@ class Nodes:
 
 @pytest.fixture
 def nodes(api: IronicApi, clock: ManualClock, deadline: Deadline) -> Nodes:
-    """Return one free node."""
     return Nodes(api, clock, deadline)
 
 
@@ -90,7 +86,6 @@ def test_a_machine_is_the_instance_and_admits_our_key(nodes: Nodes) -> None:
 def test_only_free_nodes_with_trait_and_address_are_capacity(
     api: IronicApi, clock: ManualClock, deadline: Deadline
 ) -> None:
-    """Other nodes have an owner, are broken, or could not be reached."""
     nodes = Nodes(api, clock, deadline, 5, trait="CUSTOM_FLEET")
     fit, untraited, reserved, broken, unreachable = nodes.ids
     for each in set(nodes.ids) - {untraited}:
@@ -146,8 +141,7 @@ def test_a_locked_node_is_called_again_soon(nodes: Nodes) -> None:
     assert not limit.interrupted
 
 
-def test_a_reboot_is_a_reset_where_the_driver_knows_no_other(nodes: Nodes) -> None:
-    """IPMI drivers differ in what they can do."""
+def test_a_driver_without_soft_reboot_gets_a_reset(nodes: Nodes) -> None:
     if not isinstance(nodes.api, FakeIronic):
         pytest.skip("all fake drivers can")
     created = nodes.create()
@@ -159,7 +153,7 @@ def test_a_reboot_is_a_reset_where_the_driver_knows_no_other(nodes: Nodes) -> No
     assert ("reboot", created.provider_id) in nodes.api.machines.hardware.calls
 
 
-def test_a_reservation_without_deployment_is_deployed_by_the_next_call_or_released(nodes: Nodes) -> None:
+def test_a_reservation_without_deployment_can_be_deployed_or_released(nodes: Nodes) -> None:
     """A function may be killed between the two requests of a creation."""
     capacity = nodes.listed()[0]
     for _ in range(2):
@@ -180,7 +174,7 @@ def test_a_reservation_without_deployment_is_deployed_by_the_next_call_or_releas
 
 
 @pytest.mark.parametrize("undone", [True, False])
-def test_a_refused_deployment_leaves_no_reservation_or_its_outcome_is_unknown(nodes: Nodes, *, undone: bool) -> None:
+def test_a_refused_deployment_whose_reservation_stays_is_no_refusal(nodes: Nodes, *, undone: bool) -> None:
     """Otherwise the node would never be used: a refusal promises that nothing was created."""
     capacity = nodes.listed()[0]
     nodes.api.faults.add(FakeAnswer(method="PUT", status=400, body={"error_message": "no such image"}))
@@ -203,7 +197,7 @@ def test_a_node_that_another_tenant_reserves_first_is_taken(nodes: Nodes) -> Non
     assert nodes.listed() == []
 
 
-def test_a_node_that_an_operator_deploys_first_does_not_become_a_machine(nodes: Nodes) -> None:
+def test_a_node_deployed_by_an_operator_becomes_no_machine(nodes: Nodes) -> None:
     """Between our look at it and our reservation; Ironic sees no instance that it would refuse to replace."""
     capacity = nodes.listed()[0]
     operate(nodes.api, "PUT", f"{nodes.ids[0]}/states/provision", {"target": "active"}).raise_for_status()
@@ -268,7 +262,7 @@ def test_a_node_that_the_service_works_on_is_locked(api: IronicApi, clock: Manua
         ("an-id:a-secret", "2026-01-01T01:00:00", "ProviderUnavailable.*not understood"),
     ],
 )
-def test_an_application_credential_becomes_a_token_until_shortly_before_its_end(
+def test_an_application_credential_becomes_a_token(
     credential: str, ends: str, says: str, clock: Clock, deadline: Deadline
 ) -> None:
     """Its times are by Keystone's clock: only their difference counts. No error shows the secret."""
@@ -295,7 +289,6 @@ def test_an_application_credential_becomes_a_token_until_shortly_before_its_end(
 
 
 def test_a_machine_of_another_fleet_is_unknown(nodes: Nodes, clock: ManualClock) -> None:
-    """Several fleets may share a resource class."""
     created = nodes.create()
     mine = nodes.provider._settings
     other = ironic_provider(nodes.api, clock, fleet=f"{FLEET}-2", machine_type=mine.machine_type)

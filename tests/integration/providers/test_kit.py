@@ -44,7 +44,6 @@ class Things(OAuth2Api):
 
     @route("GET", "/things")
     def list_things(self, call: Call) -> Any:
-        """Return a page."""
         shown, page = self.page(call, IDS)
         following = f"{self.url}/things?page={page.number + 1}&per_page={page.size}"
         return {
@@ -60,7 +59,6 @@ class Endless(OAuth2Api):
 
     @route("GET", "/things")
     def list_things(self, call: Call) -> Any:
-        """Return a page of ids that were never there before."""
         first = len(IDS) + int(call.query["page"]) * 50_000
         return {"things": [{"id": str(first + number)} for number in range(50_000)]}
 
@@ -72,7 +70,6 @@ def one(thing_id: object) -> dict[str, Any]:
 
 @pytest.fixture
 def things() -> Iterator[Things]:
-    """Return the API."""
     with Things(NoHardware(), secret=SECRET, options=Options(per_page_cap=2)) as api:
         yield api
         assert api.errors == []
@@ -80,7 +77,6 @@ def things() -> Iterator[Things]:
 
 @pytest.fixture
 def api(things: Things, clock: ManualClock) -> HttpApi:
-    """Return a client of it."""
     return HttpApi(things.url, ClientCredentials(f"{things.url}/token", lambda: SECRET, clock), clock)
 
 
@@ -108,10 +104,9 @@ def test_one_token_is_used_until_shortly_before_its_end(
         (SetValue(path="/token", times=0, at="expires_in", value=-1), ProviderUnavailable),
     ],
 )
-def test_a_token_that_is_not_given_is_an_error_of_the_provider(
+def test_a_refused_token_is_an_error_of_the_provider(
     answer: Rule, error: type[Exception], things: Things, api: HttpApi, deadline: Deadline
 ) -> None:
-    """Nothing is sent without one, and no error holds the secret."""
     things.faults.add(answer)
     with pytest.raises(error) as raised:
         api.get("/things", deadline)
@@ -188,7 +183,6 @@ def test_a_listing_that_contradicts_itself_is_invalid(
 
 
 def test_a_listing_without_end_is_invalid(clock: ManualClock, deadline: Deadline) -> None:
-    """It would grow until the function has no memory left."""
     with Endless(NoHardware(), secret=SECRET) as endless:
         api = HttpApi(endless.url, ClientCredentials(f"{endless.url}/token", lambda: SECRET, clock), clock)
         with pytest.raises(ListingInvalid, match="more than 200,000 entries"):
@@ -230,13 +224,12 @@ def test_a_page_that_makes_no_sense_makes_the_listing_invalid(
         (None, ""),
     ],
 )
-def test_the_message_of_an_error_is_found_where_apis_put_it(body: object, expected: str) -> None:
-    """It is what an operator reads, and what a table of refusals matches."""
+def test_an_errors_message_is_found_where_apis_put_it(body: object, expected: str) -> None:
     assert said(body) == expected
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_request_is_forbidden_only_to_a_login_that_is_known(
+def test_a_request_is_forbidden_only_to_known_logins(
     status: int, things: Things, api: HttpApi, deadline: Deadline
 ) -> None:
     """Another machine or capacity may be allowed then; with a login that is refused, nothing is."""
@@ -285,7 +278,6 @@ def test_a_machine_is_created_once(refuses_second: bool, finds: list[Any], creat
 
 
 def test_an_id_is_one_segment_of_a_path() -> None:
-    """Otherwise it would name another resource."""
     assert segment("a b/c?d\N{SNOWMAN}") == "a%20b%2Fc%3Fd%E2%98%83"
     for text in ("", ".", ".."):
         with pytest.raises(MachineNotFound):

@@ -38,14 +38,12 @@ SENT, THEN = "Sat, 21 Nov 2026 10:00:00 GMT", "Sat, 21 Nov 2026 10:00:04 GMT"
 
 @pytest.fixture
 def script() -> Iterator[Script]:
-    """Return a server that answers as the test says."""
     with scripted_server(in_turn(FINE)) as server:
         yield server
 
 
 @pytest.fixture
 def api(script: Script, clock: ManualClock) -> HttpApi:
-    """Return a client of the scripted server."""
     return HttpApi(script.url, Header("X-Auth-Token", lambda: KEY), clock, 2)
 
 
@@ -67,7 +65,7 @@ def whole_text(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
-def test_after_a_passing_failure_a_read_is_tried_again_and_a_change_is_not(
+def test_a_passing_failure_repeats_reads_and_no_change(
     fault: Answer, script: Script, api: HttpApi, clock: ManualClock, deadline: Deadline
 ) -> None:
     """
@@ -89,7 +87,6 @@ def test_after_a_passing_failure_a_read_is_tried_again_and_a_change_is_not(
 
 @pytest.mark.parametrize("status", [301, 307, 400, 401, 403, 404, 405, 409, 422])
 def test_a_refusal_is_final(status: int, script: Script, api: HttpApi, deadline: Deadline) -> None:
-    """Asking again changes nothing until somebody changes something."""
     script.answer = in_turn(said(status, error="no"))
     with pytest.raises(ProviderRefused, match=rf"GET /things: {status}: no"):
         api.get("/things", deadline)
@@ -160,7 +157,6 @@ def test_nothing_is_sent_after_the_end(script: Script, api: HttpApi, clock: Manu
 
 
 def test_an_api_that_never_answers_is_left_at_the_deadline(script: Script) -> None:
-    """An invocation must end by itself, before it is ended."""
     script.answer = in_turn(Answer(head=b"", pause_seconds=30))
     with pytest.raises(ProviderUnavailable, match="no complete answer") as caught:
         in_real_time(script.url).get("/things", Deadline(SystemClock(), 2))
@@ -183,7 +179,6 @@ def test_an_answer_that_trickles_in_is_cut_off(script: Script, answer: Answer) -
 
 
 def test_no_more_requests_than_allowed_are_made_at_once(script: Script, api: HttpApi, deadline: Deadline) -> None:
-    """The provider bans clients with too many requests."""
     at_once: list[int] = [0]
     most: list[int] = []
     changed = threading.Condition()
@@ -204,7 +199,6 @@ def test_no_more_requests_than_allowed_are_made_at_once(script: Script, api: Htt
 
 
 def test_a_request_waits_for_its_turn_until_its_deadline(script: Script, deadline: Deadline) -> None:
-    """Slow requests of others are no excuse."""
     arrived, leave = threading.Event(), threading.Event()
 
     def hold(_: Request) -> Answer:
@@ -225,7 +219,6 @@ def test_a_request_waits_for_its_turn_until_its_deadline(script: Script, deadlin
 
 
 def test_a_replaced_credential_is_taken_up(script: Script, clock: ManualClock, deadline: Deadline) -> None:
-    """Keys are rotated while functions stay warm."""
     keys = iter([" old\n", "new"])  # secrets that were pasted into a file end with a new line
     api = HttpApi(script.url, Header("X-Auth-Token", lambda: next(keys)), clock, 1)
     script.answer = in_turn(FINE, Answer(401), FINE)
@@ -240,7 +233,7 @@ def test_a_replaced_credential_is_taken_up(script: Script, clock: ManualClock, d
     ("raised", "expected"),
     [(SecretUnavailable("later"), ProviderUnavailable), (SecretMissing("gone"), ProviderRefused)],
 )
-def test_a_credential_that_cannot_be_read_is_an_error_of_the_provider(
+def test_an_unreadable_credential_is_an_error_of_the_provider(
     raised: ShepherdError, expected: type[ProviderError], script: Script, clock: ManualClock, deadline: Deadline
 ) -> None:
     """Callers handle the errors that a provider may raise, and no others."""
@@ -272,14 +265,13 @@ def test_a_credential_that_cannot_be_sent_is_not_quoted(
 
 
 def test_a_password_is_in_no_error_in_any_form(script: Script, clock: ManualClock, deadline: Deadline) -> None:
-    """An API may repeat what it was sent."""
     encoded = b64encode(b"user:pass word").decode()
     script.answer = in_turn(said(400, errors=["user:pass word", "pass word", encoded]))
     with pytest.raises(ProviderRefused, match=r"400: \*\*\*; \*\*\*; \*\*\*$"):
         HttpApi(script.url, Basic(lambda: "user:pass word"), clock, 1).get("/things", deadline)
 
 
-def test_a_refused_credential_is_not_sent_while_the_api_would_lock_us_out(
+def test_a_refused_credential_is_not_sent_during_the_lockout(
     script: Script, clock: ManualClock, deadline: Deadline
 ) -> None:
     """Each failed login counts, by whatever method; one that was replaced is used at once."""
@@ -346,7 +338,6 @@ def test_a_refused_connection_is_retryable(clock: ManualClock, deadline: Deadlin
 
 @pytest.mark.parametrize("url", ["", "ftp://127.0.0.1", "http://", "api.example.com/v1"])
 def test_an_invalid_url_is_not_tried_again(url: str, clock: ManualClock, deadline: Deadline) -> None:
-    """A mistake in the settings does not pass by itself."""
     with pytest.raises(ProviderRefused, match="URL"):
         HttpApi(url, Header("X-Auth-Token", lambda: KEY), clock, 1).get("/things", deadline)
     assert clock.slept == []

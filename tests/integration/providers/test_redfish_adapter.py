@@ -26,7 +26,6 @@ OFF_AND_ON = ("On", "ForceOff")
 
 @pytest.fixture
 def site(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
-    """Return a rack of two machines that only remember what was done to them."""
     pool = NoHardware()
     with RedfishRack(pool, tmp_path, machines=2) as rack:
         yield Site(pool, rack, clock, Deadline(clock, 120))
@@ -62,7 +61,7 @@ def test_a_restart_is_what_the_bmc_offers(
     assert (site.rack.power(NAME), site.rack.starts(NAME)) == ("On", 1)
 
 
-def test_a_bmc_that_does_not_get_to_say_what_it_offers_is_asked_later(site: Site) -> None:
+def test_a_bmc_too_busy_to_show_resets_is_asked_later(site: Site) -> None:
     """To take it for one that says nothing, and so offers all, would be to send what it may not have."""
     site.bmc.reset_types, site.bmc.action_info = OFF_AND_ON, True
     site.bmc.faults.add(FakeAnswer(method="GET", path=f"{site.bmc.system}/ResetActionInfo", times=0, status=503))
@@ -73,7 +72,7 @@ def test_a_bmc_that_does_not_get_to_say_what_it_offers_is_asked_later(site: Site
 
 @pytest.mark.parametrize("action", ["reboot", "power_cycle"])
 @pytest.mark.parametrize("offered", [("Nmi",), ("ForceOff", "Nmi"), ("On", "Nmi")])
-def test_a_machine_that_cannot_be_restarted_is_left_as_it_is(site: Site, action: str, offered: tuple[str, ...]) -> None:
+def test_a_machine_that_cannot_be_restarted_is_left_alone(site: Site, action: str, offered: tuple[str, ...]) -> None:
     """To switch off what cannot be switched on again would be the end of it."""
     site.bmc.reset_types = offered
     site.override("Once")
@@ -123,7 +122,7 @@ def test_unknown_is_not_off(site: Site, state: object) -> None:
 
 
 @pytest.mark.parametrize("state", ["On", "PoweringOff", None])
-def test_a_machine_that_does_not_go_off_is_not_switched_on(site: Site, state: object) -> None:
+def test_a_machine_that_stays_on_is_not_switched_on(site: Site, state: object) -> None:
     """Sent too early, On does nothing, and a machine that goes off late stays off."""
     site.bmc.power = state
     with pytest.raises(ProviderUnavailable, match="not reported to be off"):
@@ -133,7 +132,7 @@ def test_a_machine_that_does_not_go_off_is_not_switched_on(site: Site, state: ob
 
 
 @pytest.mark.parametrize("again", ["reboot", "power_cycle"])
-def test_a_power_cycle_that_died_half_way_is_finished_by_the_next_restart(site: Site, again: str) -> None:
+def test_the_next_restart_finishes_a_power_cycle_that_died(site: Site, again: str) -> None:
     """The machine is off then, and nothing else would switch it on."""
     # The session ends with the first effect, as if the function had died there.
     dying = Permission(Deadline(site.clock, 120, session_left=lambda: 0.0 if site.bmc.resets else 1.0))
@@ -170,7 +169,6 @@ def test_time_is_left_to_switch_on_what_was_switched_off(site: Site) -> None:
 
 
 def test_a_machine_whose_time_is_up_may_be_off(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the failure is: an operator who reads it must know."""
     sleep = site.clock.sleep
     monkeypatch.setattr(site.clock, "sleep", lambda _: sleep(200))
     site.bmc.reset_types = OFF_AND_ON
@@ -220,7 +218,7 @@ def test_a_plain_restart_never_reinstalls(site: Site, action: str, source: str |
 
 
 @pytest.mark.parametrize("action", ["reboot", "power_cycle"])
-def test_an_override_that_waits_for_the_next_reset_is_taken_back(site: Site, action: str) -> None:
+def test_an_override_waiting_for_the_next_reset_is_withdrawn(site: Site, action: str) -> None:
     """Some BMCs show what was asked for elsewhere until it holds, and then it is too late."""
     site.bmc.pending = {"BootSourceOverrideTarget": "Pxe", "BootSourceOverrideEnabled": "Once"}
     site.act(action)
@@ -238,7 +236,7 @@ def test_a_permanent_boot_override_is_left_alone(site: Site) -> None:
 @pytest.mark.parametrize(
     ("source", "override", "restarted"), [(None, "Disabled", True), ("pxe", "Disabled", False), (None, "Once", False)]
 )
-def test_a_bmc_that_cannot_clear_an_override_is_restarted_if_none_can_be_there(
+def test_a_bmc_that_clears_no_override_restarts_only_without_one(
     site: Site, source: str | None, override: str, restarted: bool
 ) -> None:
     """Where Shepherd sets no override, and none is shown, there is nothing to fear; else to hang beats being wiped."""
@@ -252,7 +250,6 @@ def test_a_bmc_that_cannot_clear_an_override_is_restarted_if_none_can_be_there(
 @pytest.mark.parametrize("settings", [False, True], ids=["at once", "in a resource of its own"])
 @pytest.mark.parametrize("media", [False, True])
 def test_a_reinstallation_boots_once_from_the_source(site: Site, media: bool, settings: bool) -> None:
-    """The boot after it must find what was installed."""
     if settings:
         site.bmc.pending = {"BootSourceOverrideTarget": "None", "BootSourceOverrideEnabled": "Disabled"}
     source = site.source(media=media)
@@ -275,7 +272,7 @@ def test_the_emulator_itself_takes_all_that_is_sent(site: Site, media: bool) -> 
     assert not site.inserted
 
 
-def test_another_image_in_the_drive_gives_way_and_is_otherwise_left_alone(site: Site) -> None:
+def test_another_image_in_the_drive_gives_way_to_reinstallations_alone(site: Site) -> None:
     """Somebody may have put it there to rescue the machine."""
     other = f"{site.rack.image_url}?rescue"
     site.bmc._forwarded("POST", f"{site.bmc.system}/VirtualMedia/Cd/Actions/VirtualMedia.InsertMedia", {"Image": other})
@@ -295,7 +292,7 @@ def test_another_image_in_the_drive_gives_way_and_is_otherwise_left_alone(site: 
         if media or INSERT not in request  # PXE inserts nothing
     ],
 )
-def test_a_reinstallation_that_died_does_not_happen_at_a_later_restart(
+def test_a_dead_reinstallation_does_not_happen_at_later_restarts(
     site: Site, *, media: bool, when: Any, method: Any, path: str, nth: int
 ) -> None:
     """Wherever it died: it happens at once, with nothing run in between, or not at all."""
@@ -326,7 +323,6 @@ def test_a_reinstallation_that_died_does_not_happen_at_a_later_restart(
 def test_a_machine_that_cannot_be_reinstalled_is_not_switched_off(
     site: Site, source: str | None, lacking: str, words: str
 ) -> None:
-    """What the BMC lacks can be seen before anything is done."""
     if lacking == "On":
         site.bmc.reset_types = ("ForceOff", "ForceRestart")
     elif lacking.startswith("/"):
@@ -383,8 +379,7 @@ def test_a_reinstallation_that_is_not_understood_leaves_the_machine_running(site
     assert site.inserted == ("reinstall" in site.done)
 
 
-def test_a_machine_that_cannot_be_switched_on_is_reported_as_off(site: Site) -> None:
-    """Somebody has to switch it on."""
+def test_an_error_says_that_the_machine_stayed_off(site: Site) -> None:
     site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=0, status=400))
     with pytest.raises(ProviderRefused, match="the machine is off"):
         site.act("reinstall", reinstall="pxe")
@@ -395,7 +390,7 @@ def test_a_machine_that_cannot_be_switched_on_is_reported_as_off(site: Site) -> 
 
 
 @pytest.mark.parametrize("fault", [FakeAnswer(times=0, status=403), Drop(times=0), Delay(times=0, seconds=3600)])
-def test_a_bmc_that_does_not_answer_leaves_its_machine_in_the_listing(
+def test_a_silent_bmc_leaves_its_machine_in_the_listing(
     site: Site, deadline: Deadline, fault: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A machine whose BMC hangs is not gone, nor off; it can be taken, and the others are as if nothing were."""
@@ -411,7 +406,6 @@ def test_a_bmc_that_does_not_answer_leaves_its_machine_in_the_listing(
 
 
 def test_a_listing_takes_no_more_than_half_of_the_time(site: Site) -> None:
-    """The caller needs time to use the listing."""
     site.rack.faults.add(Delay(times=0, seconds=3600))
     short = Deadline(SystemClock(), 3)
     listing = site.provider().list_machines(short)

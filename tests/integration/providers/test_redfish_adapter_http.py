@@ -46,7 +46,6 @@ def site(tmp_path: Path, clock: ManualClock, deadline: Deadline) -> Iterator[Sit
 
 
 def test_a_read_is_tried_again(site: Site) -> None:
-    """BMCs say now and then that they are busy."""
     site.bmc.faults.add(FakeAnswer(times=1, status=503))
     site.bmc.faults.add(Drop(nth=2))
     assert site.provider().get_machine(NAME, site.deadline).status is ProviderStatus.RUNNING
@@ -64,7 +63,6 @@ def test_a_read_is_tried_again(site: Site) -> None:
     ],
 )
 def test_a_read_is_given_up_after_three_tries(site: Site, fault: Any, tries: int) -> None:
-    """The loops know better when to come back."""
     site.bmc.faults.add(fault)
     with pytest.raises(ProviderUnavailable, match=f"the BMC https://127.0.0.1:.*: GET {site.bmc.system}: "):
         site.provider(seconds=2 if tries == 1 else 30).get_machine(NAME, site.deadline)
@@ -104,7 +102,7 @@ def test_an_answer_that_is_no_redfish_is_none(site: Site, body: str) -> None:
         {},
     ],
 )
-def test_an_invalid_answer_of_a_bmc_is_raised_as_our_error(site: Site, body: object) -> None:
+def test_an_invalid_answer_of_a_bmc_becomes_our_error(site: Site, body: object) -> None:
     """An error of a library would end the work on all machines."""
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, times=0, status=200, body=body))
     with pytest.raises((ProviderUnavailable, ProviderRefused)):
@@ -152,7 +150,7 @@ class SlowToAccept(TcpProxy):
         return super()._greeted(client)
 
 
-def test_a_machine_that_reports_while_its_bmc_accepts_is_not_restarted(site: Site) -> None:
+def test_a_report_while_the_bmc_accepts_prevents_the_restart(site: Site) -> None:
     """With all tries of TCP and TLS, a BMC may take twice the time limit until it reads the first byte."""
     reports: list[bool] = []
 
@@ -258,7 +256,7 @@ def test_a_credential_that_was_replaced_is_read_again_once(site: Site, newer: st
 
 
 @pytest.mark.parametrize("auth", ["basic", "session"])
-def test_a_bmc_that_refuses_us_is_not_asked_again_for_a_while(site: Site, auth: str) -> None:
+def test_a_bmc_that_refuses_us_is_left_for_a_while(site: Site, auth: str) -> None:
     """A few bad logins lock the account, and with it everybody who knows the password."""
     adapter = site.provider(auth=auth)
     site.bmc.password, right = "another one", site.bmc.password
@@ -275,7 +273,7 @@ def test_a_bmc_that_refuses_us_is_not_asked_again_for_a_while(site: Site, auth: 
     assert site.bmc.resets == ["ForceRestart"]
 
 
-def test_a_401_in_the_middle_of_switching_off_is_not_repeated(site: Site) -> None:
+def test_a_401_while_switching_off_is_not_repeated(site: Site) -> None:
     """Looking again and again whether the machine is off must not lock the account."""
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=0, status=401))
     with pytest.raises(ProviderRefused):
@@ -283,7 +281,7 @@ def test_a_401_in_the_middle_of_switching_off_is_not_repeated(site: Site) -> Non
     assert [call.split()[0] for call in site.bmc.calls] == ["GET", "GET", "PATCH", "POST", "GET"]
 
 
-def test_a_bmc_with_many_systems_is_sent_a_wrong_password_once(site: Site) -> None:
+def test_many_systems_send_their_bmc_a_wrong_password_once(site: Site) -> None:
     """A chassis of blades has one BMC, and a listing asks for all of them."""
     site.bmc.password = "another one"
     entries = [
@@ -321,8 +319,6 @@ def test_a_password_may_hold_anything_that_can_be_typed(site: Site) -> None:
     ("failure", "error"), [(SecretMissing("no"), ProviderRefused), (SecretUnavailable("later"), ProviderUnavailable)]
 )
 def test_a_missing_secret_and_an_unavailable_store_differ(site: Site, failure: Exception, error: Any) -> None:
-    """A missing secret needs an operator; an unavailable store needs time."""
-
     class Down(Secrets):
         def read(self, name: str) -> str:
             raise failure
@@ -352,7 +348,6 @@ def test_a_session_is_closed_after_use(site: Site) -> None:
     ],
 )
 def test_a_session_is_closed_after_an_error_too(site: Site, fault: Any) -> None:
-    """Errors repeat, and each would cost a session."""
     site.bmc.faults.add(fault)
     with pytest.raises((ProviderRefused, ProviderUnavailable)):
         site.provider(auth="session").reboot(NAME, site.permission)
@@ -390,7 +385,6 @@ def test_a_session_that_ended_early_is_begun_again(site: Site) -> None:
 
 
 def test_a_bmc_without_a_free_session_is_tried_later(site: Site) -> None:
-    """Others use it too; its words say what the matter is."""
     site.bmc.sessions = {str(number): f"/{number}" for number in range(SESSION_SLOTS)}
     with pytest.raises(ProviderUnavailable, match="too many sessions are open"):
         site.provider(auth="session").reboot(NAME, site.permission)
@@ -450,7 +444,6 @@ def test_authorities_that_are_none_are_said_to_be_none(site: Site, document: Any
 
 
 def test_a_bmc_with_several_systems_needs_the_system_named(site: Site) -> None:
-    """Which one was meant cannot be guessed."""
     del site.rack.entries[0]["System"]
     members = [{"@odata.id": site.bmc.system}, {"@odata.id": f"{site.bmc.system}-2"}]
     site.bmc.faults.add(FakeAnswer(path="/redfish/v1/Systems", times=0, status=200, body={"Members": members}))

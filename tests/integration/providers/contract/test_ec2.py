@@ -17,8 +17,6 @@ PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5
 
 
 class TestEc2(ProviderContract, ProviderFaults):
-    """Against moto, over real HTTP."""
-
     lacks = frozenset({"places"})
 
     @pytest.fixture

@@ -29,8 +29,6 @@ def settled(api: EquinixApi, hardware: NoHardware) -> bool:
 
 
 class TestEquinix(ProviderContract, ProviderFaults):
-    """Against the simulated API, over real HTTP."""
-
     lacks = frozenset({"power-cycle", "release"})
 
     @pytest.fixture

@@ -23,8 +23,6 @@ DENIED = {"error": {"status": 403, "code": "DENIED", "message": f"{PASSWORD} may
 
 
 class TestHetzner(ProviderContract, ProviderFaults):
-    """Against the simulated web service, over real HTTP."""
-
     lacks = frozenset({"release", "tokens"})
 
     @pytest.fixture

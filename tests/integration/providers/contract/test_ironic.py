@@ -43,11 +43,8 @@ def nodes(clock: ManualClock) -> Iterator[Setup]:
 
 
 class TestIronic(ProviderContract):
-    """Over real HTTP."""
-
     @pytest.fixture
     def setup(self, clock: ManualClock) -> Iterator[Setup]:
-        """Return the nodes."""
         yield from nodes(clock)
 
 
@@ -57,5 +54,4 @@ class TestIronicFaults(ProviderFaults):
 
     @pytest.fixture
     def setup(self, clock: ManualClock) -> Iterator[Setup]:
-        """Return the nodes."""
         yield from nodes(clock)

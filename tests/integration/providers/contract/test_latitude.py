@@ -26,8 +26,6 @@ OURS = UUID(int=2**127 + 5)
 
 
 class TestLatitude(ProviderContract, ProviderFaults):
-    """Against the simulated API, over real HTTP."""
-
     lacks = frozenset({"power-cycle"})
 
     @pytest.fixture
@@ -43,7 +41,6 @@ class TestLatitude(ProviderContract, ProviderFaults):
 
     @pytest.fixture
     def setup(self, clock: ManualClock, api: LatitudeApi) -> Setup:
-        """Return that account, of which Shepherd may use four servers."""
         settings = LatitudeSettings(
             credential_parameter="/unused",
             project=PROJECT,
@@ -68,22 +65,19 @@ class TestLatitude(ProviderContract, ProviderFaults):
         )
 
     def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: LatitudeApi, deadline: Deadline) -> None:
-        """There is nothing to reboot."""
         (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
         api.change(ours.provider_id, state="off")
         setup.provider.reboot(ours.provider_id, Permission(deadline))
         assert api.machine(ours.provider_id).actions_taken == ["power_on"]
 
-    def test_a_new_server_is_paid_for_by_the_hour_and_stands_where_it_was_ordered(
-        self, setup: Setup, api: LatitudeApi
-    ) -> None:
+    def test_a_new_server_is_hourly_and_stands_where_ordered(self, setup: Setup, api: LatitudeApi) -> None:
         """The API's own default is a month, charged at once; the answer to a creation names no region."""
         capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{PROJECT}/3")
         made = setup.provider.create_machine(capacity, UUID(int=9), Deadline(SystemClock(), 10))
         assert (api.machine(made.provider_id).fields["billing"], made.location) == ("hourly", "ASH")
         assert "ASH" in {each.location for each in setup.provider.list_machines(Deadline(SystemClock(), 10))}
 
-    def test_a_new_server_under_another_name_is_not_said_to_be_none(self, setup: Setup, api: LatitudeApi) -> None:
+    def test_a_new_server_under_another_name_leaves_the_outcome_unknown(self, setup: Setup, api: LatitudeApi) -> None:
         """It is paid for. After a refusal, the Provisioner would forget it and make another one."""
         capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{PROJECT}/3")
         api.faults.add(SetValue(method="POST", path="/servers", at="data.attributes.hostname", value=None))
@@ -114,5 +108,4 @@ def test_a_host_name_holds_token_and_slot(token: UUID) -> None:
     "name", ["web-1", "", f"{'a' * 26}-0", f"{'a' * 26}-100000", f"{'A' * 26}-1", f"{'a' * 26}-1 "]
 )
 def test_other_host_names_are_of_other_servers(name: str) -> None:
-    """Shepherd touches no server that it did not make."""
     assert token_of(name) is None

@@ -23,8 +23,6 @@ OURS = UUID(int=5)
 
 
 class TestPhoenixnap(ProviderContract, ProviderFaults):
-    """Against the simulated API, over real HTTP."""
-
     lacks = frozenset({"power-cycle"})
 
     @pytest.fixture
@@ -40,7 +38,6 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
 
     @pytest.fixture
     def setup(self, clock: ManualClock, api: PhoenixnapApi) -> Setup:
-        """Return that account, of which Shepherd may use four servers."""
         settings = PhoenixnapSettings(
             credential_parameter="/unused",
             fleet=FLEET,
@@ -63,7 +60,7 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
             places=Places(path="/servers", id="*.id", address="*.publicIpAddresses.0"),
         )
 
-    def test_a_new_server_is_paid_by_the_hour_and_admits_root(self, setup: Setup, api: PhoenixnapApi) -> None:
+    def test_a_new_server_is_hourly_and_admits_root(self, setup: Setup, api: PhoenixnapApi) -> None:
         """A reservation is paid for months. The API installs keys for the distribution's user only."""
         capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{FLEET}/3")
         made = setup.provider.create_machine(capacity, TOKEN, Deadline(SystemClock(), 10))
@@ -83,7 +80,6 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
         setup.provider.release(ours.provider_id, deadline)
 
     def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: PhoenixnapApi, deadline: Deadline) -> None:
-        """There is nothing to reboot."""
         (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
         api.change(ours.provider_id, state="powered-off")
         setup.provider.reboot(ours.provider_id, Permission(deadline))
@@ -106,5 +102,4 @@ def test_a_host_name_holds_fleet_slot_and_token(fleet: str) -> None:
 
 @pytest.mark.parametrize("name", ["web-1", "", f"a-0-{OURS}", f"a-100000-{OURS}", f"a-{OURS}", f"a-1-{OURS} ", "a-1-x"])
 def test_other_host_names_are_of_other_servers(name: str) -> None:
-    """Shepherd touches no server that it did not make."""
     assert read_name(name) is None

@@ -27,7 +27,6 @@ class ListSource:
         self.failure: SourceError | None = None
 
     def read(self) -> bytes:
-        """Return the list."""
         self.readings += 1
         if self.failure is not None:
             raise self.failure

@@ -26,7 +26,6 @@ OURS = UUID(int=5)
 
 
 def provider(api: ScalewayApi, clock: ManualClock, **settings: Any) -> ScalewayProvider:
-    """Return the adapter for the fleet, which may have four servers."""
     given = {"machine_type": OFFER, **settings}
     chosen = ScalewaySettings(
         credential_parameter="/unused",
@@ -43,8 +42,6 @@ def provider(api: ScalewayApi, clock: ManualClock, **settings: Any) -> ScalewayP
 
 
 class TestScaleway(ProviderContract, ProviderFaults):
-    """Against the simulated API, over real HTTP."""
-
     lacks = frozenset({"power-cycle"})
 
     @pytest.fixture
@@ -61,7 +58,6 @@ class TestScaleway(ProviderContract, ProviderFaults):
 
     @pytest.fixture
     def setup(self, clock: ManualClock, api: ScalewayApi) -> Setup:
-        """Return that project."""
         return Setup.of(
             api,
             api.machines.hardware,
@@ -96,7 +92,6 @@ class TestScaleway(ProviderContract, ProviderFaults):
         assert ("DELETE", f"{SERVERS}/{{server_id}}") not in api.calls
 
     def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: ScalewayApi, deadline: Deadline) -> None:
-        """There is nothing to reboot."""
         ours = next(each for each in setup.provider.list_machines(deadline) if each.token == OURS)
         api.change(ours.provider_id, state="stopped")
         setup.provider.reboot(ours.provider_id, Permission(deadline))
@@ -142,7 +137,6 @@ class TestScaleway(ProviderContract, ProviderFaults):
 
 
 def create(adapter: Any, deadline: Deadline) -> Machine:
-    """Create a machine on the third slot."""
     capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id="web/3")
     made: Machine = adapter.create_machine(capacity, UUID(int=9), deadline)
     return made
@@ -153,6 +147,5 @@ def create(adapter: Any, deadline: Deadline) -> Machine:
     ["", "red", f"shepherd=web/0/{OURS}", f"shepherd=web//{OURS}", f"shepherd=web/1/2/{OURS}", "shepherd=web/1/x"],
 )
 def test_other_tags_are_of_other_servers(tag: str) -> None:
-    """Shepherd touches no server that it did not make."""
     assert read_tag("web", tag_of("web/12", OURS)) == ("12", OURS)
     assert read_tag("web", tag) is None

@@ -29,25 +29,20 @@ class ListFile:
         self.answers = True
 
     def read(self) -> bytes:
-        """Read the list from its file."""
         self.readings += 1
         if not self.answers:
             raise SourceUnavailable
         return documents.read(str(self.path))
 
     def stop_answering(self) -> None:
-        """Fail from now on, as a store does that is down for a while."""
         self.answers = False
 
 
 class TestStaticProvider(ProviderContract):
-    """All rules of the contract, on a list in a file."""
-
     lacks = frozenset({"reboot", "power-cycle", "reinstall", "release", "tokens", "states", "silence"})
 
     @pytest.fixture
     def setup(self, tmp_path: Path) -> Setup:
-        """Return three machines in a list."""
         file = ListFile(tmp_path / "machines.json")
         return Setup(
             provider=StaticProvider(file.read),
