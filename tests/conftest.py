@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from shepherd_core.domain.clock import Deadline, SystemClock
 
 _OURS = ("SHEPHERD_", "AWS_", "POWERTOOLS_")
@@ -38,17 +38,8 @@ pytest.register_assert_rewrite("tests.support.providers.provider_contract")
 # A check that fails now and then is none: where others wait for it, the examples are always the same.
 settings.register_profile("default", deadline=None, print_blob=True, max_examples=50)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
-# For a long search (--hypothesis-profile=long --hypothesis-seed=N), and for bugs that were planted and need no
-# shortest example.
+# For a long search: --hypothesis-profile=long --hypothesis-seed=N.
 settings.register_profile("long", settings.get_profile("default"), max_examples=500)
-settings.register_profile(
-    "planted",
-    settings.get_profile("ci"),
-    max_examples=1000,
-    phases=[Phase.generate],
-    report_multiple_bugs=False,
-    database=None,
-)
 settings.load_profile("ci" if "CI" in os.environ else "default")
 
 

@@ -8,7 +8,7 @@ The parts, in this order: kill every loop at every effect; kill the Provisioner
 twice in a row; interleave concurrent invocations; kill real processes with
 SIGKILL and run them concurrently; break every network link at every exchange;
 run every case of the tests that otherwise draw one; search for histories in
-which the BMDB differs from its model; plant bugs that the checks must catch.
+which the BMDB differs from its model.
 The second form replays one schedule and prints it.
 """
 
@@ -35,12 +35,10 @@ from shepherd_core.domain.clock import SystemClock
 
 from simulator.environment.postgres import Postgres
 from simulator.machines.pool import MachinePool
-from tests.chaos import planted
 from tests.chaos.concurrent_runs import normal
 from tests.chaos.crash_points import Killed
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs, undisturbed
 from tests.chaos.faults import long
-from tests.chaos.planted import ROOT
 from tests.chaos.scenarios.creation import MAKERS, Creating
 from tests.chaos.scenarios.decommissioning import Decommissioning
 from tests.chaos.scenarios.fleet_operation import FleetOperation, OperatorsAndAgents
@@ -64,7 +62,7 @@ from tests.chaos.stage.processes import PACE, Functions, event_of, explore_proce
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
 
-PARTS = ("crashes", "pairs", "schedules", "processes", "network", "samples", "model", "planted")
+PARTS = ("crashes", "pairs", "schedules", "processes", "network", "samples", "model")
 SAMPLED = (
     "tests/acceptance/test_build.py",
     "tests/acceptance/test_demo.py",
@@ -74,6 +72,7 @@ SAMPLED = (
     "tests/unit/rules/test_lost_heartbeats.py",
 )
 """Tests that draw one of their cases elsewhere."""
+ROOT = Path(__file__).parents[2]
 SECONDS = 300.0
 AT_ONCE = 4
 # Shares of --seconds, for the parts that have no end of their own. The others do not depend on --seconds.
@@ -283,10 +282,6 @@ class Chaos:
         )
         broken = [] if searched == pytest.ExitCode.OK else ["the BMDB differs from its model: see above"]
         self.tell(f"model, seed {self.seed}", "searched", broken, began)
-
-    def planted(self) -> None:
-        """Plant every bug; each must be caught."""
-        self.broken += [] if planted.main() == 0 else ["a planted bug was not caught: see above"]
 
 
 def main() -> int:

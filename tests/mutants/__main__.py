@@ -2,12 +2,14 @@
 The share of small changes to the package that the tests notice: ``make mutants``.
 
     python -m tests.mutants [--size N] [--seed N] [--only GLOB]... [--at-once N]
+    python -m tests.mutants --planted [--only GLOB]... [--at-once N]
 
 Draws mutants of the core package, Python and SQL, and runs for each the tests
 that reach it, until one fails: those named after its module first, then the
 quickest. What hangs is noticed, too.
 Those that are known to be equivalent (equivalent.toml) are left out of the
-count. Prints each survivor as a diff, and returns 0 if the goal is met.
+count. Prints each survivor as a diff, and returns 0 if the goal is met. The
+second form plants the bugs of planted.toml, each of which its check must find.
 """
 
 import argparse
@@ -24,8 +26,9 @@ from pathlib import Path
 from random import SystemRandom
 from tempfile import TemporaryDirectory
 
-from tests.chaos.planted import run_in_copy
+from tests.mutants.copies import run_in_copy
 from tests.mutants.mutant import Mutant, drawn, equivalent
+from tests.mutants.planted import PlantedBug, planted_bugs
 from tests.mutants.plugin import TOO_LONG
 from tests.mutants.reach import PLUGIN, Trial, ordered, reaching, recorded
 
@@ -73,6 +76,19 @@ def see_that_tests_run(mutant: Mutant, tests: list[Trial]) -> None:
     assert what == "survived", f"the tests fail without any mutant: {why or 'none was run'}"
 
 
+def plant(bugs: list[PlantedBug], at_once: int) -> int:
+    """Print for each bug whether its check found it. Return 1 if one did not."""
+    missed = 0
+    with ThreadPoolExecutor(at_once) as pool:
+        for bug, (caught, output) in zip(bugs, pool.map(PlantedBug.try_out, bugs), strict=True):
+            missed += not caught
+            _tell(f"{'caught' if caught else 'MISSED'} by {bug.check.split('::')[1]}: {bug.bug}")
+            if not caught:
+                _tell(output)
+    _tell(f"{len(bugs)} bugs, {missed} missed")
+    return 1 if missed else 0
+
+
 def main() -> int:
     """Print the verdict on each mutant, the survivors, and the rate."""
     parser = argparse.ArgumentParser(
@@ -97,10 +113,17 @@ def main() -> int:
         default=os.cpu_count() or 1,
         help="number of concurrent trials (default: the number of processors)",
     )
+    parser.add_argument("--planted", action="store_true", help="plant the bugs of planted.toml instead")
     arguments = parser.parse_args()
+
+    def wanted(file: str) -> bool:
+        return any(fnmatch(file, each) for each in arguments.only or ["*"])
+
+    if arguments.planted:
+        bugs = [bug for bug in planted_bugs() if any(wanted(edit.file) for edit in bug.edits)]
+        return plant(bugs, arguments.at_once)
     tests = recorded(arguments.at_once, _tell)
-    only = arguments.only or ["*"]
-    sample = drawn(arguments.seed, lambda file: any(fnmatch(file, each) for each in only))[: arguments.size]
+    sample = drawn(arguments.seed, wanted)[: arguments.size]
     _tell(f"{len(sample)} mutants, seed {arguments.seed}")
     for mutant in sample[:1]:
         see_that_tests_run(mutant, tests)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.chaos.planted import PACKAGE
 from tests.mutants import in_python, in_sql
+from tests.mutants.copies import PACKAGE
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 CONTEXT_LINES = 2
@@ -63,8 +63,10 @@ class Mutant:
         return "\n".join(list(lines)[2:])
 
     def apply(self, package: Path) -> None:
-        """Make the change in a copy of the package."""
-        (package / self.file).write_text(self.changed, encoding="utf-8")
+        """Make the change in a copy of the package, whose file is the same up to its end."""
+        path = package / self.file
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text[: self.start] + self.new + text[self.end :], encoding="utf-8")
 
     def _lines(self, text: str, end: int) -> str:
         return " ".join(text[text.rfind("\n", 0, self.start) + 1 : text.index("\n", end)].split())

@@ -1,11 +1,15 @@
 """The changes of `make mutants`, each operator once, and the list of equivalent mutants."""
 
 import ast
+import shutil
+from pathlib import Path
 
 import pytest
 
 from tests.mutants import in_python, in_sql
+from tests.mutants.copies import PACKAGE, ROOT
 from tests.mutants.mutant import drawn, equivalent, files, mutants_of, source
+from tests.mutants.planted import edit, planted_bugs
 from tests.mutants.reach import Trial, ordered, reaching
 
 
@@ -118,6 +122,33 @@ def test_every_equivalent_mutant_exists() -> None:
     there = {mutant.name for file in {name[0] for name in equivalent()} & set(files()) for mutant in mutants_of(file)}
     assert equivalent().keys() - there == set()
     assert all(len(reason.split()) > 2 for reason in equivalent().values())
+
+
+def test_every_planted_bug_and_its_check_exist(tmp_path: Path) -> None:
+    """Also of the bugs that are too slow to be tried here; what cannot be planted proves nothing."""
+    for bug in planted_bugs():
+        file, _, test = bug.check.partition("::")
+        assert f"\ndef {test.partition('[')[0]}(" in (ROOT / file).read_text(), bug
+        for each in bug.edits:
+            (tmp_path / each.file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(PACKAGE / each.file, tmp_path / each.file)
+        bug.plant(tmp_path)
+        for each in bug.edits:
+            assert each.new in (tmp_path / each.file).read_text() != source(each.file), bug
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "statement", "why"),
+    [
+        ("domain/backoff.py", "no such text", "", "0 times"),
+        ("domain/backoff.py", "import", "", "times, not once"),
+        ("bmdb/work/work.sql", "SELECT", "no_such_statement", "has no statement no_such_statement"),
+    ],
+)
+def test_a_planted_bug_that_does_not_match_is_refused(file: str, old: str, statement: str, why: str) -> None:
+    """Otherwise the check would run on the unchanged package, or on a bug other than the one that is named."""
+    with pytest.raises(AssertionError, match=why):
+        edit(file, old, "", statement)
 
 
 def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> None:

@@ -1,4 +1,4 @@
-"""`make mutants` kills detectable mutants, keeps equivalent ones, and records the code that a test reaches."""
+"""`make mutants` kills detectable mutants and planted bugs, keeps equivalent ones, and records what a test reaches."""
 
 import sys
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.mutants.__main__ import verdict
 from tests.mutants.mutant import Mutant, mutants_of, source
+from tests.mutants.planted import PlantedBug, planted_bugs
 from tests.mutants.reach import Trial, record, trials
 
 BACKOFF = "tests/unit/domain/test_backoff.py"
@@ -62,3 +63,10 @@ def test_the_code_that_a_test_reaches_is_recorded() -> None:
     assert reached.seconds > 0
     assert {"bmdb/session.py:Session.open", "sql:open_session", "sql:applied_migrations"} <= reached.reached
     assert "sql:claim" not in reached.reached
+
+
+@pytest.mark.parametrize("planted", [each for each in planted_bugs() if each.quick], ids=lambda planted: planted.bug)
+def test_a_planted_bug_is_caught_by_name(planted: PlantedBug) -> None:
+    """A check that cannot fail checks nothing, and one that fails for another reason misleads its reader."""
+    caught, output = planted.try_out()
+    assert caught, output

@@ -1,0 +1,49 @@
+"""A changed copy of the package, and the tests that run on it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import shepherd_core
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(shepherd_core.__path__[0])
+WAIT_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a test on the changed copy."""
+
+    status: int
+    """The exit status of pytest; 1: a test failed."""
+    output: str
+
+    def named(self) -> set[str]:
+        """Return all words of the failures: of their messages and of the tests' names."""
+        lines = [line for line in self.output.splitlines() if line.startswith(("E ", "FAILED "))]
+        return {word.strip("'\",:[") for line in lines for word in re.sub(r": |::|\[", " ", line).split()}
+
+
+def run_in_copy(
+    folder: Path, change: Callable[[Path], None], *arguments: str, environment: dict[str, str] | None = None
+) -> Outcome:
+    """Make a change in a copy of the package in *folder*, and run pytest on that copy."""
+    copy = folder / PACKAGE.name
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("*.pyc.*"))  # other processes may be writing these
+    change(copy)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(folder), "CI": "1", "CHAOS_WHOLE": "1", **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout + done.stderr)
