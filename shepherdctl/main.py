@@ -5,7 +5,10 @@ The modules in ``commands`` hold the commands; this one names them. Exit
 status: 0 success, 1 failure, 2 wrong usage, 3 something to look at.
 """
 
+import errno
 import inspect
+import os
+import sys
 from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
@@ -68,6 +71,20 @@ class _Commands(TyperGroup):
             raise typer.Exit(1) from error
 
 
+class _MachineCommands(TyperGroup):
+    """Commands on machines; what ends a machine has two meanings, so that neither is guessed."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that *args* name."""
+        if args[0] in ("delete", "destroy", "remove", "rm"):
+            message = (
+                f"there is no command {args[0]!r}: release gives a machine back to its provider, with all data on it; "
+                "forget removes it from the BMDB alone."
+            )
+            raise typer.BadParameter(message, ctx)
+        return super().resolve_command(ctx, args)
+
+
 class _Command(TyperCommand):
     """A command that refuses a second value for an option that takes one: the first would be dropped silently."""
 
@@ -93,8 +110,8 @@ def _completion(names: tuple[str, ...]) -> Callable[[], list[str]]:
     return lambda: list(names)
 
 
-def _group(text: str) -> typer.Typer:
-    return typer.Typer(help=text, no_args_is_help=True)
+def _group(text: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
+    return typer.Typer(help=text, no_args_is_help=True, cls=cls)
 
 
 def _print_version(requested: bool) -> None:
@@ -152,7 +169,7 @@ _add(settings_group, "set", setting.set_value)
 _add(settings_group, "import-machines", import_machines.import_machines)
 app.add_typer(settings_group, name="settings")
 
-machine_group = _group("Show machines, and act on them.")
+machine_group = _group("Show machines, and act on them.", _MachineCommands)
 _add(machine_group, "list", listing.list_machines)
 _add(machine_group, "show", show.show)
 _add(machine_group, "why", why.why)
@@ -201,4 +218,15 @@ _add(app, "simulate", simulate.simulate)
 def main() -> None:
     """Run the command line of this process."""
     with graceful_exit():
-        app()
+        try:
+            try:
+                app()
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            # A write has no name of a file. What a command opens itself is reported by the command.
+            if error.filename is not None or error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO}:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
+            print_error(f"the output cannot be written: {error.strerror}")
+            raise SystemExit(1) from error

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from shepherd_core.adapters.ssh_keys import fingerprint
 from shepherd_core.bmdb.machines.lookup import ShownMachine
 from shepherd_core.domain.machine import HostKeyOrigin
 
 from shepherdctl.descriptions import hardware, installations
 from shepherdctl.descriptions.cures import cures, told
 from shepherdctl.descriptions.state import Observer
-from shepherdctl.output.formats import fingerprint, loop_name, relative, span
+from shepherdctl.output.formats import loop_name, relative, span
 
 _ORIGINS = {
     HostKeyOrigin.FIRST_CONTACT: "trusted at first contact",

@@ -1,7 +1,5 @@
 """Times, durations, sizes, names, scopes and counts in human-readable form, and the parser of durations."""
 
-import base64
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -67,13 +65,6 @@ def speed(octets: int) -> str:
 def loop_name(process: str) -> str:
     """Return the loop that carries out *process*, or that a pause names; else *process* itself."""
     return _LOOPS.get(process, process)
-
-
-def fingerprint(host_key: str) -> str:
-    """Return the kind of an SSH host key and its fingerprint, as ``ssh-keygen -l`` prints it."""
-    kind, encoded = host_key.split()[:2]
-    digest = hashlib.sha256(base64.b64decode(encoded)).digest()
-    return f"{kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:

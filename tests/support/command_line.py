@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 import typer.main
 import typer.testing
@@ -77,14 +77,14 @@ class CommandLine:
         """Return the one JSON document that it prints."""
         return json.loads(self.read(*arguments, "-o", "json", status=status))
 
-    def process(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def process(self, *arguments: str, output: IO[str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run it as a process of its own, which reads its settings for the first time."""
-        with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
-            process = self._start(_PLAIN, arguments, output=output.fileno(), errors=errors.fileno())
+        with TemporaryFile("w+") as kept, TemporaryFile("w+") as errors:
+            process = self._start(_PLAIN, arguments, output=(output or kept).fileno(), errors=errors.fileno())
             status = _ended(process)
-            output.seek(0)
+            kept.seek(0)
             errors.seek(0)
-            return subprocess.CompletedProcess(arguments, status, output.read(), errors.read())
+            return subprocess.CompletedProcess(arguments, status, kept.read(), errors.read())
 
     def on_terminal(self, width: int, *arguments: str, typed: str = "", status: int = 0) -> str:
         """Return what a terminal of *width* columns shows of standard output, and of what is *typed* there."""

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import typer
+from shepherd_core.adapters.ssh_keys import fingerprint
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.domain.errors import ShepherdError
@@ -10,7 +11,6 @@ from shepherd_core.providers.kit import fields
 
 from shepherdctl.database import bmdb
 from shepherdctl.options import DryRun, MachineArgument, OptionalReason, OwnerOption, current_user
-from shepherdctl.output.formats import fingerprint
 from shepherdctl.output.printing import Form, Output, document, facts, note
 
 

@@ -117,7 +117,7 @@ def test_a_secret_just_made_elsewhere_may_not_show_yet(scripted_ssm: Script) -> 
 @pytest.mark.parametrize(
     ("answer", "kind", "said"),
     [
-        (_refusal("AccessDeniedException", "User: f is not authorized"), SecretMissing, "not permitted to read it"),
+        (_refusal("AccessDeniedException", "User: f is not authorized"), SecretMissing, "no permission to read it"),
         (_refusal("InvalidKeyId", "the key is disabled"), SecretMissing, "InvalidKeyId"),
         (_refusal("ValidationException", "bad name"), SecretMissing, "ValidationException"),
         (_refusal("ThrottlingException", "Rate exceeded"), SecretUnavailable, "ThrottlingException"),
@@ -150,7 +150,7 @@ def test_a_missing_region_is_an_error_of_the_secret(monkeypatch: pytest.MonkeyPa
     """On an operator's own machine nothing sets it."""
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     monkeypatch.delenv("AWS_REGION")
-    with pytest.raises(SecretMissing, match="NoRegionError"):
+    with pytest.raises(SecretMissing, match="no region is set: set AWS_DEFAULT_REGION"):
         SsmSecretStore().get(NAME)
 
 

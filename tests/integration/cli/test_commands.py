@@ -190,6 +190,42 @@ def test_a_temporary_failure_is_reported_as_such() -> None:
     assert "try again" in result.stderr
 
 
+def test_a_full_disk_is_not_called_temporary(fleet: Fleet) -> None:
+    fleet.sql(
+        "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE SQLSTATE '53100' "
+        "USING MESSAGE = 'could not extend file: No space left on device'; END $$"
+    )
+    fleet.sql("CREATE TRIGGER full_disk BEFORE INSERT ON pauses EXECUTE FUNCTION full_disk()")
+    try:
+        refused = CommandLine(fleet.settings)("pause", "--all", "--reason", "x")
+    finally:
+        fleet.sql("DROP FUNCTION full_disk CASCADE")
+    assert refused.exit_code == 1
+    assert refused.stderr.endswith("could not extend file: No space left on device (53100)\n")
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--help", "machine list -o json"])
+def test_output_that_cannot_be_written_is_one_sentence(fleet: Fleet, arguments: str) -> None:
+    """The disk that a listing goes to may be full."""
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = CommandLine(fleet.settings).process(*arguments.split(), output=full)
+    assert (ended.returncode, ended.stderr) == (1, "error: the output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("word", ["delete", "destroy", "remove", "rm"])
+def test_the_two_ends_of_a_machine_are_not_guessed(word: str) -> None:
+    refused = " ".join(CommandLine(None)("machine", word, "x").stderr.replace("│", " ").split())
+    assert "release gives a machine back to its provider, with all data on it; forget removes it" in refused
+
+
+def test_a_host_key_that_is_damaged_hides_nothing(fleet: Fleet) -> None:
+    machine_id = fleet.provided_machine()
+    fleet.sql(
+        "INSERT INTO machine_host_key (machine_id, host_key, pinned_at) VALUES (:id, 'x AAAAA', now())", id=machine_id
+    )
+    assert "x AAAAA" in CommandLine(fleet.settings).read("machine", "show", str(machine_id))
+
+
 def test_messages_come_as_they_are_and_on_one_line(fleet: Fleet) -> None:
     """They are searched for, and copied; what looks like markup is text."""
     name = "[red]" + 200 * "x" + "[/red]\x1b[31m"

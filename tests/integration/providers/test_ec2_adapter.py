@@ -366,7 +366,7 @@ def test_a_change_is_tried_once(
 def test_without_a_region_the_error_names_the_setting(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name)
-    with pytest.raises(ProviderRefused, match="NoRegionError"):
+    with pytest.raises(ProviderRefused, match="no region is set: set AWS_DEFAULT_REGION"):
         site.provider.list_machines(Deadline(SystemClock(), 60))
 
 

@@ -69,8 +69,6 @@ def test_a_denial_names_principal_and_action_only() -> None:
         (IncompleteReadError(actual_bytes=1, expected_bytes=2), AwsFault.PASSING),
         (FlexibleChecksumError(error_msg="hunter2"), AwsFault.PASSING),
         (KeyError("Parameter"), AwsFault.PASSING),
-        (NoRegionError(), AwsFault.REFUSED),
-        (NoCredentialsError(), AwsFault.REFUSED),
         (ParamValidationError(report="Value: hunter2"), AwsFault.REFUSED),
     ],
 )
@@ -79,6 +77,15 @@ def test_a_call_without_an_answer_may_be_retried_unless_never_sent(error: Except
     found, said = classify(error)
     assert found is meaning
     assert said == type(error).__name__
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(NoRegionError(), "set AWS_DEFAULT_REGION"), (NoCredentialsError(), "set AWS_PROFILE, or log in")],
+)
+def test_what_is_not_set_is_named(error: Exception, said: str) -> None:
+    assert classify(error)[0] is AwsFault.REFUSED
+    assert classify(error)[1].endswith(said)
 
 
 def test_boto3_is_loaded_only_when_it_is_needed() -> None:

@@ -82,7 +82,7 @@ class AgentCache:
         changed.
 
         Raises:
-            SourceMissing: there is no such file or object, or this function may not read it.
+            SourceMissing: there is no such file or object, or the caller may not read it.
             SourceUnavailable: no answer, an incomplete one, a change while it was read, or no space
                 in the folder. May be retried later.
             AgentMismatch: the content has another SHA-256.

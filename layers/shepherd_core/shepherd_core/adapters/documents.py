@@ -33,7 +33,7 @@ def read(
     the document; a caller that needs it more than once in an invocation keeps it.
 
     Raises:
-        SourceMissing: there is no such document, or this function may not read it.
+        SourceMissing: there is no such document, or the caller may not read it.
         SourceUnavailable: no answer, or an incomplete one. May be retried later.
         SourceError: the URL is invalid, or the document is larger than *limit_bytes*.
     """

@@ -9,6 +9,8 @@ only read.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from typing import TYPE_CHECKING
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -53,6 +55,16 @@ def public_line(private_key: str) -> str:
     """
     key = _loaded(private_key, "SSH key").public_key()
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
+
+
+def fingerprint(host_key: str) -> str:
+    """Return the kind of an SSH host key and its fingerprint, as ``ssh-keygen -l`` prints it; else the key itself."""
+    try:
+        kind, encoded = host_key.split()[:2]
+        digest = hashlib.sha256(base64.b64decode(encoded)).digest()
+    except ValueError:  # only a hand in the database can have written it
+        return host_key
+    return f"{kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def signer(private_key: str) -> Callable[[bytes], bytes]:

@@ -13,6 +13,10 @@ _ATTEMPTS = 3
 _PASSING = {"RequestTimeout", "RequestTimeoutException", "SlowDown", "RequestLimitExceeded", "TooManyUpdates"}
 _ABSENT = {"ParameterNotFound", "NoSuchKey", "NoSuchBucket", "404"}
 _DENIED = {"403", "UnauthorizedOperation"}
+_UNSET = {
+    "NoRegionError": "no region is set: set AWS_DEFAULT_REGION",
+    "NoCredentialsError": "no credentials were found: set AWS_PROFILE, or log in",
+}
 _BLOB = " Encoded authorization failure message:"  # EC2 appends it: long, and useless in a log
 _making = threading.Lock()  # boto3 may create clients in one thread at a time; using them is safe in any
 _REFUSED, _TOO_MANY, _SERVER_ERROR, _UNAVAILABLE = 400, 429, 500, 503
@@ -26,7 +30,7 @@ class AwsFault(Enum):
     ABSENT = auto()
     """The named resource does not exist."""
     DENIED = auto()
-    """This function lacks the permission."""
+    """The caller lacks the permission."""
     REFUSED = auto()
     """Any other refusal: something must be changed first."""
 
@@ -85,7 +89,8 @@ def classify(error: BaseException | None) -> tuple[AwsFault, str]:
         )
         # Errors that are not botocore's own come from answers that it could not parse, such as truncated ones.
         wrong = isinstance(error, BotoCoreError) and not isinstance(error, passing)
-        return (AwsFault.REFUSED if wrong else AwsFault.PASSING), type(error).__name__
+        name = type(error).__name__
+        return (AwsFault.REFUSED if wrong else AwsFault.PASSING), _UNSET.get(name, name)
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _PASSING or "throttl" in code.lower() or status == _TOO_MANY or status >= _SERVER_ERROR:

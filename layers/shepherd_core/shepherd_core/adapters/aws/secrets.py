@@ -35,7 +35,7 @@ class SsmSecretStore:
         Return the secret *name*, decrypted; at most ``max_age_seconds`` old.
 
         Raises:
-            SecretMissing: there is no such parameter, or this function may not read or decrypt it.
+            SecretMissing: there is no such parameter, or the caller may not read or decrypt it.
             SecretUnavailable: SSM did not answer, or asks to retry later.
         """
         value = self.find(name)
@@ -48,7 +48,7 @@ class SsmSecretStore:
         Return the secret *name* as ``get``; None if there is no such parameter.
 
         Raises:
-            SecretMissing: this function may not read or decrypt it.
+            SecretMissing: the caller may not read or decrypt it.
             SecretUnavailable: SSM did not answer, or asks to retry later.
         """
         with self._lock:
@@ -189,5 +189,5 @@ def _refuse(name: str, wanted: str, meaning: aws.AwsFault, code: str, cause: Bas
     if meaning is aws.AwsFault.PASSING:
         raise SecretUnavailable(f"secret {name!r}: SSM could not {wanted} it now ({code})") from cause
     if meaning is aws.AwsFault.DENIED:
-        raise SecretMissing(f"secret {name!r}: this function is not permitted to {wanted} it ({code})") from cause
-    raise SecretMissing(f"secret {name!r}: SSM refuses to {wanted} it ({code})") from cause
+        raise SecretMissing(f"secret {name!r}: no permission to {wanted} it ({code})") from cause
+    raise SecretMissing(f"secret {name!r}: cannot {wanted} it: {code}") from cause

@@ -9,8 +9,6 @@ closed.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import secrets
 import shlex
 import socket
@@ -18,6 +16,7 @@ import tempfile
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh import messages
 from shepherd_core.adapters.ssh.messages import DETAIL, RequestFailed, SshFailure
 from shepherd_core.adapters.ssh.processes import FORK_SERVER
@@ -100,7 +99,7 @@ class SshConnection:
         with self._step("exchanging keys with"):
             self.host_key = messages.host_key(self._ask(request, deadline, HANDSHAKE_SECONDS))
         if pinned is not None and pinned.split()[:2] != self.host_key.split():
-            got, known = _fingerprint(self.host_key), _fingerprint(pinned)
+            got, known = ssh_keys.fingerprint(self.host_key), ssh_keys.fingerprint(pinned)
             raise SshHostKeyChanged(f"{self._peer} has the host key {got}, pinned is {known}")
 
     def log_in(self, key: str, deadline: Deadline) -> None:
@@ -236,9 +235,3 @@ class _Late(Exception):
 def _script(script: str, *arguments: str) -> str:
     """Return the command that runs *script* with *arguments*, whatever shell the user has."""
     return shlex.join(["sh", "-c", script, "shepherd", *arguments])
-
-
-def _fingerprint(host_key: str) -> str:
-    """Return the SHA-256 of a host key in OpenSSH's format."""
-    digest = hashlib.sha256(base64.b64decode(host_key.split()[1])).digest()
-    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")

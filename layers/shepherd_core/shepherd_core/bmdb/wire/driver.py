@@ -32,7 +32,8 @@ FAULTS = (InterfaceError, DatabaseError, OSError)
 
 _CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock
 _TIMESTAMPTZ, _NUMERIC, _UUID = 1184, 1700, 2950  # the numbers of the types in every PostgreSQL
-_UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections, disk full), shutdown
+_UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections), shutdown
+_DISK_FULL = "53100"  # which a new connection does not help
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ def meaning(error: Exception, what: str) -> BmdbError:
         return SerializationConflict(f"{what}: {message}")
     # The schema changed under a warm connection, or the server became a replica: a new connection works again.
     stale = sqlstate == "25006" or (sqlstate == "0A000" and "cached plan" in message)
-    if stale or sqlstate.startswith(_UNAVAILABLE_CLASSES):
+    if stale or (sqlstate.startswith(_UNAVAILABLE_CLASSES) and sqlstate != _DISK_FULL):
         return BmdbUnavailable(f"{what}: {message} ({sqlstate})")
     return StatementFailed(f"{what}: {message} ({sqlstate})", sqlstate)
 

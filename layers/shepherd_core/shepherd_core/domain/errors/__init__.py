@@ -199,7 +199,7 @@ class SecretError(ShepherdError):
 
 
 class SecretMissing(SecretError):
-    """The secret does not exist, or this function may not read it."""
+    """The secret does not exist, or the caller may not read it."""
 
     kind = FailureKind.SECRET_MISSING
 
@@ -225,7 +225,7 @@ class AgentMismatch(SourceError):
 
 
 class SourceMissing(SourceError):
-    """The file or object does not exist, or this function may not read it."""
+    """The file or object does not exist, or the caller may not read it."""
 
     kind = FailureKind.SOURCE_MISSING
 
