@@ -23,14 +23,12 @@ def _no_hanging() -> Iterator[None]:
 
 @pytest.fixture
 def server() -> Iterator[SshServer]:
-    """Return a machine that knows our key."""
     with SshServer(ssh_keys.public_line(KEY)) as server:
         yield server
 
 
 @pytest.fixture
 def connection(server: SshServer, deadline: Deadline) -> Iterator[SshConnection]:
-    """Return a connection to it."""
     dialer = SshDialer(KEY, "root", server.port, connect_timeout=2)
     with closing(dialer.dial("127.0.0.1", None, deadline)) as connection:
         yield connection

@@ -25,7 +25,6 @@ URL = "s3://agents/v1/agent"
 
 @pytest.fixture
 def s3(aws: None) -> Any:
-    """Return a client of an S3 with one bucket, ``agents``, that holds an agent."""
     client = boto3.client("s3")
     client.create_bucket(Bucket="agents", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
     put(client, b"agent 1")
@@ -33,7 +32,6 @@ def s3(aws: None) -> Any:
 
 
 def put(s3: Any, body: bytes, key: str = "v1/agent") -> None:
-    """Store an object in the bucket."""
     s3.put_object(Bucket="agents", Key=key, Body=body)
 
 
@@ -59,7 +57,6 @@ class ScriptedS3:
 
 @pytest.fixture
 def scripted_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedS3]:
-    """Let S3 be a server that the test scripts."""
     with scripted_server(lambda _: Answer()) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
         yield ScriptedS3(server)
@@ -116,7 +113,6 @@ def test_a_document_is_read_over_https_from_a_trusted_server(tmp_path: Path, mon
     ],
 )
 def test_a_url_that_must_not_be_read_is_refused(url: str, why: str, aws: None) -> None:
-    """A typing mistake in a setting must not look like an outage."""
     with pytest.raises(SourceError, match=why) as raised:
         read(url)
     assert type(raised.value) is SourceError
@@ -140,7 +136,6 @@ def test_every_source_gives_a_document_that_is_not_too_large(tmp_path: Path, s3:
 
 
 def test_a_missing_document_is_named(tmp_path: Path, s3: Any) -> None:
-    """The operator has to know what was looked for."""
     (tmp_path / "file").touch()
     for url in (
         str(tmp_path / "none"),
@@ -180,7 +175,6 @@ def test_an_answer_without_the_document_is_an_error(answer: Answer, kind: type[S
 
 
 def test_a_server_that_does_not_answer_is_unavailable() -> None:
-    """A network that is down comes back."""
     with scripted_server(lambda _: Answer()) as server:
         closed = server.url
     with pytest.raises(SourceUnavailable, match="ConnectionError"):
@@ -218,7 +212,6 @@ def test_the_agent_is_downloaded_again_only_when_it_changed(s3: Any, tmp_path: P
 
 
 def test_asking_for_an_unchanged_agent_transfers_nothing(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
-    """One request with the known ETag is all."""
     cache = AgentCache(tmp_path)
     for _ in range(3):
         _assert_true(cache.fetch(URL), b"agent 1")
@@ -249,7 +242,6 @@ def test_an_agent_that_was_replaced_is_not_opened(s3: Any, tmp_path: Path) -> No
 
 
 def test_a_download_that_breaks_off_leaves_nothing_to_be_used(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
-    """Half an agent, or two halves of different agents, must never run."""
     cache = AgentCache(tmp_path)
     scripted_s3.answer = Answer(200, b"agent 1, of which half is miss", {"ETag": '"1"'}, missing=5)
     with pytest.raises(SourceUnavailable, match=URL):
@@ -260,7 +252,6 @@ def test_a_download_that_breaks_off_leaves_nothing_to_be_used(scripted_s3: Scrip
 
 
 def test_content_that_does_not_match_its_checksum_is_not_used(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
-    """S3 stores a checksum with every object; to ignore it would be a waste."""
     scripted_s3.answer = Answer(200, b"agent 1", {"ETag": '"1"', "x-amz-checksum-crc32": "AAAAAA=="})
     with pytest.raises(SourceUnavailable, match="FlexibleChecksumError"):
         AgentCache(tmp_path).fetch(URL)
@@ -268,7 +259,6 @@ def test_content_that_does_not_match_its_checksum_is_not_used(scripted_s3: Scrip
 
 
 def test_processes_that_share_a_folder_download_once(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
-    """Several functions, or several threads of one, may find the folder empty at the same moment."""
     caches = [AgentCache(tmp_path), AgentCache(tmp_path)]
     with ThreadPoolExecutor(8) as threads:
         files = list(threads.map(lambda number: caches[number % 2].fetch(URL), range(8)))
@@ -304,7 +294,6 @@ def test_a_large_agent_takes_little_memory(scripted_s3: ScriptedS3, tmp_path: Pa
 def test_a_refusal_of_s3_is_ours(
     scripted_s3: ScriptedS3, tmp_path: Path, answer: Answer, kind: type[SourceError]
 ) -> None:
-    """Whether to wait or to tell somebody depends on it."""
     scripted_s3.answer = answer
     with pytest.raises(kind, match=URL) as raised:
         AgentCache(tmp_path).fetch(URL)
@@ -319,7 +308,6 @@ def test_an_error_that_passes_botocore_by_is_ours() -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_named(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
-    """It is not the source that is at fault."""
     (tmp_path / "file").touch()
     with pytest.raises(SourceUnavailable, match=f"could not be kept in {tmp_path}/file"):
         AgentCache(tmp_path / "file").fetch(URL)
@@ -381,7 +369,6 @@ def test_a_folder_of_another_user_is_refused(s3: Any, tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("url", ["https://machines.example/agent", "ssm:agent", "s3://agents"])
 def test_the_agent_comes_from_a_file_or_from_s3(url: str, tmp_path: Path, aws: None) -> None:
-    """Nothing else is asked whether it changed."""
     with pytest.raises(SourceError, match="is not valid; use"):
         AgentCache(tmp_path).fetch(url)
 

@@ -18,13 +18,11 @@ VALUE = "correct horse battery staple"
 
 @pytest.fixture
 def ssm(aws: None) -> Any:
-    """Return a client of an empty SSM."""
     return boto3.client("ssm")
 
 
 @pytest.fixture
 def scripted_ssm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
-    """Let SSM be a server that the test scripts; it holds the secret unless told otherwise."""
     with scripted_server(lambda _: _ok({"Parameter": {"Name": NAME, "Value": VALUE}})) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_SSM", server.url)
         yield server
@@ -138,7 +136,6 @@ def test_a_failure_is_ours_and_leaves_what_is_stored_alone(
 
 
 def test_a_store_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network that is down comes back."""
     with scripted_server(lambda _: Answer()) as server:
         closed = server.url
     monkeypatch.setenv("AWS_ENDPOINT_URL_SSM", closed)
@@ -147,7 +144,6 @@ def test_a_store_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyP
 
 
 def test_a_missing_region_is_an_error_of_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On an operator's own machine nothing sets it."""
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     monkeypatch.delenv("AWS_REGION")
     with pytest.raises(SecretMissing, match="no region is set: set AWS_DEFAULT_REGION"):

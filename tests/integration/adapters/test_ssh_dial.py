@@ -52,7 +52,6 @@ def stranger() -> Iterator[Callable[..., int]]:
 
 
 def dialer(port: int, key: str = KEY) -> SshDialer:
-    """Return a dialer for *port*."""
     return SshDialer(key, "root", port, connect_timeout=2)
 
 
@@ -173,7 +172,6 @@ def test_machine_that_refuses_our_key_is_quoted(
 
 @pytest.mark.parametrize("words", [b"", b"SSH-2.0-slow\r\n", b"SSH-2.0-slow\r\n\0\0\1", b"Welcome\r\n"])
 def test_a_server_that_stops_answering_times_out(stranger: Callable[..., int], words: bytes) -> None:
-    """At whatever point of the handshake it does so."""
     with pytest.raises(SshTimedOut, match="exchanging keys"):
         dialer(stranger(words)).dial("127.0.0.1", None, soon())
 
@@ -209,14 +207,12 @@ def test_invalid_ssh_data_is_raised_as_our_error(
 
 
 def test_machine_that_freezes_at_login_times_out(server: SshServer) -> None:
-    """A machine under memory pressure does exactly this."""
     server.freezes_at = "login"
     with pytest.raises(SshTimedOut, match="logging in as root"):
         dialer(server.port).dial("127.0.0.1", None, soon(1.5))
 
 
 def test_no_time_left_connects_to_nothing(server: SshServer, clock: ManualClock) -> None:
-    """The machine's history says then why nothing was done."""
     late = Deadline(clock, 1)
     clock.sleep(1)
     with pytest.raises(SshTimedOut, match="no time was left for connecting"):
@@ -225,7 +221,6 @@ def test_no_time_left_connects_to_nothing(server: SshServer, clock: ManualClock)
 
 @pytest.mark.parametrize("wrong", ["", "AAAA", f"{BEGIN}\nAAAA\n{END}\n"])
 def test_wrong_private_key_is_a_fault_of_the_configuration(wrong: str) -> None:
-    """And is not part of the message."""
     with pytest.raises(ConfigError, match="the SSH key is not") as caught:
         dialer(22, wrong)
     assert "AAAA" not in str(caught.value)
@@ -235,7 +230,6 @@ def test_wrong_private_key_is_a_fault_of_the_configuration(wrong: str) -> None:
 def test_failed_and_closed_connections_leave_no_thread(
     server: SshServer, stranger: Callable[..., int], deadline: Deadline
 ) -> None:
-    """A warm function lives for hours and meets thousands of machines."""
     before = set(threading.enumerate())
     dialer(server.port).dial("127.0.0.1", None, deadline).close()
     with pytest.raises(SshTimedOut):

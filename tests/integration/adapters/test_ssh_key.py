@@ -20,7 +20,6 @@ def test_key_is_what_other_ssh_programs_understand() -> None:
 
 
 def test_each_key_is_new() -> None:
-    """Otherwise two deployments, or two functions in a race for the first key, could share one."""
     assert ssh_keys.generate() != ssh_keys.generate()
 
 

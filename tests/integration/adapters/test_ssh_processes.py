@@ -39,7 +39,6 @@ SshDialer(sys.argv[1], "root", int(sys.argv[2]), 60).dial("127.0.0.1", None, dea
 
 
 def fork_server() -> int:
-    """Return the fork server of this process."""
     (found,) = [pid for pid in processes.running(FORK_SERVER) if processes.parent(pid) == os.getpid()]
     return found
 
@@ -52,7 +51,6 @@ def child() -> int:
 
 
 def test_a_process_has_hard_limits(connection: SshConnection) -> None:
-    """They hold whatever a parser does."""
     soft = {what: resource.prlimit(child(), getattr(resource, f"RLIMIT_{what}"))[0] for what in ("CPU", "FSIZE", "AS")}
     assert 0 < soft["CPU"] <= 6
     assert soft["FSIZE"] == 0
@@ -60,17 +58,14 @@ def test_a_process_has_hard_limits(connection: SshConnection) -> None:
 
 
 def no_memory() -> None:
-    """Let the process of the machine have little more memory."""
     resource.prlimit(child(), resource.RLIMIT_AS, (processes.size(child()) + 100_000,) * 2)
 
 
 def no_time() -> None:
-    """Let it have no more processor time, soon."""
     threading.Timer(0.5, resource.prlimit, (child(), resource.RLIMIT_CPU, (1, -1))).start()
 
 
 def kill() -> None:
-    """Kill it, soon."""
     threading.Timer(0.2, os.kill, (child(), signal.SIGKILL)).start()
 
 
@@ -90,7 +85,6 @@ def test_the_cause_of_an_end_names_who_is_at_fault(
     error: type[ShepherdError],
     words: str,
 ) -> None:
-    """The machine or the function, so that operators look at the right one."""
     AFTER_LOGIN["complaints without end"](server)
     happens()
     with pytest.raises(error, match=words):
@@ -98,7 +92,6 @@ def test_the_cause_of_an_end_names_who_is_at_fault(
 
 
 def test_a_process_ends_with_its_connection_however_it_ends(server: SshServer, connection: SshConnection) -> None:
-    """A warm function lives for hours and meets thousands of machines."""
     first = child()
     server.freezes_at = "program"
     with pytest.raises(SshTimedOut):
@@ -172,7 +165,6 @@ def test_a_fork_server_that_is_gone_is_started_again(
 
 
 def test_a_process_that_ends_between_two_requests_says_how(connection: SshConnection, deadline: Deadline) -> None:
-    """What a machine sends may be too much for it at any time."""
     pid = child()
     os.kill(pid, signal.SIGXCPU)
     eventually(lambda: not processes.size(pid))
@@ -240,7 +232,6 @@ def test_what_a_process_answers_is_checked(answer: bytes) -> None:
 
 
 def test_every_failure_is_one_of_ours(server: SshServer, connection: SshConnection, deadline: Deadline) -> None:
-    """Also where a process answers late, after the function has given it up."""
     connection.close()
     for ask in (connection.has, connection.run):
         with pytest.raises(ShepherdError, match="closed before"):

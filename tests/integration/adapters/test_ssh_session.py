@@ -37,27 +37,21 @@ MIB = 1 << 20
 
 @dataclass
 class Agent:
-    """An agent executable in memory."""
-
     content: bytes
 
     @property
     def sha256(self) -> str:
-        """Return the true value."""
         return hashlib.sha256(self.content).hexdigest()
 
     @property
     def size(self) -> int:
-        """Return the true value."""
         return len(self.content)
 
     def open(self) -> BinaryIO:
-        """Return it as a file."""
         return in_memory(self.content)
 
 
 def in_memory(content: bytes) -> BinaryIO:
-    """Return a file with *content*."""
     file = os.fdopen(os.memfd_create("agent"), "w+b")
     file.write(content)
     file.seek(0)
@@ -73,7 +67,6 @@ def path(tmp_path: Path) -> Path:
 
 
 def script(text: str) -> Agent:
-    """Return an agent that is a shell script."""
     return Agent(f"#!/bin/sh\n{text}\n".encode())
 
 
@@ -84,7 +77,6 @@ def script(text: str) -> Agent:
 def test_upload_arrives_whole_and_executable(
     connection: SshConnection, path: Path, deadline: Deadline, size: int
 ) -> None:
-    """Also at the edges of a request, and when there is nothing to send."""
     agent = Agent(os.urandom(size))
     assert not connection.has(str(path), agent.sha256, deadline)
     connection.upload(agent, str(path), deadline)
@@ -138,7 +130,6 @@ def test_failed_write_is_named_wherever_it_happens(
 
 
 def test_missing_folder_is_named(connection: SshConnection, path: Path, deadline: Deadline) -> None:
-    """The path of the agent is a setting; it can be wrong."""
     with pytest.raises(SshUploadFailed, match=r"No such file|nonexistent"):
         connection.upload(Agent(b"agent"), str(path / "agent"), deadline)
 
@@ -158,8 +149,6 @@ def test_upload_of_another_size_is_refused(connection: SshConnection, path: Path
 def test_connection_lost_while_uploading_leaves_the_old_agent(
     server: SshServer, connection: SshConnection, path: Path, deadline: Deadline
 ) -> None:
-    """A machine that is rebooted meanwhile is no full disk."""
-
     def cut(connection: asyncssh.SSHServerConnection, offset: int) -> None:
         if offset > MIB:
             connection.abort()
@@ -184,7 +173,6 @@ def test_uploads_that_were_cut_off_do_not_pile_up(connection: SshConnection, pat
 def test_upload_takes_little_memory_whatever_the_size(
     connection: SshConnection, path: Path, deadline: Deadline
 ) -> None:
-    """The process of a machine has limits, and there are as many as machines."""
     size = 50 * MIB
 
     class Sparse(Agent):
@@ -351,8 +339,6 @@ def test_program_that_was_killed_has_no_exit_status(
 def test_connection_lost_while_running_is_named(
     server: SshServer, connection: SshConnection, deadline: Deadline
 ) -> None:
-    """Half an answer must not pass for an answer."""
-
     async def cut(process: Process) -> None:
         process.stdout.write(b"half")
         process.channel.get_connection().abort()
@@ -406,8 +392,6 @@ def test_machine_without_commands_has_nothing_and_runs_nothing(
 
 
 def test_hash_that_floods_is_no_hash(server: SshServer, connection: SshConnection, deadline: Deadline) -> None:
-    """Anything but the expected line means: upload."""
-
     async def flood(process: Process) -> None:
         for _ in range(64):
             process.stdout.write(bytes(65_536))

@@ -43,7 +43,6 @@ GOOD = TakeoverInit(machine_id="id", bmaas_endpoint="http://127.0.0.1:1").Serial
 
 @pytest.fixture
 def server() -> Iterator[AgentServer]:
-    """Return a running server."""
     with AgentServer() as server:
         yield server
 
@@ -70,14 +69,12 @@ def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """Return a client of an empty pool whose agents report often."""
     with MachinePool(tmp_path / "pool", 0, boot_seconds=0, agent_environment={INTERVAL: "0.05"}) as pool:
         yield Client(pool)
 
 
 @pytest.fixture
 def machine(client: Client, executable: Path) -> str:
-    """Return the name of a machine on which the agent lies ready."""
     client.rack("crate")
     client.upload("crate", PATH, executable.read_bytes())
     return "crate"
@@ -198,7 +195,6 @@ def test_a_new_agent_does_not_end_an_installation(client: Client, machine: str) 
 
 
 def test_an_outage_of_the_endpoint_does_not_end_the_agent(client: Client, machine: str, server: AgentServer) -> None:
-    """It must not cost a reboot of the fleet."""
     server.answer = lambda _: Answer(503)
     _start(client, machine, server.url)
     _wait_for_heartbeats(server, 3)
@@ -207,7 +203,6 @@ def test_an_outage_of_the_endpoint_does_not_end_the_agent(client: Client, machin
 
 
 def test_the_agent_proves_itself_reports_and_installs(client: Client, machine: str) -> None:
-    """The whole of its life: key, hardware, wish, outcome."""
     client.upload(
         machine,
         f"{PATH}.install",
@@ -254,7 +249,6 @@ def test_the_agent_proves_itself_reports_and_installs(client: Client, machine: s
 def test_a_bad_takeover_is_refused_and_starts_nothing(
     executable: Path, init: bytes, environment: dict[str, str], reason: str
 ) -> None:
-    """The reason reaches both who reads the answer and who reads the log."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", executable], input=init, capture_output=True, check=False, env=environment
     )
@@ -270,7 +264,6 @@ def test_an_agent_whose_answer_is_not_read_exits(client: Client, machine: str) -
 
 
 def _ca(begins: dt.timedelta) -> bytes:
-    """Return the certificate of a CA, in DER, good for two days."""
     key = generate_private_key(SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "endpoint")])
     begin = dt.datetime.now(dt.UTC) + begins
@@ -297,7 +290,6 @@ def test_the_given_ca_alone_is_trusted(client: Client, machine: str, tmp_path: P
 
 
 def test_every_failure_of_the_endpoint_is_not_delivered() -> None:
-    """Every failure arrives as the one that the agent lives with."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", b"")
         for answer in (b"", b"SSH-2.0-sshd\r\n"):
@@ -366,7 +358,6 @@ def test_one_heartbeat_can_be_sent_by_hand(
 
 
 def test_the_hardware_report_can_be_read_by_people(executable: Path) -> None:
-    """Without takeover, and without sending it anywhere."""
     done = subprocess.run(
         [sys.executable, executable, "--dry-run"], stdin=subprocess.DEVNULL, capture_output=True, check=True
     )

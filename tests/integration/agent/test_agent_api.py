@@ -41,23 +41,19 @@ REPORTS = ("machine_agent_heartbeat", "machine_hardware_report", "machine_os_ins
 
 @pytest.fixture
 def api(connection: Connection) -> AgentApi:
-    """Return the endpoint."""
     return endpoint(connection)
 
 
 @pytest.fixture
 def agent(fleet: Fleet) -> SignedAgent:
-    """Return an agent that was just started."""
     return SignedAgent(fleet)
 
 
 def recorded(fleet: Fleet) -> list[list[list[Any]]]:
-    """Return everything that agents reported."""
     return [fleet.sql(f"SELECT * FROM {table} ORDER BY machine_id") for table in REPORTS]
 
 
 def why(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the reason that the log gives for the one refusal since the last look."""
     (line,) = log_lines(capsys)
     assert line["level"] == "WARNING"
     found: str = line["why"]
@@ -104,17 +100,14 @@ TAMPERED: dict[str, Callable[[AgentRequest], AgentRequest]] = {
 
 
 def another(signature: str) -> str:
-    """Return *signature* with another first letter."""
     return ("A" if signature.startswith("B") else "B") + signature[1:]
 
 
 def without(request: AgentRequest, header: str) -> AgentRequest:
-    """Return *request* without that header."""
     return replace(request, headers={name: value for name, value in request.headers.items() if name != header})
 
 
 def with_headers(request: AgentRequest, **changed: str) -> AgentRequest:
-    """Return *request* with other headers."""
     return replace(
         request, headers={**request.headers, **{f"shepherd-{name}": value for name, value in changed.items()}}
     )
@@ -257,7 +250,6 @@ class Interrupted(Connection):
     meanwhile: Callable[[], object]
 
     def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
-        """Run the statement, and what happens meanwhile."""
         rows = super().run(name, **parameters)
         if name == self.after:
             self.meanwhile()
@@ -281,7 +273,6 @@ def test_a_recovery_in_the_middle_of_a_request_wins(
 
 
 def trips(way: BreakingConnection, api: AgentApi, request: AgentRequest) -> tuple[HTTPStatus, int]:
-    """Return the status of the answer to *request* and the round trips that it took."""
     before = way.requests
     status = api.handle(request).status
     return status, way.requests - before
@@ -356,7 +347,6 @@ def test_an_agent_reporting_too_often_is_refused_for_a_time(
 
 
 def test_an_agent_sends_its_hardware_once_a_minute_at_most(fleet: Fleet, agent: SignedAgent) -> None:
-    """It is long, and written to the database as a whole. Plain heartbeats go on."""
     api = endpoint(fleet.connect(), report_seconds=5, hardware_seconds=60)
     sent = ((0, HARDWARE), (10, HARDWARE), (11, None), (59, HARDWARE), (60, HARDWARE), (70, HARDWARE))
     told = [api.handle(agent.request(message, received_at=100_000 + at * 1000)).status for at, message in sent]
@@ -375,7 +365,6 @@ def test_the_body_of_a_stranger_is_not_decoded(
 
 
 def hardware(**node: Any) -> HeartbeatRequest:
-    """Return a heartbeat with such a hardware report."""
     return HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(**node)))
 
 
@@ -448,7 +437,6 @@ def test_a_heartbeat_encoded_by_protoc_is_recorded(fleet: Fleet, api: AgentApi) 
 
 
 def test_the_last_hardware_report_counts(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
-    """Machines are rebuilt; the inventory is of today."""
     disks = [BlockDevice(capacity_bytes=1)]
     node = Node(memory_installed_bytes=2**40, cpu=[CPU(hardware_threads=4)], block_device=disks)
     assert api.handle(agent.request(HeartbeatRequest(hardware_report={"report": node}))).status == OK
@@ -667,7 +655,6 @@ def test_a_heartbeat_with_a_lost_answer_is_no_replay(
 def test_a_connection_that_breaks_twice_is_an_outage(
     fleet: Fleet, agent: SignedAgent, counting: BreakingConnection, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The agent's next heartbeat is another one, so nothing has to be known of this."""
     api = endpoint(fleet.connect(counting.settings))
     assert api.handle(agent.request()).status == OK
     counting.lose("request")

@@ -48,8 +48,6 @@ YEAR = 365 * 86_400_000
 
 @dataclass(frozen=True)
 class Context:
-    """What Lambda tells a handler about its invocation."""
-
     aws_request_id: str = "a-request"
 
 
@@ -70,7 +68,6 @@ configured = pytest.mark.usefixtures("_environment")
 
 
 def invoke(event: dict[str, Any]) -> dict[str, Any]:
-    """Return what the function answers, after a trip as JSON in both directions."""
     answer: dict[str, Any] = json.loads(
         json.dumps(lambda_handler(json.loads(json.dumps(event)), Context()))  # type: ignore[arg-type]  # enough of it
     )
@@ -78,7 +75,6 @@ def invoke(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def event_of(request: AgentRequest, sample: dict[str, Any] = SAMPLE) -> dict[str, Any]:
-    """Return what the endpoint that *sample* comes from makes of *request*."""
     return {
         **sample,
         "rawPath": request.path,
@@ -168,7 +164,6 @@ def test_faults_of_the_settings_fail_the_invocation_until_corrected(monkeypatch:
 @configured
 @pytest.mark.parametrize(("interval", "least"), [("240", 5), ("6", 3)])
 def test_an_agent_may_report_twice_in_an_interval(monkeypatch: pytest.MonkeyPatch, interval: str, least: float) -> None:
-    """And not sooner than five seconds after the last time, if the interval allows that."""
     monkeypatch.setattr(pace, "current", Pace())
     monkeypatch.setenv("SHEPHERD_HEARTBEAT_INTERVAL_SECONDS", interval)
     assert agent_endpoint.build()._limits.report_seconds == least
@@ -176,7 +171,6 @@ def test_an_agent_may_report_twice_in_an_interval(monkeypatch: pytest.MonkeyPatc
 
 @configured
 def test_a_warm_function_uses_the_connection_that_is_open(fleet: Fleet) -> None:
-    """To connect takes longer than a heartbeat."""
     agent = SignedAgent(fleet)
     fleet.connection.close()
     for _ in range(3):
@@ -197,7 +191,6 @@ class InThisProcess:
         self._lock = threading.Lock()
 
     def invoke(self, name: str, event: dict[str, Any]) -> Invocation:
-        """Return the outcome."""
         with self._lock:
             return Invocation(name, 0.0, result=invoke(event))
 
@@ -243,7 +236,6 @@ def test_an_agent_reports_over_https_whatever_its_clock_says(
 def test_an_agent_is_asked_to_install_and_reports_it_once(
     fleet: Fleet, served: tuple[str, bytes], tmp_path: Path
 ) -> None:
-    """The whole way of a wish: BMDB, answer, command, report, BMDB; and then the machine is left alone."""
     command = tmp_path / "agent.install"
     command.write_text(f"#!/bin/sh\necho run >>{tmp_path}/runs\n")
     command.chmod(0o755)

@@ -18,7 +18,6 @@ from tests.support.agents.https_server import HttpsServer, certificate
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[HttpsServer]:
-    """Return a running server."""
     with closing(HttpsServer(*certificate(tmp_path))) as server:
         yield server
 

@@ -33,7 +33,6 @@ def _recorded(name: str) -> bytes:
 
 
 def _hardware() -> node.HardwareReport:
-    """Return the report that is recorded."""
     return node.HardwareReport(
         node.Node(
             manufacturer="Example Servers",
@@ -78,7 +77,6 @@ def test_recorded_messages_equal_the_output_of_protoc(name: str) -> None:
 
 
 def test_the_agent_reads_a_request_that_protoc_wrote() -> None:
-    """And passes it on as it came in."""
     response = messages.HeartbeatResponse.decode(_recorded(f"{SERVER}.HeartbeatResponse"))
     assert response.interval == 300
     request = response.installation
@@ -89,7 +87,6 @@ def test_the_agent_reads_a_request_that_protoc_wrote() -> None:
 
 
 def test_the_agent_writes_what_protoc_writes() -> None:
-    """Byte for byte, so that nothing hides in what decoders forgive."""
     init = messages.TakeoverInit.decode(_recorded(f"{AGENT}.TakeoverInit"))
     answer = messages.takeover_success(init, bytes(range(32)), ["a warning", "w\u00e4rning"])
     assert answer == _recorded(f"{AGENT}.TakeoverResponse")
@@ -117,6 +114,5 @@ def test_numbers_of_all_sizes_cross_the_wire() -> None:
 
 
 def test_a_response_that_asks_for_nothing_is_empty() -> None:
-    """So are fields of a later version."""
     assert messages.HeartbeatResponse.decode(b"") == messages.HeartbeatResponse(None, 0)
     assert messages.HeartbeatResponse.decode(b"\x12\x03new\x18\x07") == messages.HeartbeatResponse(None, 0)

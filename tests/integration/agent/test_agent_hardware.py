@@ -42,7 +42,6 @@ def _report(folder: Path, tree: str | None) -> AgentHardwareReport:
 
 
 def test_a_server_is_described(tmp_path: Path) -> None:
-    """As inventories want it: each disk and port once, with its own address, and the memory that is plugged in."""
     report = _report(tmp_path, "server")
     node = report.report
     assert (node.manufacturer, node.product, node.serial_number) == ("Example Servers", "ES-2000 Gen3", "ES0001234")
@@ -101,7 +100,6 @@ def test_a_server_is_described(tmp_path: Path) -> None:
 
 
 def test_a_virtual_machine_is_described_as_far_as_it_goes(tmp_path: Path) -> None:
-    """It has little of what a server has."""
     report = _report(tmp_path, "vm")
     node = report.report
     assert (node.manufacturer, node.serial_number) == ("QEMU", "")
@@ -139,7 +137,6 @@ def test_a_machine_without_hardware_data_reports_warnings(tmp_path: Path) -> Non
 
 
 def test_garbage_gives_warnings_and_no_failure(tmp_path: Path) -> None:
-    """Kernels and firmware write the oddest things, and the agent must live."""
     report = _report(tmp_path, "garbage")
     node = report.report
     assert node.memory_installed_bytes == 0
@@ -155,21 +152,18 @@ def test_garbage_gives_warnings_and_no_failure(tmp_path: Path) -> None:
 
 
 def test_a_name_with_invalid_bytes_is_reported_with_replacements(tmp_path: Path) -> None:
-    """Network ports can be given such names, and the agent must live."""
     (tmp_path / "sys/class/net" / os.fsdecode(b"eth\xff") / "device").mkdir(parents=True)
     report = AgentHardwareReport.FromString(encode(hardware_report(Kernel(tmp_path / "proc", tmp_path / "sys"))))
     assert f"{tmp_path}/sys/class/net/eth?: no driver" in report.warning
 
 
 def test_warnings_do_not_grow_without_end(tmp_path: Path) -> None:
-    """A machine with a thousand broken disks still gets its report through."""
     for number in range(300):
         (tmp_path / f"sys/block/sd{number}").mkdir(parents=True)
     assert len(_report(tmp_path, None).warning) == 100
 
 
 def test_an_unreadable_file_is_a_warning(tmp_path: Path) -> None:
-    """The agent may run as another user than root."""
     unfold("server", tmp_path)
     secret = tmp_path / "sys/class/dmi/id/product_serial"
     secret.unlink()

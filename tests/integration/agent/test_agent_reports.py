@@ -39,7 +39,6 @@ SECONDS = 20.0
 
 @pytest.fixture
 def server() -> Iterator[AgentServer]:
-    """Return a running server."""
     with AgentServer() as server:
         yield server
 
@@ -59,23 +58,18 @@ class Agent:
         )
 
     def configure(self, script: str) -> None:
-        """Put the operator's command into its place."""
         self.command.write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}\n")
         self.command.chmod(0o755)
 
     def ask(self, generation: int = 1) -> None:
-        """Let the server ask for an installation from now on, and send a heartbeat."""
         self.server.answer = lambda _: _asking(generation)
         self.heartbeats.send()
 
     def install(self, generation: int = 1) -> OSInstallationReport:
-        """Have the server ask for an installation, and return the report on it."""
         self.ask(generation)
         return self.outcome()
 
     def outcome(self) -> OSInstallationReport:
-        """Send heartbeats until one reports on an installation, and return that report."""
-
         def reported() -> bool:
             self.heartbeats.send()
             return self.reports()
@@ -84,13 +78,11 @@ class Agent:
         return self.server.requests[-1].heartbeat.installation_report
 
     def reports(self) -> bool:
-        """Return whether the last heartbeat reported on an installation."""
         return self.server.requests[-1].heartbeat.HasField("installation_report")
 
 
 @pytest.fixture
 def agent(server: AgentServer, tmp_path: Path) -> Agent:
-    """Return an agent of the server's."""
     return Agent(server, tmp_path / "agent.install")
 
 
@@ -111,7 +103,6 @@ def _asking(generation: int, parameters: bytes = b"", *, signed: bool = True) ->
 
 
 def test_every_request_is_signed(server: AgentServer) -> None:
-    """Over the path as it was requested, the time, and every byte."""
     reporter = Reporter(Endpoint(f"{server.url}/prod/", b""), KEY, "id")
     for body in (b"", b"one\n", bytes(range(256)) * 100):
         reporter.send("heartbeat", body)
@@ -189,7 +180,6 @@ def test_what_a_heartbeat_says_follows_from_the_answers_before(
 
 
 def test_an_outage_of_days_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A heartbeat a minute makes thousands of failures; none may cost memory or an open file."""
     with AgentServer() as server:
         agent = Agent(server, tmp_path / "agent.install")
 
@@ -265,7 +255,6 @@ def test_a_lookup_that_never_ends_is_left_in_time(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_installation_is_run_and_reported_once(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
-    """The command gets the request as it was signed."""
     parameters = b"secret" * 50_000
     server.answer = lambda request: (
         Answer() if request.heartbeat.HasField("installation_report") else _asking(7, parameters)
@@ -352,7 +341,6 @@ def test_without_a_command_the_reason_is_reported(agent: Agent) -> None:
     ids=["status", "signal", "not found", "not text", "long", "no interpreter"],
 )
 def test_a_failed_installation_reports_its_output(agent: Agent, script: str, error: str) -> None:
-    """The machine's terminal is not visible to an operator."""
     agent.configure(script)
     assert re.fullmatch(f"the installation command {error}", agent.install().error.error)
 
@@ -389,7 +377,6 @@ def test_a_command_that_a_link_leads_to_is_not_run(server: AgentServer, tmp_path
 
 @pytest.mark.parametrize("script", ["sleep 1000", "yes", "exec >&- 2>&-; sleep 1000"], ids=["silent", "loud", "closed"])
 def test_an_installation_that_takes_too_long_is_killed(server: AgentServer, tmp_path: Path, script: str) -> None:
-    """With all that it started, as long as that stayed together."""
     agent = Agent(server, tmp_path / "agent.install", limit=0.3)
     agent.configure(f"echo began; {script}")
     assert "took longer than 0.3 s: " in agent.install().error.error
@@ -464,7 +451,6 @@ def test_a_refusal_does_not_take_the_place_of_an_outcome(server: AgentServer, ag
 
 
 def test_the_machine_is_installed_once_also_by_later_agents(server: AgentServer, agent: Agent, runs: Path) -> None:
-    """An old request is refused, also after the agent was started again."""
     assert agent.install(2).HasField("success")
     for generation in (2, 1):
         newer = Agent(server, agent.command)
@@ -477,7 +463,6 @@ def test_the_machine_is_installed_once_also_by_later_agents(server: AgentServer,
 
 
 def test_without_a_record_nothing_is_installed(agent: Agent, runs: Path, tmp_path: Path) -> None:
-    """If it cannot be written, a later agent would run the installation again."""
     Path(f"{agent.command}.generation").symlink_to(tmp_path / "elsewhere")
     assert "could not be run: [Errno 40]" in agent.install().error.error
     assert not runs.exists()
