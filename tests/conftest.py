@@ -68,24 +68,20 @@ class ManualClock:
         self.slept: list[float] = []
 
     def monotonic(self) -> float:
-        """Return the seconds that the test has set."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let *seconds* pass at once, and remember that somebody waited for them."""
         self.slept.append(seconds)
         self.now += max(0.0, seconds)
 
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Return a clock that stands still until the test moves it."""
     return ManualClock()
 
 
 @pytest.fixture
 def deadline() -> Deadline:
-    """Return a deadline that is far enough away for any test."""
     return Deadline(SystemClock(), 60)
 
 
@@ -118,7 +114,6 @@ def read_models_once() -> None:
 
 @pytest.fixture
 def aws() -> Iterator[None]:
-    """Let every boto3 call of this test end in an empty AWS account inside this process."""
     from moto import mock_aws  # noqa: PLC0415 - it takes a second to import, and most tests do without AWS
 
     read_models_once()

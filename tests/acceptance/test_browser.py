@@ -37,7 +37,6 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Return a browser without a window."""
     with sync_playwright() as playwright:
         # The sandbox does not work for root, and not in many containers; the pages are our own.
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
@@ -47,14 +46,12 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[BmdbSettings]:
-    """Return how to reach a migrated, empty database."""
     with Postgres() as postgres:
         yield postgres.new_database()
 
 
 @pytest.fixture
 def fleet(database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
-    """Return a BMDB that is empty again afterwards."""
     with closing(Fleet(database, clock)) as fleet:
         yield fleet
 
@@ -75,7 +72,6 @@ def machine_id(fleet: Fleet) -> UUID:
 
 @pytest.fixture
 def access(fleet: Fleet, machine_id: UUID) -> Iterator[Access]:
-    """Return the access to the console of these machines."""
     with serving(fleet.settings) as access:
         yield access
 
@@ -115,7 +111,6 @@ def visit(browser: Browser, access: Access, reported: list[str]) -> Iterator[Cal
 def test_pages_are_accessible(
     visit: Callable[..., Page], access: Access, machine_id: UUID, scheme: str, width: int
 ) -> None:
-    """Names for screen readers, order of headings, contrast, and places to scroll: as axe judges them."""
     page = visit("", color_scheme=scheme, viewport={"width": width, "height": 800})
     for path in ("", "machines", "machines?location=" + quote(HOSTILE), f"machines/{machine_id}", "work"):
         page.goto(access.address + path)
@@ -192,7 +187,6 @@ def test_the_keyboard_is_enough(visit: Callable[..., Page]) -> None:
 
 
 def test_hostile_names_run_nothing(visit: Callable[..., Page], access: Access, machine_id: UUID) -> None:
-    """The browser shows them as they are, and the title of the page is ours."""
     page = visit("")
     for path in ("", "machines", f"machines/{machine_id}", "work"):
         page.goto(access.address + path)

@@ -29,7 +29,6 @@ UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 
 def content(folder: Path) -> dict[str, tuple[int, float, str]]:
-    """Return mode, time and hash of every file, and mode and time of every folder."""
     return {
         str(path.relative_to(folder)): (
             path.stat().st_mode,
@@ -44,7 +43,6 @@ WITHOUT = "THE LAYER HAS NO BYTECODE"
 
 
 def build(folder: Path, *variables: str, source: Path = SOURCE) -> Path:
-    """Build the layer of *source* into *folder* and return what becomes /opt/python on Lambda."""
     folder.mkdir()
     command = ["make", "--silent", "-C", str(source), TARGET, f"ARTIFACTS_DIR={folder}", f"PYTHON={sys.executable}"]
     made = subprocess.run([*command, *variables], check=False, capture_output=True, text=True)
@@ -113,7 +111,6 @@ def test_the_layer_holds_only_what_functions_need(layer: Path) -> None:
 
 
 def test_the_layer_names_the_version_of_its_code(layer: Path) -> None:
-    """The same that the source has here: logs and ticks of a deployment can be compared with a checkout."""
     assert (layer / "shepherd_core" / "VERSION").read_text() == f"{source_hash()}\n"
 
 
@@ -171,7 +168,6 @@ def test_a_native_python_3_13_compiles_without_being_named(tmp_path: Path) -> No
 
 
 def python_3_13() -> str | None:
-    """Return a Python that can run the layer as Lambda would."""
     installed = sorted(Path.home().glob(".pyenv/versions/3.13.*/bin/python3.13"))
     for python in ("python3.13", *map(str, installed)):
         if shutil.which(python) is None:

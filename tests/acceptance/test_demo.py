@@ -24,12 +24,10 @@ LIES = {
 
 
 def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end."""
     return subprocess.run([SHEPHERDCTL, *arguments], check=False, capture_output=True, text=True, timeout=120)
 
 
 def test_the_demo_takes_machines_from_capacity_to_agents_and_brings_two_back(tmp_path: Path) -> None:
-    """The whole lifecycle through the real handlers; everybody's first impression, and the last check of all parts."""
     picture = tmp_path / "demo.svg"
     done = run(["demo", "--machines", "3", "--speed", "120", "--picture", str(picture)])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -33,7 +33,6 @@ def lines_by_request(log: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def history(environment: Environment, process: str) -> list[list[str]]:
-    """Return what happened to each machine by *process*, oldest first."""
     return [
         [entry.event for entry in reversed(environment.history(row.machine_id)) if entry.process == process]
         for row in environment.machines()

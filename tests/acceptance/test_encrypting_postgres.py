@@ -11,7 +11,6 @@ from tests.support.bmdb.tls_postgres import ADDRESS, encrypting_postgres, runnin
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rules.Server]:
-    """Return an installed PostgreSQL."""
     programs = encrypting_postgres()
     if programs is None:
         pytest.skip("no PostgreSQL that was built with TLS is in /usr/lib/postgresql")

@@ -16,7 +16,6 @@ IMAGE = ("--image", "https://images.example.com/os.img", "--sha256", "0f" * 32, 
 
 
 def test_an_agent_carries_out_what_the_environment_s_operator_requests() -> None:
-    """The keys are in place where the functions and the command look for them. No machine has a command to install."""
     with Environment(EnvironmentSettings(machines=1, speed=120, scheduled=False)) as environment:
         for function in ("provisioner", "initializer"):
             make_work(environment, function)

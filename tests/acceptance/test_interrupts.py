@@ -55,7 +55,6 @@ class Started:
             )
 
     def when(self, holds: Callable[[], object]) -> None:
-        """Return as soon as *holds* returns something."""
         eventually(lambda: self.process.poll() is not None or holds(), seconds=WAIT_SECONDS)
         assert self.process.poll() is None, self.process.communicate()[1]
 
@@ -68,7 +67,6 @@ class Started:
                 self.process.send_signal(number)
 
     def ended(self) -> int:
-        """Return the exit status."""
         self.errors = self.process.communicate(timeout=WAIT_SECONDS)[1]
         return self.process.returncode
 
@@ -83,7 +81,6 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Callable[..., Started]]:
-    """Return a function that starts a command."""
     made = []
 
     def start(command: Sequence[str], **environment: str) -> Started:
@@ -97,7 +94,6 @@ def start(folder: Path) -> Iterator[Callable[..., Started]]:
 
 
 def left(folder: Path) -> list[str]:
-    """Return what is left: files, and processes that know the folder."""
     found = [str(path) for path in folder.glob("*")]
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -108,7 +104,6 @@ def left(folder: Path) -> list[str]:
 
 
 def exists(folder: Path, pattern: str) -> Callable[[], object]:
-    """Return a function that tells whether there is a file of that name."""
     return lambda: list(folder.glob(pattern))
 
 
@@ -143,7 +138,6 @@ def test_an_environment_that_is_interrupted_leaves_one_line_and_nothing_else(
 
 
 def test_a_fleet_that_is_held_is_operated_from_a_second_shell(start: Callable[..., Started], folder: Path) -> None:
-    """By the settings that it printed, until Ctrl-C, which leaves nothing."""
     started = start((*SIMULATE[:-2], "--minutes", "1", "--hold"))
     started.when(exists(folder, "shepherd-*/settings.sh"))
     (settings,) = folder.glob("shepherd-*/settings.sh")
@@ -160,7 +154,6 @@ def test_a_fleet_that_is_held_is_operated_from_a_second_shell(start: Callable[..
 
 
 def test_even_an_environment_that_is_killed_leaves_nothing_behind(start: Callable[..., Started], folder: Path) -> None:
-    """Then only the guard processes clean up."""
     for stage in drawn(("PostgreSQL's data are being made", "the functions run"), "killed"):
         started = start(SIMULATE)
         started.when(exists(folder, STAGES[stage]))

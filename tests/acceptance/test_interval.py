@@ -14,7 +14,6 @@ LONG_SECONDS = 200
 
 
 def test_agents_follow_an_interval_that_changes() -> None:
-    """They are told with the answers to their heartbeats; a longer one makes no machine look unhealthy."""
     settings = EnvironmentSettings(machines=MACHINES)
     with Environment(settings) as environment, closing(_database(environment)) as database:
         intervals = "SELECT report_interval_seconds FROM machine_agent_heartbeat"

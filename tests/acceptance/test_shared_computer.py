@@ -33,7 +33,6 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start proc
 
 @pytest.fixture(scope="module")
 def aws() -> Iterator[Aws]:
-    """Return AWS with one secret."""
     with Aws("127.0.0.1") as aws:
         aws.client("ssm").put_parameter(Name="/ssh-key", Value="private", Type="SecureString")
         yield aws

@@ -21,7 +21,6 @@ _VERSION = int(os.environ.get("TEST_POSTGRES_VERSION", "18"))
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """Return the server of this test process."""
     from simulator.environment.postgres import Postgres  # noqa: PLC0415 - most tests need no database
 
     # The driver reads a statement letter by letter to find its parameters, again for each of the tests' connections.
@@ -44,7 +43,6 @@ def database(postgres: Postgres) -> Iterator[BmdbSettings]:
 
 @pytest.fixture
 def empty_database(postgres: Postgres) -> Iterator[BmdbSettings]:
-    """Return how to reach a database that was never migrated."""
     settings = postgres.new_database("template1")
     yield settings
     postgres.drop(settings)
@@ -58,7 +56,6 @@ def shared_database(postgres: Postgres) -> BmdbSettings:
 
 @pytest.fixture(scope="session")
 def shared_backends(shared_database: BmdbSettings) -> Iterator[Backends]:
-    """Return the server processes of that database."""
     backends = Backends(shared_database)
     yield backends
     backends.close()
@@ -94,13 +91,11 @@ def _planted(settings: BmdbSettings, clock: ManualClock, backends: Backends | No
 
 @pytest.fixture
 def connection(fleet: Fleet) -> Connection:
-    """Return a connection of the product to this test's database."""
     return fleet.connection
 
 
 @pytest.fixture
 def counting(fleet: Fleet) -> Iterator[BreakingConnection]:
-    """Return a way to the test's database that counts round trips."""
     with BreakingConnection(fleet.settings) as way:
         yield way
         fleet.disconnect()

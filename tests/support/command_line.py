@@ -63,7 +63,6 @@ class CommandLine:
             }
 
     def __call__(self, *arguments: str) -> Result:
-        """Run it in this process, piped."""
         with server_processes():
             return typer.testing.CliRunner().invoke(app, arguments, env={**_PLAIN, **self.environment})
 
@@ -78,7 +77,6 @@ class CommandLine:
         return json.loads(self.read(*arguments, "-o", "json", status=status))
 
     def process(self, *arguments: str, output: IO[str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run it as a process of its own, which reads its settings for the first time."""
         with TemporaryFile("w+") as kept, TemporaryFile("w+") as errors:
             process = self._start(_PLAIN, arguments, output=(output or kept).fileno(), errors=errors.fileno())
             status = _ended(process)
@@ -150,7 +148,6 @@ class CommandLine:
 
 
 def _command(arguments: tuple[str, ...], environment: Mapping[str, str], streams: list[Any]) -> None:
-    """Be the process of a command."""
     for number, stream in enumerate(streams):
         os.dup2(stream.detach(), number)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
@@ -168,7 +165,6 @@ def _command(arguments: tuple[str, ...], environment: Mapping[str, str], streams
 
 
 def _rest(process: ForkServerProcess, terminal: int, status: int) -> bytes:
-    """Return what a terminal shows until the end of its process, which ends with the exit status that is due."""
     received = b""
     try:
         while chunk := os.read(terminal, 65_536):
@@ -194,5 +190,4 @@ def _ended(process: ForkServerProcess) -> int:
 
 
 def without_styles(text: str) -> str:
-    """Return *text* without the codes for colours and bold letters."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)

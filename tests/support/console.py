@@ -22,10 +22,7 @@ _SECONDS = 30
 
 
 class Visitor:
-    """A program that asks the console for pages."""
-
     def __init__(self, access: Access, *, enters: bool = True) -> None:
-        """Enter with the token, or not at all."""
         self.access = access
         self.session = requests.Session()
         self.session.trust_env = False  # no proxy of this computer
@@ -40,19 +37,16 @@ class Visitor:
         )
 
     def post(self, path: str, **form: str) -> requests.Response:
-        """Return the response to a POST of a form to *path*."""
         return self.session.post(
             self.access.address + path.lstrip("/"), data=form, timeout=_SECONDS, allow_redirects=False
         )
 
     def read(self, path: str) -> str:
-        """Return the page at *path*, when all is well."""
         response = self.get(path)
         assert response.status_code == 200, response.text
         return response.text
 
     def text(self, path: str) -> str:
-        """Return what the page at *path* says, without its tags, on one line."""
         return said(self.read(path))
 
 
@@ -82,12 +76,10 @@ def plant_hostile_text(fleet: Fleet, text: str) -> UUID:
 
 
 def said(page: str) -> str:
-    """Return what a page says, without its tags, on one line."""
     return " ".join(re.sub(r"<[^>]*>", " ", page).replace("&#8239;", "").split())
 
 
 def commands(page: str) -> list[str]:
-    """Return the commands that a page shows."""
     return [unescape(each) for each in re.findall(r'<code class="command">(.*?)</code>', page, re.DOTALL)]
 
 
@@ -112,6 +104,5 @@ def parsed(line: str) -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def serving(settings: BmdbSettings) -> Iterator[Access]:
-    """Return the access to a console in this process."""
     with server_processes(), background(settings) as access:
         yield access

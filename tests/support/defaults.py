@@ -22,7 +22,6 @@ POLICY = _RECOVERER.remediation_policy
 
 
 def policy(text: str = POLICY, *, boot_wait: float = TIMEOUTS.boot_wait) -> tuple[Step, ...]:
-    """Return the remediation policy *text* with the default timeouts, apart from *boot_wait*."""
     return parse_policy(text, replace(TIMEOUTS, boot_wait=boot_wait))
 
 

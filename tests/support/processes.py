@@ -9,7 +9,6 @@ _PROC = Path("/proc")
 
 
 def below(pid: int | None = None) -> list[int]:
-    """Return the ids of all processes below *pid*, by default this process."""
     parents: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         with suppress(ValueError, OSError):
@@ -23,7 +22,6 @@ def below(pid: int | None = None) -> list[int]:
 
 
 def running(module: str, pid: int | None = None) -> list[int]:
-    """Return the processes below *pid* that run the Python *module*."""
     found = []
     for each in below(pid):
         with suppress(OSError):
@@ -41,18 +39,15 @@ def memory(pid: int) -> int:
 
 
 def peak(pid: int) -> int:
-    """Return the most bytes of memory that a process has ever used."""
     lines = (_PROC / str(pid) / "status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
 
 
 def size(pid: int) -> int:
-    """Return the bytes of a process's address space; 0 if there is no process."""
     with suppress(OSError):
         return resource.getpagesize() * int((_PROC / str(pid) / "statm").read_text().split()[0])
     return 0
 
 
 def parent(pid: int) -> int:
-    """Return the parent of a process."""
     return int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])

@@ -27,12 +27,10 @@ OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(en
 
 
 def count(state: State, machines: int = 1, location: str | None = None, age_class: int | None = 1) -> FleetCount:
-    """Return machines of redfish."""
     return FleetCount("redfish", location, state, age_class, machines, 0, 0, 0)
 
 
 def tick(loop: str, minutes_ago: float = 1, **changes: Any) -> Tick:
-    """Return a tick that succeeded."""
     ended = NOW - timedelta(minutes=minutes_ago)
     found = Tick(loop, "redfish", ended, ended, 1, "Succeeded", None, None, {}, None, None, "1")
     return replace(found, **changes)
@@ -184,7 +182,6 @@ def test_a_provider_that_is_no_longer_used_is_not_missed() -> None:
 
 
 def test_the_most_urgent_and_longest_comes_first() -> None:
-    """Who is woken reads the first line."""
     found = wrong(
         machines=[count(State.QUARANTINED)],
         budgets=[replace(BUDGET, location="r1", began_at=NOW), BUDGET],

@@ -33,7 +33,6 @@ HOSTILE = (
 
 
 def shown(address: str) -> list[str]:
-    """Return the commands on the page with this address."""
     query = Query.parse(parse_qsl(address))
     return [
         line for line, _ in commands.of_search(query.search, query.filters, "created" if query.newest_first else None)
@@ -41,7 +40,6 @@ def shown(address: str) -> list[str]:
 
 
 def named(address: str) -> list[str]:
-    """Return the names of these commands."""
     return [parsed(line.replace(REASON_TO_WRITE, "why"))[0] for line in shown(address)]
 
 
@@ -114,7 +112,6 @@ def test_only_commands_that_make_sense_for_the_filters_are_shown(address: str, e
 
 
 def test_the_list_in_the_terminal_has_the_same_order() -> None:
-    """The newest come first on both."""
     assert shown("sort=created&state=running")[0] == "shepherdctl machine list --state running --sort created"
     assert shown("")[1] == f"shepherdctl pause --all --reason '{REASON_TO_WRITE}'"
 

@@ -14,7 +14,6 @@ INSTALL = {"os_id": "1", "hostname": "a", "ssh_key_ids": ["2"]}
 
 
 def check(method: str, path: str, body: Any = None, **query: str) -> None:
-    """Check a request by the description of Scaleway."""
     content = b"" if body is None else json.dumps(body).encode()
     request = HttpRequest(
         method=method, target=path, path=path, query=query, headers=Message(), content=content, client="127.0.0.1"

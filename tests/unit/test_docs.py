@@ -30,7 +30,6 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 def block(name: str) -> str:
-    """Return the part of ARCHITECTURE.md between the marks *name*."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
     return text.partition(f"<!-- {name}: begin -->\n")[2].partition(f"\n<!-- {name}: end -->")[0]
 
@@ -52,7 +51,6 @@ def test_the_page_on_settings_has_every_rule() -> None:
 
 
 def test_no_setting_is_documented_that_does_not_exist() -> None:
-    """A documented variable that no code reads misleads an operator."""
     documented = set(re.findall(rf"{base.PREFIX}[A-Z0-9_]*[A-Z0-9]", "\n".join(page.read_text() for page in PAGES)))
     types: list[type[base.Settings]] = [*functions.FUNCTIONS.values(), *providers.PROVIDERS.values()]
     types += [CapacitySettings, DeploymentSettings, OperatorSettings]
@@ -63,7 +61,6 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
 
 @pytest.mark.parametrize("metric", Metric)
 def test_every_metric_is_documented(metric: Metric) -> None:
-    """A graph of an unexplained metric does not help."""
     assert f"| `{metric.value}` |" in OPERATIONS
 
 
@@ -144,7 +141,6 @@ def leads_somewhere(page: Path, path: str, anchor: str) -> bool:
 
 
 def test_every_make_target_named_exists() -> None:
-    """The commands of the README are there to be typed."""
     makefile = (ROOT / "Makefile").read_text()
     named = set(re.findall(r"`make ([a-z-]+)", "\n".join(page.read_text() for page in PAGES)))
     assert {target for target in named if not re.search(rf"^{target}:", makefile, re.MULTILINE)} == set()

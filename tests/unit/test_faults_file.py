@@ -9,7 +9,6 @@ from simulator.environment import faults
 
 
 def test_a_faults_file_holds_rules_for_calls_and_faults_of_machines() -> None:
-    """Both sections are optional, and every kind of rule can be written down."""
     loaded = faults.parse(
         """{"api": [
             {"do": "answer", "method": "GET", "nth": 2, "times": 0, "status": 429, "retry_after": 1, "body": null},
@@ -29,7 +28,6 @@ def test_a_faults_file_holds_rules_for_calls_and_faults_of_machines() -> None:
 
 
 def test_every_mistake_in_a_faults_file_is_named_with_rule_and_field() -> None:
-    """Its author can repair all of them at once."""
     text = """{"api": [{"do": "explode"}, {"do": "delay", "second": 1}, {"do": "answer", "status": "500", "nth": 0},
                        {"do": "drop", "path": "devices"}, {"do": "cut", "method": "get"}],
                "machines": [{"at_seconds": -1, "machine": 0, "fault": "melt"}], "more": 1}"""
@@ -44,7 +42,6 @@ def test_every_mistake_in_a_faults_file_is_named_with_rule_and_field() -> None:
 
 
 def test_a_faults_file_that_is_missing_or_no_json_is_refused(tmp_path: Path) -> None:
-    """The error is the simulator's own, and not one of a library."""
     for text in ("", "{", "[]", '{"api": {}}'):
         with pytest.raises(ConfigError):
             faults.parse(text)

@@ -22,7 +22,6 @@ AS_USUAL = Invocation("recoverer", 1, {"recovery_limited": 0, "finished": 3, "fo
 
 @pytest.fixture
 def environment() -> Environment:
-    """Return an environment with many machines, as far as the view looks at it."""
     looked_at = SimpleNamespace(
         elapsed=1.0,
         minutes=1.0,
@@ -39,7 +38,6 @@ def environment() -> Environment:
 
 
 def statuses(*down: int, worked_on: int | None = None) -> list[MachineStatus]:
-    """Return the machines, all of which run but those that are *down*."""
     return [
         MachineStatus(
             UUID(int=n),
@@ -89,7 +87,6 @@ def test_an_event_has_the_time_at_which_it_happened(environment: Environment, cl
 
 
 def test_what_was_under_way_at_the_end_is_printed(environment: Environment) -> None:
-    """The last invocations end while the schedules are stopped."""
     view = LiveView(Console(file=StringIO(), width=200), None)
     vars(environment)["machines"] = list
     vars(environment)["schedules"] = SimpleNamespace(close=lambda: view.on_invocation(LIMITED))

@@ -14,12 +14,10 @@ from tests.mutants.reach import Trial, ordered, reaching
 
 
 def python(text: str) -> set[str]:
-    """Return the module with each change in it."""
     return {text[:start] + new + text[end:] for _, start, end, new in in_python.changes(text)}
 
 
 def sql(text: str) -> set[str]:
-    """Return the statement with each change in it, its name aside."""
     whole = f"-- name: one\n{text}\n"
     changed = (whole[:start] + new + whole[end:] for _, start, end, new in in_sql.changes(whole))
     return {" ".join(each.split("\n", 1)[1].split()) for each in changed}
@@ -53,7 +51,6 @@ def sql(text: str) -> set[str]:
     ],
 )  # fmt: skip
 def test_python_is_changed_by_one_step(text: str, changed: set[str]) -> None:
-    """What no operator changes, no sample tries."""
     assert python(text) == changed
 
 
@@ -104,7 +101,6 @@ def test_every_mutant_of_python_is_a_program(file: str) -> None:
 
 
 def test_mutants_of_all_files_can_be_drawn() -> None:
-    """A file without statements, such as the grants, would end the draw."""
     assert {mutant.file for mutant in drawn(1, lambda _: True)} > {"bmdb/work/work.sql", "domain/clock.py"}
     assert not any("schema/" in file and file.endswith(".sql") and not mutants_of(file) for file in files())
 

@@ -190,7 +190,6 @@ def test_generated_code_is_what_the_sources_say(tmp_path: Path) -> None:
 
 
 def test_every_source_is_generated_and_nothing_else() -> None:
-    """A new file in ``proto/`` must come into the commands that generate and compare."""
     assert sorted(file.stem for file in (ROOT / "proto").iterdir()) == sorted(FILES)
     generated = {f"{name}_pb2{suffix}" for name in FILES for suffix in (".py", ".pyi")}
     present = {entry.name for entry in importlib.resources.files(shepherd_core.domain.pb).iterdir()}

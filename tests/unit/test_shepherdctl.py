@@ -25,17 +25,12 @@ A, B, C = (UUID(f"{start}-1111-4111-8111-111111111111") for start in ("aaaaaaaa"
 
 
 class Terminal(StringIO):
-    """A terminal."""
-
     def isatty(self) -> bool:
-        """Return that it is one."""
         return True
 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Terminal]:
-    """Return a function that makes standard output a terminal of so many columns, without colours."""
-
     def make(columns: int) -> Terminal:
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -48,7 +43,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Terminal]:
 
 @pytest.fixture(autouse=True)
 def no_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the environment's settings for colours."""
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -57,7 +51,6 @@ def no_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "seconds"), [("1s", 1), ("90s", 90), ("15m", 900), ("2h", 7200), (" 1d ", 86_400), ("366d", 366 * 86_400)]
 )
 def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
-    """As people write them everywhere."""
     assert formats.duration(text) == seconds
 
 
@@ -109,7 +102,6 @@ def test_times_are_relative_in_a_suitable_unit(seconds: float, words: str) -> No
     ],
 )
 def test_sizes_are_in_a_suitable_unit(octets: int, words: str) -> None:
-    """With three or four digits, and never 1024 of a unit for which there is a larger one."""
     assert formats.size(octets) == words
 
 
@@ -204,7 +196,6 @@ def test_a_table_in_a_pipe_has_one_line_for_each_row(capsys: pytest.CaptureFixtu
 
 
 def test_a_table_without_rows_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """Titles alone would be data to a program."""
     printing.table(COLUMNS, [])
     assert capsys.readouterr().out == ""
 

@@ -34,13 +34,11 @@ _CHANGED = re.compile(
 
 
 def code(text: str) -> str:
-    """Return SQL without comments and quoted text, on one line."""
     without_comments = re.sub(r"--[^\n]*", " ", text)
     return " ".join(re.sub(r"'(?:[^']|'')*'", "''", without_comments).split())
 
 
 def faults(text: str) -> list[str]:
-    """Return what is wrong with one statement."""
     sql = code(text)
     found = [what for what, pattern in EXCLUDED.items() if re.search(pattern, sql, re.IGNORECASE)]
     changed = Counter(next(filter(None, match.groups())).lower() for match in _CHANGED.finditer(sql))
@@ -51,7 +49,6 @@ def faults(text: str) -> list[str]:
 
 
 def migrated() -> list[tuple[str, str]]:
-    """Return every statement of every migration, and which file it is in."""
     return [
         (migration.name, statement)
         for migration in migrations()
@@ -105,7 +102,6 @@ BAD = {
 
 @pytest.mark.parametrize("text", BAD)
 def test_excluded_sql_is_found(text: str) -> None:
-    """A check that cannot fail proves nothing."""
     assert faults(text) == BAD[text]
 
 
@@ -122,7 +118,6 @@ def test_excluded_sql_is_found(text: str) -> None:
     ],
 )
 def test_other_sql_is_allowed(text: str) -> None:
-    """Nor does one that always fails."""
     assert faults(text) == []
 
 
@@ -158,7 +153,6 @@ def relations() -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(("relation", "heading", "comment"), relations())
 def test_a_table_says_what_a_row_means(relation: str, heading: str, comment: str) -> None:
-    """Names alone do not say who writes a row, nor when it goes."""
     assert heading, relation
     assert comment.endswith(".")
     if heading != "Views":
@@ -167,7 +161,6 @@ def test_a_table_says_what_a_row_means(relation: str, heading: str, comment: str
 
 @pytest.mark.parametrize(("name", "text"), sections())
 def test_a_statement_says_why_it_is_there(name: str, text: str) -> None:
-    """In whole sentences, before it begins."""
     comment = re.match(r"(-- [^\n]+\n)+", text)
     assert comment, name
     assert re.search(r"[.:?]\s*$", comment[0]), name
@@ -194,7 +187,6 @@ def test_every_session_write_checks_the_fence(name: str) -> None:
 
 
 def test_every_exception_from_the_fence_exists() -> None:
-    """An exception must not outlive its statement."""
     assert {name for name in written_for_sessions() if ":fence" not in code(statements()[name])} == set(UNFENCED)
 
 
@@ -290,7 +282,6 @@ def test_every_end_of_work_and_every_write_under_the_provider_lock_is_known() ->
 
 
 def texts(module: Path) -> set[str]:
-    """Return every text that stands alone in the code of a module: names of statements are among them."""
     return {
         node.value
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
@@ -311,7 +302,6 @@ RUN = ("run", "run_once")
 
 
 def names_run() -> set[tuple[str, str]]:
-    """Return every name that is given to a method that runs a statement, and where."""
     return {
         (module.name, argument.value)
         for module in MODULES
@@ -323,7 +313,6 @@ def names_run() -> set[tuple[str, str]]:
 
 
 def test_every_statement_that_is_run_is_there() -> None:
-    """A misspelt name would show on the day when its branch is taken."""
     assert names_run()
     assert {name for _, name in names_run()} <= set(statements())
 
@@ -358,7 +347,6 @@ def test_no_sql_is_made_in_python(module: Path) -> None:
     ],
 )
 def test_sql_in_python_is_found(source: str) -> None:
-    """The check can fail."""
     assert sql_in(source)
 
 

@@ -25,13 +25,11 @@ MACHINE = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 
 @pytest.fixture(autouse=True)
 def _unbound() -> Iterator[None]:
-    """Leave no bound key behind for the next test."""
     yield
     telemetry.unbind()
 
 
 def test_a_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
-    """CloudWatch takes one line for one event, and finds by key."""
     telemetry.info("agent started", machine=MACHINE, attempt=2)
     (line,) = log_lines(capsys)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line.pop("timestamp"))  # as Lambda wants it
@@ -103,7 +101,6 @@ def test_an_error_without_exception_has_none(capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_any_value_can_be_logged(capsys: pytest.CaptureFixture[str], value: object, shown: object) -> None:
-    """A log line must not fail over what it tells, and must stay JSON."""
     telemetry.info("a", value=value)
     (line,) = log_lines(capsys)
     assert line["value"] == shown
@@ -111,7 +108,6 @@ def test_any_value_can_be_logged(capsys: pytest.CaptureFixture[str], value: obje
 
 @pytest.mark.parametrize("name", ["process", "name", "module", "args", "msg", "thread", "exc_info"])
 def test_no_key_is_forbidden(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """Python's logging refuses these, among them a word of our domain."""
     telemetry.info("a", **{name: "x"})
     (line,) = log_lines(capsys)
     assert line[name] == "x"
@@ -119,7 +115,6 @@ def test_no_key_is_forbidden(capsys: pytest.CaptureFixture[str], name: str) -> N
 
 @pytest.mark.parametrize("name", ["message", "level", "timestamp", "location", "service"])
 def test_a_fact_does_not_replace_what_every_line_has(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """Neither of the two may be lost."""
     telemetry.warning("a", **{name: "x"})
     (line,) = log_lines(capsys)
     assert line[f"{name}_"] == "x"
@@ -196,7 +191,6 @@ def test_a_count_of_nothing_is_no_metric(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_line_of_counts_holds_only_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """A warm function must not report the counts of its last invocation again."""
     telemetry.emit("initializer", "static", {Metric.CLAIMED: 3})
     telemetry.emit("recoverer", "equinix", {Metric.FAILED: 1})
     record = log_lines(capsys)[1]
@@ -214,7 +208,6 @@ def test_every_count_can_be_emitted(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_counts_are_no_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """There is nothing to find in it."""
     telemetry.emit("initializer", "static", {})
     assert capsys.readouterr().out == ""
 

@@ -71,7 +71,6 @@ def test_misuse_is_status_2_and_prints_no_data(arguments: str) -> None:
 
 
 def parameters(words: tuple[str, ...]) -> list[Any]:
-    """Return the options and arguments of a command."""
     command = COMMAND
     for word in words:
         assert isinstance(command, TyperGroup)
@@ -80,7 +79,6 @@ def parameters(words: tuple[str, ...]) -> list[Any]:
 
 
 def single_options(words: tuple[str, ...]) -> Iterator[str]:
-    """Yield the options of a command that take one value."""
     for option in parameters(words):
         if isinstance(option, TyperOption) and not option.is_flag and not option.multiple:
             yield option.opts[0]
@@ -111,7 +109,6 @@ def test_an_option_of_several_commands_means_the_same_in_all_of_them() -> None:
 
 
 def test_the_version_needs_no_database() -> None:
-    """Support asks for it first."""
     assert CommandLine(None).read("--version") == f"shepherdctl 0.1.0, BMDB schema version {NEWEST}\n"
 
 
@@ -162,7 +159,6 @@ def test_a_failure_is_a_sentence_on_standard_error(fleet: Fleet) -> None:
 
 
 def test_debug_ends_a_process_with_a_traceback_and_status_1() -> None:
-    """The same, seen from the outside."""
     ended = CommandLine(None).process("--debug", "pauses")
     assert ended.returncode == 1
     assert ended.stderr.startswith("Traceback")
@@ -170,7 +166,6 @@ def test_debug_ends_a_process_with_a_traceback_and_status_1() -> None:
 
 
 def test_all_faults_of_the_settings_are_reported_at_once() -> None:
-    """An operator should not have to find them one by one."""
     result = CommandLine(None, {"SHEPHERD_BMDB_AUTH": "key", "SHEPHERD_BMDB_PORT": "0"})("machine", "list")
     assert result.exit_code == 1
     for variable in (
@@ -239,7 +234,6 @@ def test_messages_come_as_they_are_and_on_one_line(fleet: Fleet) -> None:
 
 
 def test_migrate_brings_an_empty_database_up_to_date(empty_database: BmdbSettings) -> None:
-    """It is the first step of every installation, and may be repeated."""
     shepherdctl = CommandLine(empty_database)
     first = shepherdctl.load("db", "migrate")
     assert [migration["version"] for migration in first["migrations"]] == list(range(1, NEWEST + 1))
@@ -250,7 +244,6 @@ def test_migrate_brings_an_empty_database_up_to_date(empty_database: BmdbSetting
 
 
 def test_a_dry_run_of_migrate_lists_migrations_and_changes_nothing(empty_database: BmdbSettings) -> None:
-    """Operators look before they change a schema."""
     shepherdctl = CommandLine(empty_database)
     assert shepherdctl.read("db", "migrate", "--dry-run").count("would be applied") == NEWEST
     assert shepherdctl.load("db", "status") == {
@@ -287,7 +280,6 @@ def test_status_fails_when_an_applied_migration_was_edited(own_fleet: Fleet) -> 
 
 @pytest.mark.parametrize("arguments", ["machine list", "pauses", "history x", "pause --all --reason x"])
 def test_commands_ask_for_the_migration_that_is_missing(empty_database: BmdbSettings, arguments: str) -> None:
-    """A missing table is what happens; a missing migration is what to repair."""
     result = CommandLine(empty_database)(*arguments.split())
     assert result.exit_code == 1
     assert "shepherdctl db migrate" in result.stderr

@@ -47,7 +47,6 @@ with graceful_exit(), graceful_exit():
 
 @pytest.fixture
 def command(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
-    """Return a command that is ready to be interrupted."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [sys.executable, "-c", request.param], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True

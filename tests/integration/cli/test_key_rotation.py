@@ -58,11 +58,9 @@ class Machines:
         return {known[line.split()[0]] for line in (self.folder / "failed").read_text().splitlines()}
 
     def keys(self, name: str) -> list[str]:
-        """Return the keys that a machine admits."""
         return [line for line in self._file(name).read_text().splitlines() if line]
 
     def admit(self, name: str, text: str) -> None:
-        """Write the machine's file of keys."""
         self._file(name).write_text(text)
 
     def _file(self, name: str) -> Path:
@@ -71,7 +69,6 @@ class Machines:
 
 @pytest.fixture(params=["bash", "dash"])
 def machines(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> Iterator[Machines]:
-    """Return machines, and an operator's computer with an AWS account and a fleet."""
     if shutil.which("ssh") is None or shutil.which(request.param) is None:
         pytest.skip(f"ssh or {request.param} is missing here")
     addresses = {"first": "127.0.0.1", "second": "127.0.0.2", "third": "127.0.0.3", "off": "127.0.0.4", "unknown": None}
@@ -109,7 +106,6 @@ def machines(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> It
 
 
 def test_the_documented_commands_rotate_the_ssh_key(machines: Machines) -> None:
-    """Every machine that can be reached gets the new key, then loses the old one; the others are named."""
     add, remove = blocks()
     old, new, other = (ssh_keys.public_line(key) for key in (OLD, NEW, OTHER))
     assert machines.run(add) == {"third", "off", "unknown"}

@@ -17,7 +17,6 @@ FUNCTIONS = ("provisioner", "initializer", "recoverer", "updater", "agent-api")
 
 @pytest.fixture
 def machine_id(fleet: Fleet) -> UUID:
-    """Return the id of a machine called machine-1."""
     return fleet.provided_machine()
 
 
@@ -25,7 +24,6 @@ def machine_id(fleet: Fleet) -> UUID:
 def shepherdctl(
     request: pytest.FixtureRequest, aws: None, fleet: Fleet, machine_id: UUID, tmp_path: Path
 ) -> CommandLine:
-    """Return the command line of a fleet whose functions have logged."""
     now = server.now(fleet.connection)
 
     def line(
@@ -83,7 +81,6 @@ def test_the_lines_about_one_machine_are_shown_in_their_order(shepherdctl: Comma
 
 
 def test_a_provider_id_may_be_a_uuid(shepherdctl: CommandLine, machine_id: UUID, fleet: Fleet) -> None:
-    """As Equinix's are: it is a name like any other, and no machine id."""
     fleet.sql("UPDATE machine_provided SET provider_id = :name", name=str(UUID(int=8)))
     assert len(shepherdctl.load("logs", str(UUID(int=8)))) == 3
     assert [line["message"] for line in shepherdctl.load("logs", str(UUID(int=7)))] == ["another machine"]
@@ -93,7 +90,6 @@ def test_a_provider_id_may_be_a_uuid(shepherdctl: CommandLine, machine_id: UUID,
     ("source", "fault"), [("nowhere", "the log group /aws/lambda/nowhere-"), ("./none", "the log none")]
 )
 def test_a_log_that_is_not_there_is_named(fleet: Fleet, machine_id: UUID, aws: None, source: str, fault: str) -> None:
-    """The stack may have another name, or be in another region."""
     result = CommandLine(fleet.settings, {"SHEPHERD_LOGS": source})("logs", str(machine_id))
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"error: {fault}" in result.stderr

@@ -154,7 +154,6 @@ def test_pauses_are_listed_oldest_first_with_owner_and_reason(fleet: Fleet) -> N
 
 
 def test_without_pauses_the_list_says_so(fleet: Fleet) -> None:
-    """No output at all would look like a mistake."""
     result = CommandLine(fleet.settings)("pauses")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing is paused\n")
 
@@ -177,13 +176,11 @@ def test_somebody_elses_pause_ends_after_it_was_shown_and_confirmed(fleet: Fleet
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 2), (["abc", "--all"], 2), (["", "--all"], 0), (["abc"], 1)])
 def test_resume_wants_one_pause_or_all(fleet: Fleet, arguments: list[str], status: int) -> None:
-    """To end all of them must be asked for."""
     shepherdctl = CommandLine(fleet.settings)
     assert shepherdctl("resume", *arguments).exit_code == status
 
 
 def test_a_pause_that_is_named_ambiguously_is_not_ended(fleet: Fleet) -> None:
-    """The wrong one could be somebody else's."""
     for end in (1, 2):
         fleet.sql(
             f"INSERT INTO pauses (pause_id, owner, reason) VALUES ('abcd0000-0000-4000-8000-00000000000{end}', 'x', '')"

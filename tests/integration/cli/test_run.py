@@ -28,8 +28,6 @@ EQUINIX = {
 
 @pytest.fixture
 def shepherdctl(fleet: Fleet, tmp_path: Path) -> Callable[[Listing], CommandLine]:
-    """Return a function that makes a command line with a static list."""
-
     def make(listing: Listing) -> CommandLine:
         path = tmp_path / "machines.json"
         path.write_text(json.dumps(listing), encoding="utf-8")
@@ -45,7 +43,6 @@ def shepherdctl(fleet: Fleet, tmp_path: Path) -> Callable[[Listing], CommandLine
 
 
 def logged(lines: str) -> list[dict[str, Any]]:
-    """Return the log lines and metrics among *lines*."""
     return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
 
 
@@ -75,7 +72,6 @@ def test_a_loop_is_run_dry_then_run_then_seen(shepherdctl: Callable[[Listing], C
 
 
 def test_logs_and_metrics_do_not_mix_with_data(shepherdctl: Callable[[Listing], CommandLine]) -> None:
-    """Standard output is one JSON document, or programs cannot read it."""
     ran = shepherdctl(RACK).process("run", "provisioner", "-o", "json")
     document = json.loads(ran.stdout)
     assert (document["loop"], document["provider"], document["dry_run"]) == ("provisioner", "static", False)
@@ -98,7 +94,6 @@ def test_people_get_a_summary_and_a_log_in_plain_text(shepherdctl: Callable[[Lis
 def test_a_plan_of_the_provisioner_as_json_names_steps_and_limits(
     shepherdctl: Callable[[Listing], CommandLine],
 ) -> None:
-    """Programs that check a plan need all of it."""
     document = json.loads(shepherdctl(RACK).process("run", "provisioner", "--dry-run", "-o", "json").stdout)
     assert document["dry_run"] is True
     assert [step["capacity"]["provider_id"] for step in document["plan"]["create"]] == ["rack1-1", "rack1-2"]
@@ -106,7 +101,6 @@ def test_a_plan_of_the_provisioner_as_json_names_steps_and_limits(
 
 
 def test_a_dry_run_of_recovery_names_the_machines_and_touches_none(fleet: Fleet) -> None:
-    """Operators want to know before which machines would be rebooted."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
     command_line = CommandLine(fleet.settings, EQUINIX)
@@ -141,7 +135,6 @@ def test_a_dry_run_of_recovery_says_where_it_is_limited_and_who_needs_a_step(fle
 def test_a_discrepancy_fails_and_names_every_machine(
     shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
 ) -> None:
-    """An operator must look at them one by one."""
     shepherdctl(RACK).process("run", "provisioner")
     fleet.pass_time(3600)
     ran = shepherdctl([]).process("run", "provisioner")
@@ -153,7 +146,6 @@ def test_a_discrepancy_fails_and_names_every_machine(
 
 
 def test_a_dry_run_of_the_provisioner_shows_drift(shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet) -> None:
-    """A dry run that hid it would look like all is well."""
     shepherdctl(RACK).process("run", "provisioner")
     fleet.pass_time(3600)
     command_line = shepherdctl(RACK[:1])
@@ -170,7 +162,6 @@ def test_a_dry_run_of_the_provisioner_shows_drift(shepherdctl: Callable[[Listing
 def test_a_dry_run_of_the_updater_shows_each_changed_fact(
     shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
 ) -> None:
-    """An operator who edits a list sees the effect."""
     shepherdctl(RACK).process("run", "provisioner")
     command_line = shepherdctl([{**RACK[0], "Addr": "192.0.2.99", "Location": "Berlin"}, RACK[1]])
     dry = command_line.process("run", "updater", "--dry-run")
@@ -189,7 +180,6 @@ def test_a_dry_run_of_the_updater_shows_each_changed_fact(
 
 
 def test_a_loop_that_is_paused_says_that_nothing_was_done(shepherdctl: Callable[[Listing], CommandLine]) -> None:
-    """Otherwise an operator would look for machines that were never meant to come."""
     command_line = shepherdctl(RACK)
     command_line.read("pause", "--all", "--reason", "network maintenance")
     ran = command_line.process("run", "provisioner")
@@ -207,7 +197,6 @@ def test_a_run_too_short_for_a_machine_is_refused(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_all_faults_of_a_loop_are_reported_at_once(loop: str) -> None:
-    """Those of the database and those of the loop and its provider."""
     ran = CommandLine(None, {"SHEPHERD_PROVIDER": "static", "SHEPHERD_BMDB_PORT": "0"}).process("run", loop)
     assert (ran.returncode, ran.stdout) == (1, "")
     for variable in ("SHEPHERD_BMDB_HOST", "SHEPHERD_BMDB_PORT", "SHEPHERD_PROVIDER_MACHINES"):

@@ -18,7 +18,6 @@ from tests.support.command_line import CommandLine
 
 @pytest.fixture
 def machines(fleet: Fleet) -> dict[UUID, str]:
-    """Return machines by id, with names that say what they are."""
     failed = fleet.provided_machine("equinix")
     session = fleet.open_session()
     work.fail(
@@ -96,7 +95,6 @@ def test_an_order_is_of_all_machines_that_match(
 @pytest.mark.parametrize("chosen", [False, True], ids=["all", "by their ids"])
 @pytest.mark.parametrize("order", ["id", "created"])
 def test_pages_follow_each_other(fleet: Fleet, machines: dict[UUID, str], order: str, *, chosen: bool) -> None:
-    """The note has the id after which the next page begins."""
     fleet.sql("UPDATE machines SET machine_created_at = now() - get_byte(uuid_send(machine_id), 0) * interval '1 hour'")
     created = fleet.sql("SELECT machine_id FROM machines ORDER BY machine_created_at DESC, machine_id DESC")
     known = {str(row[0]): None for row in created if row[0] in machines}
@@ -191,7 +189,6 @@ def test_several_machines_are_changed_after_their_number_was_typed(
 
 
 def test_the_machines_that_match_are_changed_and_no_others(fleet: Fleet, machines: dict[UUID, str]) -> None:
-    """Each gets its own pause, and only those end."""
     shepherdctl = CommandLine(fleet.settings)
     made = shepherdctl.load("pause", "--state", "unhealthy", "--state", "quarantined", "--reason", "x", "--yes")
     shepherdctl.load("pause", "--all", "--reason", "x")
@@ -222,7 +219,6 @@ def test_the_machines_that_match_are_changed_and_no_others(fleet: Fleet, machine
     ],
 )
 def test_a_change_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: str, status: int, message: str) -> None:
-    """Nothing given must not mean all machines."""
     fleet.locate(fleet.provided_machine(), "fra")
     result = CommandLine(fleet.settings)(*arguments.split())
     assert (result.exit_code, result.stdout) == (status, "")

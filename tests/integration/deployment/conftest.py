@@ -18,6 +18,5 @@ def _a_process_of_its_own() -> Iterator[None]:
 
 @pytest.fixture
 def cloudformation() -> Iterator[Script]:
-    """Return a server that takes the Migrator's answers at a URL."""
     with scripted_server(lambda _: Answer()) as server:
         yield server

@@ -17,17 +17,13 @@ LONG = "x" * 5_000_000
 
 
 class Context:
-    """What Lambda tells a handler about its invocation."""
-
     aws_request_id = "a-request"
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return the time that is left."""
         return 300_000
 
 
 def recoverer(event: Any, context: LambdaContext) -> dict[str, object]:
-    """Invoke the Recoverer."""
     return handlers.invoke("recoverer", event, context)
 
 

@@ -49,13 +49,10 @@ PUBLIC_LINE = ssh_keys.public_line(ssh_keys.generate())
 
 @dataclass(frozen=True)
 class Context:
-    """What Lambda tells a handler about its invocation."""
-
     aws_request_id: str = "a-request"
     seconds: float = 300
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return the time that is left."""
         return int(self.seconds * 1000)
 
 
@@ -96,7 +93,6 @@ def environment(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def latitude(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[LatitudeApi]:
-    """Return an account that the functions are configured for, with room for two servers."""
     boto3.client("ssm").put_parameter(Name="/api-key", Value=API_KEY, Type="SecureString")
     SsmSecretStore().put(ssh_keys.public_parameter(SSH_KEY_PARAMETER), PUBLIC_LINE, secret=False)
     with LatitudeApi(NoHardware(), secret=API_KEY) as api:
@@ -116,20 +112,17 @@ def latitude(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyP
 
 
 def list_machines(environment: dict[str, str], *entries: tuple[str, str]) -> None:
-    """Write the list of the static provider: ids and addresses."""
     machines = [{"ID": name, "Addr": address} for name, address in entries]
     Path(environment["SHEPHERD_PROVIDER_MACHINES"]).write_text(json.dumps(machines))
 
 
 def output(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the lines with counts, and the others."""
     lines = log_lines(capsys)
     counts = [line for line in lines if line["message"] == "counts"]
     return counts, [line for line in lines if line not in counts]
 
 
 def measured(record: dict[str, Any]) -> dict[str, float]:
-    """Return what CloudWatch makes metrics of, by name."""
     if "_aws" not in record:
         return {}
     (directive,) = record["_aws"]["CloudWatchMetrics"]
@@ -138,7 +131,6 @@ def measured(record: dict[str, Any]) -> dict[str, float]:
 
 
 def sessions(fleet: Fleet) -> int:
-    """Return how many sessions there are."""
     found: int = fleet.sql("SELECT count(*) FROM sessions")[0][0]
     return found
 
@@ -147,7 +139,6 @@ def sessions(fleet: Fleet) -> int:
 
 
 def test_the_provisioner_takes_machines_from_a_list(fleet: Fleet, environment: dict[str, str]) -> None:
-    """Counts come back under the names of the metrics."""
     list_machines(environment, ("a", "192.0.2.1"), ("b", "192.0.2.2"))
     answer = invoke("provisioner")
     assert (answer["loop"], answer["provider"], answer["dry_run"]) == ("provisioner", "static", False)
@@ -189,7 +180,6 @@ def test_the_initializer_starts_agents_with_the_key_in_ssm(
 def test_the_updater_follows_the_list(
     fleet: Fleet, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As rarely as its pace says."""
     monkeypatch.setattr(pace, "current", Pace(update_seconds=600))
     list_machines(environment, ("a", "192.0.2.1"))
     invoke("provisioner")
@@ -213,7 +203,6 @@ def test_the_updater_follows_the_list(
 
 
 def test_the_recoverer_reboots_unhealthy_machines(fleet: Fleet, latitude: LatitudeApi) -> None:
-    """With a provider that can."""
     fleet.sql(EARLIER_TICK)
     machine = fleet.unhealthy_machine()
     server = latitude.add_active(name_of(machine, "1"))
@@ -234,7 +223,6 @@ def test_the_provisioner_of_an_api_puts_our_key_into_the_project(fleet: Fleet, l
 def test_an_invocation_answers_and_logs_the_same_counts(
     latitude: LatitudeApi, capsys: pytest.CaptureFixture[str], loop: str
 ) -> None:
-    """Those that an alarm evaluates are metrics besides, if there is something to tell."""
     answer = invoke(loop)
     (record,), _ = output(capsys)
     assert (record["loop"], record["provider"]) == (loop, "latitude")
@@ -285,7 +273,6 @@ def test_a_warm_invocation_uses_the_connection_that_is_open(fleet: Fleet, enviro
 def test_a_dry_run_answers_the_plan_and_changes_nothing(
     fleet: Fleet, latitude: LatitudeApi, capsys: pytest.CaptureFixture[str], loop: str
 ) -> None:
-    """Nor does it count anything."""
     machine = fleet.unhealthy_machine()
     server = latitude.add_active(name_of(machine, "1"))
     fleet.change(f"UPDATE machine_provided SET provider = 'latitude', provider_id = '{server.id}'")
@@ -333,7 +320,6 @@ def test_a_wrong_event_is_refused(
 def test_every_fault_of_the_settings_is_reported_at_once(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
-    """The operator can repair them all at once; correct settings are not mentioned."""
     monkeypatch.delenv("SHEPHERD_BMDB_HOST")
     monkeypatch.setenv("SHEPHERD_BMDB_PORT", "many")
     monkeypatch.setenv("SHEPHERD_PROVIDER", "equinix")

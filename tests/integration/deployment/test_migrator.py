@@ -38,7 +38,6 @@ ASKED = {
 
 @pytest.fixture
 def empty(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[BmdbSettings]:
-    """Let the environment name a database where nothing was ever migrated."""
     settings = postgres.new_database("template1")
     for name in ("host", "name", "user"):
         monkeypatch.setenv(f"SHEPHERD_BMDB_{name.upper()}", getattr(settings, f"bmdb_{name}"))
@@ -48,14 +47,12 @@ def empty(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[BmdbS
 
 @pytest.fixture
 def bmdb(empty: BmdbSettings, clock: ManualClock) -> Iterator[Connection]:
-    """Return a connection to that database."""
     connection = Connection(empty, None, clock)
     yield connection
     connection.close()
 
 
 def asked(server: Script, kind: str, version: object = LATEST, before: object = None) -> dict[str, Any]:
-    """Return what CloudFormation sends."""
     event: dict[str, Any] = {
         **ASKED,
         "RequestType": kind,
@@ -74,13 +71,11 @@ def asked(server: Script, kind: str, version: object = LATEST, before: object = 
 
 
 def invoke(event: Mapping[str, Any], seconds: float = 60) -> dict[str, Any]:
-    """Hand *event* to the function, which has so much time."""
     context: Any = Context("7", "migrator", time.monotonic() + seconds)
     return lambda_handler(dict(event), context)
 
 
 def answered(server: Script) -> dict[str, Any]:
-    """Return the one answer that CloudFormation took."""
     (request,) = server.requests
     answer: dict[str, Any] = json.loads(request.body)
     assert len(request.body) <= 4096
@@ -92,7 +87,6 @@ def answered(server: Script) -> dict[str, Any]:
 
 
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the environment name no database, so that any connection fails."""
     monkeypatch.delenv("SHEPHERD_BMDB_HOST", raising=False)
 
 
@@ -313,7 +307,6 @@ def test_by_hand_it_returns_what_it_would_answer(bmdb: Connection) -> None:
 
 
 def test_by_hand_a_failure_is_a_failure(empty: BmdbSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no URL to answer to, so the error is raised, as Lambda expects."""
     monkeypatch.setenv("SHEPHERD_BMDB_NAME", "nothing_here")
     with pytest.raises(StatementFailed, match="nothing_here"):
         invoke({"RequestType": "Create"})
@@ -344,7 +337,6 @@ def test_nothing_is_planned_against_another_schema(own_fleet: Fleet, tmp_path: P
 
 @pytest.fixture
 def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the settings document of the deployment."""
     path = tmp_path / "settings.toml"
     path.write_text('version = 1\n[provider.static]\nmachines = "machines.json"\n')
     monkeypatch.setenv("SHEPHERD_SETTINGS", str(path))
@@ -352,7 +344,6 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stack(status: str) -> str:
-    """Return the id of a stack in such a state."""
     from moto.cloudformation.models import cloudformation_backends  # noqa: PLC0415 - takes a second to import
 
     made = boto3.client("cloudformation").create_stack(StackName="shepherd", TemplateBody=json.dumps({"Resources": {}}))
@@ -371,7 +362,6 @@ def test_a_deployment_with_wrong_settings_fails_with_every_fault(
     aws: None,
     kind: str,
 ) -> None:
-    """Before it touches the schema; settings of all functions count, those of the environment too."""
     document.write_text("version = 1\n[recoverer]\nheartbeat_timeout_seconds = 200\n[provider.redfish]\nlist = 1\n")
     monkeypatch.setenv("SHEPHERD_LOOP_MINUTES", "1,1,31,1")
     invoke(asked(cloudformation, kind, before=LATEST))

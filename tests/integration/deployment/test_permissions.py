@@ -110,7 +110,6 @@ NO_CALLS = {"close", "can_paginate", "copy"}
 
 
 def parameter(name: str) -> str:
-    """Return the ARN of an SSM parameter."""
     return f"arn:aws:ssm:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:parameter{name}"
 
 
@@ -174,7 +173,6 @@ OWNER = "postgres"
 
 
 def logs_in(user: str) -> set[tuple[str, str]]:
-    """Return the permission to log in to the database as a user with a token."""
     where = f"{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:dbuser:{IAM['BmdbLogin']}"
     return {("rds-db:connect", f"arn:aws:rds-db:{where}/{user}")}
 
@@ -212,8 +210,6 @@ UNNAMED = re.compile(
 
 @dataclass(frozen=True)
 class Case:
-    """A function in a deployment with settings, and what it asks of AWS, besides its login, on its way."""
-
     function: str
     deployment: dict[str, str]
     asks: set[tuple[str, str]]
@@ -223,7 +219,6 @@ class Case:
 
     @property
     def provider(self) -> str:
-        """Return the name of the provider."""
         return self.deployment.get("Provider", "static")
 
     @property
@@ -334,7 +329,6 @@ CASES = [
 
 @pytest.fixture
 def asked(aws: None) -> set[tuple[str, str]]:
-    """Return a set to which every call of a function to AWS adds its action and its resource."""
     found: set[tuple[str, str]] = set()
 
     def called(params: dict[str, Any], model: Any, **_: object) -> None:
@@ -368,7 +362,6 @@ def asked(aws: None) -> set[tuple[str, str]]:
 
 
 def ironic_nodes() -> FakeIronic:
-    """Return a free node, and one with an instance of ours."""
     settings = REQUIRED["ironic"]
     ironic = FakeIronic(NoHardware(), secret="a-user:a-password")
     _, used = (ironic.add(settings["machine_type"], {"ipv4_address": "192.0.2.1"}) for _ in range(2))
@@ -378,7 +371,6 @@ def ironic_nodes() -> FakeIronic:
 
 
 def latitude_servers() -> LatitudeApi:
-    """Return a server of ours."""
     cloud = LatitudeApi(NoHardware(), secret="a-token")
     ours = FakeMachine(id=SERVER, name=name_of(UUID(int=1), "1"), address="192.0.2.1", fields={"project": "ours-"})
     cloud.machines.add_active(ours)
@@ -505,7 +497,6 @@ def deployed(
 
 
 def plant_work(fleet: Fleet, case: Case) -> ProviderId:
-    """Plant a machine on which the function works; return its id."""
     provider = case.provider
     provider_id = KNOWN.get(provider, "machine-1")
     if provider == "ec2" and case.function == "recoverer":
@@ -593,21 +584,18 @@ def test_a_role_may_do_what_the_table_says_and_nothing_else(case: Case) -> None:
 
 
 def _calls(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of all methods that a module calls."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             yield node.func.attr
 
 
 def _services(tree: ast.AST) -> Iterator[str]:
-    """Yield the services that a module makes clients for."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "aws.client":
             yield ast.literal_eval(node.args[0])  # nothing but a literal is understood here
 
 
 def _powertools(tree: ast.AST) -> Iterator[str]:
-    """Yield what a module imports of those parts of Powertools that talk to AWS."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aws_lambda_powertools.utilities"):
             yield from (f"{node.module}.{each.name}" for each in node.names)

@@ -39,7 +39,6 @@ WRONG_PASSWORD, NO_SUCH_ROLE, NOT_PERMITTED = "28P01", "42704", "42501"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    """Return a PostgreSQL that asks everybody for a password."""
     with Postgres(_VERSION, password="a-password") as server:
         server._run("ALTER SYSTEM SET fsync = off")
         yield server
@@ -61,35 +60,29 @@ class Owner:
         self.ssm.put_parameter(Name=PARAMETER, Value=OWNERS, Type="SecureString")
 
     def close(self) -> None:
-        """Drop the database and its roles."""
         self.server.drop(self.settings)
         for role in (*(f"here-{role}" for role in ROLES), "owner", "rds_iam"):
             self.server._run(f'DROP ROLE IF EXISTS "{role}"')
 
     def migrate(self) -> None:
-        """Run the Migrator as an operator does."""
         function_process.end()
         self.migrate_again()
 
     def migrate_again(self) -> None:
-        """Run it in the same process as before."""
         context: Any = Context("a-request", "migrator", CLOCK.monotonic() + 120)
         lambda_handler({"RequestType": "Update"}, context)
 
     def password(self, role: str) -> str:
-        """Return what SSM has for a role."""
         value: str = self.ssm.get_parameter(Name=f"{PARAMETER}-{role}", WithDecryption=True)["Parameter"]["Value"]
         return value
 
     def log_in(self, role: str, password: str | None = None) -> Connection:
-        """Return a connection that is logged in as a role, by default with the password in SSM."""
         secret = self.password(role) if password is None else password
         connection = Connection(self.settings.of_role(role), lambda: secret, CLOCK)
         connection.run("applied_migrations")
         return connection
 
     def refused(self, role: str, password: str) -> bool:
-        """Return whether a role's password is refused."""
         try:
             self.log_in(role, password).close()
         except StatementFailed as error:
@@ -99,13 +92,11 @@ class Owner:
         return False
 
     def connection(self) -> Connection:
-        """Return a connection of the owner."""
         return Connection(self.settings, lambda: OWNERS, CLOCK)
 
 
 @pytest.fixture
 def owner(server: Postgres, aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Owner]:
-    """Return a new database and its owner."""
     found = Owner(server, monkeypatch)
     yield found
     function_process.end()

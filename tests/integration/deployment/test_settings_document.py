@@ -28,7 +28,6 @@ BAD = "version = 1\n[recoverer]\nstartup_timeout_seconds = 0\nchunk = 3\n"
 
 
 def upload(source: str, text: str) -> None:
-    """Put a document where the source says."""
     if source == S3:
         boto3.client("s3").put_object(Bucket=BUCKET, Key="settings.toml", Body=text.encode())
     else:
@@ -42,19 +41,16 @@ def _bucket(aws: None) -> None:
 
 @pytest.fixture(params=[S3, SSM])
 def source(_bucket: None, request: pytest.FixtureRequest) -> str:
-    """Return where the document is."""
     found: str = request.param
     return found
 
 
 @pytest.fixture
 def in_force(source: str, clock: ManualClock) -> DocumentInForce:
-    """Return a process that has read no document yet."""
     return DocumentInForce(source, fetch, clock)
 
 
 def startup(in_force: DocumentInForce) -> object:
-    """Return the startup timeout by which a function works that is invoked now."""
     return in_force.refresh().tables["recoverer"]["startup_timeout_seconds"]
 
 
@@ -85,7 +81,6 @@ def test_a_cold_function_fails_with_every_fault(in_force: DocumentInForce, sourc
 
 
 def test_without_its_document_a_cold_function_fails(in_force: DocumentInForce) -> None:
-    """Nobody has uploaded one."""
     with pytest.raises(SourceMissing):
         in_force.refresh()
 
@@ -180,7 +175,6 @@ def test_an_unchanged_document_is_not_checked_again(in_force: DocumentInForce, s
 
 @pytest.fixture
 def file(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return the document of functions that have hardly anything in their environment."""
     function_process.end()
     path = tmp_path / "settings.toml"
     (tmp_path / "list.json").write_text("[]")
@@ -199,19 +193,16 @@ machines = "{tmp_path}/list.json"
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a document, and let the minute pass after which a warm function reads it."""
     path.write_text(text)
     if in_force := settings.in_force():
         in_force._next = 0.0
 
 
 def append(path: Path, text: str) -> None:
-    """Replace a document by one with more text at its end."""
     replace(path, path.read_text() + text)
 
 
 def tick(loop: str, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-    """Invoke a loop; return its answer, its log lines and its metric record."""
     answer = invoke(loop)
     (record,), lines = output(capsys)
     return answer, lines, record

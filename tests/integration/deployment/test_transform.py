@@ -45,25 +45,21 @@ EVERY_PROVIDER = pytest.mark.parametrize("provider", SMALLEST)
 
 
 def deployed(**answers: str) -> Stack:
-    """Return the stack of a deployment."""
     return Stack(transformed(), {**STATIC, **answers})
 
 
 def properties(stack: Stack, function: str) -> dict[str, Any]:
-    """Return the properties of a function."""
     found: dict[str, Any] = stack.resources[logical_id(function)]["Properties"]
     return found
 
 
 def schedule(stack: Stack, loop: str) -> dict[str, Any]:
-    """Return the properties of the one schedule that starts a loop."""
     target = f"<{logical_id(loop)}.Arn>"
     (found,) = [each for each in stack.of_type("AWS::Scheduler::Schedule").values() if each["Target"]["Arn"] == target]
     return found
 
 
 def needs(stack: Stack, resource: str) -> set[str]:
-    """Return everything that CloudFormation makes before *resource*."""
     found: set[str] = set()
     todo = [resource]
     while todo:
@@ -253,7 +249,6 @@ def test_a_function_joins_the_network_that_was_chosen(function: str) -> None:
 @EVERY_FUNCTION
 @pytest.mark.parametrize("architecture", ["arm64", "x86_64"])
 def test_a_function_gets_the_layer_for_its_processor(function: str, architecture: str) -> None:
-    """The libraries in the layer are compiled for one of them."""
     stack = deployed(Architecture=architecture)
     found = properties(stack, function)
     (layer,) = found["Layers"]

@@ -20,7 +20,6 @@ KEY = "/shepherd/ssh-key"
 
 @pytest.fixture
 def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Function:
-    """Return an Initializer with an empty AWS account, an empty list of machines, and no agent."""
     (tmp_path / "machines.json").write_text("[]")
     settings = {
         "BMDB_HOST": fleet.settings.bmdb_host,

@@ -13,8 +13,6 @@ from simulator.providers.kit.http_server import HttpRequest, Reply, Server
 
 
 class Request(NamedTuple):
-    """What arrived."""
-
     path: str
     time: str
     signature: bytes
@@ -22,18 +20,14 @@ class Request(NamedTuple):
 
     @property
     def heartbeat(self) -> HeartbeatRequest:
-        """The message."""
         return HeartbeatRequest.FromString(self.body)
 
     def verify(self, key: bytes) -> None:
-        """Raise InvalidSignature unless the holder of *key* signed it."""
         signed = b"\n".join((b"shepherd-agent-v1", b"POST", self.path.encode(), self.time.encode(), self.body))
         Ed25519PublicKey.from_public_bytes(key).verify(self.signature, signed)
 
 
 class Answer(NamedTuple):
-    """What is sent back."""
-
     status: int = 200
     message: HeartbeatResponse | bytes = b""
     time: str = ""
@@ -56,11 +50,9 @@ class AgentServer(Closeable):
 
     @property
     def heard(self) -> set[str]:
-        """The ids of the machines that sent a heartbeat."""
         return {request.heartbeat.machine_id for request in self.requests}
 
     def close(self) -> None:
-        """End all connections."""
         self._server.close()
 
     def _reply(self, http: HttpRequest) -> Reply:

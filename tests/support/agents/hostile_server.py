@@ -33,7 +33,6 @@ _MSG_EXT_INFO, _MSG_CHANNEL_DATA = 7, 94
 
 
 def _packet(payload: bytes) -> bytes:
-    """Return a packet before encryption."""
     padding = 16 - (5 + len(payload)) % 8
     return struct.pack(">IB", 1 + len(payload) + padding, padding) + payload + bytes(padding)
 
@@ -71,8 +70,6 @@ def listen(address: str, port: int, attack: Callable[[], Iterable[bytes]]) -> No
 
 
 def _announce_extensions(server: SshServer) -> None:
-    """Announce 4 billion extensions in an empty packet, before the login is answered."""
-
     def announce(connection: asyncssh.SSHServerConnection) -> None:
         connection.send_packet(_MSG_EXT_INFO, UInt32(MANY))
 
@@ -93,7 +90,6 @@ async def _list_folder(stdin: Any, stdout: Any) -> None:
 
 
 async def _said(process: Process) -> None:
-    """Claim to have the agent, and run nothing."""
     await process.stdin.read()
     if "sha256sum" in (process.command or ""):
         process.stdout.write(b"yes\n")
@@ -119,7 +115,6 @@ async def _flood_of_complaints(process: Process) -> None:
 
 
 async def _flood_without_window(process: Process) -> None:
-    """Send more than the client allows."""
     transport = process.channel.get_connection()._transport
     assert transport is not None
     while not (transport.is_closing() or process.channel.is_closing()):
@@ -168,7 +163,6 @@ def attackers(port: int, public_line: str) -> Iterator[None]:
 
 
 def main(port: int, public_line: str) -> None:
-    """Serve all attacks."""
     os.nice(10)
     logging.disable()
     for name, attack in BEFORE_LOGIN.items():

@@ -12,7 +12,6 @@ from simulator.providers.kit.http_server import HttpRequest, Reply, Server
 
 
 def certificate(folder: Path) -> tuple[ssl.SSLContext, bytes]:
-    """Return what a server at 127.0.0.1 needs, and the CA that signed its certificate, in DER."""
     tls, ca = make("127.0.0.1", folder)
     return tls, ssl.PEM_cert_to_DER_cert(ca.read_text())
 
@@ -21,7 +20,6 @@ class HttpsServer:
     """An HTTPS server that is told how to treat each request, in their order; after the last, as the last."""
 
     def __init__(self, tls: ssl.SSLContext, ca: bytes) -> None:
-        """*tls* holds its certificate, *ca* is the CA's in DER."""
         self.endpoints: list[Endpoint] = []
         self.requests: list[HttpRequest] = []
         self.treatments: list[Reply | threading.Event | None] = [Reply(status=200)]
@@ -41,12 +39,10 @@ class HttpsServer:
         self._server.start()
 
     def reporter(self, seconds: float = 10.0) -> Reporter:
-        """Return an agent's reporter."""
         self.endpoints.append(Endpoint(self.url, self.ca, seconds))
         return Reporter(self.endpoints[-1], PrivateKey(b"k" * 32), "id")
 
     def close(self) -> None:
-        """End all connections."""
         for endpoint in self.endpoints:
             endpoint.close()
         self._server.close()

@@ -33,7 +33,6 @@ def signed_request(
     key: Ed25519PrivateKey = KEY,
     domain: bytes = b"shepherd-installation-v1\n",
 ) -> OSInstallationRequest:
-    """Return *request* with a signature."""
     content = SignedInstallation(
         machine_id=machine_id, expires_at=expires_at, request=request.SerializeToString()
     ).SerializeToString()

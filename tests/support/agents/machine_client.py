@@ -11,29 +11,23 @@ from tests.support.waiting import WAIT_SECONDS, eventually
 
 
 class Result(NamedTuple):
-    """What a command left behind."""
-
     status: int
     output: bytes
     errors: bytes
 
 
 class Client:
-    """One SSH key and the machines of one pool."""
-
     def __init__(self, pool: MachinePool) -> None:
         self.pool = pool
         self.key = paramiko.ECDSAKey.generate()
         self.authorized_key = f"{self.key.get_name()} {self.key.get_base64()}"
 
     def rack(self, name: str, provision_seconds: float = 0) -> str:
-        """Add a machine and wait until it is up; return its name."""
         self.pool.rack(name, self.authorized_key, provision_seconds)
         self.wait_until_up(name)
         return name
 
     def wait_until_up(self, name: str) -> None:
-        """Wait until the machine answers."""
         eventually(lambda: self.pool.state(name) == "Up")
 
     @contextmanager
@@ -57,21 +51,18 @@ class Client:
             yield ssh
 
     def host_key(self, name: str) -> bytes:
-        """Return the host key that the machine shows."""
         with self.login(name) as ssh:
             transport = ssh.get_transport()
             assert transport is not None
             return transport.get_remote_server_key().asbytes()
 
     def upload(self, name: str, path: str, content: bytes) -> None:
-        """Write an executable file."""
         with self.login(name) as ssh, ssh.open_sftp() as sftp:
             with sftp.open(path, "wb") as file:
                 file.write(content)
             sftp.chmod(path, 0o755)
 
     def run(self, name: str, command: str, stdin: bytes = b"") -> Result:
-        """Run a command until its session has ended."""
         with self.login(name) as ssh:
             return run(ssh, command, stdin)
 

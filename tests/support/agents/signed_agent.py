@@ -29,7 +29,6 @@ def endpoint(
 
 
 def database_time(fleet: Fleet) -> int:
-    """Return the database's time in milliseconds."""
     found: int = fleet.sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")[0][0]
     return found
 
@@ -52,7 +51,6 @@ class SignedAgent:
 
     @property
     def key(self) -> bytes:
-        """Return the public key."""
         return self._key.public_key().public_bytes_raw()
 
     def request(
@@ -87,7 +85,6 @@ class SignedAgent:
         return AgentRequest("POST", path, headers, message, received_at, ADDRESS)
 
     def outcome(self, generation: int, error: str | None = None) -> AgentRequest:
-        """Return a request that reports how an installation went."""
         report = OSInstallationReport(generation=generation)
         if error is None:
             report.success.SetInParent()

@@ -81,7 +81,6 @@ class SshServer:
         return [b" ".join(key.export_public_key().split()[:2]).decode() for key in self.host_keys]
 
     async def shell(self, process: Process) -> None:
-        """Run the command as sshd would."""
         child = await asyncio.create_subprocess_exec(
             *("/bin/sh", "-c", process.command or ""),
             stdin=PIPE,
@@ -105,14 +104,12 @@ class SshServer:
             await child.wait()
 
     def admits(self, key: asyncssh.SSHKey) -> bool:
-        """Return whether *key* may log in."""
         if self.home is None:
             return key == self._authorized
         lines = (self.home / ".ssh/authorized_keys").read_text().splitlines()
         return key in [asyncssh.import_public_key(line) for line in lines if line.strip()]
 
     def reach(self, step: str) -> None:
-        """Say that a client got to *step*."""
         if step == self.freezes_at:
             self._thaw.wait()  # in the thread of the loop: nothing is answered any more
 
@@ -169,8 +166,6 @@ async def _pump(source: Any, target: Any) -> None:
 
 
 class _Guard(asyncssh.SSHServer):
-    """Lets our key in."""
-
     def __init__(self, server: SshServer) -> None:
         self._server = server
 
@@ -198,8 +193,6 @@ class _Guard(asyncssh.SSHServer):
 
 
 class _Session(asyncssh.SSHServerProcess[bytes]):
-    """One channel."""
-
     def __init__(self, server: SshServer) -> None:
         super().__init__(server._program_requested, None, 3, False)
         self._server = server

@@ -37,8 +37,6 @@ another statement waits for them (``LateCommit``).
 
 @dataclass
 class _Loss:
-    """A loss that is still to come."""
-
     lost: Lost | None
     """None: the server still waits for a lock."""
     of: bytes
@@ -122,7 +120,6 @@ class BreakingConnection:
 
     @property
     def armed(self) -> int:
-        """Return how many of the ordered losses have not happened yet."""
         return len(self._armed)
 
     def _accept(self) -> None:
@@ -190,7 +187,6 @@ class LateCommit:
     """
 
     def __init__(self, path: str, server: socket.socket, answers: BinaryIO, request: bytes) -> None:
-        """*path* opens a new connection to the server; *server* and *answers* are the connection of *request*."""
         self._path, self._server, self._answers = path, server, answers
         self._let_go, self._over = threading.Event(), threading.Event()
         self._commit = request
@@ -202,7 +198,6 @@ class LateCommit:
         self._process = int(self._ask(_query("SELECT pg_backend_pid()")))
 
     def let_go(self) -> None:
-        """Commit now, unless that has happened, and return when it has."""
         self._let_go.set()
         assert self._over.wait(_LONGEST_SECONDS)
 

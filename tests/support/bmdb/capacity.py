@@ -34,19 +34,15 @@ class Edge(Provider):
         self._provider = provider
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
-        """List them."""
         return self._call("list_machines", deadline)  # type: ignore[no-any-return]  # the method of that name does
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Get it."""
         return self._call("get_machine", provider_id, deadline)  # type: ignore[no-any-return]  # as above
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
-        """Create it."""
         return self._call("create_machine", capacity, token, deadline)  # type: ignore[no-any-return]  # as above
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Release it."""
         self._call("release", provider_id, deadline)
 
     def _call(self, method: str, *arguments: object) -> Any:
@@ -72,24 +68,20 @@ def failing(error: BaseException, times: int = 1, effect: Callable[[], object] =
 
 
 def static(names: list[str]) -> Edge:
-    """Return the static provider of a list that the test may change."""
     return Edge(
         StaticProvider(lambda: json.dumps([{"ID": name, "Addr": f"192.0.2.{ord(name[0])}"} for name in names]).encode())
     )
 
 
 def provided(fleet: Fleet) -> dict[str, UUID]:
-    """Return the machine ids of the provided machines, by provider id."""
     return {row[0]: row[1] for row in fleet.sql("SELECT provider_id, machine_id FROM machine_provided")}
 
 
 def intents(fleet: Fleet) -> list[UUID]:
-    """Return the machine ids of the creations that are intended."""
     return [row[0] for row in fleet.sql("SELECT machine_id FROM machine_creation_intent")]
 
 
 def assert_settled(fleet: Fleet, cloud: Cloud, machines: int) -> None:
-    """Assert that this many machines exist, once each, at the provider and in the BMDB."""
     assert len(cloud.machines) == machines
     assert {provider_id: machine.token for provider_id, machine in cloud.machines.items()} == provided(fleet)
     assert len({machine.reservation_id for machine in cloud.machines.values()}) == machines

@@ -53,7 +53,6 @@ _LEAKS = (
 
 
 def administrator(settings: BmdbSettings) -> pg8000.native.Connection:
-    """Return a connection that may do everything to a database."""
     socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
     # To a Unix socket, where the driver would ask for encryption and first read all authorities of the system.
     return pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket, ssl_context=False)
@@ -83,12 +82,10 @@ class Backends:
 
     @cached_property
     def pass_time(self) -> pg8000.native.PreparedStatement:
-        """Return a statement that moves everything on record *seconds* into the past."""
         return self._keeper.prepare(self.passing_time)
 
     @cached_property
     def passing_time(self) -> str:
-        """Return the statement that moves everything on record ``:seconds`` into the past."""
         columns: dict[str, list[str]] = {}
         for table, column in self.admin.run(_TIMES):
             columns.setdefault(table, []).append(f"{column} = {column} - :seconds * interval '1 second'")
@@ -97,14 +94,12 @@ class Backends:
 
     @cached_property
     def empty(self) -> pg8000.native.PreparedStatement:
-        """Return a statement that deletes everything but the schema; planned once, as it runs after every test."""
         tables = [row[0] for row in self.admin.run(_TABLES) if not row[0].startswith("schema_")]
         deletions = (f"{table}_deleted AS (DELETE FROM {table})" for table in tables)
         return self._keeper.prepare(f"WITH {', '.join(deletions)} SELECT 1")
 
     @cached_property
     def leaks(self) -> pg8000.native.PreparedStatement:
-        """Return a statement that finds rows that lack the row they belong to; planned once."""
         return self._keeper.prepare(_LEAKS)
 
     def end_idle(self) -> None:
@@ -113,7 +108,6 @@ class Backends:
             _end(self.idle.pop())
 
     def close(self) -> None:
-        """End them."""
         self.end_idle()
         for driver in (self.admin, self._keeper):
             _end(driver)
@@ -179,7 +173,6 @@ class Fleet:
         self.connection = self.connect()
 
     def disconnect(self) -> None:
-        """Close the product's connections."""
         for connection in self._connections:
             if isinstance(connection, _WarmConnection):
                 connection.retire()
@@ -187,7 +180,6 @@ class Fleet:
                 connection.close()
 
     def close(self) -> None:
-        """Close every connection, and empty the database."""
         self.disconnect()
         self.empty()
         if self._ends_backends:
@@ -210,7 +202,6 @@ class Fleet:
         self.sql(f"ALTER DATABASE {self.settings.bmdb_name} SET default_transaction_isolation = '{level}'")
 
     def empty(self) -> None:
-        """Delete everything but the schema."""
         self._backends.empty.run()
 
     def connect(self, settings: BmdbSettings | None = None, limits: TimeLimits | None = None) -> Connection:
@@ -224,7 +215,6 @@ class Fleet:
         return connection
 
     def sql(self, text: str, **parameters: Any) -> list[list[Any]]:
-        """Run a statement outside of the product's code, in its own transaction, and return the rows."""
         return self._admin.run(text, **parameters) or []
 
     def ask(self, text: str, **parameters: Any) -> list[list[Any]]:
@@ -235,14 +225,12 @@ class Fleet:
         return self._prepared[text].run(**parameters) or []
 
     def open_session(self, seconds: float = HOUR, connection: Connection | None = None) -> Session:
-        """Open a session of the product."""
         policy = (PROVIDER, self.timeouts)
         return Session.open(connection or self.connection, self._clock, "test", "a test", seconds, policy)
 
     # Machines; each kind is made from the one before it.
 
     def bare_machine(self) -> UUID:
-        """Return a machine without any facts."""
         found: UUID = self.sql("INSERT INTO machines (machine_created_at) VALUES (now()) RETURNING machine_id")[0][0]
         return found
 
@@ -288,7 +276,6 @@ class Fleet:
         return found
 
     def provided_machine(self, provider: str = PROVIDER) -> UUID:
-        """Return a machine that a provider has."""
         return self.machines(1, provider=provider)[0]
 
     def watch(self, provider: str) -> None:
@@ -302,19 +289,15 @@ class Fleet:
         )
 
     def started_machine(self, started_ago: float = 0, provider: str = PROVIDER) -> UUID:
-        """Return a provided machine whose agent was started this many seconds ago, and which a Recoverer watches."""
         return self.machines(1, started_ago=started_ago, provider=provider)[0]
 
     def unhealthy_machine(self, reported_ago: float = 2 * HOUR, started_ago: float = 3 * HOUR) -> UUID:
-        """Return a machine whose agent sent its last heartbeat this many seconds ago."""
         return self.machines(1, started_ago=started_ago, reported_ago=reported_ago)[0]
 
     def reporting_machine(self, reported_ago: float = 0, started_ago: float = 3 * HOUR) -> UUID:
-        """Return a machine whose agent reports."""
         return self.unhealthy_machine(reported_ago, started_ago)
 
     def report(self, machines: list[UUID]) -> None:
-        """Record a heartbeat of each machine that has a started agent."""
         self.sql(
             "INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at) "
             "SELECT machine_id, clock_timestamp() FROM machine_agent_started WHERE machine_id = ANY(:ids) "
@@ -333,15 +316,12 @@ class Fleet:
     # What happens to machines.
 
     def locate(self, machine_id: UUID, location: str | None) -> UUID:
-        """Put a machine at a location, and return it."""
         self.sql(
             "UPDATE machine_provided SET provider_location = :at WHERE machine_id = :id", at=location, id=machine_id
         )
         return machine_id
 
     def change(self, *statements: str) -> None:
-        """Change facts in one transaction."""
-
         def unit() -> None:
             for statement in statements:
                 self.connection.script(statement)
@@ -360,7 +340,6 @@ class Fleet:
         return machine_id
 
     def quarantine(self, machine_id: UUID, cause: str = "?") -> UUID:
-        """Put a machine into quarantine, and return it."""
         self.change(f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '{cause}', 'steps-used-up')")
         return machine_id
 
@@ -376,7 +355,6 @@ class Fleet:
         return machine_id
 
     def fail(self, machine_id: UUID, failure: str = "?") -> UUID:
-        """Let the provider say that a machine failed for good, and return it."""
         self.change(
             "UPDATE machine_provided SET provider_status = 'ProvisioningFailedPermanent', "
             f"provider_failure = '{failure}' WHERE machine_id = '{machine_id}'"
@@ -384,14 +362,12 @@ class Fleet:
         return machine_id
 
     def request_installation(self, machine_id: UUID, generation: int, raw: bytes = b"") -> None:
-        """Request an installation of this generation; *raw* is what the agent gets."""
         self.change(
             f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', {generation}, '\\x{raw.hex()}') "
             "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation",
         )
 
     def report_installation(self, machine_id: UUID, generation: int, result: str = "Success") -> None:
-        """Record an agent's report on this generation."""
         self.change(
             f"INSERT INTO machine_os_installation_report VALUES ('{machine_id}', {generation}, '{result}', '') "
             "ON CONFLICT (machine_id) DO UPDATE "
@@ -399,7 +375,6 @@ class Fleet:
         )
 
     def expire(self, session: Session) -> None:
-        """Move the deadline of a session into the past."""
         self.sql(
             "UPDATE sessions SET deadline = clock_timestamp() - interval '1 second' WHERE session_id = :id",
             id=session.session_id,
@@ -415,21 +390,17 @@ class Fleet:
     # What tests can read.
 
     def events(self, machine_id: UUID) -> list[str]:
-        """Return the history of a machine, oldest first."""
         rows = self.sql("SELECT event FROM work_history WHERE machine_id = :id ORDER BY timestamp", id=machine_id)
         return [row[0] for row in rows]
 
     def holders(self, machine_id: UUID) -> list[UUID]:
-        """Return the sessions that have work on a machine."""
         return [row[0] for row in self.sql("SELECT session_id FROM work WHERE machine_id = :id", id=machine_id)]
 
     def content(self, *but: str) -> dict[str, list[list[Any]]]:
-        """Return everything on record, *but* some tables."""
         names = [table for (table,) in self.sql(_TABLES) if table not in but]
         return {table: self.sql(f"SELECT * FROM {table} AS t ORDER BY t::text") for table in names}
 
     def facts(self, machine_id: UUID) -> set[str]:
-        """Return the facts about a machine that the loops write."""
         tables = ("machine_agent_started", "machine_agent_heartbeat", "machine_host_key", "machine_rebooted")
         found = {
             table.removeprefix("machine_")
@@ -440,11 +411,9 @@ class Fleet:
         return found - ({"rebooted"} if undone else set())
 
     def wait_until(self, condition: str, **parameters: Any) -> None:
-        """Wait until an SQL expression is true, up to a limit."""
         eventually(lambda: self.sql(f"SELECT {condition}", **parameters)[0][0], f"waited in vain for: {condition}")
 
     def wait_until_blocked(self, statements: int = 1) -> None:
-        """Wait until this many statements wait for locks."""
         self.wait_until(
             "(SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
             " >= :n",
@@ -459,7 +428,6 @@ class Fleet:
         )
 
     def wait_until_dead(self, session: Session) -> None:
-        """Wait until the deadline of a short session has really passed."""
         self.wait_until(
             "clock_timestamp() > (SELECT deadline FROM sessions WHERE session_id = :id)", id=session.session_id
         )
@@ -498,5 +466,4 @@ def _rows(connection: Connection, text: str) -> list[list[Any]]:
 
 
 def ids(works: Iterable[work.Work]) -> list[UUID]:
-    """Return the machines of works, in their order."""
     return [found.machine_id for found in works]

@@ -29,7 +29,6 @@ class Listed(FakeProvider):
         """Is called once, when the listing that will be returned is made."""
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
-        """Return the listing as it is now, then run ``meanwhile``."""
         self.asked += 1
         found = list(self.machines.values())
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
@@ -37,7 +36,6 @@ class Listed(FakeProvider):
         return found
 
     def put(self, provider_id: str, **facts: Any) -> None:
-        """List a machine as running, except for *facts*."""
         self.machines[provider_id] = replace(
             Machine(
                 provider_id=ProviderId(provider_id),
@@ -62,7 +60,6 @@ class Watched(Connection):
         self.after: Callable[[str], object] = lambda name: None
 
     def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
-        """Run it."""
         self.ran.append(name)
         self.before(name)
         rows = super().run(name, **parameters)
@@ -71,7 +68,6 @@ class Watched(Connection):
 
 
 def plant(fleet: Fleet, listed: Listed, count: int, *, age_seconds: float = 3_600) -> list[UUID]:
-    """Return this many machines that the provider lists as running, without any facts on record yet."""
     machines = [fleet.provided_machine() for _ in range(count)]
     fleet.sql(
         "UPDATE machines SET machine_created_at = clock_timestamp() - :s * interval '1 second' "
@@ -85,18 +81,15 @@ def plant(fleet: Fleet, listed: Listed, count: int, *, age_seconds: float = 3_60
 
 
 def name_of(fleet: Fleet, machine_id: UUID) -> str:
-    """Return the provider id of a machine."""
     found: str = fleet.sql("SELECT provider_id FROM machine_provided WHERE machine_id = :id", id=machine_id)[0][0]
     return found
 
 
 def facts(fleet: Fleet, machine_id: UUID) -> list[str | None]:
-    """Return the facts on record of a machine: reservation, address, location, status."""
     return fleet.sql(f"SELECT {_FACTS} FROM machine_provided WHERE machine_id = :id", id=machine_id)[0]
 
 
 def record(fleet: Fleet, machine_id: UUID, **facts: str | None) -> None:
-    """Put the facts of a running machine on record, except for *facts*."""
     found = {**dict(zip(("reservation_id", "ip_address", "location", "status"), UP, strict=True)), **facts}
     fleet.sql(
         "UPDATE machine_provided SET " + ", ".join(f"provider_{name} = :{name}" for name in found) + " "

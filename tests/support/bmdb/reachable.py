@@ -24,8 +24,6 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 @dataclass
 class _Module:
-    """A module: what its names mean."""
-
     name: str
     definitions: dict[str, Definition] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
@@ -34,7 +32,6 @@ class _Module:
 
 @cache
 def _modules() -> dict[str, _Module]:
-    """Return our modules by their full names."""
     return {name: module for package in _SOURCES for name, module in _modules_of(package).items()}
 
 

@@ -62,8 +62,6 @@ def begun(loop: Recoverer, session: Session, held: Work, deadline: Deadline) -> 
 
 
 class RecoveryEnvironment:
-    """A Recoverer with the default policy and limits, unless the test changes them, and its fleet."""
-
     name = PROVIDER
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
@@ -98,7 +96,6 @@ class RecoveryEnvironment:
 
     @property
     def loop(self) -> Recoverer:
-        """Return the loop as a cold function makes it."""
         policy = defaults.policy(self.policy) if isinstance(self.policy, str) else self.policy
         rules = replace(defaults.RULES, timeouts=TIMEOUTS, policy=policy, limits=self.limits)
         return Recoverer(self.provider, provider_steps(self.provider) | self.takes, rules, self.look)
@@ -122,7 +119,6 @@ class RecoveryEnvironment:
         self.fleet.sql(EARLIER_TICK)
 
     def dry_run(self) -> DryRun:
-        """Return what an invocation would do."""
         return dry_run(self.loop, self.name, self.fleet.connection, self.clock, RunLimits(10, 60, 60))
 
     def tick(self) -> dict[Metric, float]:
@@ -138,23 +134,18 @@ class RecoveryEnvironment:
             self.tick()
 
     def add_reporting(self, count: int, location: str | None = None) -> None:
-        """Add machines that report, and go on with it."""
         self.reporting += self.fleet.machines(count, started_ago=3 * HOUR, reported_ago=0, location=location)
 
     def add_unhealthy(self, count: int, location: str | None = None) -> list[UUID]:
-        """Add machines that have been unhealthy for so long that they are due."""
         return self.fleet.machines(count, started_ago=3 * HOUR, reported_ago=HOUR, location=location)
 
     def add_never_reported(self, count: int) -> list[UUID]:
-        """Add machines whose agents were started long ago and never reported."""
         return self.fleet.machines(count, started_ago=HOUR)
 
     def limited(self) -> dict[str, tuple[int, Brake]]:
-        """Return where recovery is limited now: how many steps an hour, and by which brake."""
         return {each.location: (each.per_hour, each.brake) for each in budget.shown_budgets(self.fleet.connection)}
 
     def provider_id(self, machine_id: UUID) -> str:
-        """Return what the provider calls the machine."""
         return str(lookup.show_machine(self.fleet.connection, machine_id).provider_id)
 
 
@@ -179,7 +170,6 @@ class OneMachine(RecoveryEnvironment):
             minutes -= every
 
     def take_elsewhere(self) -> None:
-        """Let the provider have taken a step on the other machine just now."""
         self.fleet.sql(
             "INSERT INTO work_history (machine_id, process, event, step) "
             "VALUES (:id, 'ShepherdRecovery', 'Finished', 'reboot')",
@@ -198,7 +188,6 @@ class OneMachine(RecoveryEnvironment):
         return bool(found)
 
     def seen(self, machine_id: UUID) -> FoundMachine:
-        """Return the record of a machine."""
         return search(self.fleet.connection, Search(machine_ids=(machine_id,)), None, 1).machines[0]
 
     def take(

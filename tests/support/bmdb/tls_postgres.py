@@ -101,7 +101,6 @@ class TlsProxy:
 
 
 def encrypting_postgres() -> Path | None:
-    """Return the programs of an installed PostgreSQL that was built with TLS, if there is one."""
     for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
         configuration = subprocess.run([folder / "pg_config", "--configure"], check=True, capture_output=True).stdout
         if b"openssl" in configuration:
@@ -157,7 +156,6 @@ def running(programs: Path, certificate: Path) -> Iterator[int]:
 
 
 def make_user(path: Path) -> None:
-    """Create ``USER`` in the server whose Unix socket is *path*."""
     with pg8000.native.Connection("postgres", database="postgres", unix_sock=str(path), ssl_context=False) as admin:
         admin.run("SET password_encryption = 'scram-sha-256'")
         admin.run(f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")

@@ -17,15 +17,12 @@ KEY = bytes(range(32))
 
 @dataclass(frozen=True)
 class End:
-    """One way to end work."""
-
     process: Process
     event: str
     """What history says."""
     end: Callable[[Session, Sequence[work.Work]], set[UUID]]
 
     def due_machine(self, fleet: Fleet) -> UUID:
-        """Plant a machine that is due for the process."""
         return fleet.unhealthy_machine() if self.process is Process.RECOVERY else fleet.provided_machine()
 
 

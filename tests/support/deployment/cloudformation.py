@@ -24,7 +24,7 @@ _NOTHING = object()
 
 
 class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # PyYAML publishes no types
-    """Read the short forms of CloudFormation's functions as their long forms."""
+    """Reads the short forms of CloudFormation's functions as their long forms."""
 
 
 def _function(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> dict[str, Any]:
@@ -41,7 +41,6 @@ _Loader.add_multi_constructor("!", _function)
 
 
 def read(text: str) -> dict[str, Any]:
-    """Return a template with all functions in their long form."""
     template: dict[str, Any] = yaml.load(text, _Loader)
     return template
 
@@ -67,7 +66,6 @@ class Stack:
     """
 
     def __init__(self, template: Mapping[str, Any], answers: Mapping[str, str]) -> None:
-        """Fill in *answers*, and for all other parameters what they default to."""
         self._template = template
         unknown = answers.keys() - template["Parameters"].keys()
         assert not unknown, f"no parameters of the template: {unknown}"
@@ -95,7 +93,6 @@ class Stack:
 
     @cached_property
     def nested(self) -> dict[str, Stack]:
-        """Return the nested stacks by name, with the parameters that this one gives them."""
         given = {
             name: self._template["Resources"][name]["Properties"]["Parameters"] for name in self._template["Nested"]
         }
@@ -115,7 +112,6 @@ class Stack:
         return found
 
     def refusals(self) -> list[str]:
-        """Return why CloudFormation would refuse the parameters before it makes anything."""
         found = []
         for name, rules in self._template["Parameters"].items():
             value = self.parameters[name]
@@ -131,13 +127,11 @@ class Stack:
         return found
 
     def holds(self, condition: str) -> bool:
-        """Return whether a condition is true."""
         if condition not in self._outcomes:
             self._outcomes[condition] = bool(self.resolve(self._template["Conditions"][condition]))
         return self._outcomes[condition]
 
     def of_type(self, resource_type: str) -> dict[str, dict[str, Any]]:
-        """Return the properties of all resources of a type, by name."""
         return {
             name: resource["Properties"]
             for name, resource in self.resources.items()
@@ -145,7 +139,6 @@ class Stack:
         }
 
     def statements(self, function: str) -> list[dict[str, Any]]:
-        """Return all statements of the role of a function: its own, and of policies that are attached to it."""
         role = self.resources[function]["Properties"]["Role"].strip("<>").removesuffix(".Arn")
         own, shared = (self.resources[role]["Properties"][key] for key in ("Policies", "ManagedPolicyArns"))
         managed = self.of_type("AWS::IAM::ManagedPolicy")
@@ -155,7 +148,6 @@ class Stack:
         return [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
 
     def resolve(self, value: Any) -> Any:
-        """Return a value of the template with all functions carried out."""
         if isinstance(value, dict):
             if len(value) == 1 and (function := self._functions.get(next(iter(value)))):
                 return function(next(iter(value.values())))

@@ -76,7 +76,6 @@ DEPLOYMENTS = [{name: value for choice in chosen for name, value in choice.items
 
 
 def templates() -> list[dict[str, Any]]:
-    """Return the template and those of its nested stacks."""
     return [TEMPLATE, *TEMPLATE["Nested"].values()]
 
 
@@ -94,13 +93,11 @@ logical_id = sam_local.logical_id
 
 
 def environment(stack: Stack, function: str) -> dict[str, str]:
-    """Return the environment variables that a function of *stack* gets."""
     own = stack.resources[logical_id(function)]["Properties"].get("Environment", {}).get("Variables", {})
     return {**stack.resolve(TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]), **own}
 
 
 def deployed_name(function: str) -> str:
-    """Return what AWS calls it, behind the name of the stack."""
     return function.replace("_", "-")
 
 

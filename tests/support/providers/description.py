@@ -41,8 +41,6 @@ class UndescribedError(Exception):
 
 
 class Description:
-    """The description of one API."""
-
     def __init__(self, name: str) -> None:
         described = json.loads((_FOLDER / f"{name}.json").read_text())
         self.requests: dict[str, dict[str, Any]] = described["requests"]

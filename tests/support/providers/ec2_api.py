@@ -34,7 +34,6 @@ _XML = {"Content-Type": "text/xml;charset=UTF-8"}
 
 
 def refusal(status: int, code: str, message: str = "no") -> Answer:
-    """Return a refusal as EC2 words it."""
     body = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors></Response>"
     return Answer(status, body.encode(), _XML)
 
@@ -79,8 +78,6 @@ def _scrambled(body: bytes, chance: random.Random) -> bytes:
 
 
 class Ec2Api:
-    """One account's EC2. What it is asked, and how it behaves, is here for tests to look at and to change."""
-
     def __init__(self) -> None:
         self.server: Script
         self.calls: Counter[str] = Counter()
@@ -119,12 +116,10 @@ class Ec2Api:
         return ec2_backends[ACCOUNT][REGION].get_instance(instance_id)
 
     def instances(self) -> list[Any]:
-        """Return moto's objects of all instances."""
         self._described.clear()
         return list(ec2_backends[ACCOUNT][REGION].all_instances())
 
     def launch_by_hand(self, **tags: str) -> str:
-        """Launch an instance past the adapter, with these tags, and return its id."""
         self._described.clear()
         launched = ec2_backends[ACCOUNT][REGION].run_instances(
             IMAGE,
@@ -141,22 +136,18 @@ class Ec2Api:
         return found
 
     def set_state(self, instance_id: str, state: str, reason: str = "") -> None:
-        """Let an instance be in a state, for a reason."""
         found = self.instance(instance_id)
         found._state.name = state
         found.state_reason.code = reason
         found.state_reason.message = reason
 
     def user_data(self) -> list[str]:
-        """Return the user data of every launch."""
         return [base64.b64decode(launch["UserData"]).decode() for launch in self.launches]
 
     def stall(self) -> None:
-        """Take requests and never answer."""
         self._stalled.set()
 
     def release(self) -> None:
-        """Let those go that wait for an answer."""
         self._released.set()
 
     def refuse(self, action: str, answer: Answer, times: int = 1_000) -> None:
@@ -186,7 +177,6 @@ class Ec2Api:
     # What answers
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request."""
         if self._stalled.is_set():
             self._released.wait(60)
             return Answer(503)
@@ -203,7 +193,6 @@ class Ec2Api:
         return answer
 
     def perform(self, action: str, asked: dict[str, str]) -> Answer:
-        """Carry out a call."""
         answer: Answer = getattr(self, f"_{action}", self._forward)(asked)
         return answer
 
@@ -287,7 +276,6 @@ class Ec2Api:
 
 @contextmanager
 def ec2_api() -> Iterator[Ec2Api]:
-    """Serve an account without instances; set ``AWS_ENDPOINT_URL_EC2`` to its server's URL."""
     read_models_once()
     ec2_backends[ACCOUNT][REGION].reset()
     api = Ec2Api()
@@ -300,5 +288,4 @@ def ec2_api() -> Iterator[Ec2Api]:
 
 
 def subnets() -> list[str]:
-    """Return the subnets that every account has."""
     return sorted(found.id for found in ec2_backends[ACCOUNT][REGION].describe_subnets())

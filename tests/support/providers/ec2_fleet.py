@@ -29,7 +29,6 @@ def ec2_settings() -> Ec2Settings:
 
 
 def environment(settings: Ec2Settings) -> dict[str, str]:
-    """Return the variables by which a program finds that fleet."""
     named = {variable(Ec2Settings, name): str(value) for name, value in settings.model_dump(exclude_unset=True).items()}
     return {"SHEPHERD_PROVIDER": "ec2", **named}
 
@@ -45,7 +44,6 @@ def three_machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
 
 
 def create(settings: Ec2Settings, token: UUID) -> str:
-    """Create a machine past the BMDB, and return its provider id."""
     provider = Ec2Provider(settings, lambda: _OUR_LINE, SystemClock())
     deadline = Deadline(SystemClock(), 60)
     capacity = next(each for each in provider.list_machines(deadline) if each.availability == "KnownUnused")
@@ -53,10 +51,8 @@ def create(settings: Ec2Settings, token: UUID) -> str:
 
 
 def end(api: Ec2Api, name: str) -> None:
-    """Terminate an instance, as a person would."""
     api.set_state(name, "terminated", "Client.UserInitiatedShutdown")
 
 
 def living(api: Ec2Api) -> set[str]:
-    """Return the instances that were not terminated."""
     return {found.id for found in api.instances() if found._state.name not in ("terminated", "shutting-down")}

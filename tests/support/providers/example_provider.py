@@ -25,33 +25,27 @@ class AcmeApi(RestApi):
         self.restarts: list[str] = []
 
     def requests(self) -> int:
-        """Return how many requests there were."""
         return self.calls.total()
 
     def logged_in(self, http: HttpRequest) -> bool:
-        """Look for the key in a header of its own."""
         return in_header("X-Acme-Key")(http, self.secret)
 
     @route("GET", "/servers")
     def list_servers(self, _: Call) -> Any:
-        """Return all servers."""
         return {"total": len(self.servers), "servers": list(self.servers.values())}
 
     @route("GET", "/servers/{name}")
     def get_server(self, _: Call, name: str) -> Any:
-        """Return one server."""
         if name not in self.servers:
             raise RequestRefused(404, "no such server")
         return self.servers[name]
 
     @route("POST", "/servers/{name}/restart")
     def restart(self, call: Call, name: str) -> None:
-        """Restart a server."""
         self.restarts.append(self.get_server(call, name)["name"])
 
     @route("POST", "/servers/{name}/owner")
     def set_owner(self, call: Call, name: str) -> None:
-        """Set the owner of a server that has none."""
         server = self.get_server(call, name)
         if server["owner"] not in {None, call.body["owner"]}:
             raise RequestRefused(409, "the server has another owner")
@@ -59,5 +53,4 @@ class AcmeApi(RestApi):
 
     @route("DELETE", "/servers/{name}/owner")
     def remove_owner(self, call: Call, name: str) -> None:
-        """Remove the owner of a server."""
         self.get_server(call, name)["owner"] = None

@@ -22,15 +22,12 @@ class FakeProvider(Provider):
     capabilities: frozenset[Capability] = frozenset()
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
-        """Fail the test."""
         raise NotImplementedError
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Fail the test."""
         raise NotImplementedError
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
-        """Fail the test."""
         raise NotImplementedError
 
 
@@ -51,16 +48,13 @@ class FakeSteps(FakeProvider):
         """Whether it answers that it is unavailable; else no answer comes."""
 
     def reboot(self, provider_id: ProviderId, permission: Permission) -> None:
-        """Record it."""
         self._take("reboot", permission)
         self.reboots[provider_id] += 1
 
     def power_cycle(self, provider_id: ProviderId, permission: Permission) -> None:
-        """Record it."""
         self._take("power-cycle", permission)
 
     def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
-        """Record it."""
         self._take("reinstall", permission)
 
     def _take(self, step: str, permission: Permission) -> None:
@@ -94,7 +88,6 @@ class Cloud(FakeProvider):
         self._lock = threading.Lock()
 
     def add(self, token: UUID | None = None, place: str | None = None) -> ProviderId:
-        """Add a machine of ours that is being provisioned, and return its id."""
         self._made += 1
         made = ProviderId(f"machine-{self._made}")
         self.machines[made] = Machine(
@@ -109,13 +102,11 @@ class Cloud(FakeProvider):
         return made
 
     def fail(self, provider_id: ProviderId) -> None:
-        """Let a machine fail permanently."""
         self.machines[provider_id] = replace(
             self.machines[provider_id], failed=True, status=ProviderStatus.PROVISIONING_FAILED_PERMANENT
         )
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
-        """Return the machines, and the capacity that nobody uses."""
         deadline.left()
         with self._lock:
             used = {machine.reservation_id for machine in self.machines.values()} | self.taken
@@ -132,7 +123,6 @@ class Cloud(FakeProvider):
             return [*self.machines.values(), *free]
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Return a machine."""
         deadline.left()
         if provider_id not in self.machines:
             raise MachineNotFound(provider_id)
@@ -148,14 +138,11 @@ class Cloud(FakeProvider):
             return on_it[0] if on_it else self.machines[self.add(token, capacity.reservation_id)]
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Remove a machine, if it is there."""
         deadline.check()
         self.machines.pop(provider_id, None)
 
 
 def refuse(error: Exception) -> Callable[[str], None]:
-    """Return a function that raises *error*."""
-
     def then(_: str) -> None:
         raise error
 

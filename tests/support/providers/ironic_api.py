@@ -43,7 +43,6 @@ def _service() -> IronicService | None:
 
 @contextmanager
 def ironic_api(hardware: NoHardware) -> Iterator[IronicApi]:
-    """Return a front to it without nodes of its own."""
     service, options = _service(), Options(per_page_cap=PER_PAGE)
     api: IronicApi = (
         FakeIronic(hardware, secret=CREDENTIAL, options=options)
@@ -55,7 +54,6 @@ def ironic_api(hardware: NoHardware) -> Iterator[IronicApi]:
 
 
 def ironic_provider(api: IronicApi, clock: ManualClock, **settings: Any) -> IronicProvider:
-    """Return the adapter for a resource class that no other has."""
     given = {"fleet": FLEET, "machine_type": f"metal-{uuid4().hex[:8]}", **settings}
     chosen = IronicSettings(api_url=api.url, credential_parameter="/unused", image="http://192.0.2.1/image", **given)
     return IronicProvider(chosen, Basic(lambda: CREDENTIAL), lambda: PUBLIC_KEY, clock)

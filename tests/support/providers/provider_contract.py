@@ -147,18 +147,14 @@ def context(clock: ManualClock, credential: str) -> ProviderContext:
 
 
 class ProviderContract:
-    """The rules of ``shepherd_core.domain.provider``, each one a test."""
-
     lacks: frozenset[str] = frozenset()
     """Which of ``ACTIONS`` the provider, and which others of the tests' marks ``needs`` its edge has not."""
 
     @pytest.fixture
     def setup(self) -> Setup:
-        """Return a fresh setup; every subclass has its own."""
         raise NotImplementedError
 
     def test_only_what_a_provider_lacks_has_no_tests(self, setup: Setup) -> None:
-        """A rule that is left out by mistake is not kept."""
         edge = {
             "tokens": setup.stores_tokens,
             "states": setup.confuse,
@@ -192,7 +188,6 @@ class ProviderContract:
         assert all(0 < len(provider_id) <= 128 for provider_id in first)
 
     def test_machines_in_use_have_id_and_address(self, setup: Setup, deadline: Deadline) -> None:
-        """Nothing can be done with a machine that cannot be named or reached."""
         _create(setup, deadline)
         setup.settle()
         for machine in setup.provider.list_machines(deadline):
@@ -209,7 +204,6 @@ class ProviderContract:
     # Creation
 
     def test_unused_capacity_becomes_a_machine(self, setup: Setup, deadline: Deadline) -> None:
-        """This is how a fleet grows."""
         capacity = _unused(setup, deadline)[0]
         machine = setup.provider.create_machine(capacity, TOKEN, deadline)
         assert machine.provider_id != INVALID
@@ -291,14 +285,12 @@ class ProviderContract:
     # Machines that are not there
 
     def test_unknown_id_is_not_found(self, setup: Setup, deadline: Deadline) -> None:
-        """An id is opaque text: it names one machine or none, and never another resource."""
         for odd in ODD_IDS:
             with pytest.raises(MachineNotFound):
                 pytest.fail(f"{odd!r} is {setup.provider.get_machine(ProviderId(odd), deadline)}")
 
     @pytest.mark.parametrize("action", ACTIONS)
     def test_unknown_id_is_not_acted_on(self, setup: Setup, deadline: Deadline, action: str) -> None:
-        """An id that is not escaped on its way could reboot another machine, or all."""
         act = _action(setup, action)
         setup.settle()
         before = _by_capacity(setup.provider.list_machines(deadline))
@@ -466,7 +458,6 @@ class ProviderContract:
     def test_an_edge_that_never_answers_is_given_up_in_time(
         self, setup: Setup, deadline: Deadline, action: str
     ) -> None:
-        """One provider that hangs must not hold an invocation until Lambda kills it."""
         assert setup.stall is not None
         call = _call(setup, action, deadline)
         setup.stall()
@@ -474,7 +465,6 @@ class ProviderContract:
             call(Deadline(SystemClock(), 0.2))
 
     def test_nothing_is_sent_after_the_deadline(self, setup: Setup, deadline: Deadline) -> None:
-        """After the deadline, the result could not be recorded."""
         for action in ("create", "list", "get", *_actions(setup)):
             call = _call(setup, action, deadline)
             sent = setup.requests()
@@ -517,7 +507,6 @@ class ProviderContract:
         _assert_holds_no_secret(setup, raised.value)
 
     def test_listing_that_cannot_be_trusted_is_no_listing(self, setup: Setup, deadline: Deadline) -> None:
-        """Half a listing would make the other half look like machines that are gone."""
         assert setup.spoil_listing is not None
         setup.spoil_listing()
         with pytest.raises(ListingInvalid) as raised:
@@ -534,7 +523,6 @@ def _by_capacity(machines: list[Machine]) -> dict[str | None, Machine]:
 
 
 def _unused(setup: Setup, deadline: Deadline) -> list[Machine]:
-    """Return the capacity that a machine can be created on."""
     return [
         machine
         for machine in setup.provider.list_machines(deadline)
@@ -549,7 +537,6 @@ def _create(setup: Setup, deadline: Deadline) -> Machine:
 
 
 def _actions(setup: Setup) -> list[Capability]:
-    """Return those of ``ACTIONS`` that the provider can do."""
     return [each for each in ACTIONS if each in setup.provider.capabilities]
 
 

@@ -220,7 +220,6 @@ def _places(setup: Setup) -> Places:
 
 
 def _after(setup: Setup, fault: Rule) -> None:
-    """Inject *fault* into changes."""
     for method in WRITES:
         _faults(setup).add(type(fault)(**{**vars(fault), "method": method}))
 
@@ -240,14 +239,12 @@ def _calls(
 
 
 def _check(machines: list[Machine]) -> None:
-    """Fail if one of *machines* cannot be stored or dialed."""
     for machine in machines:
         assert machine.provider_id == INVALID or fields.identifier(machine.provider_id)
         assert machine.address is None or fields.address(str(machine.address))
 
 
 def _error(case: str, call: Callable[[Deadline], Any], deadline: Deadline) -> ProviderError:
-    """Return the error of the provider that *call* raises."""
     with pytest.raises(ProviderError) as raised:
         _outcome(case, call, deadline, raises=True)
     return raised.value

@@ -30,7 +30,6 @@ class Secrets:
     """The secrets that were really read."""
 
     def read(self, name: str) -> str:
-        """Return a secret as it was when it was first read."""
         if name not in self.remembered:
             self.reads.append(name)
             if name not in self.stored:
@@ -39,7 +38,6 @@ class Secrets:
         return self.remembered[name]
 
     def invalidate(self, name: str) -> None:
-        """Read it anew next time."""
         self.remembered.pop(name, None)
 
 
@@ -76,26 +74,21 @@ class Site:
 
     @property
     def permission(self) -> Permission:
-        """Return a permission to interrupt the first machine."""
         return Permission(self.deadline)
 
     @property
     def bmc(self) -> SimulatedBmc:
-        """Return the BMC of the first machine."""
         return self.rack.bmcs[NAME]
 
     @property
     def done(self) -> list[str]:
-        """Return what happened to the first machine since it was racked."""
         return [method for method, name in self.pool.calls if name == NAME][1:]
 
     @property
     def inserted(self) -> bool:
-        """Return whether something is in the virtual drive."""
         return b'"Inserted": true' in self.bmc._forwarded("GET", f"{self.bmc.system}/VirtualMedia/Cd", None).body
 
     def provider(self, **settings: Any) -> RedfishProvider:
-        """Return the adapter."""
         return provider(self.rack, self.clock, **settings)
 
     def act(self, action: str, permission: Permission | None = None, **settings: Any) -> None:
@@ -104,16 +97,13 @@ class Site:
         self.rack.wait_until_idle()
 
     def shown_system(self) -> dict[str, Any]:
-        """Return what the emulator shows of the first machine."""
         found: dict[str, Any] = json.loads(self.bmc._forwarded("GET", self.bmc.system, None).body)
         return found
 
     def source(self, *, media: bool) -> str:
-        """Return a boot source."""
         return self.rack.image_url if media else "pxe"
 
     def switch_off(self) -> None:
-        """Switch the machine off without recording it."""
         self.bmc._forwarded("POST", f"{self.bmc.system}/Actions/ComputerSystem.Reset", {"ResetType": "ForceOff"})
         self.rack.wait_until_idle()
         assert self.rack.power(NAME) == "Off"

@@ -14,8 +14,6 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Request:
-    """What arrived."""
-
     method: str
     path: str
     headers: Mapping[str, str]
@@ -26,8 +24,6 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent back."""
-
     status: int = 200
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +42,6 @@ DROPPED = Answer(head=b"")
 
 
 def said(status: int, **body: Any) -> Answer:
-    """Return an answer with an object as JSON."""
     return Answer(status, json.dumps(body).encode())
 
 
@@ -109,7 +104,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def scripted_server(answer: Callable[[Request], Answer], tls: ssl.SSLContext | None = None) -> Iterator[Script]:
-    """Serve on a free port of 127.0.0.1; over TLS if a context is given."""
     with Script(answer, tls) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -25,30 +25,23 @@ HOST_KEY = "ssh-ed25519 AAAA"
 
 
 class AgentFile:
-    """The agent, which is on all machines already."""
-
     sha256 = "ab" * 32
     size = 3
 
     def open(self) -> BinaryIO:
-        """Return it."""
         return io.BytesIO(b"elf")
 
 
 @dataclass
 class _Connection:
-    """A connection to a machine."""
-
     site: "Site"
     address: str
     host_key: str = HOST_KEY
 
     def has(self, _path: str, _sha256: str, _deadline: Deadline) -> bool:
-        """Have it."""
         return True
 
     def upload(self, binary: object, path: str, deadline: Deadline) -> None:
-        """Fail the test."""
         raise NotImplementedError
 
     def run(self, _path: str, stdin: bytes, _deadline: Deadline) -> RunResult:
@@ -61,14 +54,13 @@ class _Connection:
         return RunResult(answer.SerializeToString(), b"", 0)
 
     def agent_state(self, _path: str, deadline: Deadline) -> AgentState:
-        """Say it, or fail."""
         self.site.look_seconds = deadline.left()
         if isinstance(self.site.seen, ShepherdError):
             raise self.site.seen
         return self.site.seen
 
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
 
 class Site(FakeSteps):
@@ -96,22 +88,18 @@ class Site(FakeSteps):
 
     @property
     def look(self) -> Look:
-        """Return the Recoverer's look at the machines."""
         return Look(self, "/root/agent", Pace().look_seconds, lambda _: None)
 
     def start_agents(self, fleet: Fleet, clock: Clock) -> None:
-        """Run the Initializer once."""
         options = StartOptions(path="/root/agent", endpoint=NEW, answer_seconds=60, backoff=Pace().start_backoff)
         initializer = Initializer(self, self, lambda: (AgentFile(), b""), options)
         limits, deadline = RunLimits(10, 60, 60), Deadline(clock, 600)
         runner.run(initializer, PROVIDER, fleet.connection, clock, limits, deadline=deadline, runtime_info="a test")
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Return the machine."""
         address = ip_address(self.addresses[provider_id])
         return Machine(provider_id=provider_id, availability=Availability.KNOWN_USED, address=address)
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> _Connection:
-        """Connect."""
         assert pinned_host_key == HOST_KEY
         return _Connection(self, address)

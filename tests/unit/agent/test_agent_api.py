@@ -26,7 +26,6 @@ def answer(
     machine: str | None = MACHINE,
     encoding: str | None = None,
 ) -> AgentResponse:
-    """Return the answer to a request that needs no BMDB."""
     api = AgentApi(NoConnection(), Limits(5, 60, 240))  # type: ignore[arg-type]  # never used
     given = {"shepherd-machine": machine, "content-encoding": encoding}
     headers = {name: value for name, value in given.items() if value is not None}

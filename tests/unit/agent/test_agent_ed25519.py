@@ -23,7 +23,6 @@ def test_keys_and_signatures_are_those_of_the_library(seed: bytes, message: byte
 
 @given(_SEED)
 def test_a_private_key_does_not_show_itself(seed: bytes) -> None:
-    """Whatever prints it by mistake must not print the key."""
     key = PrivateKey(seed)
     assert "object at" in repr(key) == str(key)
 
@@ -59,7 +58,6 @@ def _library_verifies(key: bytes, signature: bytes, message: bytes) -> bool:
 
 @given(_SEED, st.binary(max_size=500), st.integers(0, 1023), st.integers(0, 2))
 def test_a_signature_is_accepted_as_by_the_library(seed: bytes, message: bytes, bit: int, what: int) -> None:
-    """As it is, and with any bit of key, signature or message changed."""
     private = Ed25519PrivateKey.from_private_bytes(seed)
     parts = [private.public_key().public_bytes_raw(), private.sign(message), message]
     assert verify(*parts)
@@ -106,5 +104,4 @@ def test_a_commitment_of_small_order_counts_in_canonical_form_alone(commitment: 
 
 @given(st.binary(min_size=KEY_LENGTH, max_size=KEY_LENGTH), st.binary(min_size=64, max_size=64))
 def test_no_bytes_make_the_verification_fail(key: bytes, signature: bytes) -> None:
-    """A half of all keys are no points; whatever comes, the answer is no."""
     assert not verify(key, signature, b"")

@@ -22,7 +22,6 @@ from agent.shepherd_agent.reports.endpoint import Endpoint
 def test_an_endpoint_is_an_address_or_a_url(
     address: str, host: str, port: int | None, path: str, encrypted: bool
 ) -> None:
-    """Without a scheme it is encrypted."""
     endpoint = Endpoint(address, b"")
     assert (endpoint._host, endpoint._port, endpoint._path, endpoint.encrypted) == (host, port, path, encrypted)
 

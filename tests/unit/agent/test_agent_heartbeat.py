@@ -29,7 +29,6 @@ def test_a_lost_heartbeat_is_repeated_within_seconds_to_a_minute(interval: float
 
 @pytest.mark.parametrize("interval", [0.05, 1, 10])
 def test_with_a_short_interval_no_pause_is_longer(interval: float) -> None:
-    """A share of the interval counts then, not seconds."""
     assert all(0.1 * interval <= pause <= 0.2 * interval for pause in _pauses([1] * 100, interval))
     assert max(_pauses(range(1, 2000), interval)) <= interval
 

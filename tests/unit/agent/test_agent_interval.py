@@ -12,7 +12,6 @@ from agent.shepherd_agent.reports.interval import INTERVAL_VARIABLE, Interval
 
 @pytest.fixture
 def record(tmp_path: Path) -> Path:
-    """Return the file in which the interval is kept; it does not exist."""
     return tmp_path / "agent.interval"
 
 
@@ -45,7 +44,6 @@ def record(tmp_path: Path) -> Path:
 def test_the_interval_is_the_one_told_within_bounds(
     record: Path, given: str, content: bytes | None, begun: float, told: int, obeyed: float
 ) -> None:
-    """By the environment, by the record of an earlier agent, or by the endpoint."""
     if content is not None:
         record.write_bytes(content)
     interval = Interval({INTERVAL_VARIABLE: given}, str(record))
@@ -60,7 +58,6 @@ def test_the_interval_is_the_one_told_within_bounds(
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "often", "1e999"])
 def test_an_interval_that_makes_no_sense_is_refused(record: Path, text: str) -> None:
-    """The error names the variable, the value and the requirement."""
     with pytest.raises(AgentRefusal, match=rf"{INTERVAL_VARIABLE} is '{text}'; set it to a positive number"):
         Interval({INTERVAL_VARIABLE: text}, str(record))
 

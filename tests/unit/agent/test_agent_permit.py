@@ -18,13 +18,11 @@ EVIL = OSInstallationRequest(generation=7, metropolis=MetropolisInstallation(ima
 
 
 def checked(permit: Permit, request: OSInstallationRequest) -> bytes:
-    """Return the request that is permitted."""
     return permit.check(InstallationRequest.decode(request.SerializeToString())).received
 
 
 @pytest.fixture
 def permit(tmp_path: Path) -> Permit:
-    """Return that of an agent that was just taken over."""
     return Permit(taught(), str(tmp_path / "agent.generation"))
 
 
@@ -36,7 +34,6 @@ def test_what_was_signed_is_carried_out_and_nothing_else(permit: Permit) -> None
 
 
 def changed(request: OSInstallationRequest, **fields: Any) -> OSInstallationRequest:
-    """Return a signed request of which *fields* were changed afterwards."""
     signed = signed_request(request)
     for name, value in fields.items():
         setattr(signed, name, value)
@@ -75,7 +72,6 @@ def test_a_request_is_for_one_machine_generation_and_time(
 
 
 def test_each_key_of_the_takeover_counts(tmp_path: Path) -> None:
-    """Two are in use while keys are changed; without any the agent installs nothing."""
     record = str(tmp_path / "agent.generation")
     both = Permit(taught("id", OTHER.public_key().public_bytes_raw(), PUBLIC), record)
     for key in (KEY, OTHER):
@@ -108,7 +104,6 @@ def test_a_generation_is_used_after_lower_and_foreign_ones(permit: Permit, tmp_p
 
 
 def test_a_damaged_record_permits_nothing(permit: Permit, tmp_path: Path) -> None:
-    """Its content is not known."""
     (tmp_path / "agent.generation").write_text("id seven")
     with pytest.raises(ValueError, match="seven"):
         permit.use(7)

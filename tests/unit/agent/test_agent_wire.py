@@ -23,7 +23,6 @@ _TEXT = st.text(min_size=1, max_size=300)
 def test_the_agent_reads_what_the_initializer_writes(
     machine_id: str, endpoint: str, certificate: bytes, keys: list[bytes], time: int
 ) -> None:
-    """Both sides must agree on every byte."""
     sent = TakeoverInit(
         machine_id=machine_id, bmaas_endpoint=endpoint, ca_certificate=certificate, installation_key=keys, time=time
     ).SerializeToString()
@@ -33,7 +32,6 @@ def test_the_agent_reads_what_the_initializer_writes(
 
 @given(_TEXT, st.binary(max_size=500), st.lists(st.text(max_size=300), max_size=5))
 def test_the_initializer_reads_what_the_agent_answers(machine_id: str, key: bytes, warnings: list[str]) -> None:
-    """The answer holds the very message that was received."""
     sent = TakeoverInit(machine_id=machine_id, bmaas_endpoint="e")
     init = messages.TakeoverInit.decode(sent.SerializeToString())
     answer = TakeoverResponse.FromString(messages.takeover_success(init, key, warnings))
@@ -44,7 +42,6 @@ def test_the_initializer_reads_what_the_agent_answers(machine_id: str, key: byte
 
 @given(st.text(max_size=300))
 def test_the_initializer_reads_why_the_agent_refused(reason: str) -> None:
-    """The reason goes into the history."""
     answer = TakeoverResponse.FromString(messages.takeover_error(reason))
     assert answer.WhichOneof("result") == "error"
     assert answer.error.message == reason
@@ -97,6 +94,5 @@ def test_a_message_that_is_no_takeover_is_refused(message: bytes, reason: str) -
 
 @given(st.binary(max_size=200))
 def test_no_input_makes_the_agent_crash(message: bytes) -> None:
-    """Whatever arrives, the Initializer is told why it was not good."""
     with contextlib.suppress(AgentRefusal):
         messages.TakeoverInit.decode(message)

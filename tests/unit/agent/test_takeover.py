@@ -35,8 +35,6 @@ INIT = TakeoverInit(machine_id="7b1d", bmaas_endpoint="https://bmaas.example", c
 
 
 class Agent:
-    """An agent executable that is never read."""
-
     sha256 = "ab" * 32
     size = 3
     open = io.BytesIO
@@ -44,8 +42,6 @@ class Agent:
 
 @dataclass
 class Machine:
-    """A machine behind a connection: it has files, and answers as it was told."""
-
     answer: bytes = b""
     stderr: bytes = b""
     exit_status: int = 0
@@ -57,17 +53,14 @@ class Machine:
     clock: ManualClock | None = None
 
     def has(self, path: str, sha256: str, _deadline: Deadline) -> bool:
-        """Compare."""
         self._step("has")
         return self.files.get(path) == sha256
 
     def upload(self, binary: AgentBinary, path: str, _deadline: Deadline) -> None:
-        """Store."""
         self._step("upload")
         self.files[path] = binary.sha256
 
     def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
-        """Answer."""
         assert path in self.files
         self.seconds_to_answer = deadline.left()
         self._step("run")
@@ -81,7 +74,6 @@ class Machine:
 
 
 def success(key: bytes = KEY, warnings: tuple[str, ...] = (), **other: Any) -> bytes:
-    """Return the answer of an agent that is content, to ``INIT`` or one with *other* fields."""
     init = TakeoverInit()
     init.CopyFrom(INIT)
     for name, value in other.items():
@@ -90,18 +82,15 @@ def success(key: bytes = KEY, warnings: tuple[str, ...] = (), **other: Any) -> b
 
 
 def refusal(message: str) -> bytes:
-    """Return the answer of an agent that is not."""
     return TakeoverResponse(error=AgentsError(message=message)).SerializeToString()
 
 
 def take(machine: Machine, deadline: Deadline) -> Takeover:
-    """Take *machine* over with what ``INIT`` says."""
     program = AgentProgram(binary=Agent(), path="/root/agent", answer_seconds=30)
     return take_over(machine, program, INIT, deadline)  # type: ignore[arg-type]  # all of a connection that is used
 
 
 def test_agent_is_uploaded_run_and_recorded(deadline: Deadline) -> None:
-    """Every machine gets its agent this way."""
     machine = Machine(success(warnings=("no EFI",)), stderr=b"hello\n")
     assert take(machine, deadline) == Takeover(KEY, ("no EFI",), "hello\n")
     assert machine.steps == ["has", "upload", "run"]
@@ -196,5 +185,4 @@ def test_text_of_machines_cannot_flood_or_forge_the_history(deadline: Deadline) 
     ],
 )
 def test_printable_text_is_one_bounded_line(text: str, shown: str) -> None:
-    """Letters of any language stay; what moves a cursor does not."""
     assert printable(text, 10) == shown

@@ -52,12 +52,10 @@ AWS_METRICS = {
 
 
 def deployed(**answers: str) -> Stack:
-    """Return the stack of a deployment."""
     return stack_of({**STATIC, **answers})
 
 
 def alarms(stack: Stack) -> dict[str, dict[str, Any]]:
-    """Return the alarms by name, without the name of the stack in front of it."""
     found = stack.of_type("AWS::CloudWatch::Alarm").values()
     return {alarm["AlarmName"].removeprefix("shepherd-"): alarm for alarm in found}
 
@@ -74,26 +72,22 @@ def kind_and_loop(name: str) -> tuple[str, str]:
 
 
 def documented(section: str) -> dict[str, list[str]]:
-    """Return the rows of the table in a section of the documentation, by what is in their first column."""
     text = OPERATIONS.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"]
     return {row[0].strip("`"): row[1:] for row in rows}
 
 
 def loops_of(column: str) -> set[str]:
-    """Return the loops that a column of the documentation names."""
     return set(LOOPS) if column == "all" else {name.lower() for name in column.split(", ")} - {"none"}
 
 
 def dashboard() -> list[dict[str, Any]]:
-    """Return the widgets."""
     (found,) = DASHBOARD.of_type("AWS::CloudWatch::Dashboard").values()
     widgets: list[dict[str, Any]] = json.loads(found["DashboardBody"])["widgets"]
     return widgets
 
 
 def seen_by_alarm(alarm: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield namespace, name and dimensions of what an alarm looks at."""
     for metric in [part["MetricStat"]["Metric"] for part in alarm.get("Metrics", []) if "MetricStat" in part] or [
         alarm
     ]:
@@ -126,7 +120,6 @@ def test_an_alarm_names_a_command_that_tells_more(name: str) -> None:
 
 
 def test_every_alarm_of_the_documentation_exists() -> None:
-    """For each of the loops that it is said to watch."""
     promised = {
         f"{loop}-{kind}" if loop else kind
         for kind, (loops, *_) in documented("Alarms").items()
@@ -166,7 +159,6 @@ def test_alarms_look_at_what_is_measured(provider: str, endpoint: str, capsys: p
 
 
 def test_the_page_says_what_is_a_metric_in_cloudwatch() -> None:
-    """An operator who looks for another there finds nothing."""
     assert {name: row[1] for name, row in documented("Metrics").items()} == {
         metric.value: "yes" if metric.dimensions else "" for metric in Metric
     }
@@ -190,7 +182,6 @@ def test_an_alarm_watches_the_function_that_it_is_named_after() -> None:
 
 
 def tables_of(section: str) -> list[list[str]]:
-    """Return the rows of the table in a part of the documentation, without their first column."""
     text = OPERATIONS.partition(f"\n### {section}\n")[2].partition("\n##")[0]
     rows = [re.split(r"(?<!\\)\|", line.strip("|")) for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip().strip("`").replace("\\|", "|") for cell in row[1:]] for row in rows[1:]]
@@ -212,7 +203,6 @@ def test_every_query_of_the_logs_asks_for_what_a_loop_counts() -> None:
 
 
 def test_the_dashboard_shows_metrics_that_are_measured() -> None:
-    """A widget for a metric without data would stay empty."""
     names, dimension = AWS_METRICS["AWS/Lambda"]
     functions = {f"shepherd-{deployed_name(function)}" for function in FUNCTIONS}
     for widget in dashboard():
@@ -233,7 +223,6 @@ def test_the_dashboard_shows_metrics_that_are_measured() -> None:
 
 
 def test_the_dashboard_shows_every_alarm() -> None:
-    """One look tells whether all is well."""
     (widget,) = [widget for widget in dashboard() if widget["type"] == "alarm"]
     place = f"arn:aws:cloudwatch:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:alarm:shepherd-"
     assert sorted(widget["properties"]["alarms"]) == sorted(f"{place}{name}" for name in ALARMS)
@@ -317,7 +306,6 @@ _FLEET = {"machines": 3, "requests": 400, "refused": 0, "failures": 0}
     ],
 )
 def test_an_alarm_goes_off_from_its_figure_on(name: str, values: dict[str, float | None], told: bool) -> None:
-    """An operator who is woken for nothing sleeps through the next one."""
     assert evaluated(HTTP_API_ALARMS[name], **values) is told
     assert name not in ALARMS or evaluated(ALARMS[name], **values) is told
 
@@ -332,7 +320,6 @@ def test_a_fleet_is_not_missed_between_two_reports_of_its_only_machine(minutes: 
 
 
 def test_the_alarm_of_the_rate_knows_the_rate() -> None:
-    """Which somebody may change."""
     limits = deployed(**HTTP_API).resources["AgentApiStage"]["Properties"]["DefaultRouteSettings"]
     assert HTTP_API_ALARMS["agent-api-busy"]["Metrics"][0]["Expression"].endswith(f"/ {limits['ThrottlingRateLimit']}")
 
@@ -374,7 +361,6 @@ def test_no_data_is_no_alarm_but_where_that_is_the_failure(name: str) -> None:
 
 @EVERY_ALARM
 def test_an_alarm_can_be_evaluated(name: str) -> None:
-    """CloudWatch refuses one that looks back further than a day, or whose formula names what is not there."""
     alarm = HTTP_API_ALARMS[name]
     longest = max(each["AlarmSeconds"] for each in TEMPLATE["Nested"]["Observability"]["Mappings"]["Minutes"].values())
     assert longest * alarm["EvaluationPeriods"] <= 86_400
@@ -399,21 +385,18 @@ def test_the_costs_are_computed_for_what_is_deployed() -> None:
 
 
 def test_what_is_watched_costs_at_most_four_dollars_a_month() -> None:
-    """With all endpoints, and for a fleet of any size; it is the largest part of the bill of a small one."""
     sums = month(10, Inputs())
     assert sums["metrics"] + sums["alarms"] + sums["dashboard"] <= 4
     assert sum(len(list(seen_by_alarm(alarm))) for alarm in HTTP_API_ALARMS.values()) <= 30
 
 
 def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
-    """Readers decide by them."""
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     printed = "\n\n".join(each(MACHINES, Inputs()) for each in (table, intervals, comparison))
     assert f"```\n{printed}\n```" in page
 
 
 def test_a_fleet_that_reports_rarely_costs_what_the_page_says_at_most() -> None:
-    """A change of the deployment that makes it dearer must be noticed."""
     rarely = Inputs(interval_seconds=max(INTERVALS))
     for machines, dollars in ((1_000, 6), (10_000, 25), (100_000, 150)):
         assert sum(month(machines, rarely).values()) <= dollars

@@ -40,20 +40,17 @@ EQUINIX = {
 
 
 def given(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
-    """Set these in the environment, behind the prefix."""
     for name, value in values.items():
         monkeypatch.setenv(f"SHEPHERD_{name}", value)
 
 
 def faults(*settings: type[Settings]) -> list[str]:
-    """Return what is wrong with the environment."""
     with pytest.raises(ConfigError) as caught:
         load(*settings)
     return list(caught.value.faults)
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names in capitals behind one prefix; types as declared; the rest has defaults."""
     given(monkeypatch, **INITIALIZER, CONCURRENCY="25", SSH_PORT="23")
     (settings,) = load(InitializerSettings)
     assert settings.bmdb_host == "db.example"
@@ -63,7 +60,6 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_all_faults_of_all_types_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One deployment must be enough to correct them all."""
     given(monkeypatch, PROVIDER="aws", CONCURRENCY="0", SSH_PORT="no", PROVIDER_FLEET="FIXME-")
     found = faults(InitializerSettings, EquinixSettings)
     assert sorted(fault.split()[0] for fault in found) == [
@@ -81,7 +77,6 @@ def test_all_faults_of_all_types_are_reported_at_once(monkeypatch: pytest.Monkey
 
 
 def test_a_fault_names_the_value_and_the_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the source code at hand."""
     given(monkeypatch, **INITIALIZER | {"PROVIDER": "aws"}, SSH_PORT="70000")
     port, provider = faults(InitializerSettings)
     assert provider.startswith("SHEPHERD_PROVIDER is 'aws': Input should be 'ec2', 'equinix', ")
@@ -91,7 +86,6 @@ def test_a_fault_names_the_value_and_the_requirement(monkeypatch: pytest.MonkeyP
 
 
 def test_a_fault_that_two_types_share_is_reported_once() -> None:
-    """The types of one function overlap."""
     found = faults(ProvisionerSettings, RecovererSettings)
     assert len(found) == len(set(found))
     assert sum("SHEPHERD_BMDB_HOST" in fault for fault in found) == 1
@@ -172,7 +166,6 @@ def test_the_agents_path_needs_no_quoting(monkeypatch: pytest.MonkeyPatch, path:
 
 
 def test_the_defaults_are_those_of_the_domain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operators of the predecessor find what they know."""
     given(monkeypatch, **INITIALIZER)
     provisioner, initializer, recoverer = load(ProvisionerSettings, InitializerSettings, RecovererSettings)
     assert isinstance(provisioner, ProvisionerSettings)
@@ -195,7 +188,6 @@ def test_settings_do_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("settings", "name"), FIELDS, ids=lambda part: getattr(part, "__name__", part))
 def test_every_setting_is_described_and_its_default_valid(settings: type[Settings], name: str) -> None:
-    """The description is what a fault quotes and what the documentation says."""
     field = settings.model_fields[name]
     assert field.description
     assert field.description.endswith(".")

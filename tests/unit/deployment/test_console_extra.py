@@ -12,7 +12,6 @@ LIBRARIES = set(PROJECT["project"]["optional-dependencies"]["console"])
 
 
 def pinned(path: Path) -> dict[str, str]:
-    """Return the versions of a lock file by library."""
     return dict(re.findall(r"^([a-z0-9-]+)(?:\[[a-z,]+\])?==([^ ;]+)", path.read_text(encoding="utf-8"), re.MULTILINE))
 
 

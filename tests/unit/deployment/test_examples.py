@@ -25,13 +25,11 @@ EVERY_EXAMPLE = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: f
 
 
 def answers(folder: Path) -> dict[str, str]:
-    """Return the answers of an example's deployment."""
     config = tomllib.loads((folder / "samconfig.toml").read_text(encoding="utf-8"))["default"]
     return dict(item.split("=", 1) for item in config["deploy"]["parameters"]["parameter_overrides"])
 
 
 def document(folder: Path) -> dict[str, Any]:
-    """Return the settings document of an example."""
     return tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))
 
 
@@ -42,7 +40,6 @@ def test_there_is_an_example_for_each_provider_that_is_in_use() -> None:
 
 @EVERY_EXAMPLE
 def test_the_answers_make_a_deployment(folder: Path) -> None:
-    """Names and patterns are those of the template, and nothing is refused."""
     stack = stack_of(answers(folder))
     assert stack.refusals() == []
     assert stack.resources
@@ -51,7 +48,6 @@ def test_the_answers_make_a_deployment(folder: Path) -> None:
 
 @EVERY_EXAMPLE
 def test_sam_is_told_the_same_as_without_an_example(folder: Path) -> None:
-    """Another file of SAM's replaces the usual one as a whole."""
     usual, own = (
         tomllib.loads((path / "samconfig.toml").read_text(encoding="utf-8"))["default"] for path in (ROOT, folder)
     )
@@ -62,7 +58,6 @@ def test_sam_is_told_the_same_as_without_an_example(folder: Path) -> None:
 @EVERY_EXAMPLE
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_accepts_the_settings(folder: Path, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the environment that the deployment gives it, as it reads them; the Migrator checks the same."""
     for name, value in environment(stack_of(answers(folder)), function).items():
         monkeypatch.setenv(name, value)
     read, faults = parse((folder / "settings.toml").read_bytes())
@@ -75,13 +70,11 @@ def test_a_function_accepts_the_settings(folder: Path, function: str, monkeypatc
 
 @EVERY_EXAMPLE
 def test_the_settings_are_accepted_before_the_deployment(folder: Path) -> None:
-    """By `shepherdctl settings check`, where no function's environment is."""
     assert effective(parse((folder / "settings.toml").read_bytes())[0]).faults == []
 
 
 @EVERY_EXAMPLE
 def test_what_the_settings_name_in_the_bucket_may_be_read(folder: Path) -> None:
-    """The permissions name the documents."""
     named = re.findall(r's3://([^"]+)', (folder / "settings.toml").read_text(encoding="utf-8"))
     stack = stack_of(answers(folder))
     allowed = str(stack.statements("InitializerFunction"))
@@ -92,7 +85,6 @@ def test_what_the_settings_name_in_the_bucket_may_be_read(folder: Path) -> None:
 
 
 def test_what_instances_are_launched_with_is_permitted() -> None:
-    """The ids stand in two files."""
     folder = ROOT / "examples" / "ec2"
     ids = re.findall(r"(?:subnet|sg|ami|lt)-[0-9a-f]+", (folder / "settings.toml").read_text(encoding="utf-8"))
     assert sorted(ids) == sorted(answers(folder)["Ec2Resources"].split(","))
@@ -100,7 +92,6 @@ def test_what_instances_are_launched_with_is_permitted() -> None:
 
 @pytest.mark.parametrize(("name", "machines"), [("static", 10), ("redfish", 24)])
 def test_the_list_of_machines_is_read(name: str, machines: int) -> None:
-    """By the provider's own reader."""
     content = (ROOT / "examples" / name / "machines.json").read_bytes()
     deadline = Deadline(SystemClock(), 10)
     if name == "redfish":
@@ -112,7 +103,6 @@ def test_the_list_of_machines_is_read(name: str, machines: int) -> None:
 
 @EVERY_EXAMPLE
 def test_the_cost_is_computed(folder: Path) -> None:
-    """Somebody decides by it."""
     page = (folder / "README.md").read_text(encoding="utf-8")
     found = re.search(
         r"python -m bench.cost --machines (\d+)((?: --set \w+=[\d.]+)*)\n\ncomputes ([\d.]+) dollars", page

@@ -65,7 +65,6 @@ OURS = {"functions", "shepherd_core"}
 
 
 def test_every_loop_has_a_function_and_an_event() -> None:
-    """A loop that is not deployed, or a function without a loop, is a mistake."""
     assert {path.parent.name for path in ROOT.glob("functions/*/app.py")} == set(FUNCTIONS)
     assert {path.stem for path in ROOT.glob("events/*.json")} == set(FUNCTIONS)
 
@@ -93,7 +92,6 @@ for module in (adapters, loops, agent_endpoint):
 
 
 def foreign(modules: frozenset[str]) -> set[str]:
-    """Return the packages of *modules* that neither Python nor we bring."""
     found = {module.partition(".")[0] for module in modules}
     return {package for package in found if not package.startswith("_")} - sys.stdlib_module_names - OURS
 
@@ -115,7 +113,6 @@ def packages(function: str) -> dict[str, set[str]]:
 
 @cache
 def bare(program: str) -> set[str]:
-    """Return the foreign packages that a baseline loads; functions share some."""
     (cost,) = coldstart.measure(program)
     return foreign(cost.modules)
 
@@ -189,7 +186,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]
 def test_a_loop_takes_every_provider_that_can_do_what_it_is_for(
     loop: str, provider: str, environment: pytest.MonkeyPatch
 ) -> None:
-    """Capacity, machines and agents are the same to it at every provider."""
     environment.setenv("SHEPHERD_PROVIDER", provider)
     assert loops.build(loop).provider == provider
 

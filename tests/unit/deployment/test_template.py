@@ -48,7 +48,6 @@ def _function_properties(function: str) -> dict[str, Any]:
 
 
 def _walk(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every key with its value, however deep."""
     if isinstance(value, dict):
         yield from value.items()
         for inner in value.values():
@@ -59,7 +58,6 @@ def _walk(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _statements() -> list[dict[str, Any]]:
-    """Return every statement of every policy that a function gets, whatever is chosen."""
     found = []
     for deployment in DEPLOYMENTS:
         stack = stack_of(deployment)
@@ -74,14 +72,12 @@ def test_a_deployment_has_at_most_twelve_questions() -> None:
 
 
 def test_the_template_stays_readable() -> None:
-    """A file is read at one sitting, and what all loops have in common stands there once."""
     lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
     assert {name: count for name, count in lines.items() if count > 450} == {}
     assert sum(lines.values()) <= 1_000
 
 
 def test_what_stands_in_two_files_is_the_same() -> None:
-    """A nested stack has mappings of its own."""
     assert set(TEMPLATE["Nested"]) == {"Permissions", "Observability"}
     assert TEMPLATE["Mappings"]["Names"] == TEMPLATE["Nested"]["Permissions"]["Mappings"]["Names"]
     loops, observed = TEMPLATE["Mappings"]["Loops"], OBSERVABILITY["Mappings"]["Loops"]
@@ -183,7 +179,6 @@ def test_secrets_are_named_and_never_given() -> None:
 
 
 def test_every_parameter_is_used() -> None:
-    """Operators would rely on a parameter that has no effect."""
     for template in templates():
         parts = [template.get(part, {}) for part in ("Conditions", "Globals", "Resources")]
         used = {value for key, value in _walk(parts) if key == "Ref"}
@@ -193,7 +188,6 @@ def test_every_parameter_is_used() -> None:
 
 @pytest.mark.parametrize("parameter", PARAMETERS)
 def test_a_parameter_tells_what_it_wants(parameter: str) -> None:
-    """A mistake is met with the reason, and what has a default fulfils its own rules."""
     rules = PARAMETERS[parameter]
     assert rules["Description"].endswith(".")
     if rules["Type"] == "String":

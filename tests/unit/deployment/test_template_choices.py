@@ -100,7 +100,6 @@ def test_a_value_is_refused_that_makes_no_sense_or_would_widen_a_permission(
 
 
 def _condition_names(value: Any) -> set[str]:
-    """Return the conditions that a part of the template names."""
     if isinstance(value, list):
         return {name for inner in value for name in _condition_names(inner)}
     if not isinstance(value, dict):
@@ -125,7 +124,6 @@ def test_the_choices_tried_make_every_condition_true_and_false() -> None:
 
 
 def schedule_state(loop: str, **answers: str) -> str:
-    """Return the state of a loop's schedule."""
     function = stack_of({**STATIC, **answers}).resources[f"{loop.capitalize()}Function"]["Properties"]
     state: str = function["Events"]["Schedule"]["Properties"]["State"]
     return state
@@ -142,7 +140,6 @@ def test_the_recoverer_runs_unless_told_otherwise_where_the_provider_can_reboot(
 
 
 def test_what_each_provider_can_do_was_tried() -> None:
-    """The template knows by name who can reboot."""
     assert set(SMALLEST) == set(CAPABILITIES)
     assert list(SMALLEST) == TEMPLATE["Parameters"]["Provider"]["AllowedValues"]
 

@@ -36,25 +36,21 @@ RESTARTS = ("RebootInstances", "StopInstances", "StartInstances", "CreateReplace
 
 
 def arn(kind: str, name: str = "new") -> str:
-    """Return the ARN of a thing of EC2."""
     owner = "" if kind in {"image", "snapshot"} else PSEUDO["AWS::AccountId"]
     return f"arn:aws:ec2:{PSEUDO['AWS::Region']}:{owner}:{kind}/{name}"
 
 
 def statements(deployment: dict[str, str], function: str) -> list[dict[str, Any]]:
-    """Return what a function may do."""
     return stack_of(deployment).statements(logical_id(function))
 
 
 def request(settings: dict[str, str], **changes: str) -> dict[str, Any]:
-    """Return what the adapter asks EC2 for with *settings*, or with those that are different in this."""
     read = Ec2Settings.model_validate({"fleet": FLEET, **settings, **changes})
     wanted = objects.launch(read, "ours/1", TOKEN, "ssh-ed25519 AAAA", "")
     return {**wanted, "SubnetId": read.subnets.split(",")[0]}
 
 
 def test_the_functions_know_the_fleet_that_they_may_work_on() -> None:
-    """The tag is named after the stack, so that a permission can name it."""
     variables = stack_of(EC2).resources["ProvisionerFunction"]["Properties"]["Environment"]["Variables"]
     assert variables["SHEPHERD_PROVIDER_FLEET"] == FLEET
 
@@ -97,7 +93,6 @@ def refused(deployment: dict[str, str], asked: dict[str, Any]) -> list[str]:
 def test_the_provisioner_may_launch_what_the_adapter_asks_for(
     deployment: dict[str, str], settings: dict[str, str]
 ) -> None:
-    """Whatever names the image and the groups: settings, launch template, or one after the other."""
     assert refused(deployment, request(settings)) == []
 
 
@@ -146,7 +141,6 @@ def test_tags_are_set_at_a_launch_alone(context: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("action", RESTARTS)
 def test_the_recoverer_may_restart_the_fleet_and_nothing_else(action: str) -> None:
-    """It is the tag that makes an instance ours."""
     allowed = statements(EC2, "recoverer")
     instance = f"ec2:{action}", arn("instance", "i-1")
     assert allows(allowed, *instance, **{"aws_ResourceTag/shepherd-fleet": FLEET})
@@ -155,7 +149,6 @@ def test_the_recoverer_may_restart_the_fleet_and_nothing_else(action: str) -> No
 
 
 def test_a_reinstallation_is_by_the_image_of_the_settings() -> None:
-    """Another would be another machine."""
     action = "ec2:CreateReplaceRootVolumeTask"
     allowed = statements(EC2, "recoverer")
     assert all(allows(allowed, action, arn(kind)) for kind in ("volume", "replace-root-volume-task"))
@@ -164,7 +157,6 @@ def test_a_reinstallation_is_by_the_image_of_the_settings() -> None:
 
 
 def test_no_function_may_do_the_part_of_another() -> None:
-    """The Provisioner launches, the Recoverer restarts, the others look; nothing ends an instance."""
     tags = {"aws_ResourceTag/shepherd-fleet": FLEET, "aws_RequestTag/shepherd-fleet": FLEET}
     may = {
         (function, action)

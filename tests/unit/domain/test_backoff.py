@@ -7,7 +7,6 @@ from shepherd_core.domain.backoff import Backoff
 
 
 def series(policy: Backoff, failures: int, last: int | None = None) -> list[int]:
-    """Return the intervals of so many failures in a row."""
     intervals = []
     for _ in range(failures):
         last = policy.next(last)
@@ -72,7 +71,6 @@ def test_a_lower_maximum_takes_effect_at_once() -> None:
 def test_an_interval_is_whole_seconds_within_its_bounds(
     initial: float, maximum: float | None, exponent: float | None, last: int | None
 ) -> None:
-    """Whatever is configured and whatever is stored."""
     interval = Backoff(initial, maximum, exponent).next(last)
     assert type(interval) is int
     assert 1 <= interval <= max(1, initial + 1, (maximum or 0) + 1)

@@ -9,7 +9,6 @@ from tests.conftest import ManualClock
 
 
 def test_the_time_that_is_left_shrinks_until_there_is_none(clock: ManualClock) -> None:
-    """Every wait is bounded by it, so no wait can outlast the work."""
     deadline = Deadline(clock, 10)
     assert deadline.left() == 10
     clock.now += 9
@@ -28,7 +27,6 @@ def test_one_step_may_have_a_limit_of_its_own(clock: ManualClock) -> None:
 
 
 def test_the_time_since_a_deadline_is_known(clock: ManualClock) -> None:
-    """A slow thread gets a little more time before it is abandoned."""
     deadline = Deadline(clock, 10)
     clock.now += 12
     assert deadline.remaining() == -2
@@ -58,7 +56,6 @@ def test_no_effect_begins_when_the_session_is_over(clock: ManualClock) -> None:
 
 
 def test_a_part_ends_no_later_than_the_whole(clock: ManualClock) -> None:
-    """One request of many may be shorter, and never longer."""
     whole = Deadline(clock, 10)
     assert whole.within(3).left() == 3
     assert whole.within(30).left() == 10

@@ -15,7 +15,6 @@ OURS = [error for error in ALL if issubclass(error, ShepherdError)]
 
 
 def drawn() -> dict[str, tuple[str, bool]]:
-    """Return the parent of each error in the drawing, and whether it is said to be retryable."""
     found: dict[str, tuple[str, bool]] = {}
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
@@ -33,13 +32,11 @@ def test_every_error_is_one_of_ours() -> None:
 
 
 def test_the_tree_is_drawn_as_it_is() -> None:
-    """The tree is where to look up an error before catching it."""
     assert drawn() == {error.__name__: (error.__bases__[0].__name__, error.retryable) for error in OURS}
 
 
 @pytest.mark.parametrize("error", OURS)
 def test_an_error_says_in_one_sentence_what_happened(error: type[ShepherdError]) -> None:
-    """The sentence is its text unless there is more to tell."""
     sentence = (error.__doc__ or "").strip().splitlines()[0]
     assert sentence.endswith(".")
     if "__init__" not in vars(error):
@@ -77,7 +74,6 @@ def test_a_lost_session_is_not_to_be_tried_again() -> None:
 
 
 def test_all_faults_of_the_settings_are_in_one_error() -> None:
-    """The operator should be able to repair them all at once."""
     error = ConfigError(["SHEPHERD_A is not set", "SHEPHERD_B is 7"])
     assert error.faults == ("SHEPHERD_A is not set", "SHEPHERD_B is 7")
     assert str(error) == "the settings are wrong:\n  - SHEPHERD_A is not set\n  - SHEPHERD_B is 7"

@@ -64,7 +64,6 @@ def test_a_listing_ends_in_time(loop: str) -> None:
 
 
 def test_a_backoff_grows() -> None:
-    """Up to its maximum."""
     assert PACE.start_backoff_seconds < PACE.start_backoff_maximum_seconds
     assert PACE.step_backoff_seconds < PACE.step_backoff_maximum_seconds
 

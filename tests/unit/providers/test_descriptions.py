@@ -38,7 +38,6 @@ def test_every_field_that_an_adapter_reads_is_known_from_somewhere(name: str, ad
 
 @each
 def test_a_page_shows_what_is_only_assumed(name: str, adapter: ModuleType) -> None:
-    """It is what to look at first when the real service behaves in another way."""
     assumed = {field.rpartition(".")[2] for field, known in Description(name).fields() if known == "assumed"}
     found = re.search(r"^Only assumed[^:]*: (.*?)\.\n\n", (PAGES / f"{name}.md").read_text(), re.MULTILINE | re.DOTALL)
     assert set(re.findall(r"`(.*?)`", found[1]) if found else ()) == assumed

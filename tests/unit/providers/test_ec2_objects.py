@@ -27,18 +27,15 @@ V6 = "2001:db8::1"
 
 
 def settings(**values: Any) -> Ec2Settings:
-    """Return settings that need no environment."""
     given: dict[str, Any] = {"fleet": "f", "limit": 3, "subnets": "subnet-1", "launch_template": "metal", **values}
     return Ec2Settings(**given)
 
 
 def tagged(tags: dict[str, str]) -> list[dict[str, str]]:
-    """Return tags as EC2 lists them."""
     return [{"Key": name, "Value": value} for name, value in tags.items()]
 
 
 def shown(tags: dict[str, str] = TAGS, which: str = "private", **changed: Any) -> Machine:
-    """Return the machine of a running instance with these tags, and other fields than usual."""
     return machine(Instance.of({**RUNNING, "Tags": [*tagged(tags), {"Key": "empty"}], **changed}), which)
 
 

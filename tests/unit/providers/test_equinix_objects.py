@@ -73,12 +73,10 @@ MEANINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 def device(**fields: Any) -> dict[str, Any]:
-    """Return a device as the API sends it."""
     return {"id": "d-1", "hostname": "shepherd-1", "state": "active", **fields}
 
 
 def reservation(**fields: Any) -> dict[str, Any]:
-    """Return a free reservation as the API sends it."""
     return {"id": "r-9", "provisionable": True, "device": None, **fields}
 
 

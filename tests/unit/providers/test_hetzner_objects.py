@@ -81,6 +81,5 @@ def test_the_fingerprint_is_the_md5_of_the_key() -> None:
 
 @pytest.mark.parametrize("listed", [None, 5, {"key": []}, [{"key": {"name": "no fingerprint"}}], ["key"]])
 def test_keys_that_are_not_understood_are_a_passing_failure(listed: object) -> None:
-    """Whatever stood in for the service will go away."""
     with pytest.raises(ProviderUnavailable, match="the list of SSH keys was not understood"):
         stored_keys(listed)

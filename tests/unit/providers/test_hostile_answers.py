@@ -87,7 +87,6 @@ def test_an_instance_that_cannot_be_stored_or_dialed_makes_the_listing_invalid(
 
 
 def test_an_honest_listing_of_100_000_servers_is_read() -> None:
-    """The bounds are for the hostile alone."""
     server = {"server_number": 1, "server_name": "ours-1", "server_ip": "192.0.2.1", "ip": ["192.0.2.1"], "dc": "FSN1"}
     extra = {"product": "AX41", "traffic": "unlimited", "status": "ready", "cancelled": False, "paid_until": "2026-12"}
     document = json.dumps([{"server": {**server, **extra}}] * 100_000).encode()

@@ -30,7 +30,6 @@ each_provider = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.nam
 
 
 def built(spec: ProviderSpec, monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> Provider:
-    """Return the adapter as a function builds it, with made-up settings and *more*."""
     for variable, value in {**coldstart.SETTINGS, **more, "SHEPHERD_PROVIDER": spec.name}.items():
         monkeypatch.setenv(variable, value)
     return load(UpdaterSettings)[1]
@@ -47,7 +46,6 @@ def test_an_adapter_can_do_what_its_spec_says(spec: ProviderSpec, monkeypatch: p
 
 
 def test_every_provider_has_a_spec_and_can_be_chosen() -> None:
-    """An adapter without one might as well not be there, and one that the template lacks cannot be deployed."""
     sources = [source.read_text() for path in providers.__path__ for source in Path(path).rglob("*.py")]
     pattern = r'^class \w+\(Provider\):.*?^    name = "(\w+)"'
     made = re.findall(pattern, "\n".join(sources), re.DOTALL | re.MULTILINE)
@@ -64,7 +62,6 @@ def test_a_spec_names_every_setting_that_names_a_secret(spec: ProviderSpec) -> N
 
 
 def rows() -> dict[str, dict[str, str]]:
-    """Return the cells of the first table, by provider and capability."""
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.split("\n\n")[2].splitlines()]
     return {row[0].strip("`"): dict(zip(table[0][1:], row[1:], strict=True)) for row in table[2:]}
 
@@ -83,7 +80,6 @@ def test_the_tables_have_every_provider_and_say_what_it_can_do() -> None:
 
 
 def test_the_table_of_steps_says_what_each_needs() -> None:
-    """An operator writes a policy by it."""
     found = re.findall(
         r"^\| `([a-z-]+)` \| .* \| ([a-z-]+) \|$", PAGE.partition("## The steps of recovery")[2], re.MULTILINE
     )
@@ -92,7 +88,6 @@ def test_the_table_of_steps_says_what_each_needs() -> None:
 
 @each_provider
 def test_every_provider_has_a_page_with_all_that_one_needs_to_know(spec: ProviderSpec) -> None:
-    """Anyone who has read one of the pages finds their way in the others."""
     page = (PATH / f"{spec.name}.md").read_text()
     chapters = re.findall(r"^## (.*)$", page, re.MULTILINE)
     assert [each for each in chapters if each in CHAPTERS] == CHAPTERS

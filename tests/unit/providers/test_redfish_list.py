@@ -23,12 +23,10 @@ LEAST = {"ID": "rack1-2", "Addr": "192.0.2.12", "Bmc": "https://bmc2.example:844
 
 
 def parse(*entries: object) -> list[Any]:
-    """Return the entries of a list."""
     return redfish_list(lambda: b"").parse(json.dumps(entries).encode())
 
 
 def test_optional_fields_may_be_left_out() -> None:
-    """Most BMCs have one system, and some have a certificate that can be verified."""
     full, least = parse(GOOD, LEAST)
     assert full["System"] == "/redfish/v1/Systems/1"
     assert least["Bmc"] == "https://bmc2.example:8443"
@@ -63,7 +61,6 @@ def test_optional_fields_may_be_left_out() -> None:
     ],
 )
 def test_a_faulty_field_is_refused_with_entry_field_and_value(field: str, value: object) -> None:
-    """Somebody has to find the place in a list of hundreds."""
     with pytest.raises(ListingInvalid) as raised:
         parse(LEAST, {**GOOD, field: value})
     assert "entry 1: " in str(raised.value)
@@ -72,7 +69,6 @@ def test_a_faulty_field_is_refused_with_entry_field_and_value(field: str, value:
 
 
 def test_all_faults_are_reported_at_once() -> None:
-    """An operator should be able to repair all faults at once."""
     with pytest.raises(ListingInvalid) as raised:
         parse({**GOOD, "Addr": "x", "Fingerprint": "y"}, {"ID": "a"}, 7, {**GOOD, "ID": "b", "Addr": "192.0.2.13"})
     told = [line.strip(" -") for line in str(raised.value).splitlines()[1:]]

@@ -16,8 +16,6 @@ OTHER = f"ssh-ed25519 {BLOB[:-4]}AAAA somebody"
 
 
 class Store:
-    """A key store that takes no key twice."""
-
     def __init__(self) -> None:
         self.keys: list[StoredKey] = []
         self.listings = 0
@@ -28,7 +26,6 @@ class Store:
         self._lock = threading.Lock()
 
     def key(self, public_key: Callable[[], str] = lambda: OURS) -> RegisteredKey:
-        """Return the key as one function has it."""
         return RegisteredKey("our-name", public_key, self._listed, self._add)
 
     def put(self, name: str | None, line: str) -> str:
@@ -52,12 +49,10 @@ class Store:
 
 @pytest.fixture
 def store() -> Store:
-    """Return an empty store."""
     return Store()
 
 
 def test_our_key_is_added_once(store: Store, deadline: Deadline) -> None:
-    """And looked for once by each warm function."""
     first, other = store.key(), store.key()
     assert {each.ensure(deadline) for each in (first, first, other)} == {"key-0"}
     assert [(key.name, key.line) for key in store.keys] == [("our-name", OURS)]
@@ -97,7 +92,6 @@ def test_a_key_that_another_added_meanwhile_is_used(store: Store, deadline: Dead
 
 
 def test_many_that_need_the_key_at_the_same_time_add_one(store: Store, deadline: Deadline) -> None:
-    """Threads of one function, and functions beside each other."""
     functions = [store.key(), store.key()]
     with ThreadPoolExecutor(6) as pool:
         assert len(set(pool.map(lambda number: functions[number % 2].ensure(deadline), range(6)))) == 1

@@ -20,7 +20,6 @@ HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFJigbPYRIScW/hGpCc4ncuZfk+MHQ4n
 
 
 def parse(document: bytes) -> list[Machine]:
-    """Return the machines of a list."""
     return StaticProvider(lambda: document).list_machines(Deadline(SystemClock(), 60))
 
 
@@ -76,7 +75,6 @@ def test_a_host_key_in_the_list_is_known_before_the_first_contact(comment: str) 
     ],
 )
 def test_a_faulty_entry_is_refused_with_index_field_and_value(entry: dict[str, object], field: str, value: str) -> None:
-    """An operator must find the place in a list of hundreds."""
     good = {"ID": "good", "Addr": "192.0.2.99"}
     with pytest.raises(ListingInvalid) as raised:
         parse(json.dumps([good, entry]).encode())
@@ -128,7 +126,6 @@ _ENTRIES = st.lists(_ENTRY | _VALUES, max_size=4)
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=20) | _ENTRIES.map(lambda entries: json.dumps(entries).encode()))
 def test_random_input_is_a_listing_or_refused(document: bytes) -> None:
-    """Nothing but ListingInvalid may come of a bad list, and no bad machine of a good one."""
     try:
         machines = parse(document)
     except ListingInvalid:

@@ -28,12 +28,10 @@ line = partial(HistoryLine, UUID(int=1))
 
 
 def at(seconds: float) -> datetime:
-    """Return a moment so many seconds after the beginning."""
     return BEGIN + timedelta(seconds=seconds)
 
 
 def lines(*events: tuple[WorkEvent, str | None, ShepherdError | None], others_taken: bool = False) -> list[HistoryLine]:
-    """Return lines of history an hour apart: event, step, error."""
     return [
         line(
             event,

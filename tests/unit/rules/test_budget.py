@@ -10,7 +10,6 @@ LIMITS = BudgetLimits(per_hour=20, dead_share=0.2)
 
 
 def figures(fleet: int, dead: int = 0, **others: int) -> FleetFigures:
-    """Return the figures of a fleet of which all report but the *dead*."""
     return FleetFigures(fleet=fleet, dead=dead, **{"reporting": fleet - dead, **others})
 
 

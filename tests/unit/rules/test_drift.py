@@ -21,12 +21,10 @@ LIMITS = PlanLimits(max_machines=0, chunk=20, drift_limit=1000, assimilate=False
 
 
 def uuid(number: int) -> UUID:
-    """Return the machine id, or token, with this number."""
     return UUID(int=number)
 
 
 def listed(name: str = "a", *, token: int | None = None, **facts: Any) -> Machine:
-    """Return a machine in use."""
     machine = Machine(
         provider_id=ProviderId(name),
         availability=Availability.KNOWN_USED,
@@ -38,17 +36,14 @@ def listed(name: str = "a", *, token: int | None = None, **facts: Any) -> Machin
 
 
 def known(name: str = "a", machine: int = 1, **facts: Any) -> Provided:
-    """Return a machine of the BMDB."""
     return replace(Provided(uuid(machine), ProviderId(name)), **facts)
 
 
 def left(machine: int, name: str = "gone", *, released: bool) -> Tombstone:
-    """Return a machine that left."""
     return Tombstone(uuid(machine), ProviderId(name), released)
 
 
 def both(*listing: Machine, **ledger: Any) -> Comparison:
-    """Return the comparison of both sides: a listing and a ledger."""
     return Comparison.of(listing, Ledger(**ledger))
 
 
@@ -134,7 +129,6 @@ CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
 
 @pytest.mark.parametrize(("seen", "kind"), CASES.values(), ids=CASES)
 def test_each_difference_has_its_class(seen: Comparison, kind: DriftKind | None) -> None:
-    """What may be done about a machine follows from its class alone."""
     difference = seen.drift.get(ProviderId("a"))
     assert (difference and difference.kind) == kind
     if difference:
@@ -205,7 +199,6 @@ def test_a_machine_under_another_id_is_not_adopted() -> None:
 
 
 def test_a_machine_is_found_by_its_id() -> None:
-    """What is done about one of many is done to that one."""
     seen = both(provided=(known("a", 1), known("b", 2)))
     assert seen.machine(uuid(2)) == known("b", 2)
     assert seen.machine(uuid(3)) is None
@@ -287,12 +280,10 @@ def plainly_strange(machine: Machine, ledger: Ledger) -> DriftKind | None:
 
 
 def gone(ledger: Ledger, released: bool) -> list[Tombstone]:
-    """Return the machines that left, and were released or forgotten."""
     return [tombstone for tombstone in ledger.tombstones if tombstone.released is released]
 
 
 def plainly_known(row: Provided, machine: Machine | None) -> DriftKind | None:
-    """Return the class of the difference about a machine of the BMDB."""
     if machine is not None and machine.status is not MISSING:
         if row.released_seconds is not None:
             return DriftKind.STRANDED if row.released_seconds > YOUNG else None
@@ -397,7 +388,6 @@ def test_the_provisioner_sees_the_same_differences(listing: list[Machine], ledge
 
 
 def plan(*listing: Machine, ledger: Ledger, **limits: Any) -> Any:
-    """Return what the Provisioner does."""
     return make_plan(listing, ledger, replace(LIMITS, **limits))
 
 

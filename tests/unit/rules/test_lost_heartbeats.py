@@ -28,8 +28,6 @@ THIRD = 3
 
 @dataclass(slots=True)
 class Machine:
-    """A machine as the BMDB knows it, and the pauses of its agent."""
-
     attempt_at: float
     """When its agent sends the next heartbeat."""
     interval: float
@@ -42,11 +40,9 @@ class Machine:
     not_before: float = 0.0
 
     def heard_within(self, now: float, seconds: float) -> bool:
-        """Return whether its last heartbeat is that young."""
         return self.timeout == defaults.HEALTH.heartbeat_timeout_seconds and now - self.last < seconds
 
     def report(self, now: float, loss: float, chance: random.Random) -> None:
-        """Send what is to be sent by then."""
         while self.attempt_at <= now:
             if chance.random() < loss:
                 self.lost += 1
@@ -74,7 +70,6 @@ class Fleet:
     """When, and which machine."""
 
     def run(self) -> None:
-        """Let the time pass."""
         chance = random.Random(f"{self.size} {self.loss} {self.interval}")
         self.looks = random.Random(f"looks {self.size} {self.loss} {self.interval}")
         self.machines = [Machine(chance.uniform(0, self.interval), self.interval) for _ in range(self.size)]
@@ -103,7 +98,6 @@ class Fleet:
         )
 
     def _recover(self, now: float) -> None:
-        """Run the Recoverer once: look at each machine that is due, and interrupt the dead within the budget."""
         unhealthy = [number for number, machine in enumerate(self.machines) if now - machine.last >= machine.timeout]
         figures = self._figures(now, unhealthy)
         per_hour = budgets({WHOLE_PROVIDER: figures}, defaults.LIMITS)[WHOLE_PROVIDER].per_hour

@@ -17,15 +17,12 @@ INTERVALS = [MINUTE, AgentApiSettings.model_fields["heartbeat_interval_seconds"]
 
 @dataclass
 class Agent:
-    """A machine whose agent reports as ours does, with the times at which its reports arrive."""
-
     chance: Random
     interval: float = MINUTE
     died_at: float = float("inf")
     heard: list[float] = field(default_factory=list)
 
     def live(self, until: float, outages: list[tuple[float, float]]) -> None:
-        """Report until this time, or in vain while there is an outage."""
         now, lost = self.chance.uniform(0, self.interval), 0
         while now < min(until, self.died_at):
             delivered = not any(begin <= now < end for begin, end in outages)
@@ -35,7 +32,6 @@ class Agent:
             now += pause_after(lost, self.interval, self.chance)
 
     def late_by(self, now: float) -> float:
-        """Return how long ago it reported."""
         before = bisect(self.heard, now)
         return now - (self.heard[before - 1] if before else 0.0)
 
@@ -64,7 +60,6 @@ class Play:
 
 @st.composite
 def plays(draw: st.DrawFn) -> Play:
-    """Make up a schedule of any rate and jitter, which may change once, and outages."""
     now, ticks = 0.0, []
     for _ in range(2):
         rate = draw(st.floats(1, 30)) * MINUTE

@@ -33,7 +33,6 @@ EVERYTHING = frozenset(Capability)
 
 
 def test_the_default_policy_starts_with_a_reboot_and_destroys_nothing() -> None:
-    """A default must not delete data."""
     steps = defaults.policy()
     assert [(step.name, step.attempts) for step in steps] == [("reboot", 3), ("power-cycle", 2), ("quarantine", 1)]
 
@@ -51,7 +50,6 @@ def test_a_step_may_have_timeouts_of_its_own() -> None:
 
 @pytest.mark.parametrize("text", ["reboot:99,quarantine", "reboot:60,power-cycle:39,quarantine"])
 def test_a_policy_may_have_as_many_attempts_as_are_read(text: str) -> None:
-    """Quarantine is one of the hundred."""
     assert sum(step.attempts for step in defaults.policy(text)) == MAX_ATTEMPTS
 
 
@@ -86,7 +84,6 @@ def test_an_invalid_policy_is_refused_with_the_reason(text: str, wanted: str) ->
 
 @given(st.text(alphabet="reboot:,quarantine=123 x", max_size=40))
 def test_any_text_is_a_policy_or_refused(text: str) -> None:
-    """Nothing else may leave the parser."""
     try:
         steps: Any = defaults.policy(text)
     except ValueError:
@@ -95,7 +92,6 @@ def test_any_text_is_a_policy_or_refused(text: str) -> None:
 
 
 def test_the_policy_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its fault is reported with all others; the timeouts that it does not set are the usual ones."""
     for name, value in {
         "BMDB_HOST": "db",
         "PROVIDER": "redfish",

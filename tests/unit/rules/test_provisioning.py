@@ -19,7 +19,6 @@ FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 
 
 def uuid(number: int) -> UUID:
-    """Return the machine id, or token, with this number."""
     return UUID(int=number)
 
 
@@ -46,17 +45,14 @@ def entry(name: str, *, failed: bool = False) -> Machine:
 
 
 def known(name: str, machine: int, *, status: ProviderStatus | None = None, set_aside: bool = False) -> Provided:
-    """Return a machine of the BMDB."""
     return Provided(uuid(machine), ProviderId(name), status=status, set_aside=set_aside)
 
 
 def plan(*listing: Machine, ledger: Ledger | None = None, **limits: Any) -> ProvisioningPlan:
-    """Return what is to be done, with the settings that a test does not name as they are by default."""
     return make_plan(listing, ledger or Ledger(), replace(LIMITS, **limits))
 
 
 def created(found: ProvisioningPlan) -> list[str | None]:
-    """Return the names of the capacity that machines are to be created on."""
     return [creation.capacity.capacity_id for creation in found.create]
 
 
@@ -72,17 +68,14 @@ BACK = known("a", 1, set_aside=True)
 
 
 def lost(provided: Provided) -> str:
-    """Return what is told of a missing machine."""
     return f"{provided.provider_id} (machine {provided.machine_id}) {NOT_THERE}"
 
 
 def have(*provided: Provided, **facts: Any) -> Ledger:
-    """Return a ledger with these machines."""
     return Ledger(provided=provided, **facts)
 
 
 def on(*names: str | None) -> tuple[Creation, ...]:
-    """Return new creations on capacity of these names."""
     return tuple(Creation(capacity(name), None) for name in names)
 
 
@@ -311,7 +304,6 @@ def test_more_drift_than_is_tolerated_stops_the_invocation(fleet: int, drift_lim
 
 
 def test_exceeded_drift_names_every_machine_of_both_sides() -> None:
-    """The operator must see the cause."""
     with pytest.raises(DriftLimitExceeded) as caught:
         plan(in_use("x"), in_use("y"), ledger=have(known("p", 1), known("q", 2)))
     assert [text.split()[0] for text in caught.value.drift] == ["p", "q", "x", "y"]
@@ -445,7 +437,6 @@ _limits = st.builds(
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
 def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger, limits: PlanLimits) -> None:
-    """Neither with what it creates nor with what it takes in; what was begun and waits keeps its place."""
     found = make_plan(listing, ledger, limits)
     fresh = sum(creation.intent is None for creation in found.create)
     assert len(found.create) <= limits.chunk
@@ -463,7 +454,6 @@ def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger,
 def test_waiting_is_the_difference_to_a_plan_without_the_limit(
     listing: list[Machine], ledger: Ledger, limits: PlanLimits
 ) -> None:
-    """No more and no less; what the chunk leaves for the next invocation does not wait for the limit."""
     limited, free = (
         make_plan(listing, ledger, replace(limits, max_machines=limit, chunk=1000))
         for limit in (limits.max_machines, 0)

@@ -21,12 +21,10 @@ REMEDIATION_POLICY = defaults.policy("reboot:3,power-cycle:2,quarantine")
 
 
 def at(seconds: float) -> datetime:
-    """Return a moment so many seconds after the beginning."""
     return BEGIN + timedelta(seconds=seconds)
 
 
 def taken(*steps: str, failed: FailureKind | None = None, every: float = HOUR) -> list[PastAttempt]:
-    """Return attempts at these steps, one after the other, all of them concluded."""
     return [PastAttempt(step, at(number * every), failed, concluded=True) for number, step in enumerate(steps)]
 
 
@@ -123,7 +121,6 @@ capabilities = st.frozensets(st.sampled_from(list(Capability)))
 
 @st.composite
 def policies(draw: st.DrawFn) -> tuple[Step, ...]:
-    """Return any policy."""
     before = draw(
         st.lists(st.sampled_from([each for each in STEPS if each != QUARANTINE.name]), min_size=1, unique=True)
     )

@@ -25,13 +25,11 @@ MACHINE = Machine(
 
 
 def known(facts: Facts = UP, name: str = "a", age_seconds: float = OLD) -> KnownMachine:
-    """Return a machine on record."""
     was = (facts.reservation_id, facts.address, facts.location, facts.status, facts.failure)
     return KnownMachine(*was, UUID(int=ord(name)), ProviderId(name), age_seconds)
 
 
 def now(listing: list[Machine], *on_record: KnownMachine) -> dict[str, Facts]:
-    """Return what is to be put on record, by provider id."""
     return {change.known.provider_id: change.now for change in changes(listing, on_record)}
 
 
@@ -88,12 +86,10 @@ def test_a_machine_that_is_not_in_use_at_the_provider_is_missing(listing: list[M
 
 
 def test_a_missing_machine_that_is_listed_again_is_as_listed() -> None:
-    """Providers lose machines from their listings, and find them."""
     assert now([MACHINE], known(replace(UP, status=ProviderStatus.MISSING))) == {"a": UP}
 
 
 def test_a_young_machine_is_not_missed() -> None:
-    """Listings lag behind creations."""
     assert now([], known(age_seconds=YOUNG_SECONDS)) == {}
 
 
@@ -132,7 +128,6 @@ def test_text_that_the_database_cannot_hold_is_cut_and_then_no_change_any_more()
 
 
 def test_a_change_has_the_old_and_the_new_value() -> None:
-    """In the log and in a dry run, of the facts that differ alone."""
     (change,) = changes([replace(MACHINE, address=None)], [known()])
     assert change.summary == {
         "machine_id": UUID(int=97),

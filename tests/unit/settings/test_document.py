@@ -32,19 +32,16 @@ machines = "machines.json"
 
 
 def document(text: str) -> Document:
-    """Return a document without faults."""
     read, faults = parse(f"version = 1\n{text}".encode())
     assert faults == []
     return read
 
 
 def faults(text: str) -> list[str]:
-    """Return the faults of a document."""
     return parse(f"version = 1\n{text}".encode())[1]
 
 
 def refusal(content: bytes) -> str:
-    """Return why a document is refused as a whole."""
     with pytest.raises(ConfigError) as caught:
         parse(content)
     (fault,) = caught.value.faults
@@ -92,7 +89,6 @@ def test_the_provider_is_the_one_that_the_document_has(monkeypatch: pytest.Monke
 
 
 def test_every_fault_is_named_at_once() -> None:
-    """With key, value and what was wanted; one upload to mend them all."""
     read, wrong = parse(b"""\
 version = 1
 concurency = 3
@@ -177,7 +173,6 @@ def test_the_value_of_an_unknown_key_is_not_shown() -> None:
     ids=lambda part: str(part)[:30],
 )
 def test_what_cannot_be_read_is_refused_with_the_reason(content: bytes, reason: str) -> None:
-    """Nothing can be said of its keys."""
     assert reason in refusal(content)
 
 
@@ -219,7 +214,6 @@ VALUES = st.one_of(
 
 
 def toml(value: object) -> str:
-    """Return a value in TOML."""
     match value:
         case None:
             return '""'
@@ -254,7 +248,6 @@ KEYS = [(table, name) for table, keys in tables().items() for name in keys]
 
 @given(st.lists(st.tuples(st.sampled_from(KEYS), VALUES), max_size=8, unique_by=lambda each: each[0]))
 def test_no_values_break_the_checks(chosen: list[tuple[tuple[str, str], object]]) -> None:
-    """Whatever an operator gives a setting is accepted or named, and rules are checked on what is right."""
     by_table: dict[str, list[str]] = {}
     for (table, name), value in chosen:
         by_table.setdefault(table, []).append(f"{name} = {toml(value)}")

@@ -116,7 +116,6 @@ def test_no_rule_is_about_what_the_provider_cannot_do(
 
 
 def test_the_defaults_break_no_rule() -> None:
-    """A deployment that changes nothing is a good one."""
     assert check(DEFAULTS, ALL) == effective(None).faults == []
 
 
@@ -127,7 +126,6 @@ def test_every_rule_has_a_case_and_they_are_ten() -> None:
 
 
 def test_every_broken_rule_is_named_at_once() -> None:
-    """One deployment must be enough to correct them all; what a faulty setting would mean is not told."""
     wrong = {**DEFAULTS, TIMEOUT: 200, POLICY: SHORT_GRACE, RATE: "1,1,31,1"}
     assert len(check(wrong, ALL)) == 3
     del wrong[TIMEOUT]
@@ -151,7 +149,6 @@ def test_a_recoverer_that_runs_too_rarely_is_told_what_would_help(minutes: int, 
 
 
 def test_a_fault_tells_values_and_remedy() -> None:
-    """Without the source code at hand."""
     (fault,) = check({**DEFAULTS, TIMEOUT: 200.0}, ALL)
     assert fault == (
         f"{TIMEOUT} is 200 and {STARTUP} is 1800: healthy machines that lose three requests in a row would be "

@@ -14,7 +14,6 @@ NAMES = ["provider", "location", "machines", "unreported", "hardware_threads", "
 
 
 def located(fleet: Fleet, location: str | None = None, provider: str = "static") -> UUID:
-    """Return a machine at a location, without a hardware report."""
     machine_id = fleet.provided_machine(provider)
     fleet.sql("UPDATE machine_provided SET provider_location = :l WHERE machine_id = :i", l=location, i=machine_id)
     return machine_id
@@ -34,7 +33,6 @@ def reported(fleet: Fleet, location: str | None, provider: str, *sums: int) -> U
 
 @pytest.fixture
 def shepherdctl(fleet: Fleet) -> CommandLine:
-    """Return the command line of a fleet at three places, and one machine that is nowhere yet."""
     reported(fleet, "Amsterdam", "equinix", 64, TIB, 2, 7 * TIB // 2)
     reported(fleet, "Amsterdam", "equinix", 32, TIB // 2, 1, 960197124096)
     located(fleet, "Amsterdam", "equinix")
@@ -53,12 +51,10 @@ TOTAL = [5, 2, 104, 3 * TIB // 2 + 17179869184, 3, 7 * TIB // 2 + 960197124096]
 
 
 def rows_of(text: str) -> list[list[str]]:
-    """Return the rows of CSV as any other reader of it understands them."""
     return list(csv.reader(io.StringIO(text, newline=""), strict=True))
 
 
 def test_the_table_has_rounded_sums_and_a_total(shepherdctl: CommandLine) -> None:
-    """What was never reported is blank, not nothing; and it is said that it is missing."""
     result = shepherdctl("inventory")
     assert result.stdout.splitlines() == [
         "PROVIDER  LOCATION   MACHINES  NO REPORT  THREADS   MEMORY  DISKS  CAPACITY",
@@ -105,7 +101,6 @@ def test_csv_has_a_header_and_exact_sums(shepherdctl: CommandLine) -> None:
     ],
 )
 def test_csv_is_read_as_it_was_meant_whatever_a_provider_calls_a_place(fleet: Fleet, location: str, read: str) -> None:
-    """A comma must make no column, a formula must not be calculated, and a terminal not be moved."""
     located(fleet, location)
     output = CommandLine(fleet.settings)("inventory", "-o", "csv").stdout_bytes.decode()
     assert output.count("\r\n") == output.count("\n") == output.count("\r") == 2
@@ -124,12 +119,10 @@ def test_csv_is_read_as_it_was_meant_whatever_a_provider_calls_a_place(fleet: Fl
     ],
 )
 def test_the_inventory_can_be_of_a_part(shepherdctl: CommandLine, arguments: list[str], machines: int) -> None:
-    """The total is that of what is shown."""
     assert shepherdctl.load("inventory", *arguments)["total"]["machines"] == machines
 
 
 def test_one_row_needs_no_total(shepherdctl: CommandLine) -> None:
-    """It would say the same again."""
     assert len(shepherdctl.read("inventory", "--location", "Amsterdam").splitlines()) == 1 + 1
 
 
@@ -152,7 +145,6 @@ def test_programs_get_what_they_can_read_of_an_empty_fleet(fleet: Fleet) -> None
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_table_fits_a_terminal(shepherdctl: CommandLine, fleet: Fleet, width: int) -> None:
-    """With all its figures: what is left out could be what was asked for."""
     located(fleet, "Frankfurt am Main, Hanauer Landstrasse", "equinix")
     lines = without_styles(shepherdctl.on_terminal(width, "inventory")).splitlines()
     assert max(map(len, lines)) <= width

@@ -29,37 +29,31 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
 
 @pytest.fixture
 def settings(api: Ec2Api) -> Ec2Settings:
-    """Return how to reach a fleet of six instances at most."""
     return ec2_settings()
 
 
 @pytest.fixture
 def shepherdctl(fleet: Fleet, settings: Ec2Settings) -> CommandLine:
-    """Return the command line of that fleet."""
     return CommandLine(fleet.settings, environment(settings))
 
 
 @pytest.fixture
 def machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
-    """Return the ids of three machines that were created an hour ago, by provider id."""
     return three_machines(fleet, settings)
 
 
 @pytest.fixture
 def create(settings: Ec2Settings) -> Callable[[UUID], str]:
-    """Return a function that creates a machine past the BMDB, and returns its provider id."""
     return partial(create_instance, settings)
 
 
 def begin(fleet: Fleet) -> UUID:
-    """Let a creation have been begun, and return its token."""
     begun = fleet.bare_machine()
     fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'ec2')", id=begun)
     return begun
 
 
 def test_two_sides_that_agree_are_a_success(shepherdctl: CommandLine, machines: dict[str, UUID]) -> None:
-    """A script can wait for it."""
     del machines
     assert shepherdctl.load("reconcile") == {"provider": "ec2", "drift": []}
     result = shepherdctl("reconcile")
@@ -145,7 +139,6 @@ def test_a_refused_machine_fails_the_command_with_a_reason(
 def test_machines_are_forgotten_when_their_name_or_number_is_typed(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, number: int
 ) -> None:
-    """An operator who types it has read which one it is, or how many they are."""
     names = list(machines)[:number]
     for name in names:
         end(api, name)
@@ -160,7 +153,6 @@ def test_machines_are_forgotten_when_their_name_or_number_is_typed(
 def test_machines_are_adopted_as_far_as_the_limit_allows(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], create: Callable[[UUID], str]
 ) -> None:
-    """The same limit as the Provisioner's."""
     del machines
     names = [create(uuid4()) for _ in range(2)]
     shepherdctl.environment["SHEPHERD_MAX_MACHINES"] = "4"
@@ -192,7 +184,6 @@ def test_all_machines_of_a_class_are_adopted_by_one_command(
 def test_a_release_always_needs_the_name_of_the_machine(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, *, rightly: bool, status: int
 ) -> None:
-    """What is on it is lost for good."""
     name, machine_id = next(iter(machines.items()))
     arguments = ("machine", "release", str(machine_id)[:12], *WHY)
     assert shepherdctl(*arguments).exit_code == 2
@@ -205,7 +196,6 @@ def test_a_release_always_needs_the_name_of_the_machine(
 def test_a_machine_whose_agent_reports_is_released_only_on_purpose(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
 ) -> None:
-    """The flag says so; --yes does not."""
     name, machine_id = next(iter(machines.items()))
     fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=machine_id)
     arguments = ("machine", "release", name, *WHY, "--yes")

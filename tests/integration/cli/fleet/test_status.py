@@ -21,7 +21,6 @@ BUDGET = "INSERT INTO recovery_budgets (provider, location, per_hour, brake, rea
 
 @pytest.fixture
 def shepherdctl(fleet: Fleet) -> CommandLine:
-    """Return the command line of a fleet with two machines in every state that a provided machine can have."""
     for _ in range(2):
         fleet.provided_machine()
         fleet.started_machine(60)
@@ -81,7 +80,6 @@ def test_each_provider_has_a_line_with_its_states(shepherdctl: CommandLine, flee
 
 
 def test_a_small_budget_is_shown_with_its_figures_and_who_waits(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    """The reason why unhealthy machines are left alone must be visible, and how many they are."""
     fleet.sql(
         f"{BUDGET} VALUES ('equinix', '', 0, 'silent', 'no machine reports', now() - interval '4 minutes'), "
         "('static', 'ams', 1, 'share', :reason, now() - interval '2 hours')",
@@ -113,7 +111,6 @@ def test_pauses_in_force_are_mentioned(shepherdctl: CommandLine) -> None:
 
 
 def test_machines_waiting_for_the_limit_are_shown_with_their_age(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    """An operator looks here first if a fleet does not grow; a figure older than a day is not shown."""
     fleet.sql(
         "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES "
         "('equinix', 20, 50, now() - interval '3 minutes'), ('static', 0, 50, now()), "
@@ -129,7 +126,6 @@ def test_machines_waiting_for_the_limit_are_shown_with_their_age(shepherdctl: Co
 
 
 def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
-    """An operator sees at once which loop fails, was killed, or no longer runs, and what the others did."""
     fleet.provided_machine()
     ends = {
         "initializer": TickEnd({"finished": 2, "claimed": 3, "failed": 0, "oldest_due_age_seconds": 700.5}),
@@ -160,7 +156,6 @@ def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
 
 
 def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) -> str:
-    """Return the statement that records a tick of *loop*."""
     ended = f"now() - interval '{minutes_ago} minutes'"
     return (
         "INSERT INTO ticks (session_id, loop, provider, began_at, ended_at, outcome, counts, runtime_info) "
@@ -203,7 +198,6 @@ def test_a_tick_that_left_the_work_to_another_hides_nothing(fleet: Fleet) -> Non
 
 
 def test_the_status_is_shown_again_until_it_is_interrupted(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    """Who waits for an incident to end sees each change."""
     with shepherdctl.interrupted(100, "status", "--watch", "1s") as until:
         until(b"updated every 1 s")
         fleet.quarantine(fleet.unhealthy_machine())
@@ -212,7 +206,6 @@ def test_the_status_is_shown_again_until_it_is_interrupted(shepherdctl: CommandL
 
 
 def test_the_worst_locations_are_shown(fleet: Fleet) -> None:
-    """A dead switch takes one rack, and the totals of a provider do not say which."""
     for location, dead in (("ams", 1), ("fra", 2), ("muc", 0)):
         fleet.locate(fleet.reporting_machine(60), location)
         for _ in range(dead):

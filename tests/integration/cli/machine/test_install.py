@@ -44,7 +44,6 @@ def heard(
     hardware: reports.ReportedHardware | None = None,
     installation: reports.ReportedInstallation | None = None,
 ) -> HeartbeatOutcome | None:
-    """Let the agent of a started machine send a heartbeat, and return what it is told."""
     agent = reports.reporting_agent(fleet.connection, machine_id)
     signed_at = max(agent.time, (agent.signed_at or 0) + 1)
     heartbeat = reports.Heartbeat(
@@ -54,7 +53,6 @@ def heard(
 
 
 def reported(fleet: Fleet, machine_id: UUID, generation: int, error: str | None = None) -> None:
-    """Let the agent report on an installation."""
     report = OSInstallationReport(generation=generation)
     if error is None:
         report.success.SetInParent()
@@ -67,7 +65,6 @@ def reported(fleet: Fleet, machine_id: UUID, generation: int, error: str | None 
 
 
 def reported_hardware(fleet: Fleet, machine_id: UUID, report: AgentHardwareReport) -> None:
-    """Let the agent report what its machine consists of."""
     hardware = reports.ReportedHardware(
         raw=report.SerializeToString(), hardware_threads=1, memory_bytes=1, disks=1, disk_bytes=1
     )
@@ -142,7 +139,6 @@ def permitted(machine_id: UUID, raw: bytes, record: Path, hours: float) -> OSIns
 
 
 def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet) -> None:
-    """The fields that agents of Metropolis install from; the parameters are there even where there are none."""
     machine_id = fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings)
     shepherdctl.read(
@@ -170,7 +166,6 @@ def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet) -> None:
 
 
 def test_json_has_request_and_report(fleet: Fleet) -> None:
-    """With whole words and times, and null where there is nothing."""
     machine_id = fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings)
     assert shepherdctl.load("machine", "show", "machine-1")["installation"] is None
@@ -258,7 +253,6 @@ def test_a_pending_request_is_replaced_only_when_that_is_asked_for(fleet: Fleet)
 
 
 def test_a_dry_run_shows_the_request_and_changes_nothing(fleet: Fleet) -> None:
-    """Also what would happen to a machine that no loop cares for any more."""
     machine_id = fleet.started_machine()
     fleet.request_installation(machine_id, 4)
     fleet.report_installation(machine_id, 4)
@@ -276,7 +270,6 @@ def test_a_dry_run_shows_the_request_and_changes_nothing(fleet: Fleet) -> None:
     [("machine-1\n", 0), ("machine-2\n", 1), ("y\n", 1), ("yes\n", 1), ("\n", 1), ("\x04", 1)],
 )
 def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, typed: str, status: int) -> None:
-    """Typing the name makes sure that the operator knows which machine will lose its data."""
     fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings)
     shepherdctl.on_terminal(80, "machine", "install", "machine-1", *IMAGE, typed=typed, status=status)
@@ -390,7 +383,6 @@ def test_a_machine_that_is_not_provided_cannot_be_installed(fleet: Fleet) -> Non
     ],
 )
 def test_the_time_until_the_machine_learns_of_it_is_shown(fleet: Fleet, plant: str, words: str) -> None:
-    """The operator should know whether an agent is there to start the installation."""
     getattr(fleet, plant)()
     assert words in CommandLine(fleet.settings)("machine", "install", "machine-1", *IMAGE, "--yes").stderr
 
@@ -422,7 +414,6 @@ def test_neither_parameters_nor_what_entitles_to_an_image_is_shown(fleet: Fleet,
 
 
 def test_the_hardware_is_shown_in_words(fleet: Fleet) -> None:
-    """A technician before a rack looks for a serial number, and for the disk that fails."""
     machine_id = fleet.started_machine()
     reported_hardware(fleet, machine_id, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
     facts = shown(CommandLine(fleet.settings).read("machine", "show", "machine-1"))

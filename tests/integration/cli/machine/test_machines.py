@@ -27,7 +27,6 @@ FINGERPRINT = "SHA256:WogFh3u2txlGBV34t39Vjh+f3dtjFtWtz9C3jLo75aM"
 
 
 def failed(fleet: Fleet, error: Exception, interval: int = 600) -> UUID:
-    """Return a machine whose agent could not be started."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     works = claimed(session, Process.AGENT_START)
@@ -37,21 +36,18 @@ def failed(fleet: Fleet, error: Exception, interval: int = 600) -> UUID:
 
 
 def worked_on(fleet: Fleet) -> UUID:
-    """Return a machine that a session works on."""
     machine_id = fleet.provided_machine()
     claimed(fleet.open_session(), Process.AGENT_START)
     return machine_id
 
 
 def paused(fleet: Fleet) -> UUID:
-    """Return a paused machine."""
     machine_id = fleet.unhealthy_machine()
     pauses.pause(fleet.connection, owner="alice", reason="because", machine_id=machine_id)
     return machine_id
 
 
 def installed(fleet: Fleet) -> UUID:
-    """Return a machine with the wanted operating system."""
     machine_id = fleet.started_machine()
     fleet.request_installation(machine_id, 2)
     fleet.report_installation(machine_id, 2)
@@ -122,7 +118,6 @@ def test_a_wide_pause_is_seen_on_the_machines_that_it_covers(
 
 
 def test_json_has_whole_ids_times_in_utc_and_nothing_for_people(fleet: Fleet) -> None:
-    """Programs compare ids and parse times."""
     machine_id = fleet.unhealthy_machine()
     (machine,) = CommandLine(fleet.settings).load("machine", "list")
     assert machine["machine_id"] == str(machine_id)
@@ -133,7 +128,6 @@ def test_json_has_whole_ids_times_in_utc_and_nothing_for_people(fleet: Fleet) ->
 
 
 def test_piped_a_machine_is_one_line_with_everything_whole(fleet: Fleet) -> None:
-    """So that grep and its like find what they look for."""
     machine_id, name = fleet.provided_machine(), "rack-" + 120 * "7"
     fleet.sql("UPDATE machine_provided SET provider_id = :n, provider_location = 'far [bold]away[/bold]'", n=name)
     _, line = CommandLine(fleet.settings).read("machine", "list").splitlines()
@@ -194,7 +188,6 @@ def test_waiting_ends_when_the_machine_is_in_its_state_or_time_is_up(fleet: Flee
 
 
 def test_columns_are_chosen_by_name(fleet: Fleet) -> None:
-    """In the order in which they are given."""
     fleet.locate(fleet.provided_machine(), "fra")
     shepherdctl = CommandLine(fleet.settings)
     shown = shepherdctl.read("machine", "list", "--columns", "state, location,provider-id").splitlines()
@@ -206,7 +199,6 @@ def test_columns_are_chosen_by_name(fleet: Fleet) -> None:
 
 
 def test_machines_that_need_attention_are_listed_first(fleet: Fleet) -> None:
-    """In the order of random ids, the one unhealthy machine of a hundred is hard to find."""
     places = {"running": ("b", "a"), "unhealthy": ("b", "a")}
     plant = {"running": lambda: fleet.reporting_machine(60), "unhealthy": fleet.unhealthy_machine}
     for state, locations in places.items():
@@ -223,7 +215,6 @@ def test_machines_that_need_attention_are_listed_first(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("command", ["machine list", "status", "inventory"])
 def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet, command: str) -> None:
-    """No output at all would look like a mistake; programs get an empty list."""
     shepherdctl = CommandLine(fleet.settings)
     result = shepherdctl(*command.split())
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "there are no machines\n")
@@ -243,7 +234,6 @@ def test_a_machine_is_named_by_the_beginning_of_its_id_or_by_its_provider_id(fle
     ["machine show", "machine forget-host-key", "history", "pause --reason x --machine"],
 )
 def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, arguments: str) -> None:
-    """A guess could be the wrong machine."""
     fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000001')")
     fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000002')")
     result = CommandLine(fleet.settings)(*arguments.split(), "abcd")
@@ -253,7 +243,6 @@ def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, arguments:
 
 
 def test_show_has_failures_work_and_pauses(fleet: Fleet) -> None:
-    """One command must answer why a machine is as it is."""
     machine_id = failed(fleet, AgentExited("status 1"))
     pauses.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=HOST_KEY)
@@ -297,7 +286,6 @@ def test_the_page_of_a_machine_has_what_happened_and_what_to_do_next(fleet: Flee
 
 
 def test_forgetting_a_host_key_says_which_and_does_it_once(fleet: Fleet) -> None:
-    """The operator compares the fingerprint with the one in the failure."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     (found,) = claimed(session, Process.AGENT_START)
@@ -431,7 +419,6 @@ def test_the_history_of_a_machine_that_is_gone_can_be_read(fleet: Fleet) -> None
 
 
 def test_a_machine_without_history_is_no_failure(fleet: Fleet) -> None:
-    """It is merely new."""
     machine_id = fleet.provided_machine()
     result = CommandLine(fleet.settings)("history", str(machine_id))
     assert (result.exit_code, result.stdout) == (0, "")

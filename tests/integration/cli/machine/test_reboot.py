@@ -17,7 +17,6 @@ from tests.support.providers.ec2_fleet import ec2_settings, environment, three_m
 
 @pytest.fixture
 def machines(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, UUID]]:
-    """Return the ids of three machines that were created an hour ago, by provider id."""
     with ec2_api() as api:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
         monkeypatch.setattr(time, "sleep", lambda _: None)  # until a machine is off
@@ -26,7 +25,6 @@ def machines(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
 
 @pytest.fixture
 def shepherdctl(fleet: Fleet) -> CommandLine:
-    """Return the command line of that fleet."""
     return CommandLine(fleet.settings, environment(ec2_settings()))
 
 
@@ -52,7 +50,6 @@ def test_a_healthy_machine_is_rebooted_after_a_confirmation_that_says_so(
 def test_machines_that_match_are_rebooted_and_the_others_are_named(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID]
 ) -> None:
-    """One that a loop works on is refused, and the command fails."""
     first, *others = sorted(machines.values())
     work.start_work(fleet.open_session(), first, "?")
     result = shepherdctl("machine", "power-cycle", "--state", "needs_agent", "--reason", "x", "--yes", "-o", "json")

@@ -16,7 +16,6 @@ RETIRE = ("--reason", "rack 7 was sold")
 
 @pytest.fixture
 def listed(tmp_path: Path) -> Callable[..., dict[str, str]]:
-    """Return a function that lists machines, and returns the environment that names the list."""
     file = tmp_path / "machines.json"
 
     def listed(*names: str) -> dict[str, str]:

@@ -27,7 +27,6 @@ REASON = ("--reason", "cable replaced")
 
 
 def failed(fleet: Fleet, process: Process = START, interval: int = 600) -> UUID:
-    """Plant a machine whose work failed just now."""
     machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
     session = fleet.open_session()
     (held,) = claimed(session, process)
@@ -37,7 +36,6 @@ def failed(fleet: Fleet, process: Process = START, interval: int = 600) -> UUID:
 
 
 def given_up(fleet: Fleet) -> UUID:
-    """Plant a machine in quarantine."""
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
     remediation.quarantine(session, dict.fromkeys(claimed(session, RECOVER), "still unhealthy after reboot 3 times"))
@@ -46,7 +44,6 @@ def given_up(fleet: Fleet) -> UUID:
 
 
 def installed(fleet: Fleet) -> UUID:
-    """Plant a machine with the wanted system on it."""
     machine_id = fleet.unhealthy_machine()
     fleet.request_installation(machine_id, 1)
     fleet.report_installation(machine_id, 1)
@@ -54,21 +51,18 @@ def installed(fleet: Fleet) -> UUID:
 
 
 def locked(fleet: Fleet) -> UUID:
-    """Plant a machine with work."""
     machine_id = fleet.provided_machine()
     work.start_work(fleet.open_session(), machine_id, "?")
     return machine_id
 
 
 def paused(fleet: Fleet) -> UUID:
-    """Create a machine whose provider is paused."""
     machine_id = fleet.provided_machine()
     pauses.pause(fleet.connection, owner="alice", reason="moving racks", provider="static", seconds=HOUR)
     return machine_id
 
 
 def held_back(fleet: Fleet) -> UUID:
-    """Create a machine whose step waits for the budget."""
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
     (held,) = claimed(session, RECOVER)
@@ -79,7 +73,6 @@ def held_back(fleet: Fleet) -> UUID:
 
 
 def awaited(fleet: Fleet) -> UUID:
-    """Plant a machine that was rebooted."""
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
     works = claimed(session, RECOVER)
@@ -226,7 +219,6 @@ def test_what_to_do_follows_the_reasons(fleet: Fleet) -> None:
 
 
 def test_the_failures_of_other_machines_are_not_shown(fleet: Fleet) -> None:
-    """One line for each process, whatever happened elsewhere."""
     failed(fleet)
     machine_id = in_vain(fleet)
     told = CommandLine(fleet.settings).load("machine", "why", str(machine_id))
@@ -272,7 +264,6 @@ def test_retry_ends_the_backoffs_and_leaves_a_line_in_the_history(fleet: Fleet) 
 
 
 def test_retry_can_be_of_one_process(fleet: Fleet) -> None:
-    """The other may have its reasons."""
     machine_id = failed(fleet, RECOVER)
     shepherdctl = CommandLine(fleet.settings)
     arguments = ("machine", "retry", str(machine_id), *REASON, "--owner", "carol", "--loop")
@@ -305,7 +296,6 @@ def test_retry_without_a_backoff_says_so_and_writes_nothing(fleet: Fleet) -> Non
 
 
 def test_a_machine_in_quarantine_is_seen_and_given_back(fleet: Fleet) -> None:
-    """Everything that an operator needs to decide is on the screen."""
     machine_id = given_up(fleet)
     shepherdctl = CommandLine(fleet.settings)
     assert "quarantined for " in shepherdctl.read("machine", "list")
@@ -344,7 +334,6 @@ def test_nothing_is_done_without_a_reason(fleet: Fleet, command: str) -> None:
 
 
 def test_the_history_shows_the_steps(fleet: Fleet) -> None:
-    """What was tried, and what was not and why."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql(
         "INSERT INTO work_history (machine_id, process, event, step, failed_cause) "

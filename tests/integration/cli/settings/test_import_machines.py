@@ -12,7 +12,6 @@ BMC = {"Bmc": "https://10.0.1.7", "Credential": "/shepherd/bmc/rack1"}
 
 
 def imported(folder: Path, content: str | bytes, provider: str = "static") -> Result:
-    """Return the outcome for a file of this *content*."""
     file = folder / "machines.csv"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     return CommandLine(None)("settings", "import-machines", str(file), "--provider", provider)
@@ -66,7 +65,6 @@ def test_a_fault_is_named_with_line_column_and_value(tmp_path: Path, content: st
 
 
 def test_of_very_many_faults_the_first_are_named(tmp_path: Path) -> None:
-    """A wrong column has one in each line."""
     result = imported(tmp_path, "ID,Addr\n" + "r,x\n" * 5000)
     assert "line 2: Addr" in result.stderr
     assert len(result.stderr.splitlines()) < 200

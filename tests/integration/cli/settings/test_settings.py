@@ -24,13 +24,11 @@ STATIC = f'{UNHASHED}[initializer]\nagent_sha256 = "{64 * "0"}"\n'
 
 @pytest.fixture
 def shepherdctl() -> CommandLine:
-    """Return the command line, without a database."""
     return CommandLine(None)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return a document without a fault."""
     path = tmp_path / "settings.toml"
     path.write_text(STATIC)
     return path
@@ -59,7 +57,6 @@ def test_a_new_document_is_refused_until_it_is_filled_in(
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_new_document_has_every_key_with_its_default(shepherdctl: CommandLine, provider: str) -> None:
-    """What is uncommented as it stands changes nothing."""
     lines = shepherdctl.read("settings", "init", "--provider", provider).splitlines()
     assert max(map(len, lines)) <= 110
     assert [line for line in lines if line.endswith(("<", ">", "≤", "≥"))] == []  # the number stands beside it
@@ -91,7 +88,6 @@ def test_the_hash_of_the_agent_is_asked_for(shepherdctl: CommandLine, file: Path
 
 @pytest.mark.parametrize("source", ["s3://shepherd-bucket/settings.toml", "ssm:/shepherd/settings", "file"])
 def test_a_document_is_checked_where_it_is(shepherdctl: CommandLine, file: Path, aws: None, source: str) -> None:
-    """Before it is uploaded, and after."""
     boto3.client("s3").create_bucket(
         Bucket="shepherd-bucket", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
     )
@@ -103,14 +99,12 @@ def test_a_document_is_checked_where_it_is(shepherdctl: CommandLine, file: Path,
 
 
 def test_the_document_of_the_environment_is_checked_unless_another_is_named(file: Path) -> None:
-    """A shell is set up once for all commands."""
     assert "no faults in document " in CommandLine(None, {"SHEPHERD_SETTINGS": str(file)})("settings", "check").stderr
     result = CommandLine(None, {"SHEPHERD_SETTINGS": "/nowhere"})("settings", "check", str(file))
     assert result.exit_code == 0
 
 
 def test_every_fault_is_listed_and_fails_the_command(shepherdctl: CommandLine, file: Path) -> None:
-    """Of keys, values and rules, and as JSON for a pipeline."""
     file.write_text(STATIC + "[provisioner]\ndrift_limit = -1\nx = 1\n[agent_api]\nheartbeat_interval_seconds = 9\n")
     result = shepherdctl("settings", "check", str(file))
     assert result.exit_code == 1
@@ -121,14 +115,12 @@ def test_every_fault_is_listed_and_fails_the_command(shepherdctl: CommandLine, f
 
 
 def test_the_environment_alone_can_be_checked(shepherdctl: CommandLine) -> None:
-    """It says what it did not check."""
     result = shepherdctl("settings", "check")
     assert result.exit_code == 0
     assert result.stderr.startswith("the provider is not known: its settings were not checked.")
 
 
 def test_effective_values_are_shown_with_their_source(file: Path) -> None:
-    """An operator sees at once which of four places decides."""
     environment = {"SHEPHERD_STARTUP_TIMEOUT_SECONDS": "3000", "SHEPHERD_DEFAULT_HEARTBEAT_TIMEOUT_SECONDS": "700"}
     shepherdctl = CommandLine(None, environment)
     found = shepherdctl.load("settings", "show", str(file))
@@ -155,7 +147,6 @@ def test_effective_values_are_shown_with_their_source(file: Path) -> None:
 
 
 def test_what_is_right_is_shown_beside_faults(shepherdctl: CommandLine, file: Path) -> None:
-    """And the command fails with them."""
     file.write_text(STATIC + "[provisioner]\ndrift_limit = -1\n")
     result = shepherdctl("settings", "show", str(file))
     assert result.exit_code == 1
@@ -180,7 +171,6 @@ INTERVAL = "agent_api.heartbeat_interval_seconds"
 
 @pytest.fixture
 def s3(aws: None, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a client of an S3 with the document of a deployment, encrypted with a key of the operator's."""
     monkeypatch.setenv("SHEPHERD_SETTINGS", DEPLOYED)
     client = boto3.client("s3")
     client.create_bucket(Bucket="shepherd-bucket", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
@@ -190,7 +180,6 @@ def s3(aws: None, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def deployed(s3: Any) -> dict[str, Any]:
-    """Return the deployed document, and how it is encrypted."""
     answer = s3.get_object(Bucket="shepherd-bucket", Key="settings.toml")
     return {"key": answer.get("SSEKMSKeyId"), "text": answer["Body"].read().decode()}
 

@@ -35,7 +35,6 @@ class Combination(NamedTuple):
     """For good, as the provider says."""
 
     def state(self) -> State:
-        """Return the state that follows from the facts."""
         requested, installed, result = self.installation
         if not self.provided:
             return self.gone or State.CREATING
@@ -101,7 +100,6 @@ def drawn() -> set[tuple[State | None, State | None]]:
 
 
 def plant(fleet: Fleet, combinations: Iterable[Combination]) -> dict[UUID, State]:
-    """Plant a machine with each of these facts; return them with their states."""
     fleet.watch(PROVIDER)
     now = server.now(fleet.connection)
     planted = {uuid4(): each for each in combinations}

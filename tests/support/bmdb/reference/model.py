@@ -63,14 +63,12 @@ class Machine:
 
     @property
     def needs(self) -> Process | None:
-        """Return the loop that the machine needs; None: no loop works on it."""
         if self.quarantined or self.decommissioned:
             return None
         return Process.AGENT_START if self.started_at is None else Process.RECOVERY
 
     @property
     def reported(self) -> bool:
-        """Return whether the present agent has ever reported."""
         return self.heartbeat_at is not None
 
 
@@ -93,8 +91,6 @@ class Session:
 
 @dataclass
 class Model:
-    """The BMDB of one provider."""
-
     now: int = 0
     machines: list[Machine] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
@@ -117,11 +113,9 @@ class Model:
         return len(self.sessions) - 1
 
     def alive(self, session: int) -> bool:
-        """Return whether the deadline is in the future."""
         return self.sessions[session].deadline > self.now
 
     def renew(self, session: int) -> None:
-        """Move the deadline ahead, unless it has passed."""
         self.require(session)
         self.sessions[session].deadline = self.now + self.sessions[session].seconds
 
@@ -160,7 +154,6 @@ class Model:
         return None
 
     def claim(self, session: int, process: Process, machines: set[int]) -> None:
-        """Claim these machines."""
         self.require(session)
         for machine in machines:
             self._start(session, process, machine)
@@ -218,22 +211,18 @@ class Model:
         return self._ask(session, machine, granted=True)
 
     def attempted(self, session: int, machine: int) -> bool:
-        """Return whether this session has recorded a step since it began its last work on the machine."""
         return WorkEvent.ATTEMPTED in self._since_start(session, machine)
 
     def steps(self) -> dict[str, tuple[int, int]]:
-        """Return by location how many machines were interrupted in the last hour, and in the last six."""
         locations = {machine.location for machine in self.machines}
         found = {at or "": (self._interrupted(HOUR, at), self._interrupted(6 * HOUR, at)) for at in locations}
         return {location: steps for location, steps in found.items() if any(steps)}
 
     def ended_last(self, session: int, process: Process, machine: int, event: WorkEvent) -> bool:
-        """Return whether *event* is the last event of the session on the machine for the process."""
         own = [each for each in self.machines[machine].history if each[0] is process and each[2] == session]
         return bool(own) and own[-1][1] is event
 
     def fail(self, session: int, process: Process, machine: int, seconds: int) -> bool:
-        """End work as failed; a step that is on record was not taken."""
         ended = self.undone(session, process, machine, WorkEvent.FAILED)
         if ended:
             self.machines[machine].backoffs[process] = (self.now + seconds, seconds)
@@ -248,7 +237,6 @@ class Model:
         return self.end(session, process, machine, event)
 
     def hold_back(self, session: int, machine: int, seconds: int) -> bool:
-        """End a recovery that waits for the budget."""
         ended = self.undone(session, Process.RECOVERY, machine, WorkEvent.CANCELED)
         if ended:
             self.machines[machine].backoffs[Process.RECOVERY] = (self.now + seconds, None)
@@ -256,7 +244,6 @@ class Model:
         return ended
 
     def agent_started(self, session: int, machine: int) -> bool:
-        """End an agent start as done."""
         ended = self.end(session, Process.AGENT_START, machine, WorkEvent.FINISHED)
         if ended:
             found = self.machines[machine]
@@ -264,7 +251,6 @@ class Model:
         return ended
 
     def recovered(self, session: int, machine: int, boot_wait_seconds: int) -> bool:
-        """End a recovery as done."""
         ended = self.end(session, Process.RECOVERY, machine, WorkEvent.FINISHED)
         if ended:
             self.machines[machine].boot_wait_until = self.now + boot_wait_seconds
@@ -273,7 +259,6 @@ class Model:
         return ended
 
     def quarantine(self, session: int, machine: int) -> bool:
-        """End a recovery by quarantine."""
         ended = self.end(session, Process.RECOVERY, machine, WorkEvent.FINISHED)
         if ended:
             self.machines[machine].quarantined = True
@@ -284,7 +269,6 @@ class Model:
     # Operators.
 
     def unquarantine(self, machine: int) -> bool:
-        """End the quarantine, and return whether there was one."""
         found = self.machines[machine]
         was, found.quarantined = found.quarantined, False
         if was:
@@ -292,7 +276,6 @@ class Model:
         return was
 
     def retry(self, machine: int) -> bool:
-        """End the backoffs in force and those of suspects, and return whether there were any."""
         backoffs, deaths = self.machines[machine].backoffs, self.machines[machine].deaths
         ended = [process for process, (until, _) in backoffs.items() if until > self.now or deaths[process] > 0]
         for process in ended:
@@ -301,14 +284,12 @@ class Model:
         return bool(ended)
 
     def resume(self, pause: Pause) -> bool:
-        """End a pause, and return whether there was one."""
         there = pause in self.pauses
         if there:
             self.pauses.remove(pause)
         return there
 
     def forget(self, machine: int, fresh_seconds: int) -> bool:
-        """Forget a machine, unless a session works on it or its agent reports; return whether it is forgotten."""
         found = self.machines[machine]
         worked = any(number == machine and self.alive(session) for (number, _), session in self.work.items())
         fresh = found.heartbeat_at is not None and found.heartbeat_at > self.now - fresh_seconds
@@ -324,7 +305,6 @@ class Model:
     # Other events.
 
     def appear(self, location: str | None) -> None:
-        """Add a machine."""
         self.machines.append(Machine(location, self.now + CREATION_SECONDS))
 
     def heartbeat(self, machine: int, interval: int | None = None) -> None:
@@ -335,7 +315,6 @@ class Model:
             found.interval = found.interval if interval is None else interval
 
     def reaped(self) -> Model:
-        """Return the state after a session is opened now."""
         other = copy.deepcopy(self)
         other.open(1)
         return other
@@ -349,7 +328,6 @@ class Model:
         return found
 
     def require(self, session: int) -> None:
-        """Raise if the session has expired."""
         if not self.alive(session):
             raise SessionExpired
 
@@ -384,7 +362,6 @@ class Model:
         return granted
 
     def _since_start(self, session: int, machine: int) -> list[WorkEvent]:
-        """Return what the session has recorded since it began its last recovery of the machine."""
         own = [
             event
             for process, event, by in self.machines[machine].history
@@ -409,12 +386,10 @@ class Model:
         machine.deaths.clear()
 
     def _not_back(self, machine: Machine) -> bool:
-        """Return whether the machine lacks an agent, and an agent start has failed since it does."""
         _, seconds = machine.backoffs.get(Process.AGENT_START, (0, None))
         return machine.needs is Process.AGENT_START and seconds is not None
 
     def _not_unhealthy(self, machine: Machine) -> bool:
-        """Return whether the agent reported recently, or is still in its startup timeout."""
         timeout = STARTUP_TIMEOUT_SECONDS
         if machine.reported:
             timeout = max(HEARTBEAT_TIMEOUT_SECONDS, 5 * machine.interval // 2)
