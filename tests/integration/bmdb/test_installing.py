@@ -23,7 +23,6 @@ OTHER = MetropolisInstallation(image_url="https://images.example.com/b.img", ima
 
 
 def ask(connection: Connection, machine_id: UUID, image: MetropolisInstallation = IMAGE) -> int | None:
-    """Load what is on record, and request an installation."""
     return installation.request(connection, machine_id, image, installation.load(connection, machine_id))
 
 
@@ -48,7 +47,7 @@ def test_a_request_is_newer_than_any_request_or_report(
     assert found.next_generation == generation + 1
 
 
-def test_the_agent_gets_the_generation_and_the_image_that_were_recorded(fleet: Fleet, connection: Connection) -> None:
+def test_the_agent_gets_the_recorded_generation_and_image(fleet: Fleet, connection: Connection) -> None:
     """The stored bytes are sent unchanged; another generation inside them would never be reported."""
     machine_id = fleet.started_machine()
     fleet.report_installation(machine_id, 6, "Error")
@@ -77,7 +76,6 @@ def test_the_agent_gets_the_generation_and_the_image_that_were_recorded(fleet: F
 def test_only_a_report_of_the_wanted_generation_ends_the_wait(
     fleet: Fleet, connection: Connection, requested: int | None, reported: tuple[int, str] | None, holds: str
 ) -> None:
-    """Operators must see the same as the loops."""
     machine_id = fleet.provided_machine()
     if requested is not None:
         fleet.request_installation(machine_id, requested)
@@ -183,8 +181,7 @@ def test_a_request_is_made_once_whatever_is_lost(fleet: Fleet, lost: Lost) -> No
     assert fleet.sql("SELECT generation FROM machine_os_installation_request") == [[1]]
 
 
-def test_a_lost_request_that_was_replaced_is_reported_as_not_made(fleet: Fleet) -> None:
-    """Another operator's request has replaced ours."""
+def test_a_lost_request_that_was_replaced_counts_as_refused(fleet: Fleet) -> None:
     machine_id = fleet.started_machine()
     with BreakingConnection(fleet.settings) as way:
         way.lose("answer", meanwhile=lambda: ask(fleet.connection, machine_id, OTHER))

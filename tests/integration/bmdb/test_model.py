@@ -110,7 +110,6 @@ class Function:
     """Its connection when it began its last step; None: it had to open one."""
 
     def broke(self) -> bool:
-        """Return whether its connection broke in its last step."""
         return self.driver not in (None, self.session.connection._driver)
 
 
@@ -190,7 +189,6 @@ class Bmdb(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, FUNCTIONS - 1), close=st.booleans())
     def invoke(self, at: int, close: bool) -> None:
-        """Let a function end, or be killed, and the next one begin."""
         if close:
             function = self.functions[at]
             function.session.close()
@@ -304,7 +302,6 @@ class Bmdb(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, FUNCTIONS - 1), moment=moments, event=events)
     def renew(self, at: int, moment: Moment | None, event: Event) -> None:
-        """Renew a session."""
         function = self.functions[at]
         seen, wanted = self._both(
             function, function.session.renew, lambda: self.model.renew(function.number), moment, event
@@ -319,7 +316,6 @@ class Bmdb(RuleBasedStateMachine):
         event=events,
     )
     def claim(self, at: int, process: Process, limit: int, moment: Moment | None, event: Event) -> None:
-        """Claim as a loop does."""
         function = self.functions[at]
         found: list[work.Work] = []
 
@@ -369,7 +365,6 @@ class Bmdb(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, FUNCTIONS - 1), machine=st.integers(0, MACHINES - 1))
     def access(self, at: int, machine: int) -> None:
-        """Start work on one machine, as an operator does."""
         function, machine = self.functions[at], machine % len(self.machines)
         found: list[work.Work] = []
         try:
@@ -512,7 +507,6 @@ class Bmdb(RuleBasedStateMachine):
         )
 
     def _permitted(self, function: Function, works: dict[UUID, work.Work]) -> set[UUID]:
-        """Return the machines that may be interrupted."""
         step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
         moves = dict.fromkeys(works.values(), step)
         if self._of_operators(works):
@@ -564,7 +558,6 @@ class Bmdb(RuleBasedStateMachine):
     @precondition(lambda self: len(self.machines) < MACHINES)
     @rule(location=st.sampled_from([None, HERE]))
     def appear(self, location: str | None) -> None:
-        """Let the Provisioner create a machine."""
         self.machines.append(self.fleet.locate(self.fleet.provided_machine(), location))
         self.model.appear(location)
 
@@ -584,7 +577,6 @@ class Bmdb(RuleBasedStateMachine):
         units=st.sampled_from([None, 5, 20]),
     )
     def pause(self, machine: int | None, process: Process | None, units: int | None) -> None:
-        """Pause something."""
         seconds = None if units is None else units * UNIT
         if machine is not None:
             machine %= len(self.machines)
@@ -608,7 +600,6 @@ class Bmdb(RuleBasedStateMachine):
     @precondition(lambda self: self.pauses)
     @rule()
     def resume(self) -> None:
-        """End the pauses."""
         while self.pauses:
             pause_id, pause = self.pauses.pop()
             assert pauses.resume(self.fleet.connection, pause_id) == self.model.resume(pause)
@@ -663,7 +654,6 @@ class Bmdb(RuleBasedStateMachine):
         return seen, (1, 0) if guard.happened and guard.outcome else (0, 1)
 
     def _ends(self, future: Future[Any]) -> bool:
-        """Return whether it ends; otherwise it has to wait."""
         eventually(lambda: future.done() or self.fleet.sql(f"SELECT {_BLOCKED}")[0][0])
         return future.done()
 
@@ -719,14 +709,12 @@ class Bmdb(RuleBasedStateMachine):
                 return found.started_at is not None
 
     def pass_time(self, units: int) -> None:
-        """Let time pass; sessions that are not renewed expire."""
         self._compare_states()
         self.fleet.pass_time(UNIT * units)
         self._compare_states()
         self.model.now += UNIT * units
 
     def fail_over(self) -> None:
-        """Break every connection, as a failover of the database does."""
         self.fleet.sql(f"SELECT pg_terminate_backend(pid) {_CONNECTIONS}")
         self.fleet.wait_until(f"NOT EXISTS (SELECT 1 {_CONNECTIONS})")
         self.fleet.connection.close()  # agents and operators have their own connections
@@ -735,7 +723,6 @@ class Bmdb(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost_doubled_or_stuck(self) -> None:
-        """Check everything after every step."""
         self._compare_histories()
         self._compare_claims()
         self._compare_states()
@@ -844,7 +831,6 @@ def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
 
 @pytest.fixture
 def way(fleet: Fleet) -> Iterator[BreakingConnection]:
-    """Return the proxy through which functions reach the database."""
     with BreakingConnection(fleet.settings) as found:
         yield found
         fleet.disconnect()
@@ -870,7 +856,6 @@ class KnownHistory:
         self.bmdb = bmdb
 
     def step(self, name: str, **arguments: Any) -> None:
-        """Take a step, and check."""
         if name in {"claim", "end", "permit", "read", "renew", "interrupt", "tick"}:
             arguments = {"moment": None, "event": "death", **arguments}
         getattr(self.bmdb, name)(**arguments)
@@ -881,11 +866,9 @@ class KnownHistory:
         self.step("end", which=0, batch=True, how=how, **arguments)
 
     def claim(self, at: int, **arguments: Any) -> None:
-        """Claim machines that need an agent."""
         self.step("claim", at=at, process=Process.AGENT_START, limit=3, **arguments)
 
     def recover(self, at: int, units: int, how: str | None, **arguments: Any) -> None:
-        """Carry out an invocation of the Recoverer."""
         self.step("tick", at=at, process=Process.RECOVERY, units=units, how=how, **arguments)
 
     def wait(self, at: int, units: int, event: Event | None = None) -> None:
@@ -1084,7 +1067,6 @@ class KnownHistory:
             self.end(how)
 
     def work_by_name(self) -> None:
-        """Renew a session that has work by name."""
         self.step("invoke", at=0, close=False)
         self.step("access", at=0, machine=0)
         self.wait(0, 10, "failover")
@@ -1094,7 +1076,7 @@ class KnownHistory:
         self.claim(1)
 
 
-def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way: BreakingConnection) -> None:
+def test_a_known_history_agrees_with_the_model(fleet: Fleet, way: BreakingConnection) -> None:
     """A search may miss a kind of step, and takes long to find it."""
     bmdb = Bmdb(fleet, way)
     bmdb.appear(HERE)

@@ -18,7 +18,6 @@ PROCESSES = [*Process, cast("Process", "ShepherdMadeUp")]
 
 
 def locked(session: Session, process: Process, machine_id: UUID) -> bool:
-    """Return whether the session got the lock on the machine."""
     try:
         work.lock_machine(session, process, machine_id)
     except WorkConflict:
@@ -59,7 +58,6 @@ def test_work_that_has_begun_keeps_every_process_away(fleet: Fleet, second: Proc
 
 
 def test_of_all_processes_at_once_one_gets_the_machine(fleet: Fleet) -> None:
-    """Each tries it at the same moment, again and again."""
     machine_id = fleet.provided_machine()
     together = threading.Barrier(len(PROCESSES))
     rounds = 10
@@ -80,7 +78,7 @@ def test_of_all_processes_at_once_one_gets_the_machine(fleet: Fleet) -> None:
     assert sum(had) == rounds
 
 
-def test_a_lost_statement_that_comes_late_gives_up_no_later_lock(fleet: Fleet) -> None:
+def test_a_late_lost_statement_gives_up_no_later_lock(fleet: Fleet) -> None:
     """The session has gone on meanwhile, and counts on the lock."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()

@@ -34,8 +34,7 @@ def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Conne
     assert fleet.sql("SELECT clock_timestamp() - agent_heartbeat_at < interval '1 minute' FROM machine_agent_heartbeat")
 
 
-def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet, connection: Connection) -> None:
-    """The list is the first thing that an operator reads."""
+def test_the_list_shows_what_machines_need_and_what_blocks_them(fleet: Fleet, connection: Connection) -> None:
     failed = fleet.provided_machine("failing")
     session = fleet.open_session()
     (held,) = claimed(session, START, provider="failing")
@@ -64,7 +63,6 @@ def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet,
 
 
 def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connection) -> None:
-    """Including the work in progress, and the last failure."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'host key', now())", id=machine_id)
     session = fleet.open_session(seconds=2 * 3600)
@@ -79,12 +77,11 @@ def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connecti
 
 
 def test_an_unknown_machine_is_reported_as_unknown(connection: Connection) -> None:
-    """Operators mistype ids."""
     with pytest.raises(MachineUnknown):
         lookup.show_machine(connection, uuid4())
 
 
-def test_a_machine_is_found_by_what_stands_on_the_operators_screen(fleet: Fleet, connection: Connection) -> None:
+def test_a_machine_is_found_by_what_operators_see(fleet: Fleet, connection: Connection) -> None:
     """Whole names win: machine-1 is not machine-10."""
     machine_id, other = fleet.provided_machine(), fleet.provided_machine()
     fleet.sql("UPDATE machine_provided SET provider_id = 'machine-10' WHERE machine_id = :machine", machine=other)
@@ -108,7 +105,6 @@ def test_a_name_that_matches_no_machine_is_refused(fleet: Fleet, connection: Con
 
 
 def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> None:
-    """The first match may not be the one that was meant."""
     machines = [fleet.locate(fleet.provided_machine(), "fra") for _ in range(12)]
     with pytest.raises(MachineUnknown, match="more than one machine is called 'mach'") as refused:
         lookup.find_machine(connection, "mach")
@@ -130,7 +126,6 @@ def test_a_forgotten_host_key_is_gone(fleet: Fleet, connection: Connection) -> N
 
 
 def test_the_time_of_day_is_the_databases(fleet: Fleet, connection: Connection) -> None:
-    """All times in the BMDB are compared with it."""
     before, after = fleet.sql("SELECT clock_timestamp()")[0][0], server.now(connection)
     assert before < after < fleet.sql("SELECT clock_timestamp()")[0][0]
 
@@ -147,7 +142,6 @@ def plant_history(fleet: Fleet, days: float, rows: int = 1) -> UUID:
 
 
 def test_history_is_deleted_by_its_age_only(fleet: Fleet, connection: Connection) -> None:
-    """Younger rows are the audit trail that was promised."""
     plant_history(fleet, days=31)
     young = plant_history(fleet, days=29)
     assert history.delete_old_history(connection, days=30) == 1
@@ -164,7 +158,7 @@ def test_a_long_history_is_deleted_in_parts_oldest_first(fleet: Fleet, connectio
     assert history.delete_old_history(connection, days=30) == 101
 
 
-def test_concurrent_runs_that_delete_history_do_not_wait_for_each_other(fleet: Fleet, connection: Connection) -> None:
+def test_concurrent_deletions_of_history_do_not_wait(fleet: Fleet, connection: Connection) -> None:
     """Every invocation does it; a concurrent one deletes the rows that the first has not locked."""
     plant_history(fleet, days=40, rows=1100)
 

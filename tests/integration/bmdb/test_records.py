@@ -42,7 +42,6 @@ TYPES = {
 
 
 def fetched() -> Iterator[tuple[str, type]]:
-    """Yield the name of each statement whose rows are fetched, and the type of its rows."""
     for file in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(("shepherd_core.bmdb", *file.relative_to(PACKAGE).with_suffix("").parts))
         tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -54,7 +53,6 @@ def fetched() -> Iterator[tuple[str, type]]:
 
 
 def calls(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Yield the row and the statement of each fetch in *function*."""
     for call in ast.walk(function):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in FETCHES:
             row, statement = call.args[:2]
@@ -68,7 +66,7 @@ FETCHED = sorted(set(fetched()), key=str)
 
 
 @pytest.mark.parametrize(("statement", "row"), FETCHED)
-def test_the_columns_of_a_statement_are_the_fields_of_its_record(fleet: Fleet, statement: str, row: type) -> None:
+def test_a_statements_columns_are_the_fields_of_its_record(fleet: Fleet, statement: str, row: type) -> None:
     """Otherwise it fails when it first runs, which for some is the day of a disaster."""
     connection = driver.connect(fleet.settings, None, None, driver.TimeLimits())
     try:
@@ -91,15 +89,11 @@ def base(hint: Any) -> Any:
 
 
 class Colour(StrEnum):
-    """An enum of texts."""
-
     RED = "Red"
 
 
 @record
 class Thing:
-    """A record."""
-
     colour: Colour | None
     size: int
     name: str = "?"
@@ -113,9 +107,7 @@ class Thing:
         (("name", "size", "colour"), ["x", 1, "Red"], Thing(Colour.RED, 1, "x")),
     ],
 )
-def test_a_row_becomes_a_record_by_the_names_of_its_columns(
-    columns: tuple[str, ...], row: list[object], made: Thing
-) -> None:
+def test_a_row_becomes_a_record_by_column_names(columns: tuple[str, ...], row: list[object], made: Thing) -> None:
     """The order of columns in a statement means nothing."""
     (found,) = read(Thing, "things", columns, [row])
     assert found == made
@@ -123,7 +115,7 @@ def test_a_row_becomes_a_record_by_the_names_of_its_columns(
 
 
 @pytest.mark.parametrize(("columns", "named"), [(("colour",), "size"), (("colour", "size", "weight"), "weight")])
-def test_a_column_that_is_no_field_or_missing_is_named_with_its_statement(columns: tuple[str, ...], named: str) -> None:
+def test_a_superfluous_or_missing_column_is_named(columns: tuple[str, ...], named: str) -> None:
     """Who changes a statement sees at once what else to change."""
     with pytest.raises(TypeError, match=f"things and Thing differ in {named}"):
         list(read(Thing, "things", columns, []))

@@ -52,7 +52,7 @@ def test_lists_and_counts_have_the_states_of_the_bmdb(fleet: Fleet) -> None:
     fleet.empty()
 
 
-def test_a_machine_is_listed_in_the_state_by_which_it_was_found(fleet: Fleet) -> None:
+def test_a_machine_is_listed_in_the_state_searched_for(fleet: Fleet) -> None:
     """A list of unhealthy machines had running ones, if their timeout ended after the command had read the time."""
     fleet.unhealthy_machine()
     fleet.sql("UPDATE recovery_policy SET heartbeat_timeout_seconds = :s", s=2 * HOUR)
@@ -62,8 +62,7 @@ def test_a_machine_is_listed_in_the_state_by_which_it_was_found(fleet: Fleet) ->
     assert observer.describe(found).plain.startswith("unhealthy")
 
 
-def test_a_list_and_one_machine_mean_the_same_by_being_worked_on(fleet: Fleet) -> None:
-    """Two answers to one question are both in doubt."""
+def test_list_and_machine_agree_on_being_worked_on(fleet: Fleet) -> None:
     machine_id = fleet.provided_machine()
     work.start_work(fleet.open_session(), machine_id, "?")
     (listed,) = matching(fleet.connection)
@@ -73,7 +72,6 @@ def test_a_list_and_one_machine_mean_the_same_by_being_worked_on(fleet: Fleet) -
 
 @pytest.mark.parametrize("how", ["Forgotten", "Released"])
 def test_a_machine_that_is_gone_is_shown_as_gone(fleet: Fleet, how: str) -> None:
-    """It is still known by its id."""
     machine_id = fleet.bare_machine()
     fleet.sql(
         "INSERT INTO machine_tombstone VALUES (:id, :how, 'static', 'x', NULL, NULL, 'me', '?')", id=machine_id, how=how
@@ -163,7 +161,6 @@ def create(recorder: Recorder, session: Session) -> None:
 
 
 def start_agents(_: Recorder, session: Session) -> None:
-    """Start the agents that are needed."""
     works = claimed(session, Process.AGENT_START)
     work.finish_agent_start(session, dict.fromkeys(works, work.AgentStarted(KEY, None)))
 
@@ -204,7 +201,6 @@ def report(
 
 
 def list_all(_: Recorder, session: Session, *, status: ProviderStatus) -> None:
-    """Let the provider list every machine in this *status*."""
     assert provider_facts.begin(session, PROVIDER, None)
     known = provider_facts.known(session.connection, PROVIDER, everything=True)
     changes = [provider_facts.FactsChange(each, replace(each.facts, status=status)) for each in known]
@@ -212,37 +208,31 @@ def list_all(_: Recorder, session: Session, *, status: ProviderStatus) -> None:
 
 
 def request_installations(recorder: Recorder, _: Session) -> None:
-    """Request another installation of every machine."""
     for each in recorder.machines:
         assert installation.request(recorder.connection, each, IMAGE, installation.load(recorder.connection, each))
 
 
 def unquarantine(recorder: Recorder, _: Session) -> None:
-    """End every quarantine."""
     for each in recorder.machines:
         remediation.unquarantine(recorder.connection, each, reason="?")
 
 
 def reboot(recorder: Recorder, session: Session) -> None:
-    """Reboot every machine, as an operator does."""
     held = [work.start_work(session, each, "?") for each in recorder.machines]
     work.finish_recovery(session, held, 0, grace_seconds=HOUR)
 
 
 def watch(recorder: Recorder, _: Session, *, startup: float, heartbeat: float) -> None:
-    """Let the Recoverer begin to work with other timeouts."""
     timeouts = HealthTimeouts(startup_timeout_seconds=startup, heartbeat_timeout_seconds=heartbeat, grace_seconds=HOUR)
     Session.open(recorder.connection, ManualClock(), "test", "a test", HOUR, (PROVIDER, timeouts))
 
 
 def forget(recorder: Recorder, session: Session) -> None:
-    """Forget every machine."""
     for each in recorder.machines:
         decommissioning.forget(session, PROVIDER, each, ORDER)
 
 
 def release(recorder: Recorder, session: Session) -> None:
-    """Release every machine."""
     for each in recorder.machines:
         decommissioning.request_release(session, PROVIDER, each, ORDER)
         decommissioning.accept_release(session, each)

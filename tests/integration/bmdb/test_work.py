@@ -23,7 +23,6 @@ KEY = bytes(range(32))
 
 @pytest.fixture
 def session(fleet: Fleet) -> Session:
-    """Return a session with a lease of a day."""
     return fleet.open_session(seconds=24 * 3600)
 
 
@@ -40,7 +39,6 @@ def test_a_claim_locks_and_records_what_it_takes(fleet: Fleet, session: Session)
 
 
 def test_a_claim_takes_no_more_than_its_limit(fleet: Fleet, session: Session) -> None:
-    """An invocation can only work on a bounded batch."""
     machines = [fleet.provided_machine() for _ in range(3)]
     assert len(claimed(session, START, 2)) == 2
     assert len(fleet.sql("SELECT 1 FROM work")) == 2
@@ -51,7 +49,6 @@ def test_a_claim_takes_no_more_than_its_limit(fleet: Fleet, session: Session) ->
 
 @pytest.mark.parametrize("seen", [None, "pinned"])
 def test_a_pinned_host_key_stays(fleet: Fleet, session: Session, seen: str | None) -> None:
-    """Also where it is from."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now(), 'Operator')", id=machine_id)
     (held,) = claimed(session, START)
@@ -59,7 +56,7 @@ def test_a_pinned_host_key_stays(fleet: Fleet, session: Session, seen: str | Non
     assert fleet.sql("SELECT host_key, origin FROM machine_host_key") == [["pinned", "Operator"]]
 
 
-def test_an_agent_on_a_machine_with_another_host_key_is_not_recorded(fleet: Fleet, session: Session) -> None:
+def test_an_agent_behind_another_host_key_is_not_recorded(fleet: Fleet, session: Session) -> None:
     """An operator named the right key while Shepherd talked to somebody else; the next contact is compared with it."""
     machine_id, other = fleet.provided_machine(), fleet.provided_machine()
     works = {held: AgentStarted(KEY, "another host key") for held in claimed(session, START, 2)}
@@ -166,7 +163,6 @@ def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Sessio
 
 
 def test_a_bare_machine_can_be_worked_on_by_name(fleet: Fleet, session: Session) -> None:
-    """It has no due row to lock; the work row is enough."""
     machine_id = fleet.bare_machine()
     held = work.start_work(session, machine_id, "?")
     assert held.provider_id is None
@@ -174,7 +170,7 @@ def test_a_bare_machine_can_be_worked_on_by_name(fleet: Fleet, session: Session)
     assert work.start_work(session, machine_id, "?").last_interval_seconds == 60
 
 
-def test_a_machine_that_is_worked_on_is_not_taken_by_name(fleet: Fleet, session: Session) -> None:
+def test_a_machine_in_work_is_not_taken_by_name(fleet: Fleet, session: Session) -> None:
     """Not even by the session that has the work already."""
     machine_id = fleet.provided_machine()
     claimed(session, START)
@@ -186,7 +182,6 @@ def test_a_machine_that_is_worked_on_is_not_taken_by_name(fleet: Fleet, session:
 
 
 def test_work_on_an_unknown_machine_is_refused(fleet: Fleet, session: Session) -> None:
-    """A typing error must not look like a conflict."""
     with pytest.raises(MachineUnknown):
         work.start_work(session, uuid4(), "?")
 

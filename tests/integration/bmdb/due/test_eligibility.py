@@ -23,46 +23,25 @@ LOOPS = tuple(PROCESS_OF_LOOP.values())
 
 
 def installed(
-    machine: Callable[[Fleet], UUID], wanted: int | None, reported: int | None, result: str = "Success"
+    machine: Callable[[Fleet], UUID], wanted: int | None, reported: int | None, *results: str, anew: int | None = None
 ) -> Callable[[Fleet], UUID]:
-    """Return how to plant a machine with an installation request and a report of these generations."""
+    """Return how to plant a machine with an installation request, reports of these *results*, and another request."""
 
     def plant(fleet: Fleet) -> UUID:
         machine_id = machine(fleet)
         if wanted is not None:
             fleet.request_installation(machine_id, wanted)
-        if reported is not None:
-            fleet.report_installation(machine_id, reported, result)
-        return machine_id
-
-    return plant
-
-
-def twice_reported(machine: Callable[[Fleet], UUID], wanted: int, reported: int) -> Callable[[Fleet], UUID]:
-    """Return how to plant a machine whose installation failed, and then succeeded."""
-
-    def plant(fleet: Fleet) -> UUID:
-        machine_id = installed(machine, wanted, reported, "Error")(fleet)
-        fleet.report_installation(machine_id, reported)
-        return machine_id
-
-    return plant
-
-
-def wanted_anew(machine: Callable[[Fleet], UUID], result: str = "Success") -> Callable[[Fleet], UUID]:
-    """Return how to plant a machine for which an installation is requested after one that ended so."""
-
-    def plant(fleet: Fleet) -> UUID:
-        machine_id = installed(machine, 2, 2, result)(fleet)
-        fleet.request_installation(machine_id, 3)
+        for result in results or ("Success",):
+            if reported is not None:
+                fleet.report_installation(machine_id, reported, result)
+        if anew is not None:
+            fleet.request_installation(machine_id, anew)
         return machine_id
 
     return plant
 
 
 def failed(process: Process, interval: int, ago: float, error: ShepherdError | None = None) -> Callable[[Fleet], UUID]:
-    """Return how to plant an unhealthy or a merely provided machine whose work failed this many seconds ago."""
-
     def plant(fleet: Fleet) -> UUID:
         machine_id = fleet.unhealthy_machine() if process is Process.RECOVERY else fleet.provided_machine()
         session = fleet.open_session()
@@ -76,8 +55,6 @@ def failed(process: Process, interval: int, ago: float, error: ShepherdError | N
 
 
 def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
-    """Return how to plant a machine that was recovered this many seconds ago."""
-
     def plant(fleet: Fleet) -> UUID:
         machine_id = fleet.unhealthy_machine()
         session = fleet.open_session()
@@ -92,21 +69,11 @@ def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
 
 
 def restarted(started_ago: float) -> Callable[[Fleet], UUID]:
-    """Return how to plant a machine with a heartbeat from before its agent was started."""
     return lambda fleet: fleet.unhealthy_machine(reported_ago=started_ago + 60, started_ago=started_ago)
 
 
-def provided(fleet: Fleet) -> UUID:
-    """Plant a provided machine."""
-    return fleet.provided_machine()
-
-
-def unhealthy(fleet: Fleet) -> UUID:
-    """Plant a machine that has been unhealthy for a long time."""
-    return fleet.unhealthy_machine()
-
-
 START, RECOVER, NOTHING = Process.AGENT_START, Process.RECOVERY, None
+provided, unhealthy = Fleet.provided_machine, Fleet.unhealthy_machine
 
 STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
     "bare": (Fleet.bare_machine, NOTHING),
@@ -117,11 +84,14 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
     "installation wanted, older report": (installed(provided, 2, 1), START),
     "installation wanted, report of another generation": (installed(provided, 2, 3), START),
     "installation wanted, it failed": (installed(provided, 2, 2, "Error"), START),
-    "installation wanted, it failed and then succeeded": (twice_reported(provided, 2, 2), NOTHING),
-    "installation wanted, an older one failed and then succeeded": (twice_reported(provided, 3, 2), START),
+    "installation wanted, it failed and then succeeded": (installed(provided, 2, 2, "Error", "Success"), NOTHING),
+    "installation wanted, an older one failed and then succeeded": (
+        installed(provided, 3, 2, "Error", "Success"),
+        START,
+    ),
     "installation wanted and done": (installed(provided, 2, 2), NOTHING),
-    "installation done, and another wanted": (wanted_anew(provided), START),
-    "installation failed, and another wanted": (wanted_anew(provided, "Error"), START),
+    "installation done, and another wanted": (installed(provided, 2, 2, anew=3), START),
+    "installation failed, and another wanted": (installed(provided, 2, 2, "Error", anew=3), START),
     "report without a request": (installed(provided, None, 2), START),
     "installation wanted and done, agent just started": (installed(Fleet.started_machine, 2, 2), NOTHING),
     "agent start failed just now": (failed(START, 300, 0), NOTHING),
@@ -138,11 +108,17 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
     "unhealthy, installation wanted, older report": (installed(unhealthy, 2, 1), RECOVER),
     "unhealthy, installation wanted, it failed": (installed(unhealthy, 2, 2, "Error"), RECOVER),
     "unhealthy, installation wanted, report of another generation": (installed(unhealthy, 2, 3), RECOVER),
-    "unhealthy, installation wanted, it failed and then succeeded": (twice_reported(unhealthy, 2, 2), NOTHING),
-    "unhealthy, installation wanted, an older one failed, then succeeded": (twice_reported(unhealthy, 3, 2), RECOVER),
+    "unhealthy, installation wanted, it failed and then succeeded": (
+        installed(unhealthy, 2, 2, "Error", "Success"),
+        NOTHING,
+    ),
+    "unhealthy, installation wanted, an older one failed, then succeeded": (
+        installed(unhealthy, 3, 2, "Error", "Success"),
+        RECOVER,
+    ),
     "unhealthy, installation wanted and done": (installed(unhealthy, 2, 2), NOTHING),
-    "unhealthy, installation done, and another wanted": (wanted_anew(unhealthy), RECOVER),
-    "unhealthy, installation failed, and another wanted": (wanted_anew(unhealthy, "Error"), RECOVER),
+    "unhealthy, installation done, and another wanted": (installed(unhealthy, 2, 2, anew=3), RECOVER),
+    "unhealthy, installation failed, and another wanted": (installed(unhealthy, 2, 2, "Error", anew=3), RECOVER),
     "unhealthy, report without a request": (installed(unhealthy, None, 2), RECOVER),
     "unhealthy, never a heartbeat, installation wanted and done": (
         installed(lambda fleet: fleet.started_machine(1800), 2, 2),
@@ -161,7 +137,7 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_machine_is_claimed_by_the_loop_that_it_needs_and_no_other(fleet: Fleet, state: str) -> None:
+def test_only_the_loop_that_a_machine_needs_claims_it(fleet: Fleet, state: str) -> None:
     """The loops depend on this; the plain query makes sure that claims and domain mean the same."""
     plant, needs = STATES[state]
     machine_id = plant(fleet)
@@ -190,7 +166,7 @@ def test_an_operators_work_keeps_loops_away(fleet: Fleet, plant: Callable[[Fleet
     assert ids(claimed(second, process)) == [machine_id]
 
 
-def test_a_machine_that_was_examined_too_early_is_claimed_in_time(fleet: Fleet) -> None:
+def test_the_first_heartbeat_replaces_the_startup_timeout(fleet: Fleet) -> None:
     """The first heartbeat replaces the startup timeout of 30 minutes by the heartbeat timeout of 10."""
     machine_id = fleet.started_machine()
     session = fleet.open_session(24 * 3600)
@@ -204,7 +180,6 @@ def test_a_machine_that_was_examined_too_early_is_claimed_in_time(fleet: Fleet) 
 
 
 def test_heartbeats_keep_the_recoverer_away(fleet: Fleet) -> None:
-    """A heartbeat does not change the due row; a claim that finds a newer one must postpone the machine, each time."""
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session(24 * 3600)
     for _ in range(3):
@@ -216,7 +191,6 @@ def test_heartbeats_keep_the_recoverer_away(fleet: Fleet) -> None:
 
 
 def test_the_timeouts_of_an_agent_are_settings(fleet: Fleet) -> None:
-    """Operators tune the timeouts; no statement may have the defaults built in."""
     never, once = fleet.started_machine(30), fleet.unhealthy_machine(20)
     session = fleet.open_session()
     timeouts = replace(defaults.HEALTH, startup_timeout_seconds=100, heartbeat_timeout_seconds=50)
@@ -228,9 +202,7 @@ def test_the_timeouts_of_an_agent_are_settings(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize(("interval", "minutes"), [(0, 10), (10, 10), (240, 10), (300, 12.5), (600, 25), (3600, 150)])
-def test_a_machine_is_unhealthy_after_two_and_a_half_of_its_own_intervals(
-    fleet: Fleet, interval: int, minutes: float
-) -> None:
+def test_a_machine_is_unhealthy_after_two_and_a_half_intervals(fleet: Fleet, interval: int, minutes: float) -> None:
     """And after the timeout at the earliest; so no change of the interval makes a healthy machine look unhealthy."""
     machine_id = fleet.unhealthy_machine(60 * minutes - 20, started_ago=86_400)
     fleet.tell_interval(machine_id, interval)
@@ -243,7 +215,6 @@ def test_a_machine_is_unhealthy_after_two_and_a_half_of_its_own_intervals(
 
 
 def test_a_shorter_interval_counts_from_the_heartbeat_that_brings_it(fleet: Fleet) -> None:
-    """The due row may say a later time: the heartbeat that brings the interval does not write it."""
     machine_id = fleet.unhealthy_machine(5 * 60)
     fleet.tell_interval(machine_id, 3600)
     session = fleet.open_session(24 * 3600)
@@ -258,7 +229,6 @@ def test_a_shorter_interval_counts_from_the_heartbeat_that_brings_it(fleet: Flee
 
 
 def test_the_machine_that_waited_longest_is_claimed_first(fleet: Fleet) -> None:
-    """Otherwise a machine at the end of a long queue would never be claimed."""
     machines = [fleet.provided_machine() for _ in range(5)]
     for position, machine_id in enumerate(reversed(machines)):
         fleet.sql(

@@ -31,7 +31,6 @@ def _not_back(fleet: Fleet) -> UUID:
 
 
 def _backing_off(fleet: Fleet) -> UUID:
-    """Plant an unhealthy machine whose recovery has failed."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql(
         f"INSERT INTO work_backoff SELECT :id, 'ShepherdRecovery', {_NOW} + interval '1 hour', '?', 60", id=machine_id
@@ -40,7 +39,6 @@ def _backing_off(fleet: Fleet) -> UUID:
 
 
 def _booting(fleet: Fleet) -> UUID:
-    """Plant a machine that was rebooted just now."""
     machine_id = fleet.provided_machine()
     fleet.sql(f"INSERT INTO machine_rebooted SELECT :id, {_NOW}, {_NOW} + interval '5 minutes'", id=machine_id)
     return machine_id
@@ -119,7 +117,7 @@ def test_operators_are_told_what_claims_do(fleet: Fleet, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["without an agent", "unhealthy", "not back"])
-def test_only_the_database_says_that_a_claim_would_take_a_machine(fleet: Fleet, name: str) -> None:
+def test_only_the_database_says_what_a_claim_would_take(fleet: Fleet, name: str) -> None:
     """If it does not, there is a reason, although none is known here."""
     fleet.watch(PROVIDER)
     machine_id = MACHINES[name](fleet)

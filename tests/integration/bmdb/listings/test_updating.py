@@ -1,60 +1,31 @@
 """One Updater at a time for each provider, the fence for its writes, and what its statements read."""
 
-import json
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from uuid import UUID
 
-import pg8000.native
 import pytest
 from shepherd_core.bmdb.listings import provider_facts
 from shepherd_core.bmdb.listings.provider_facts import FactsChange, ListingStatus
 from shepherd_core.bmdb.session import Session
-from shepherd_core.bmdb.statements import statements
 from shepherd_core.domain.errors.bmdb import SessionExpired
 
-from simulator.environment.postgres import Postgres
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.listings import facts, record
 
 MOMENT = 0.4
 """Seconds: long enough to begin something within it, short enough to wait for its end."""
 
-# A database in use for years: all settled, but for those that are missing, or failed for good, and without address.
-MACHINES = 20_000
-PLANT = f"""
-INSERT INTO machines SELECT gen_random_uuid(), now() - interval '1 day' FROM generate_series(1, {MACHINES});
-INSERT INTO machine_provided
-    SELECT machine_id, 'static', machine_id::text, NULL,
-        CASE WHEN random() < 0.9 THEN '192.0.2.1' END,
-        'ams',
-        (ARRAY['Missing', 'ProvisioningFailedPermanent'])[1 + floor(2 * random())::int]
-    FROM machines;
-UPDATE machine_provided SET provider_status = 'Running', provider_ip_address = '192.0.2.1' WHERE random() < 0.9;
-INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
-    VALUES ('test', 'a test', 3600, now() + interval '1 hour');
-INSERT INTO provider_listings SELECT 'static', session_id, now(), now() FROM sessions;
-VACUUM ANALYZE machine_provided;
-VACUUM ANALYZE machines;
-"""
-NOT_READY = 20
-HANDFUL = 12
-"""Blocks: the index pages from root to leaf, and one page of each small table."""
-
 
 @pytest.fixture
 def holder(fleet: Fleet) -> Session:
-    """Return a session with its own connection that is the Updater's."""
     session = fleet.open_session(connection=fleet.connect())
     assert provider_facts.begin(session, PROVIDER, None)
     return session
 
 
 def a_change(fleet: Fleet) -> FactsChange:
-    """Return a change of a running machine."""
     machine_id = fleet.provided_machine()
     record(fleet, machine_id)
     (known,) = (
@@ -66,7 +37,6 @@ def a_change(fleet: Fleet) -> FactsChange:
 
 
 def location(fleet: Fleet, machine_id: UUID) -> str | None:
-    """Return the location of a machine on record."""
     return facts(fleet, machine_id)[2]
 
 
@@ -100,7 +70,6 @@ def test_one_of_two_at_the_same_moment_becomes_the_updater(fleet: Fleet, holder:
 
 
 def test_the_status_of_a_listing_names_its_holder(fleet: Fleet, holder: Session) -> None:
-    """A run ends when another is active, and takes the place of an expired one."""
     fleet.provided_machine()
     fleet.provided_machine("equinix")
     check = partial(provider_facts.check, fleet.connection, PROVIDER, HOUR)
@@ -120,7 +89,6 @@ def test_the_status_of_a_listing_names_its_holder(fleet: Fleet, holder: Session)
 
 
 def test_an_expired_session_writes_nothing(fleet: Fleet, holder: Session) -> None:
-    """Another session may have taken its place."""
     change = a_change(fleet)
     fleet.expire(holder)
     with pytest.raises(SessionExpired):
@@ -165,7 +133,7 @@ def test_a_statement_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet
     assert location(fleet, change.known.machine_id) == "ams"
 
 
-def test_a_statement_that_waited_while_the_place_was_taken_writes_nothing(fleet: Fleet, holder: Session) -> None:
+def test_a_write_that_waited_for_a_takeover_writes_nothing(fleet: Fleet, holder: Session) -> None:
     """The new Updater reads the facts next; from then on they must not change without it."""
     change = a_change(fleet)
     successor = fleet.open_session()
@@ -226,74 +194,3 @@ def test_machines_of_other_providers_are_not_compared(fleet: Fleet, everything: 
     fleet.provided_machine("equinix")
     known = provider_facts.known(fleet.connection, PROVIDER, everything=everything)
     assert [each.machine_id for each in known] == [machine_id]
-
-
-@pytest.fixture(scope="module")
-def large(postgres: Postgres) -> Iterator[pg8000.native.Connection]:
-    """Return a connection to a large fleet."""
-    settings = postgres.new_database()
-    driver = pg8000.native.Connection(
-        "postgres",
-        database=settings.bmdb_name,
-        unix_sock=f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}",
-        ssl_context=False,
-    )
-    for statement in PLANT.split(";\n"):
-        if statement.strip():
-            driver.run(statement)
-    yield driver
-    driver.close()
-    postgres.drop(settings)
-
-
-def explain(driver: pg8000.native.Connection, name: str, mode: str) -> dict[str, Any]:
-    """Return the plan that ran for a statement that only reads."""
-    text, in_order = pg8000.native.to_statement(statements()[name])
-    values = in_order({"provider": "static", "seconds": 3_600})
-    driver.run(f"SET plan_cache_mode = {mode}")
-    driver.run(f"PREPARE explained AS {text}")
-    try:
-        execute = f"EXECUTE explained({', '.join(pg8000.native.literal(value) for value in values)})"
-        driver.run(execute)  # what the first execution loads is no part of the plan
-        answer = driver.run(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {execute}")[0][0]
-    finally:
-        driver.run("DEALLOCATE explained")
-    found: dict[str, Any] = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
-    return found
-
-
-def blocks(plan: dict[str, Any]) -> int:
-    """Return how many blocks a plan touched."""
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
-
-
-@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-def test_a_minute_with_nothing_to_do_reads_a_handful_of_blocks(large: pg8000.native.Connection, mode: str) -> None:
-    """In a fleet of a hundred thousand machines, ten thousand of which will never be up."""
-    plan = explain(large, "check_listing", mode)
-    assert plan["Actual Rows"] == 1
-    assert blocks(plan) <= HANDFUL
-
-
-@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-def test_machines_that_are_not_ready_are_found_without_reading_the_others(
-    large: pg8000.native.Connection, mode: str
-) -> None:
-    """A few blocks for each of them."""
-    large.run("BEGIN")
-    try:
-        large.run(
-            "UPDATE machine_provided SET provider_status = 'Provisioning' "
-            f"WHERE machine_id IN (SELECT machine_id FROM machine_provided LIMIT {NOT_READY})"
-        )
-        plan = explain(large, "facts_not_ready", mode)
-        assert plan["Actual Rows"] == NOT_READY
-        assert blocks(plan) <= HANDFUL + 6 * NOT_READY
-        assert blocks(explain(large, "check_listing", mode)) <= HANDFUL + 2 * NOT_READY
-    finally:
-        large.run("ROLLBACK")
-
-
-def test_blocks_are_counted(large: pg8000.native.Connection) -> None:
-    """Otherwise the tests above would prove nothing: reading all machines takes more than a handful."""
-    assert blocks(explain(large, "all_facts", "auto")) > 1_000

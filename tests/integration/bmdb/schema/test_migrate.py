@@ -23,7 +23,6 @@ NEWEST = migrations()[-1].version
 
 @pytest.fixture
 def connect(empty_database: BmdbSettings, clock: ManualClock) -> Iterator[Callable[[], Connection]]:
-    """Return a function that opens connections to the empty database."""
     made: list[Connection] = []
 
     def connect() -> Connection:
@@ -36,7 +35,6 @@ def connect(empty_database: BmdbSettings, clock: ManualClock) -> Iterator[Callab
 
 
 def tables(connection: Connection) -> set[str]:
-    """Return the tables of the database."""
     driver = connection._connected()
     rows = driver.run("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
     return {row[0] for row in rows or []}
@@ -48,7 +46,6 @@ def test_migrations_are_numbered_from_one_without_a_gap() -> None:
 
 
 def test_migrating_again_changes_nothing(connect: Callable[[], Connection]) -> None:
-    """Migrations run at every deployment."""
     connection = connect()
     assert migrate(connection) == list(migrations())
     assert schema_version(connection) == migrations()[-1].version
@@ -56,7 +53,6 @@ def test_migrating_again_changes_nothing(connect: Callable[[], Connection]) -> N
 
 
 def test_missing_migrations_are_applied_in_order(connect: Callable[[], Connection]) -> None:
-    """A database may be several versions behind."""
     connection = connect()
     assert schema_version(connection) == 0
     assert migrate(connection, known=(FIRST,)) == [FIRST]
@@ -105,7 +101,6 @@ def test_a_newer_database_is_refused(connect: Callable[[], Connection]) -> None:
 def test_a_dry_run_says_what_is_missing_and_changes_nothing(
     connect: Callable[[], Connection], before: tuple[Migration, ...] | None
 ) -> None:
-    """Operators check first, also with a database that does not exist yet."""
     connection = connect()
     if before is not None:
         migrate(connection, known=before)

@@ -46,13 +46,11 @@ WHERE g.grantee = (SELECT oid FROM pg_roles WHERE rolname = :user)
 
 
 def user(role: str) -> str:
-    """Return the database user of a role in the tests' databases."""
     return f"shepherd-{role}"
 
 
 @pytest.fixture(scope="module")
 def granted(shared_database: BmdbSettings) -> Iterator[pg8000.native.Connection]:
-    """Return an administrator's connection to a database that was made with the roles."""
     with administrator(shared_database) as admin:
         yield admin
 
@@ -95,7 +93,7 @@ def test_a_role_may_run_every_statement_of_its_function(granted: pg8000.native.C
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_may_do_nothing_that_its_function_does_not_need(granted: pg8000.native.Connection, role: str) -> None:
+def test_a_role_has_no_superfluous_grant(granted: pg8000.native.Connection, role: str) -> None:
     """An attacker in the function has these grants: without each of them, some statement must be refused."""
     names = sorted(reachable(ROOTS[role]))
     grants = granted.run(GRANTED, user=user(role))
