@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([SHEPHERDCTL, *arguments], check=False, capture_output=True, text=True, timeout=120)
 
 
-def test_the_demo_takes_machines_from_capacity_to_agents_and_brings_two_back(tmp_path: Path) -> None:
+def test_the_demo_gives_machines_agents_and_brings_two_back(tmp_path: Path) -> None:
     picture = tmp_path / "demo.svg"
     done = run(["demo", "--machines", "3", "--speed", "120", "--picture", str(picture)])
     assert done.returncode == 0, done.stdout + done.stderr
@@ -70,7 +70,7 @@ def test_the_demo_creates_machines_at_a_provider() -> None:
     assert "Everything worked." in done.stdout
 
 
-def test_a_demo_in_which_a_machine_was_lost_fails_and_says_so(tmp_path: Path) -> None:
+def test_a_demo_that_lost_a_machine_fails_and_says_so(tmp_path: Path) -> None:
     """A judge that never condemns proves nothing."""
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps(LIES))

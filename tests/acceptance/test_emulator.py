@@ -96,7 +96,7 @@ def test_the_agent_api_receives_the_report_of_an_agent(capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["statusCode"] == 200
 
 
-def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck() -> None:
+def test_a_function_killed_amid_a_batch_leaves_nothing_stuck() -> None:
     """
     Lambda kills without notice, and no code cleans up.
 

@@ -123,7 +123,7 @@ INTERRUPTED = (
 )
 
 
-def test_an_environment_that_is_interrupted_leaves_one_line_and_nothing_else(
+def test_an_interrupted_environment_leaves_one_line_and_nothing_else(
     start: Callable[..., Started], folder: Path
 ) -> None:
     """A database and 55 MB stayed behind on every computer where somebody ended the demo."""
@@ -137,7 +137,7 @@ def test_an_environment_that_is_interrupted_leaves_one_line_and_nothing_else(
         assert left(folder) == []
 
 
-def test_a_fleet_that_is_held_is_operated_from_a_second_shell(start: Callable[..., Started], folder: Path) -> None:
+def test_a_held_fleet_is_operated_from_a_second_shell(start: Callable[..., Started], folder: Path) -> None:
     started = start((*SIMULATE[:-2], "--minutes", "1", "--hold"))
     started.when(exists(folder, "shepherd-*/settings.sh"))
     (settings,) = folder.glob("shepherd-*/settings.sh")
@@ -178,7 +178,7 @@ def test_a_command_is_interrupted_while_its_modules_are_imported(start: Callable
     assert "Traceback" not in started.errors
 
 
-def test_a_loop_that_is_run_by_hand_is_interrupted_in_one_line(start: Callable[..., Started], folder: Path) -> None:
+def test_a_loop_run_by_hand_is_interrupted_in_one_line(start: Callable[..., Started], folder: Path) -> None:
     """It waits for a database here that takes the connection and says nothing."""
     (folder / "list.json").write_text("[]")
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:

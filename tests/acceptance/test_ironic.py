@@ -11,7 +11,7 @@ from tests.chaos.sample import WHOLE
 
 
 @pytest.mark.skipif(installed() is None and not WHOLE, reason="a part of make test-ironic, and of make chaos")
-def test_the_demo_deploys_nodes_of_ironic_and_brings_two_machines_back() -> None:
+def test_the_demo_deploys_ironic_nodes_and_brings_two_back() -> None:
     """
     The whole lifecycle; the fake may be wrong where no single request shows it.
 

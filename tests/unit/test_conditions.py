@@ -194,7 +194,7 @@ def test_the_most_urgent_and_longest_comes_first() -> None:
 
 
 @pytest.mark.parametrize("location", ["rack 1; true", ""])
-def test_the_command_of_a_cure_can_be_typed_as_it_stands_there(location: str) -> None:
+def test_the_command_of_a_cure_can_be_typed(location: str) -> None:
     """It is copied at night; a name from outside may be anything."""
     for brake in Brake:
         (found,) = wrong(budgets=[replace(BUDGET, location=location, brake=brake)])

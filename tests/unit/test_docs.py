@@ -108,7 +108,7 @@ def test_every_question_leads_to_code_and_to_a_page(row: str) -> None:
 
 
 @pytest.mark.parametrize("row", [line for line in block("decided").splitlines() if "/migrations/" in line])
-def test_every_view_named_is_in_the_newest_migration_that_makes_it(row: str) -> None:
+def test_every_view_named_is_in_its_newest_migration(row: str) -> None:
     """A later migration may replace the view; the row would go on leading to the old one."""
     linked = {Path(file).name for file in re.findall(r"\]\(([^)\s]+/migrations/[^)\s]+)\)", row)}
     migrations = sorted((CORE / "bmdb" / "schema" / "migrations").glob("*.sql"))

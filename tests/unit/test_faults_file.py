@@ -8,7 +8,7 @@ from shepherd_core.domain.errors import ConfigError
 from simulator.environment import faults
 
 
-def test_a_faults_file_holds_rules_for_calls_and_faults_of_machines() -> None:
+def test_a_faults_file_has_rules_for_calls_and_machine_faults() -> None:
     loaded = faults.parse(
         """{"api": [
             {"do": "answer", "method": "GET", "nth": 2, "times": 0, "status": 429, "retry_after": 1, "body": null},
@@ -27,7 +27,7 @@ def test_a_faults_file_holds_rules_for_calls_and_faults_of_machines() -> None:
     assert faults.parse("{}") == faults.Faults()
 
 
-def test_every_mistake_in_a_faults_file_is_named_with_rule_and_field() -> None:
+def test_every_mistake_is_named_with_rule_and_field() -> None:
     text = """{"api": [{"do": "explode"}, {"do": "delay", "second": 1}, {"do": "answer", "status": "500", "nth": 0},
                        {"do": "drop", "path": "devices"}, {"do": "cut", "method": "get"}],
                "machines": [{"at_seconds": -1, "machine": 0, "fault": "melt"}], "more": 1}"""
@@ -41,7 +41,7 @@ def test_every_mistake_in_a_faults_file_is_named_with_rule_and_field() -> None:
     ]
 
 
-def test_a_faults_file_that_is_missing_or_no_json_is_refused(tmp_path: Path) -> None:
+def test_a_faults_file_must_exist_and_be_json(tmp_path: Path) -> None:
     for text in ("", "{", "[]", '{"api": {}}'):
         with pytest.raises(ConfigError):
             faults.parse(text)

@@ -147,7 +147,7 @@ def test_a_planted_bug_that_does_not_match_is_refused(file: str, old: str, state
         edit(file, old, "", statement)
 
 
-def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> None:
+def test_the_quickest_tests_that_reach_a_mutant_try_it_first() -> None:
     """Others cannot notice it, and most of those that do are quick."""
     slow = Trial("tests/integration/test_some.py::slow", 5.0, frozenset({"domain/backoff.py:Backoff.next"}))
     quick = Trial("tests/integration/test_some.py::quick", 1.0, frozenset({"domain/backoff.py:Backoff.next"}))
@@ -163,7 +163,7 @@ def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> No
     assert reaching(statement, tests) == [other]
 
 
-def test_a_mutant_outside_of_all_functions_is_tried_by_the_tests_of_its_module() -> None:
+def test_its_modules_tests_try_a_mutant_outside_functions() -> None:
     """A constant is not reached by a particular test."""
     own = Trial("tests/unit/rules/test_policy.py::own", 1.0, frozenset())
     reaches = Trial("tests/unit/domain/test_errors.py::reaches", 1.0, frozenset({"rules/policy.py:possible"}))

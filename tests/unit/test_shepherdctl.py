@@ -186,7 +186,7 @@ def test_a_table_fits_its_terminal(terminal: Callable[[int], Terminal], width: i
     assert printed.count("word") == 12
 
 
-def test_a_table_in_a_pipe_has_one_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_piped_table_has_one_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
     """However long, with no blanks at the end, and with no colours."""
     printing.table(COLUMNS, [ROW, ("x", "y", "z", None, Text("two\nlines  ", style="red"))])
     _, first, second = capsys.readouterr().out.splitlines()
@@ -206,7 +206,7 @@ def test_a_message_is_text_and_not_markup(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "disputed: [bold]rack1[/bold] \\x1b[2J\n"
 
 
-def test_every_state_of_a_machine_in_the_bmdb_has_its_place_and_its_colour() -> None:
+def test_every_state_has_its_place_and_its_colour() -> None:
     """Lists are ordered by it; the console would not count a machine in another state."""
     states = set(State) - {State.FORGOTTEN, State.RELEASED}
     assert set(SEVERITY) == set(STATES) == states

@@ -271,7 +271,7 @@ def test_a_statement_has_the_fragments_that_it_needs(fragment: str) -> None:
     assert {name for name, text in statements().items() if fragments()[fragment] in text} == SHARED[fragment]
 
 
-def test_every_end_of_work_and_every_write_under_the_provider_lock_is_known() -> None:
+def test_every_work_end_and_every_provider_write_is_known() -> None:
     """Otherwise the sets above would be too small for a new statement."""
     sql = {name: code(text) for name, text in statements().items()}
     ends = {name for name, text in sql.items() if "DELETE FROM work WHERE" in text}
@@ -350,7 +350,7 @@ def test_sql_in_python_is_found(source: str) -> None:
     assert sql_in(source)
 
 
-def test_view_and_fragment_wait_for_as_many_intervals_as_the_settings_are_checked_for() -> None:
+def test_view_fragment_and_settings_rule_wait_for_equal_intervals() -> None:
     """A machine could otherwise be recovered although its agent reports as it was told."""
     timeout = fragments()["agent_timeout"]
     assert f"{INTERVALS}::float8 * report_interval_seconds" in timeout

@@ -87,14 +87,14 @@ def single_options(words: tuple[str, ...]) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("words", "option"), [(words, option) for words in COMMANDS for option in single_options(words)], ids=str
 )
-def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(words: tuple[str, ...], option: str) -> None:
+def test_an_option_of_one_value_may_not_come_twice(words: tuple[str, ...], option: str) -> None:
     """The first value would be dropped without a word, and its operator believe that it counts."""
     result = CommandLine(None)(*words, option, "1", f"{option}=2" if option.startswith("--") else f"{option}2")
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{option} was given twice" in " ".join(without_styles(result.stderr).replace("│", " ").split())
 
 
-def test_an_option_of_several_commands_means_the_same_in_all_of_them() -> None:
+def test_an_option_means_the_same_in_all_commands() -> None:
     """It must not surprise those who know it already; the glossary has those that several commands share."""
     meanings: defaultdict[str, dict[tuple[str, ...], tuple[object, ...]]] = defaultdict(dict)
     for words in COMMANDS:

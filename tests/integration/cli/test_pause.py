@@ -28,7 +28,7 @@ REASON = ("--reason", "network maintenance")
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_no_loop_takes_what_a_pause_covers_until_it_is_resumed(fleet: Fleet, arguments: list[str], covers: str) -> None:
+def test_no_loop_takes_what_a_pause_covers(fleet: Fleet, arguments: list[str], covers: str) -> None:
     """That is what an operator pauses for; and after a resume, work must not wait for a backoff."""
     machine_id = fleet.provided_machine()
     shepherdctl = CommandLine(fleet.settings)
@@ -126,7 +126,7 @@ def test_a_pause_of_one_loop_stops_no_other(fleet: Fleet, loop: str) -> None:
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]
 
 
-def test_the_same_pause_twice_is_one_that_ends_as_was_said_last(fleet: Fleet) -> None:
+def test_the_same_pause_twice_ends_as_was_said_last(fleet: Fleet) -> None:
     """Two would have to be ended one by one; another reason or scope is another pause."""
     shepherdctl = CommandLine(fleet.settings)
     whole = ("pause", "--provider", "static", *REASON)

@@ -91,7 +91,7 @@ def test_people_get_a_summary_and_a_log_in_plain_text(shepherdctl: Callable[[Lis
     assert "machine provided (loop provisioner, provider static, " in ran.stderr
 
 
-def test_a_plan_of_the_provisioner_as_json_names_steps_and_limits(
+def test_a_provisioners_plan_as_json_names_steps_and_limits(
     shepherdctl: Callable[[Listing], CommandLine],
 ) -> None:
     document = json.loads(shepherdctl(RACK).process("run", "provisioner", "--dry-run", "-o", "json").stdout)
@@ -100,7 +100,7 @@ def test_a_plan_of_the_provisioner_as_json_names_steps_and_limits(
     assert (document["plan"]["set_aside"], document["plan"]["managed"]) == ([], 0)
 
 
-def test_a_dry_run_of_recovery_names_the_machines_and_touches_none(fleet: Fleet) -> None:
+def test_a_dry_run_of_recovery_names_machines_and_touches_none(fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
     fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
     command_line = CommandLine(fleet.settings, EQUINIX)
@@ -118,7 +118,7 @@ def test_a_dry_run_of_recovery_names_the_machines_and_touches_none(fleet: Fleet)
     assert "no machine is due" in nothing.stderr
 
 
-def test_a_dry_run_of_recovery_says_where_it_is_limited_and_who_needs_a_step(fleet: Fleet) -> None:
+def test_a_dry_run_of_recovery_names_limits_and_who_waits(fleet: Fleet) -> None:
     """An operator looks here before rebooting machines; that nothing is due would be the wrong answer."""
     machines = [fleet.unhealthy_machine() for _ in range(10)]
     fleet.sql("UPDATE machine_provided SET provider = 'equinix'")

@@ -53,7 +53,7 @@ def test_a_key_is_created_once_with_its_public_half(shepherdctl: CommandLine) ->
     assert public(NAME) in shepherdctl.read("ssh-key", "show")
 
 
-def test_the_public_half_of_a_key_that_is_there_is_written(shepherdctl: CommandLine) -> None:
+def test_an_existing_keys_public_half_is_written(shepherdctl: CommandLine) -> None:
     """Of a key of one's own, and after an interruption in the middle."""
     private = ssh_keys.generate()
     boto3.client("ssm").put_parameter(Name=NAME, Value=private, Type="SecureString")

@@ -94,7 +94,7 @@ def test_the_commands_follow_the_state_of_the_machine(
     assert names() == (before | more) - less
 
 
-def test_a_pause_of_a_provider_is_told_from_one_of_the_machine(visitor: Visitor, fleet: Fleet) -> None:
+def test_a_providers_pause_is_told_from_a_machines(visitor: Visitor, fleet: Fleet) -> None:
     """The command that ends it ends it for all of them."""
     machine_id = fleet.provided_machine()
     for scope in ({"machine_id": machine_id}, {"provider": "static"}):

@@ -211,7 +211,7 @@ def test_the_recoverer_reboots_unhealthy_machines(fleet: Fleet, latitude: Latitu
     assert latitude.calls["POST", "/servers/{id}/actions"] == 1
 
 
-def test_the_provisioner_of_an_api_puts_our_key_into_the_project(fleet: Fleet, latitude: LatitudeApi) -> None:
+def test_the_provisioner_puts_our_key_into_the_project(fleet: Fleet, latitude: LatitudeApi) -> None:
     """Of the key that the Initializer logs in with, the public half alone is read."""
     assert invoke("provisioner")["created"] == 2
     assert len(provided(fleet)) == 2
@@ -361,7 +361,7 @@ def test_settings_that_were_wrong_are_read_again(
     assert invoke("provisioner")["created"] == 0
 
 
-def test_an_invocation_that_is_too_short_for_its_settings_is_refused(environment: dict[str, str], aws: None) -> None:
+def test_an_invocation_too_short_for_its_settings_is_refused(environment: dict[str, str], aws: None) -> None:
     """The timeout of the function and the time limit of a machine are set in two places."""
     with pytest.raises(ConfigError, match="work on one machine may take 125 s"):
         invoke("initializer", seconds=60)

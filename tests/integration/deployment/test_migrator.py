@@ -280,7 +280,7 @@ def test_a_lone_surrogate_is_answered(cloudformation: Script, bmdb: Connection) 
     assert (answer["Status"], answer["LogicalResourceId"]) == ("FAILED", "\ud800")
 
 
-def test_the_answer_comes_before_the_time_is_up_and_nothing_is_done_after_it(
+def test_the_answer_comes_in_time_and_ends_the_migration(
     cloudformation: Script, bmdb: Connection, empty: BmdbSettings
 ) -> None:
     """A deployment that was told that it failed, and rolled back, must not be overtaken by its own migration."""
@@ -425,7 +425,7 @@ def test_a_rollback_grants_what_its_code_needs(
     assert granted == [0]  # and nothing was migrated
 
 
-def test_a_state_of_the_stack_that_is_not_known_is_no_rollback(
+def test_an_unknown_state_of_the_stack_is_no_rollback(
     cloudformation: Script, bmdb: Connection, document: Path, aws: None
 ) -> None:
     """A function that may not ask fails the deployment, as it should."""

@@ -561,7 +561,7 @@ def test_a_function_asks_for_what_the_table_says(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)
-def test_a_role_may_do_what_the_table_says_and_nothing_else(case: Case) -> None:
+def test_a_role_may_do_exactly_what_the_table_says(case: Case) -> None:
     """Neither less, which fails at night, nor more, which somebody may use who should not."""
     stack = Stack(transformed(), {**case.deployment, **VPC, "KmsKeyArn": KEY})
     allowed: set[tuple[str, str]] = set()
@@ -621,7 +621,7 @@ def test_the_cases_know_every_call_that_the_code_can_make(aws: None) -> None:
     }
 
 
-def test_only_joining_a_network_has_no_narrower_resource_and_no_code_may_do_it() -> None:
+def test_joining_a_network_is_for_lambda_not_for_our_code() -> None:
     """EC2 knows no resource for it; so the condition keeps the function itself from it."""
     stack = Stack(transformed(), {**STATIC, **VPC})
     # The streams of a log group are not known beforehand; test_template.py says whose group it is.
@@ -632,7 +632,7 @@ def test_only_joining_a_network_has_no_narrower_resource_and_no_code_may_do_it()
 
 
 @pytest.mark.parametrize("deployment", EACH, ids=lambda each: each.get("Provider"))
-def test_the_ssh_key_is_for_those_that_log_in_and_nobody_may_write_it(deployment: dict[str, str]) -> None:
+def test_who_logs_in_reads_the_ssh_key_and_nobody_writes(deployment: dict[str, str]) -> None:
     """An attacker in another function must not become root on machines, now or on those that are created."""
     stack = Stack(transformed(), deployment)
     for function in FUNCTIONS:

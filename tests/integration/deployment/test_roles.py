@@ -103,9 +103,7 @@ def owner(server: Postgres, aws: None, monkeypatch: pytest.MonkeyPatch) -> Itera
     found.close()
 
 
-def test_the_migrator_makes_roles_that_log_in_with_the_password_in_ssm(
-    owner: Owner, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_migrators_roles_log_in_with_passwords_in_ssm(owner: Owner, caplog: pytest.LogCaptureFixture) -> None:
     """Each has its own, and no log has one: anyone who reads a function's log could log in as it."""
     with caplog.at_level(logging.DEBUG):
         owner.migrate()
@@ -121,7 +119,7 @@ def test_the_migrator_makes_roles_that_log_in_with_the_password_in_ssm(
     assert parameter["Type"] == "SecureString"
 
 
-def test_a_function_logs_in_as_its_role_and_operators_as_theirs(owner: Owner) -> None:
+def test_functions_and_operators_log_in_as_their_roles(owner: Owner) -> None:
     """By the type of its settings, so that none has to be told who it is."""
     owner.migrate()
     for settings, user in (
@@ -176,7 +174,7 @@ def test_another_run_changes_no_password(owner: Owner) -> None:
         owner.log_in(role).close()
 
 
-def test_a_password_that_an_operator_stores_is_set_by_the_next_run(owner: Owner) -> None:
+def test_the_next_run_sets_a_password_an_operator_stored(owner: Owner) -> None:
     """That is its rotation; also for a Migrator that is warm from the run before."""
     owner.migrate()
     old = owner.password("updater")
@@ -275,7 +273,7 @@ def test_grants_change_as_a_whole(owner: Owner) -> None:
     owner.log_in("agent-api").close()
 
 
-def test_an_owner_who_may_not_create_roles_grants_to_those_that_are_there(owner: Owner) -> None:
+def test_an_owner_without_createrole_grants_to_existing_roles(owner: Owner) -> None:
     """Their logins are then the business of those who made them."""
     owner.server._run("ALTER ROLE owner NOCREATEROLE")
     with pytest.raises(RolesRefused, match=r"here-provisioner.*does not exist.*docs/deployment\.md"):
@@ -288,7 +286,7 @@ def test_an_owner_who_may_not_create_roles_grants_to_those_that_are_there(owner:
     assert [each["Name"] for each in owner.ssm.describe_parameters()["Parameters"]] == [PARAMETER]
 
 
-def test_a_role_that_the_owner_may_not_change_is_refused_with_the_reason(owner: Owner) -> None:
+def test_a_role_the_owner_cannot_change_is_refused_with_reason(owner: Owner) -> None:
     """Its password would be another than the one in SSM."""
     owner.server._run('CREATE ROLE "here-updater" LOGIN SUPERUSER')
     with pytest.raises(RolesRefused, match="permission denied"):

@@ -54,7 +54,7 @@ def startup(in_force: DocumentInForce) -> object:
     return in_force.refresh().tables["recoverer"]["startup_timeout_seconds"]
 
 
-def test_a_warm_function_sees_a_change_after_a_minute_and_not_before(
+def test_a_warm_function_sees_a_change_after_one_minute(
     in_force: DocumentInForce, source: str, clock: ManualClock
 ) -> None:
     """Stated in docs/settings.md; more often would put S3 into the path of every heartbeat."""
@@ -124,7 +124,7 @@ def test_a_refused_document_leaves_the_last_good_one_in_force(
     assert not in_force.refused
 
 
-def test_a_document_that_is_too_large_or_gone_leaves_the_last_good_one_in_force(
+def test_an_unreadable_document_leaves_the_last_good_one_in_force(
     in_force: DocumentInForce, source: str, clock: ManualClock
 ) -> None:
     """The same for what cannot be read at all."""
@@ -143,7 +143,7 @@ def test_a_document_that_is_too_large_or_gone_leaves_the_last_good_one_in_force(
     assert in_force.refused
 
 
-def test_an_outage_of_the_source_is_survived_by_warm_functions_alone(clock: ManualClock) -> None:
+def test_only_warm_functions_survive_an_outage_of_the_source(clock: ManualClock) -> None:
     """A cold one reports that it may be tried again."""
     answers: list[bytes | ShepherdError] = [SourceUnavailable(), GOOD.encode(), SourceUnavailable()]
 
@@ -224,7 +224,7 @@ def test_every_tick_says_by_which_document_it_worked(file: Path, capsys: pytest.
     )
 
 
-def test_a_loop_is_built_again_for_another_document_and_only_then(file: Path) -> None:
+def test_a_loop_is_rebuilt_for_another_document_alone(file: Path) -> None:
     """Its connection is closed, else each change would leave one behind."""
     first = loops.build("updater")
     assert loops.build("updater") is first
@@ -248,7 +248,7 @@ def test_a_refused_document_is_counted_until_it_is_mended(file: Path, capsys: py
     assert Metric.SETTINGS_REFUSED not in tick("provisioner", capsys)[0]
 
 
-def test_a_document_with_which_nothing_can_be_built_leaves_the_last_one_in_force(
+def test_an_unbuildable_document_leaves_the_last_one_in_force(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The checks do not know what a provider can do: restart-agent needs none, a reboot of a list is refused."""

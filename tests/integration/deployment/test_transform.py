@@ -260,7 +260,7 @@ def test_a_function_gets_the_layer_for_its_processor(function: str, architecture
     assert [found["Runtime"]] == stack.resources[layer.strip("<>")]["Properties"]["CompatibleRuntimes"]
 
 
-def test_a_tick_in_which_everything_is_chosen_is_like_any_other() -> None:
+def test_a_tick_with_everything_chosen_is_like_any_other() -> None:
     """Choices for the network, for keys and alarms change nothing about what is sent and when."""
     plain = deployed(**EQUINIX)
     rich = deployed(**EQUINIX, **VPC, **IAM, KmsKeyArn=KEY, AlarmTopicArn=TOPIC, Architecture="x86_64")

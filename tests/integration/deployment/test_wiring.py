@@ -47,9 +47,7 @@ def test_a_run_with_nothing_to_do_needs_no_ssh_key(initializer: Function, deadli
     initializer.run(deadline, "a test")
 
 
-def test_a_key_that_cannot_be_used_is_held_against_no_machine(
-    initializer: Function, fleet: Fleet, deadline: Deadline
-) -> None:
+def test_an_unusable_key_is_held_against_no_machine(initializer: Function, fleet: Fleet, deadline: Deadline) -> None:
     """It is the deployment's fault: the invocation fails, and the machines are as due as before."""
     machine_id = fleet.provided_machine()
     boto3.client("ssm").put_parameter(Name=KEY, Value="hunter2", Type="SecureString")

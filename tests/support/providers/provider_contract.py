@@ -426,7 +426,7 @@ class ProviderContract:
         assert permission.interrupted
 
     @pytest.mark.parametrize("action", INTERRUPTIONS)
-    def test_an_interruption_that_was_accepted_is_known_and_is_asked_for_once(
+    def test_an_accepted_interruption_is_known_and_asked_for_once(
         self, setup: Setup, deadline: Deadline, action: Capability
     ) -> None:
         """A step of several requests must not be left in the middle because the machine said something meanwhile."""

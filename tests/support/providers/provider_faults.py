@@ -112,7 +112,7 @@ class ProviderFaults:
                 clock.now += 3_600  # a login that was refused is not sent again for a while
 
     @pytest.mark.parametrize("fault", LOST, ids=lambda rule: f"{rule.do}-{getattr(rule, 'status', '')}")
-    def test_a_change_whose_answer_is_lost_is_neither_forgotten_nor_repeated(
+    def test_a_change_without_answer_is_neither_forgotten_nor_repeated(
         self, setup: Setup, deadline: Deadline, fault: Rule
     ) -> None:
         """It is unknown then whether it was done: a second machine would be paid for, a second reboot would do harm."""
@@ -159,7 +159,7 @@ class ProviderFaults:
                     assert isinstance(error, ProviderUnavailable | ListingInvalid), (action, name)
                     _faults(setup).clear()
 
-    def test_an_answer_of_another_type_is_an_error_of_the_provider(self, setup: Setup, deadline: Deadline) -> None:
+    def test_an_answer_of_another_type_is_a_providers_error(self, setup: Setup, deadline: Deadline) -> None:
         """A TypeError would end the loop for all machines."""
         for action, call in _calls(setup, deadline):
             for body in ODD:
@@ -167,7 +167,7 @@ class ProviderFaults:
                 _outcome(f"{action}: {body}", call, deadline)
                 _faults(setup).clear()
 
-    def test_a_value_of_another_type_is_an_error_of_the_provider(self, setup: Setup, deadline: Deadline) -> None:
+    def test_a_value_of_another_type_is_a_providers_error(self, setup: Setup, deadline: Deadline) -> None:
         """Wherever it stands; what is listed nevertheless can be stored and dialed."""
         for action, call in _calls(setup, deadline, only={"get", "list"}):
             for seed in range(24):
@@ -200,9 +200,7 @@ class ProviderFaults:
             _faults(setup).clear()
 
     @pytest.mark.needs("places")
-    def test_a_listing_that_shrinks_while_pages_turn_is_complete_or_invalid(
-        self, setup: Setup, deadline: Deadline
-    ) -> None:
+    def test_a_listing_that_shrinks_meanwhile_is_complete_or_invalid(self, setup: Setup, deadline: Deadline) -> None:
         """An entry that moves to a page that was read before looks as if it were gone."""
         _faults(setup).add(Shrink(path=_places(setup).path, nth=2))
         found = _outcome("list", setup.provider.list_machines, deadline)

@@ -187,7 +187,7 @@ def tables_of(section: str) -> list[list[str]]:
     return [[cell.strip().strip("`").replace("\\|", "|") for cell in row[1:]] for row in rows[1:]]
 
 
-def test_every_query_of_the_logs_asks_for_what_a_loop_counts() -> None:
+def test_log_queries_ask_for_what_a_loop_counts() -> None:
     """Logs Insights shows nothing for a wrong name; a function of the wrong loop counts something else."""
     loops = {name: loops_of(row[0]) for name, row in documented("Metrics").items()}
     queries = [row[1] for row in tables_of("Counts over time")]
@@ -247,7 +247,7 @@ def test_no_widget_of_the_dashboard_covers_another() -> None:
         assert apart, (one["properties"], other["properties"])
 
 
-def test_an_invocation_that_comes_near_its_timeout_is_told_before_one_is_killed() -> None:
+def test_an_invocation_near_its_timeout_is_told() -> None:
     """The figures follow the timeouts, which somebody may change."""
     alarm = ALARMS["duration"]
     timeouts = {loop: deployed().resources[f"{loop.capitalize()}Function"]["Properties"]["Timeout"] for loop in LOOPS}
@@ -311,7 +311,7 @@ def test_an_alarm_goes_off_from_its_figure_on(name: str, values: dict[str, float
 
 
 @pytest.mark.parametrize(("minutes", "interval"), [("1", 1_500), ("10", 3_000), ("30", 3_600), ("60", 3_600)])
-def test_a_fleet_is_not_missed_between_two_reports_of_its_only_machine(minutes: str, interval: int) -> None:
+def test_one_machines_fleet_is_not_missed_between_two_reports(minutes: str, interval: int) -> None:
     """Its alarm says from which interval on it may be, and how often the Provisioner must run then."""
     alarm = alarms(deployed(LoopMinutes=f"{minutes},1,1,1"))["agent-api-silent"]
     (period,) = {part["MetricStat"]["Period"] for part in alarm["Metrics"][1:]}
@@ -325,7 +325,7 @@ def test_the_alarm_of_the_rate_knows_the_rate() -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_loop_that_does_not_run_is_told_unless_its_schedule_is_disabled(loop: str) -> None:
+def test_a_loop_that_stands_still_by_mistake_is_told(loop: str) -> None:
     """Missing data is the failure that nothing else reports; after a stop on purpose it is none."""
     place = LOOPS.index(loop)
     for minutes, missing in (("1", "breaching"), ("60", "breaching"), ("0", "notBreaching")):
@@ -354,7 +354,7 @@ def test_alarms_of_a_loop_evaluate_longer_than_it_waits(loop: str, minutes: int)
 
 
 @EVERY_ALARM
-def test_no_data_is_no_alarm_but_where_that_is_the_failure(name: str) -> None:
+def test_no_data_alarms_only_where_that_is_the_failure(name: str) -> None:
     """A loop that had nothing to count would otherwise alarm, or leave its alarm without a state."""
     assert alarms(deployed(**HTTP_API, LoopMinutes="0,0,0,0"))[name]["TreatMissingData"] == "notBreaching"
 
@@ -396,14 +396,14 @@ def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
     assert f"```\n{printed}\n```" in page
 
 
-def test_a_fleet_that_reports_rarely_costs_what_the_page_says_at_most() -> None:
+def test_rare_reports_cost_what_the_page_says_at_most() -> None:
     rarely = Inputs(interval_seconds=max(INTERVALS))
     for machines, dollars in ((1_000, 6), (10_000, 25), (100_000, 150)):
         assert sum(month(machines, rarely).values()) <= dollars
 
 
 @pytest.mark.parametrize(("seconds", "minutes"), [(60, 11), (240, 11), (252, 11.5), (600, 26), (900, 38.5)])
-def test_a_dead_machine_is_found_after_two_and_a_half_intervals_or_the_timeout(seconds: int, minutes: float) -> None:
+def test_the_page_tells_when_a_dead_machine_is_found(seconds: int, minutes: float) -> None:
     """And the Recoverer's minute. It is the price of a longer interval."""
     assert found_after(Inputs(interval_seconds=seconds)) == pytest.approx(minutes)
 

@@ -72,7 +72,7 @@ def test_a_denial_names_principal_and_action_only() -> None:
         (ParamValidationError(report="Value: hunter2"), AwsFault.REFUSED),
     ],
 )
-def test_a_call_without_an_answer_may_be_retried_unless_never_sent(error: Exception, meaning: AwsFault) -> None:
+def test_a_call_without_answer_is_retryable_unless_never_sent(error: Exception, meaning: AwsFault) -> None:
     """A wrong setting does not get better by itself."""
     found, said = classify(error)
     assert found is meaning

@@ -103,9 +103,7 @@ def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["PROVIDER_FLEET", "PROVIDER_KEY_NAME"])
 @pytest.mark.parametrize("value", ["FIXME", "shepherd-FIXME-", ""])
-def test_a_setting_that_must_be_filled_in_is_refused_if_empty(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
+def test_a_required_setting_is_refused_if_empty(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """A wrong prefix would touch somebody's production machines."""
     given(monkeypatch, **EQUINIX | {name: value})
     (fault,) = faults(EquinixSettings)

@@ -33,7 +33,7 @@ def document(folder: Path) -> dict[str, Any]:
     return tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))
 
 
-def test_there_is_an_example_for_each_provider_that_is_in_use() -> None:
+def test_each_provider_in_use_has_an_example() -> None:
     """Equinix closed its service."""
     assert {folder.name for folder in EXAMPLES} == PROVIDERS.keys() - {"equinix"}
 

@@ -146,20 +146,20 @@ def test_importing_a_handler_imports_nothing_that_may_never_be_needed(function: 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_function_that_was_asked_nothing_yet_has_loaded_no_library_for_it(function: str, settings: str) -> None:
+def test_a_function_loads_no_library_before_it_is_needed(function: str, settings: str) -> None:
     """SSH comes with the first machine that is due, AWS with the first secret: most cold starts find neither."""
     assert HEAVY & packages(function)[settings] == BUILT[function]
 
 
 @pytest.mark.parametrize("stage", ["import", "ready"])
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_the_cold_start_is_compared_with_the_libraries_that_are_loaded(function: str, stage: str) -> None:
+def test_the_cold_start_baseline_loads_the_same_libraries(function: str, stage: str) -> None:
     """A baseline with less in it would blame us; one with more would hide what we are slow at."""
     assert packages(function)[stage] == bare(coldstart.bare(function, stage))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_function_loads_the_code_and_the_libraries_of_its_provider_alone(provider: str) -> None:
+def test_a_function_loads_its_own_providers_code_and_libraries_alone(provider: str) -> None:
     """The static provider needs no library for BMCs: it would cost time at each start, and trust."""
     modules = with_providers()[provider]
     prefix = "shepherd_core.providers."
@@ -183,7 +183,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]
 
 
 @pytest.mark.parametrize(("loop", "provider"), sorted({*product(LOOPS, PROVIDERS)} - REFUSED))
-def test_a_loop_takes_every_provider_that_can_do_what_it_is_for(
+def test_a_loop_takes_every_provider_that_can_do_its_work(
     loop: str, provider: str, environment: pytest.MonkeyPatch
 ) -> None:
     environment.setenv("SHEPHERD_PROVIDER", provider)
@@ -191,7 +191,7 @@ def test_a_loop_takes_every_provider_that_can_do_what_it_is_for(
 
 
 @pytest.mark.parametrize(("loop", "provider"), sorted(REFUSED))
-def test_a_loop_is_refused_where_its_provider_lacks_what_it_is_for(
+def test_a_loop_is_refused_where_its_provider_is_unable(
     loop: str, provider: str, environment: pytest.MonkeyPatch
 ) -> None:
     """Before it has touched anything; it would fail on every single machine."""

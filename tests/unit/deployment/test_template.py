@@ -106,7 +106,7 @@ def test_every_rate_that_is_accepted_is_known() -> None:
 
 
 @EVERY_FUNCTION
-def test_a_function_is_told_only_what_is_read_and_all_that_it_needs(function: str) -> None:
+def test_a_function_is_told_exactly_what_it_reads(function: str) -> None:
     """A variable that nothing reads would be believed in; a document cannot have what only the deployment knows."""
     for deployment in DEPLOYMENTS:
         stack = stack_of(deployment)
@@ -137,7 +137,7 @@ def test_the_rules_between_settings_know_the_deployment_s_figures() -> None:
     assert DeploymentSettings().loop_minutes == PARAMETERS["LoopMinutes"]["Default"]
 
 
-def test_every_way_to_log_in_to_the_database_can_be_chosen() -> None:
+def test_every_way_of_database_login_can_be_chosen() -> None:
     """A resource id means IAM, anything else a password."""
     choices = get_args(MigratorSettings.model_fields["bmdb_auth"].annotation)
     found = [stack_of({**STATIC, "BmdbLogin": login}) for login in ("passwords", "db-1")]

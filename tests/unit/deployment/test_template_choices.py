@@ -39,9 +39,7 @@ CAPABILITIES = {spec.name: spec.always for spec in SPECS}
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused_before_anything_is_made(
-    deployment: dict[str, str], refused: list[str]
-) -> None:
+def test_answers_that_contradict_each_other_are_refused_first(deployment: dict[str, str], refused: list[str]) -> None:
     """Otherwise it would fail in every invocation, or after ten minutes of a deployment."""
     assert stack_of(deployment).refusals() == refused
 
@@ -91,9 +89,7 @@ def test_a_parameter_without_a_sensible_default_is_required(nothing: str) -> Non
         ("AgentEndpoints", "http-api,http-api", False),
     ],
 )
-def test_a_value_is_refused_that_makes_no_sense_or_would_widen_a_permission(
-    parameter: str, value: str, allowed: bool
-) -> None:
+def test_a_senseless_or_permission_widening_value_is_refused(parameter: str, value: str, allowed: bool) -> None:
     """Parameters become part of the resources in policies, where a wildcard would count."""
     deployment = {**STATIC, **VPC, parameter: value}
     assert (parameter not in stack_of(deployment).refusals()) is allowed
@@ -130,7 +126,7 @@ def schedule_state(loop: str, **answers: str) -> str:
 
 
 @pytest.mark.parametrize("provider", SMALLEST)
-def test_the_recoverer_runs_unless_told_otherwise_where_the_provider_can_reboot(provider: str) -> None:
+def test_the_recoverer_runs_by_default_where_providers_can_reboot(provider: str) -> None:
     """A Recoverer that is left out leaves unhealthy machines alone for ever; one that cannot reboot only fails."""
     able = Capability.REBOOT in CAPABILITIES[provider]
     assert schedule_state("recoverer", **SMALLEST[provider]) == ("ENABLED" if able else "DISABLED")
@@ -156,7 +152,7 @@ def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> Non
     assert all(" " not in value or value[0] == value[-1] == "'" for value in answers.values())
 
 
-def test_guided_deployments_do_not_ask_whether_the_api_may_be_open() -> None:
+def test_guided_deployments_ask_nothing_about_an_open_api() -> None:
     """SAM asks that of every API of its own, and Enter would mean no, after all the other answers; it knows none."""
     for resource in TEMPLATE["Resources"].values():
         assert resource["Type"] not in {"AWS::Serverless::Api", "AWS::Serverless::HttpApi"}

@@ -71,7 +71,7 @@ def test_a_part_stands_behind_the_same_fence_or_its_own(clock: ManualClock) -> N
     Deadline(clock, 10).within(5).check()
 
 
-def test_a_permission_is_asked_for_until_a_request_may_have_been_accepted(clock: ManualClock) -> None:
+def test_permission_is_asked_until_a_request_may_be_accepted(clock: ManualClock) -> None:
     """A machine that was switched off must be switched on again, even if it reported last of all."""
     asked: list[int] = []
     permission = Permission(Deadline(clock, 10), lambda: asked.append(1))

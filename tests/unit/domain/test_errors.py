@@ -53,7 +53,7 @@ NOT_RAISED = {
 }
 
 
-def test_every_error_that_is_raised_names_a_kind_of_its_own() -> None:
+def test_every_raised_error_has_a_kind_of_its_own() -> None:
     """The kind is what is stored: it stays when the class is renamed, and no two classes share it."""
     parents = {parent for error in OURS for parent in error.__bases__}
     assert {error for error in OURS if "kind" not in vars(error)} <= parents
@@ -61,7 +61,7 @@ def test_every_error_that_is_raised_names_a_kind_of_its_own() -> None:
     assert sorted(kinds) == sorted({*FailureKind} - NOT_RAISED)
 
 
-def test_an_error_that_is_not_ours_is_unexpected_and_cut_to_length() -> None:
+def test_a_foreign_error_is_unexpected_and_cut_to_length() -> None:
     """One machine may provoke it, so the machine is to blame as far as is known."""
     cause = cause_of(KeyError("x" * 2000))
     assert (cause.kind, cause.fault, len(cause.text)) == (FailureKind.UNEXPECTED, Fault.MACHINE, 1000)

@@ -21,12 +21,12 @@ CLAIM_SECONDS = 30
 """How long claims, and what comes before them, may take."""
 
 
-def test_the_work_on_a_machine_does_not_end_before_its_agent_may_have_answered() -> None:
+def test_work_on_a_machine_outlasts_its_agents_answer() -> None:
     """Otherwise a slow agent would be killed by the time limit, whatever it was given to answer."""
     assert PACE.connect_seconds + PACE.answer_seconds < PACE.machine_seconds
 
 
-def test_a_look_and_a_slow_bmc_leave_time_for_the_step() -> None:
+def test_look_and_slow_bmc_leave_time_for_the_step() -> None:
     """A machine that was switched off must be switched on again."""
     assert PACE.look_seconds <= PACE.machine_seconds / 2
     assert PACE.look_seconds + REQUEST_SECONDS < PACE.machine_seconds

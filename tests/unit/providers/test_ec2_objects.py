@@ -39,7 +39,7 @@ def shown(tags: dict[str, str] = TAGS, which: str = "private", **changed: Any) -
     return machine(Instance.of({**RUNNING, "Tags": [*tagged(tags), {"Key": "empty"}], **changed}), which)
 
 
-def test_an_instance_is_a_machine_with_all_that_its_tags_tell() -> None:
+def test_an_instance_is_a_machine_as_its_tags_tell() -> None:
     """The function that created it may have been killed: only the tags say for which machine."""
     assert shown() == Machine(
         provider_id="i-1",  # type: ignore[arg-type]  # a text is as good here
@@ -149,7 +149,7 @@ def test_capacity_is_what_the_limit_leaves(
         assert len(capacity) == 3
 
 
-def test_user_data_has_the_host_key_and_our_login_key_only() -> None:
+def test_user_data_has_only_host_key_and_login_key() -> None:
     """cloud-init creates no keys if it is given some; a second key would not be pinned."""
     private = ssh_keys.generate()
     head, body = user_data(private, HOST_KEY, "ssh-ed25519 ours").split("\n", 1)

@@ -116,7 +116,7 @@ def test_a_reservation_says_little_and_is_still_understood() -> None:
     assert (capacity.location, capacity.capacity_id) == ("fr", "r-9")
 
 
-def test_a_device_of_ours_that_makes_no_sense_spoils_the_listing() -> None:
+def test_a_senseless_device_of_ours_spoils_the_listing() -> None:
     """Leaving it out would look as if it did not exist."""
     with pytest.raises(ListingInvalid, match=r"device d-1 .*ip_addresses"):
         machines("shepherd-", [device(ip_addresses=[{"address": "somewhere", "public": True}])], [])

@@ -32,7 +32,7 @@ def test_every_reader_of_answers_refuses_a_hostile_document(document: bytes) -> 
         MachineList(lambda: document).parse(document)
 
 
-def test_an_object_that_is_nested_deeply_is_refused_with_our_error() -> None:
+def test_a_deeply_nested_object_is_refused_with_our_error() -> None:
     """JSON as deep as Python can follow may be deeper than pydantic follows."""
     metro: dict[str, Any] = {}
     for _ in range(900):
@@ -78,9 +78,7 @@ def test_a_page_of_html_is_left_to_the_parser() -> None:
         ],
     ],
 )
-def test_an_instance_that_cannot_be_stored_or_dialed_makes_the_listing_invalid(
-    shown: dict[str, Any], words: str
-) -> None:
+def test_an_unusable_instance_makes_the_listing_invalid(shown: dict[str, Any], words: str) -> None:
     """The contract has it of answers in JSON."""
     with pytest.raises(ListingInvalid, match=words):
         Instance.of(shown)

@@ -66,7 +66,7 @@ def rows() -> dict[str, dict[str, str]]:
     return {row[0].strip("`"): dict(zip(table[0][1:], row[1:], strict=True)) for row in table[2:]}
 
 
-def test_the_tables_have_every_provider_and_say_what_it_can_do() -> None:
+def test_the_tables_say_what_every_provider_can_do() -> None:
     """Anyone who chooses by the table must not find out at night that their provider cannot reboot."""
     assert rows() == {
         spec.name: {
@@ -87,7 +87,7 @@ def test_the_table_of_steps_says_what_each_needs() -> None:
 
 
 @each_provider
-def test_every_provider_has_a_page_with_all_that_one_needs_to_know(spec: ProviderSpec) -> None:
+def test_every_provider_has_a_page_with_every_chapter(spec: ProviderSpec) -> None:
     page = (PATH / f"{spec.name}.md").read_text()
     chapters = re.findall(r"^## (.*)$", page, re.MULTILINE)
     assert [each for each in chapters if each in CHAPTERS] == CHAPTERS

@@ -91,13 +91,13 @@ def test_a_key_that_another_added_meanwhile_is_used(store: Store, deadline: Dead
     assert len(store.keys) == 1
 
 
-def test_many_that_need_the_key_at_the_same_time_add_one(store: Store, deadline: Deadline) -> None:
+def test_concurrent_needs_of_the_key_add_one(store: Store, deadline: Deadline) -> None:
     functions = [store.key(), store.key()]
     with ThreadPoolExecutor(6) as pool:
         assert len(set(pool.map(lambda number: functions[number % 2].ensure(deadline), range(6)))) == 1
 
 
-def test_a_key_that_was_added_but_is_not_listed_is_waited_for(store: Store, deadline: Deadline) -> None:
+def test_an_added_key_is_waited_for_until_it_is_listed(store: Store, deadline: Deadline) -> None:
     """Without its id nothing may be created; nor without the key itself."""
     store.forgetful = True
     with pytest.raises(ProviderUnavailable, match="'our-name'"):

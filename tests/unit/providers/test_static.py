@@ -43,7 +43,7 @@ def test_an_entry_is_a_machine_that_may_be_used() -> None:
 
 
 @pytest.mark.parametrize("comment", ["", " root@rack1", "\n"])
-def test_a_host_key_in_the_list_is_known_before_the_first_contact(comment: str) -> None:
+def test_a_listed_host_key_is_known_before_first_contact(comment: str) -> None:
     """Another machine that answers at its address is not taken for it."""
     entry = {"ID": "a", "Addr": "192.0.2.1", "HostKey": HOST_KEY + comment}
     (machine,) = parse(json.dumps([entry]).encode())

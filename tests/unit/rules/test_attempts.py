@@ -90,7 +90,7 @@ NOT_TAKEN, FINISHED, FAILED = WorkEvent.NOT_TAKEN, WorkEvent.FINISHED, WorkEvent
         (FAILED, SecretUnavailable(), True, True),
     ],
 )
-def test_an_attempt_for_which_the_provider_is_to_blame_counts_if_it_serves_other_machines(
+def test_a_providers_failure_counts_if_it_serves_other_machines(
     end: WorkEvent, error: ShepherdError | None, alone: bool, among_others: bool
 ) -> None:
     """An outage or our credential brings no machine into quarantine, and no machine waits for ever."""
@@ -99,7 +99,7 @@ def test_an_attempt_for_which_the_provider_is_to_blame_counts_if_it_serves_other
         assert [each.counts for each in past_attempts(history) if each.counts] == [True] * counts
 
 
-def test_an_attempt_of_unknown_outcome_is_returned_although_it_does_not_count() -> None:
+def test_an_attempt_of_unknown_outcome_is_returned_though_uncounted() -> None:
     """The step may have been taken, so it is waited for."""
     history = lines((WorkEvent.ATTEMPTED, "reboot", None), (FAILED, None, ProviderUnusable("401")))
     (found,) = past_attempts(history)
@@ -119,7 +119,7 @@ def test_a_failure_of_later_work_says_nothing_about_an_attempt() -> None:
     assert past_attempts(history) == [PastAttempt("reboot", at(0), concluded=True, session_id=first)]
 
 
-def test_looks_are_counted_by_what_they_saw_in_the_last_day() -> None:
+def test_the_last_days_looks_are_counted_by_their_findings() -> None:
     """An agent that ended does not count as an installation; nor does a look that was followed by a step."""
     day = 24 * HOUR
 
@@ -193,7 +193,7 @@ LOOKED, ATTEMPTED = WorkEvent.LOOKED, WorkEvent.ATTEMPTED
         ([(WorkEvent.UNQUARANTINED, None), (LOOKED, None), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], True),
     ],
 )
-def test_a_machine_was_not_interrupted_since_its_agent_alone_was_restarted(
+def test_restarting_the_agent_alone_interrupts_no_machine(
     lines: Sequence[tuple[WorkEvent, str | None]], restarted: bool
 ) -> None:
     """It may be healthy although it has no agent on record, so it is looked at."""

@@ -7,9 +7,7 @@ from shepherd_core.rules.bad_agent import bad_agents
 
 
 @pytest.mark.parametrize(("machines", "succeeded", "bad"), [(3, False, True), (2, False, False), (9, True, False)])
-def test_an_agent_that_fails_alike_on_three_machines_and_runs_on_none_is_bad(
-    machines: int, succeeded: bool, bad: bool
-) -> None:
+def test_an_agent_failing_alike_on_three_machines_is_bad(machines: int, succeeded: bool, bad: bool) -> None:
     """One machine less may be chance; and what runs elsewhere is not the agent's fault."""
     starts = FailedStarts("ab12", FailureKind.AGENT_EXITED, machines, succeeded)
     assert bad_agents([starts]) == ([starts] if bad else [])

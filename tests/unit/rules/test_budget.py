@@ -60,7 +60,7 @@ def test_the_budget_follows_how_much_of_the_fleet_is_dead(
     assert (found.reason is None) == (brake is None)
 
 
-def test_each_location_has_a_budget_and_the_provider_that_of_all() -> None:
+def test_each_location_has_a_budget_and_the_provider_one() -> None:
     """A rack without a single heartbeat gets the least; nothing at all is permitted only where all is silent."""
     found = budgets({"r1": figures(20, 20), "r2": figures(100, 2), "": figures(5)}, LIMITS)
     assert {location: each.per_hour for location, each in found.items()} == {"r1": 1, "r2": 20, WHOLE_PROVIDER: 20}
@@ -77,7 +77,7 @@ def test_without_a_limit_of_the_share_the_number_is_left() -> None:
     assert budgets({"": figures(4, 3)}, limits)[WHOLE_PROVIDER] == Budget(20)
 
 
-def test_a_limit_of_no_steps_is_kept_where_one_would_be_permitted() -> None:
+def test_a_limit_of_no_steps_permits_none() -> None:
     """0 switches all interruptions off."""
     assert budgets({"": figures(100, 50)}, BudgetLimits(0, 0.2))[WHOLE_PROVIDER].per_hour == 0
 
@@ -101,7 +101,7 @@ USUAL = {"r1": Budget(20), "r2": Budget(1, Brake.SHARE, "?"), WHOLE_PROVIDER: Bu
         ({"elsewhere": 3}, {}, {}),
     ],
 )
-def test_a_step_must_be_within_the_budget_of_its_location_and_of_its_provider(
+def test_a_step_needs_its_locations_and_its_providers_budget(
     asked: dict[str, int], steps: dict[str, tuple[int, int]], granted: dict[str, int]
 ) -> None:
     """In an hour, and twice that in six; the first come first."""

@@ -183,7 +183,7 @@ REBINDING: dict[str, tuple[Comparison, str]] = {
 
 
 @pytest.mark.parametrize(("seen", "told"), REBINDING.values(), ids=REBINDING)
-def test_a_machine_gets_another_id_only_if_nothing_speaks_against_it(seen: Comparison, told: str) -> None:
+def test_a_machine_is_renamed_only_if_nothing_contradicts(seen: Comparison, told: str) -> None:
     """The operator who confirms it is told what speaks for it."""
     (outcome,) = Rebind(uuid(1), ProviderId("b"), "me").evaluate(seen)
     assert (outcome.result is ActionResult.REFUSED) == told.startswith("!")
@@ -394,7 +394,7 @@ def plan(*listing: Machine, ledger: Ledger, **limits: Any) -> Any:
 CAPACITY = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id="r")
 
 
-def test_a_machine_that_is_being_released_counts_until_it_is_gone() -> None:
+def test_a_machine_under_release_counts_until_it_is_gone() -> None:
     """The limit is somebody's money, and the provider goes on charging."""
     ledger = Ledger(provided=(known(asked_seconds=9, released_seconds=1),))
     there = plan(listed(), CAPACITY, ledger=ledger, max_machines=1)

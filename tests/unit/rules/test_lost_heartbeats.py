@@ -146,9 +146,7 @@ def test_no_healthy_machine_is_interrupted_where_looks_fail_as_often(size: int, 
 
 @pytest.mark.parametrize("interval", INTERVALS)
 @pytest.mark.parametrize(("size", "loss"), list(product([9, 100], [0.5, 0.7, 0.9])))
-def test_where_looks_fail_more_often_the_budget_bounds_what_is_interrupted(
-    size: int, loss: float, interval: float
-) -> None:
+def test_where_looks_fail_more_the_budget_bounds_interruptions(size: int, loss: float, interval: float) -> None:
     """From half on, nothing tells a machine that is alive from a dead one; six hours cost less than a third wave."""
     fleet = Fleet(size, loss, interval, look_loss=loss)
     fleet.run()
@@ -165,7 +163,7 @@ def test_without_a_look_healthy_machines_are_interrupted(size: int) -> None:
 
 @pytest.mark.parametrize("interval", INTERVALS)
 @pytest.mark.parametrize(("size", "loss"), [(100, 0.9)])
-def test_without_a_look_machines_that_say_what_they_lost_are_protected(size: int, loss: float, interval: float) -> None:
+def test_a_count_of_lost_requests_protects_without_a_look(size: int, loss: float, interval: float) -> None:
     """At 90 % loss nearly all of those that report have lost requests before."""
     fleet = Fleet(size, loss, interval, look_loss=1)
     fleet.run()
@@ -174,7 +172,7 @@ def test_without_a_look_machines_that_say_what_they_lost_are_protected(size: int
 
 @pytest.mark.parametrize("size", [10, 12, 20, 100, 500])
 @pytest.mark.parametrize("odd", ["late", "silent"])
-def test_a_third_that_is_late_or_silent_keeps_no_dead_machine_from_its_recovery(size: int, odd: str) -> None:
+def test_a_late_or_silent_third_delays_no_dead_machines_recovery(size: int, odd: str) -> None:
     """They harm nobody but themselves, by a lossy link or on purpose."""
     fleet = Fleet(size, 0, late=odd == "late", silent=odd == "silent")
     fleet.run()
@@ -185,8 +183,8 @@ def test_a_third_that_is_late_or_silent_keeps_no_dead_machine_from_its_recovery(
 Rule = Callable[[int, float, float], None]
 RULES: dict[Rule, list[float]] = {
     test_no_healthy_machine_is_interrupted_whatever_is_lost: LOSSES,
-    test_where_looks_fail_more_often_the_budget_bounds_what_is_interrupted: [0.5, 0.7, 0.9],
-    test_without_a_look_machines_that_say_what_they_lost_are_protected: [0.9],
+    test_where_looks_fail_more_the_budget_bounds_interruptions: [0.5, 0.7, 0.9],
+    test_a_count_of_lost_requests_protects_without_a_look: [0.9],
 }
 
 

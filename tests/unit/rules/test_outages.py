@@ -88,7 +88,7 @@ def test_no_healthy_machine_is_interrupted_whatever_the_schedule(play: Play, see
 
 
 @given(plays(), st.integers(0, 2**32), st.sampled_from(INTERVALS), st.floats(0, 8 * 60 * MINUTE))
-def test_a_failed_machine_is_interrupted_within_a_bound_on_any_schedule(
+def test_any_schedule_interrupts_failed_machines_within_a_bound(
     play: Play, seed: int, interval: float, death: float
 ) -> None:
     """Its timeout, and the two ticks after it; after an outage, two minutes."""

@@ -122,7 +122,7 @@ def test_possible_lists_the_steps_that_the_provider_can_take(
 
 
 @pytest.mark.parametrize("kind", STEPS.values(), ids=STEPS)
-def test_a_step_asks_the_provider_for_the_capability_that_it_needs(kind: StepKind) -> None:
+def test_a_step_asks_for_the_capability_it_needs(kind: StepKind) -> None:
     """Otherwise a policy would be checked for one capability and use another."""
     take = provider_steps(StaticProvider(lambda: b"[]")).get(kind)
     if take is None:

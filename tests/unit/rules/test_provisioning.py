@@ -271,7 +271,7 @@ def test_a_listing_that_names_something_twice_is_refused(listing: tuple[Machine,
         pytest.param((GONE,), {"age_seconds": 60}, ["fleet/1"], id="ended"),
     ],
 )
-def test_a_slot_whose_machine_is_not_listed_yet_gets_no_second_one(
+def test_a_slot_gets_no_second_machine_while_listings_lag(
     listing: tuple[Machine, ...], changes: Any, again: list[str]
 ) -> None:
     """Only the machines say which slots are taken: while the listing lags, another one would be paid for."""
@@ -356,7 +356,7 @@ def test_no_more_is_created_than_the_limits_allow(
     assert found.managed == provided + intents
 
 
-def test_creations_that_were_begun_come_first_and_count_towards_the_chunk() -> None:
+def test_begun_creations_come_first_and_count_towards_the_chunk() -> None:
     """Otherwise new ones would keep them waiting."""
     ledger = Ledger(intents=(Intent(uuid(1), "r8"), Intent(uuid(2), "r7")))
     assert created(plan(*CAPACITY, ledger=ledger, chunk=3)) == ["r8", "r7", "r0"]
@@ -372,9 +372,7 @@ def test_a_started_creation_is_not_repeated_beyond_the_limit() -> None:
 
 
 @pytest.mark.parametrize(("max_machines", "resumed", "fresh"), [(0, 1, 2), (6, 1, 2), (5, 1, 1), (4, 1, 0), (3, 0, 0)])
-def test_machines_that_the_bmdb_does_not_know_count_towards_the_limit(
-    max_machines: int, resumed: int, fresh: int
-) -> None:
+def test_machines_unknown_to_the_bmdb_count_towards_the_limit(max_machines: int, resumed: int, fresh: int) -> None:
     """They exist and cost like any other, whoever lost their records; only what is gone does not."""
     ledger = Ledger(provided=(known("k", 1),), intents=(Intent(uuid(2), "r0"),))
     listing = in_use("k"), in_use("foreign", token=9), in_use("failed", failed=True), GONE, *CAPACITY[:3]
@@ -464,7 +462,7 @@ def test_waiting_is_the_difference_to_a_plan_without_the_limit(
 
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
-def test_a_plan_does_one_thing_at_most_with_each_machine_capacity_and_intent(
+def test_a_plan_uses_each_machine_capacity_and_intent_once(
     listing: list[Machine], ledger: Ledger, limits: PlanLimits
 ) -> None:
     """Two machines on one capacity cannot be; an intent that is both repeated and forgotten makes an orphan."""

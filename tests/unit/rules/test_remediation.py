@@ -89,7 +89,7 @@ def test_the_cause_of_quarantine_counts_what_used_up_the_policy() -> None:
     )
 
 
-def test_an_attempt_whose_function_was_killed_counts_and_is_not_repeated() -> None:
+def test_a_killed_functions_attempt_counts_and_is_not_repeated() -> None:
     """The machine may be booting or being installed: a second step would break it."""
     died = [PastAttempt("reboot", at(0))]
     found = next_step(REMEDIATION_POLICY, EVERYTHING, died, at(1799))
@@ -98,7 +98,7 @@ def test_an_attempt_whose_function_was_killed_counts_and_is_not_repeated() -> No
     assert (later.step.kind, later.number, later.concludes) == (REBOOT, 2, False)
 
 
-def test_an_attempt_that_does_not_count_is_still_not_repeated_while_it_may_go_on() -> None:
+def test_an_uncounted_attempt_that_may_go_on_is_not_repeated() -> None:
     """Nobody knows whether the provider took it; afterwards it is taken for the first time."""
     lost = [PastAttempt("reboot", at(0), FailureKind.PROVIDER_UNUSABLE, counts=False)]
     found = next_step(REMEDIATION_POLICY, EVERYTHING, lost, at(1799))

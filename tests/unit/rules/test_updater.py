@@ -57,13 +57,13 @@ def test_listed_facts_are_recorded(listed: dict[str, Any], on_record: dict[str, 
     assert now([replace(MACHINE, **listed)], known()) == {"a": replace(UP, **on_record)}
 
 
-def test_a_machine_of_which_nothing_is_on_record_gets_all_of_it() -> None:
+def test_a_machine_without_record_gets_all_of_it() -> None:
     """As the Provisioner leaves it when the provider told nothing at its creation."""
     assert now([MACHINE], known(Facts(None, None, None, None, None))) == {"a": UP}
 
 
 @pytest.mark.parametrize("availability", [Availability.KNOWN_USED, Availability.POSSIBLY_USED])
-def test_an_entry_that_may_be_used_is_the_machine_of_that_id(availability: Availability) -> None:
+def test_a_usable_entry_is_the_machine_of_that_id(availability: Availability) -> None:
     """A list that somebody wrote does not say what is in use: the BMDB does."""
     assert now([replace(MACHINE, availability=availability, location="fra")], known()) == {
         "a": replace(UP, location="fra")
@@ -80,7 +80,7 @@ def test_an_entry_that_may_be_used_is_the_machine_of_that_id(availability: Avail
     ],
     ids=["nothing", "another machine", "the machine as capacity", "its capacity"],
 )
-def test_a_machine_that_is_not_in_use_at_the_provider_is_missing(listing: list[Machine]) -> None:
+def test_a_machine_unused_at_the_provider_is_missing(listing: list[Machine]) -> None:
     """Where it was, and on which address, is what somebody who looks for it wants to know."""
     assert now(listing, known()) == {"a": replace(UP, status=ProviderStatus.MISSING)}
 
@@ -119,7 +119,7 @@ def test_a_listing_that_contradicts_itself_is_refused(listing: list[Machine]) ->
         changes(listing, [known()])
 
 
-def test_text_that_the_database_cannot_hold_is_cut_and_then_no_change_any_more() -> None:
+def test_text_too_odd_for_the_database_changes_once() -> None:
     """One machine with an odd name must not stop the updates of others, nor be written in every invocation."""
     odd = replace(MACHINE, location="\0" + "x" * 200, reservation_id="\ud800")
     found = now([odd], known())

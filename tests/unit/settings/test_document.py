@@ -48,7 +48,7 @@ def refusal(content: bytes) -> str:
     return fault
 
 
-def test_the_environment_wins_over_the_document_and_the_document_over_the_deployment(
+def test_environment_wins_over_document_and_document_over_deployment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A deployment may give a default that its operator overrides, and what it must not lose."""

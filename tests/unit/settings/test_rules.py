@@ -141,7 +141,7 @@ def test_every_broken_rule_is_named_at_once() -> None:
         (10, 19, "set the timeout to 200 or more"),
     ],
 )
-def test_a_recoverer_that_runs_too_rarely_is_told_what_would_help(minutes: int, timeout: int, remedy: str) -> None:
+def test_a_fault_of_a_rare_recoverer_tells_what_helps(minutes: int, timeout: int, remedy: str) -> None:
     """No schedule is shorter than a minute, and none may be longer than thirty."""
     found = check({**DEFAULTS, RATE: f"1,1,{minutes},1", TIMEOUT: timeout}, ALL)
     (fault,) = (each for each in found if RATE in each)

@@ -100,7 +100,7 @@ def test_csv_has_a_header_and_exact_sums(shepherdctl: CommandLine) -> None:
         ("a=b", "a=b"),
     ],
 )
-def test_csv_is_read_as_it_was_meant_whatever_a_provider_calls_a_place(fleet: Fleet, location: str, read: str) -> None:
+def test_csv_is_read_as_meant_whatever_places_are_called(fleet: Fleet, location: str, read: str) -> None:
     located(fleet, location)
     output = CommandLine(fleet.settings)("inventory", "-o", "csv").stdout_bytes.decode()
     assert output.count("\r\n") == output.count("\n") == output.count("\r") == 2

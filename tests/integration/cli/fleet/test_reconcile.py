@@ -61,7 +61,7 @@ def test_two_sides_that_agree_are_a_success(shepherdctl: CommandLine, machines: 
     assert "ec2: 0 machines with drift" in result.stderr
 
 
-def test_each_difference_is_shown_with_its_class_and_its_way_out(
+def test_each_difference_is_shown_with_class_and_way_out(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, create: Callable[[UUID], str]
 ) -> None:
     """An operator who is woken by an alarm needs no more than what is printed; showing it changes nothing."""
@@ -91,7 +91,7 @@ def test_each_difference_is_shown_with_its_class_and_its_way_out(
     assert fleet.sql("SELECT * FROM sessions") == []
 
 
-def test_a_vanished_machine_is_forgotten_and_can_still_be_looked_up(
+def test_a_vanished_machine_is_forgotten_and_still_looked_up(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
 ) -> None:
     """Dry run first; a script says --yes."""
@@ -208,7 +208,7 @@ def test_a_machine_whose_agent_reports_is_released_only_on_purpose(
     assert shepherdctl.load("machine", "show", str(machine_id))["state"] == "released"
 
 
-def test_a_release_that_was_asked_for_is_shown_and_can_be_taken_back(
+def test_a_requested_release_is_shown_and_can_be_taken_back(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
 ) -> None:
     """The operator's machine crashed before the provider heard of it."""
@@ -227,7 +227,7 @@ def test_a_release_that_was_asked_for_is_shown_and_can_be_taken_back(
     assert name in living(api)
 
 
-def test_a_machine_is_retired_by_its_release_also_after_an_interruption(
+def test_a_release_retires_a_machine_also_after_an_interruption(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
 ) -> None:
     """A crash may come after the pause, or after the release was recorded and before the provider was asked."""

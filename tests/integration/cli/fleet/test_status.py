@@ -79,7 +79,7 @@ def test_each_provider_has_a_line_with_its_states(shepherdctl: CommandLine, flee
     assert result.stderr == ""
 
 
-def test_a_small_budget_is_shown_with_its_figures_and_who_waits(shepherdctl: CommandLine, fleet: Fleet) -> None:
+def test_a_small_budget_is_shown_with_figures_and_waiters(shepherdctl: CommandLine, fleet: Fleet) -> None:
     fleet.sql(
         f"{BUDGET} VALUES ('equinix', '', 0, 'silent', 'no machine reports', now() - interval '4 minutes'), "
         "('static', 'ams', 1, 'share', :reason, now() - interval '2 hours')",

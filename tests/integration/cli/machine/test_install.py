@@ -235,7 +235,7 @@ def test_without_the_installation_key_nothing_is_requested(
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
 
 
-def test_a_pending_request_is_replaced_only_when_that_is_asked_for(fleet: Fleet) -> None:
+def test_a_pending_request_is_replaced_only_on_request(fleet: Fleet) -> None:
     """It may be running: two operators at one machine must learn of each other."""
     fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings)
@@ -486,7 +486,7 @@ def test_programs_get_the_hardware_exactly(fleet: Fleet) -> None:
     }
 
 
-def test_an_empty_report_and_one_of_a_later_agent_are_shown(fleet: Fleet) -> None:
+def test_reports_that_are_empty_or_of_later_agents_are_shown(fleet: Fleet) -> None:
     """An agent that finds out nothing must not keep operators from looking, nor one that knows more than we."""
     machine_id = fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings)

@@ -106,7 +106,7 @@ def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet) -> None:
         (None, "equinix", False),
     ],
 )
-def test_a_wide_pause_is_seen_on_the_machines_that_it_covers(
+def test_a_wide_pause_is_seen_on_machines_it_covers(
     fleet: Fleet, process: Process | None, provider: str | None, expected: bool
 ) -> None:
     """Anyone who wonders why nothing happens to a machine looks at the machine."""
@@ -117,7 +117,7 @@ def test_a_wide_pause_is_seen_on_the_machines_that_it_covers(
     assert [pause["reason"] for pause in machine["pauses"]] == ["because"] * expected
 
 
-def test_json_has_whole_ids_times_in_utc_and_nothing_for_people(fleet: Fleet) -> None:
+def test_json_has_whole_ids_utc_times_and_nothing_for_people(fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
     (machine,) = CommandLine(fleet.settings).load("machine", "list")
     assert machine["machine_id"] == str(machine_id)
@@ -177,7 +177,7 @@ def test_programs_get_every_machine(fleet: Fleet) -> None:
     assert "not shown: 51 creating" in shepherdctl("machine", "list").stderr
 
 
-def test_waiting_ends_when_the_machine_is_in_its_state_or_time_is_up(fleet: Fleet) -> None:
+def test_waiting_ends_with_the_state_or_with_the_time(fleet: Fleet) -> None:
     """A script that goes on too early works on a machine that is not there."""
     fleet.reporting_machine(60)
     shepherdctl = CommandLine(fleet.settings)
@@ -221,7 +221,7 @@ def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet, command: str) -> None
     assert shepherdctl.load("machine", "list") == []
 
 
-def test_a_machine_is_named_by_the_beginning_of_its_id_or_by_its_provider_id(fleet: Fleet) -> None:
+def test_a_machine_is_named_by_id_prefix_or_provider_id(fleet: Fleet) -> None:
     """People copy what they see, and type as little as possible."""
     machine_id = fleet.provided_machine()
     shepherdctl = CommandLine(fleet.settings)
@@ -261,7 +261,7 @@ def test_show_has_failures_work_and_pauses(fleet: Fleet) -> None:
     assert "whose session has expired" in CommandLine(fleet.settings).read("machine", "show", str(machine_id))
 
 
-def test_the_page_of_a_machine_has_what_happened_and_what_to_do_next(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_machines_page_tells_what_happened_and_what_to_do(fleet: Fleet, tmp_path: Path) -> None:
     """Who is woken by a machine asks one command; without its log, the page says why."""
     machine_id = failed(fleet, SshTimedOut("no answer"), 600)
     log = tmp_path / "functions.log"
@@ -353,7 +353,7 @@ def test_what_is_no_host_key_is_not_pinned(fleet: Fleet, key: str) -> None:
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])
-def test_the_host_key_of_a_machine_that_is_not_provided_is_not_pinned(fleet: Fleet, more: tuple[str, ...]) -> None:
+def test_a_machine_not_provided_gets_no_pinned_host_key(fleet: Fleet, more: tuple[str, ...]) -> None:
     """Nothing will ever connect to it, or the Provisioner is about to write what the provider says."""
     machine_id = fleet.sql("INSERT INTO machines DEFAULT VALUES RETURNING machine_id")[0][0]
     result = CommandLine(fleet.settings)("machine", "pin-host-key", str(machine_id), HOST_KEY, *more)
@@ -407,7 +407,7 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet) -> 
     assert len(shepherdctl.load("history", str(machine_id))) == 2 * len(causes)
 
 
-def test_the_history_of_a_machine_that_is_gone_can_be_read(fleet: Fleet) -> None:
+def test_the_history_of_a_gone_machine_can_be_read(fleet: Fleet) -> None:
     """An audit trail that ends with the machine would be of no use after it."""
     machine_id = uuid4()
     fleet.sql(

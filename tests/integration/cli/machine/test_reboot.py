@@ -29,7 +29,7 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
 
 
 @pytest.mark.parametrize(("typed", "events"), [("healthy {}", ["reboot"]), ("{}", [])])
-def test_a_healthy_machine_is_rebooted_after_a_confirmation_that_says_so(
+def test_rebooting_a_healthy_machine_needs_a_confirmation_that_says_so(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], typed: str, events: list[str]
 ) -> None:
     """Somebody may be working on it; a slip in the id must not interrupt that."""

@@ -199,7 +199,7 @@ def ends(process: dict[str, Any], name: str, now: datetime) -> int | None:
         ("rebooted, in vain", RECOVER, 28, 28),
     ],
 )
-def test_the_end_of_the_block_and_the_next_try_are_shown(
+def test_the_blocks_end_and_the_next_try_are_shown(
     fleet: Fleet, case: str, process: Process, until: int | None, next_at: int | None
 ) -> None:
     """An operator decides by that whether to wait or to act; unknown times are not invented."""
@@ -229,7 +229,7 @@ def test_the_failures_of_other_machines_are_not_shown(fleet: Fleet) -> None:
     ]
 
 
-def test_a_healthy_machine_is_checked_again_and_nothing_about_it_ends(fleet: Fleet) -> None:
+def test_a_healthy_machine_is_checked_again_without_an_end(fleet: Fleet) -> None:
     """A time beside it must not read like a coming reboot."""
     machine_id = fleet.reporting_machine(60)
     titles, _, recoverer = CommandLine(fleet.settings).read("machine", "why", str(machine_id)).splitlines()
@@ -246,7 +246,7 @@ def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet) -> 
     assert (ends(told["processes"][0], "until", now), ends(told["processes"][0], "next_at", now)) == (60, 120)
 
 
-def test_retry_ends_the_backoffs_and_leaves_a_line_in_the_history(fleet: Fleet) -> None:
+def test_retry_ends_backoffs_and_leaves_a_line_of_history(fleet: Fleet) -> None:
     """What was mended is not to wait for hours; who said so can be asked."""
     machine_id = failed(fleet)
     shepherdctl = CommandLine(fleet.settings)

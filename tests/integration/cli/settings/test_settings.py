@@ -98,7 +98,7 @@ def test_a_document_is_checked_where_it_is(shepherdctl: CommandLine, file: Path,
     assert result.stderr == f"no faults in document {parse(STATIC.encode())[0].hash}, provider static\n"
 
 
-def test_the_document_of_the_environment_is_checked_unless_another_is_named(file: Path) -> None:
+def test_the_environments_document_is_checked_unless_another_is_named(file: Path) -> None:
     assert "no faults in document " in CommandLine(None, {"SHEPHERD_SETTINGS": str(file)})("settings", "check").stderr
     result = CommandLine(None, {"SHEPHERD_SETTINGS": "/nowhere"})("settings", "check", str(file))
     assert result.exit_code == 0
