@@ -21,6 +21,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rules.Server]:
 
 test_right_certificate_and_password = rules.test_a_server_with_the_right_certificate_and_password_is_used
 test_wrong_password = rules.test_a_wrong_password_is_refused_and_not_disclosed
-test_no_password = rules.test_a_server_that_wants_a_password_and_gets_none_says_so
+test_no_password = rules.test_a_server_says_that_it_wants_a_password
 test_certificate_of_another_ca = rules.test_a_certificate_of_another_ca_is_refused
 test_long_statement = rules.test_a_statement_may_take_longer_than_a_connection

@@ -73,21 +73,17 @@ class FakeLoop(Loop[None]):
 
     @property
     def machines(self) -> list[UUID]:
-        """The machines that were worked on, in the order in which that began."""
         return [task.work.machine_id for task in self.tasks]
 
     def admit(self, session: Session, provider: str) -> Admission:
-        """Count it."""
         self.admitted += 1
         return super().admit(session, provider)
 
     def prepare(self, deadline: Deadline) -> None:
-        """Count it."""
         self.prepared += 1
         self._prepare(deadline)
 
     def work_on(self, task: Task) -> None:
-        """Do the work, and see that nothing else works on the machine."""
         machine_id = task.work.machine_id
         with self._lock:
             assert machine_id not in self._working, "two work on one machine"
@@ -101,14 +97,11 @@ class FakeLoop(Loop[None]):
                 self._working.remove(machine_id)
 
     def finish(self, session: Session, done: Mapping[Work, None]) -> set[UUID]:
-        """Commit it as if agents had been started."""
         self._finish([work.machine_id for work in done])
         return finish_agent_start(session, dict.fromkeys(done, AgentStarted(bytes(32), None)))
 
 
 class Runner:
-    """Runs loops on one BMDB."""
-
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         self.fleet = fleet
         self.clock = clock
@@ -125,7 +118,6 @@ class Runner:
         connection: Connection | None = None,
         history_days: int = 0,
     ) -> Counts:
-        """Run one invocation of so many *seconds*."""
         used = clock or self.clock
         return runner.run(
             loop,
@@ -138,19 +130,16 @@ class Runner:
         )
 
     def due(self) -> list[list[Any]]:
-        """Return the machines that are ready, and since when they are due."""
         return self.fleet.sql("SELECT machine_id, process, due_at FROM machine_eligibility WHERE ready ORDER BY 1, 2")
 
 
 @pytest.fixture
 def run(fleet: Fleet, clock: ManualClock) -> Runner:
-    """Return a function that runs loops."""
     return Runner(fleet, clock)
 
 
 @pytest.fixture
 def hang() -> Iterator[Callable[[], None]]:
-    """Return a call that hangs until the end of the test."""
     over = threading.Event()
 
     def wait() -> None:
@@ -161,13 +150,10 @@ def hang() -> Iterator[Callable[[], None]]:
 
 
 def kill_sessions(fleet: Fleet) -> None:
-    """Let the deadlines of all sessions have passed."""
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() - interval '1 second'")
 
 
 def raises(error: Exception) -> Callable[[Task], None]:
-    """Return work that fails."""
-
     def run_task(_: Task) -> None:
         raise error
 
@@ -209,7 +195,7 @@ def test_everything_that_is_due_is_worked_on_and_counted(fleet: Fleet, run: Runn
     assert (found.settings_hash, found.code_version, found.runtime_info) == ("5e771465", "c0de", "a test")
 
 
-def test_an_invocation_that_fails_records_its_cause_and_its_counts_so_far(fleet: Fleet, run: Runner) -> None:
+def test_a_failed_invocation_records_its_cause_and_counts(fleet: Fleet, run: Runner) -> None:
     """Without the log, an operator would see a loop that does nothing."""
     fleet.provided_machine()
 
@@ -224,7 +210,6 @@ def test_an_invocation_that_fails_records_its_cause_and_its_counts_so_far(fleet:
 
 
 def test_the_longest_waiting_machine_comes_first(fleet: Fleet, run: Runner) -> None:
-    """Otherwise a fleet that is too large for its workers would never reach some machines."""
     machines = []
     for _ in range(3):
         machines.append(fleet.provided_machine())
@@ -234,8 +219,7 @@ def test_the_longest_waiting_machine_comes_first(fleet: Fleet, run: Runner) -> N
     assert loop.machines == machines
 
 
-def test_no_more_machines_are_in_work_at_a_time_than_allowed(fleet: Fleet, run: Runner) -> None:
-    """Memory and connections are bounded; but what is allowed is used."""
+def test_the_concurrency_limits_the_machines_in_work(fleet: Fleet, run: Runner) -> None:
     for _ in range(9):
         fleet.provided_machine()
     together = threading.Barrier(3)
@@ -252,7 +236,6 @@ def test_more_machines_can_be_in_work_than_one_claim_gives(fleet: Fleet, run: Ru
 
 
 def test_a_slow_machine_does_not_hold_up_the_others(fleet: Fleet, run: Runner) -> None:
-    """The others' results are committed, and their places given away, while it goes on."""
     slow, *others = (fleet.provided_machine() for _ in range(5))
     left = set(others)
     others_committed = threading.Event()
@@ -293,7 +276,7 @@ def test_results_that_are_there_together_are_committed_together(fleet: Fleet, ru
     assert commits == [1, 4]
 
 
-def test_no_machine_is_begun_that_may_not_be_done_in_time(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
+def test_no_machine_is_begun_without_the_time_for_it(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
     """Lambda kills without asking. How much is still due, and for how long, says whether there are enough workers."""
     for _ in range(3):
         fleet.provided_machine()
@@ -346,7 +329,6 @@ def test_a_failure_is_kept_with_its_cause(
 
 
 def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
-    """The seeds' series: 60 s, and a fifth more each time; success forgets it."""
     machine = fleet.provided_machine()
     loop = FakeLoop(raises(SshRefused()))
     for interval in (60, 72, 87, 105):
@@ -361,7 +343,7 @@ def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
 # --- time ---
 
 
-def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
+def test_a_machines_time_limit_ends_its_work(
     fleet: Fleet, run: Runner, clock: ManualClock, hang: Callable[[], None]
 ) -> None:
     """A library that hangs beyond its deadline must cost one machine its turn, and no other."""
@@ -380,7 +362,7 @@ def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
 
 
 @pytest.mark.parametrize("error", [None, SshRefused()])
-def test_a_result_that_comes_after_the_time_limit_counts_for_nothing(
+def test_a_result_after_the_time_limit_counts_for_nothing(
     fleet: Fleet, run: Runner, clock: ManualClock, capsys: pytest.CaptureFixture[str], error: Exception | None
 ) -> None:
     """The work was given up and may be another's by now; a work that ends twice would be counted twice."""
@@ -415,7 +397,7 @@ def test_an_invocation_that_could_never_finish_a_machine_is_refused(fleet: Fleet
     assert loop.tasks == []
 
 
-def test_work_without_time_left_is_canceled_and_as_due_as_before(
+def test_work_without_time_left_is_canceled_and_stays_due(
     fleet: Fleet, run: Runner, clock: ManualClock, hang: Callable[[], None]
 ) -> None:
     """It is no machine's fault that the time is used up, and nothing more may happen to it."""
@@ -456,7 +438,7 @@ def test_a_loop_prepares_once_and_only_for_a_due_machine(fleet: Fleet, run: Runn
 
 
 @pytest.mark.parametrize("error", [ProviderUnavailable("no agent"), ValueError("a bug"), None])
-def test_a_preparation_that_fails_or_takes_too_long_fails_no_machine(
+def test_a_failed_or_slow_preparation_fails_no_machine(
     fleet: Fleet, run: Runner, clock: ManualClock, error: Exception | None
 ) -> None:
     """With a mistyped bucket name, the whole fleet would back off and take hours to come back."""
@@ -562,7 +544,6 @@ def test_nothing_is_committed_when_the_session_was_lost(
 
 
 def test_a_worker_whose_session_expired_changes_nothing(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
-    """Another session worked on its machine meanwhile."""
     machine = fleet.provided_machine()
     began, taken_over = threading.Event(), threading.Event()
 
@@ -686,7 +667,6 @@ def test_history_is_kept_unless_a_retention_is_set(fleet: Fleet, run: Runner) ->
 
 
 def ask(task: Task) -> None:
-    """Ask what the loop answers."""
     task.ask("may I?")
 
 
@@ -702,19 +682,16 @@ class AnsweringLoop(FakeLoop):
         self.answering: Callable[[], object] = lambda: None
 
     def answer(self, _: Session, asked: Mapping[Work, str]) -> Mapping[Work, NoLongerDue | None]:
-        """Say what the test says."""
         assert set(asked.values()) == {"may I?"}
         self.asked.append({work.machine_id for work in asked})
         self.answering()
         return {work: self.reasons.get(work.machine_id) for work in asked}
 
     def counted_as(self, _: object) -> tuple[Metric, ...]:
-        """Count two things."""
         return Metric.FINISHED, Metric.NOT_TAKEN
 
 
 def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet, run: Runner) -> None:
-    """One statement for all, however many; and who is let through goes on."""
     machines = [fleet.provided_machine() for _ in range(6)]
     together = threading.Barrier(6)
 
@@ -756,9 +733,7 @@ def waiting_for_answers(wanted: int) -> bool:
 
 
 @pytest.mark.parametrize("error", [SessionExpired(), BmdbUnavailable("gone")])
-def test_a_worker_stops_waiting_for_an_answer_when_the_session_expires(
-    fleet: Fleet, run: Runner, error: Exception
-) -> None:
+def test_an_expired_session_ends_the_wait_for_an_answer(fleet: Fleet, run: Runner, error: Exception) -> None:
     """Such a thread would occupy a request slot at the provider in the next invocation."""
     fleet.provided_machine()
     ended: SimpleQueue[BaseException] = SimpleQueue()
@@ -802,8 +777,7 @@ def test_an_abandoned_worker_may_not_interrupt_its_machine(fleet: Fleet, run: Ru
     assert loop.asked == []
 
 
-def test_an_error_is_not_hidden_by_a_session_that_cannot_be_closed(fleet: Fleet) -> None:
-    """The second error often follows from the first, which says more."""
+def test_a_session_that_stays_open_hides_no_error(fleet: Fleet) -> None:
     with BreakingConnection(fleet.settings) as way:
         session = fleet.open_session(connection=fleet.connect(way.settings))
     with pytest.raises(ValueError, match="first"), Closing(session, dict):

@@ -74,7 +74,6 @@ class Memory:
 
 @pytest.fixture
 def environment(real_time: Fleet, tmp_path: Path) -> Iterator[Environment]:
-    """Return an environment with healthy machines."""
     with MachinePool(tmp_path / "pool", 0, boot_seconds=0) as pool:
         environment = Environment(real_time, SystemClock(), pool=pool, folder=tmp_path)
         yield environment
@@ -94,7 +93,6 @@ def provided(environment: Environment, addresses: dict[str, str]) -> dict[str, U
 
 
 def settings(environment: Environment) -> dict[str, str]:
-    """Return the environment variables of the function."""
     assert environment.folder is not None
     assert environment.pool is not None
     build(environment.folder / "agent")
@@ -109,7 +107,6 @@ def settings(environment: Environment) -> dict[str, str]:
 
 
 def cause(environment: Environment, machine_id: UUID) -> str:
-    """Return why the last work on the machine failed, or what became of it instead."""
     last = history.read_history(environment.fleet.connection, machine_id)[0]
     return f"{last.kind}: {last.failed_cause}" if last.kind else str(last.event)
 

@@ -69,7 +69,6 @@ class Ear:
         self._dialer = dialer
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> MachineConnection:
-        """Dial."""
         return _Overheard(self._dialer.dial(address, pinned_host_key, deadline), self)
 
 
@@ -110,7 +109,6 @@ class InitializerSetup:
 
     @property
     def pool(self) -> MachinePool:
-        """Return the machines."""
         return self.client.pool
 
     def machine(self) -> tuple[UUID, str]:
@@ -159,7 +157,6 @@ class InitializerSetup:
         )
 
     def host_key(self, name: str) -> str:
-        """Return the host key that the machine shows."""
         with self.client.login(name, key=self.key) as ssh:
             transport = ssh.get_transport()
             assert transport is not None
@@ -171,7 +168,6 @@ class InitializerSetup:
         return f"{last.kind}: {last.failed_cause}" if last.kind else str(last.event)
 
     def show(self, machine_id: UUID) -> lookup.ShownMachine:
-        """Return what the BMDB knows of the machine."""
         return lookup.show_machine(self.fleet.connection, machine_id)
 
     def lose_agent(self, machine_id: UUID) -> None:
@@ -185,7 +181,6 @@ def _nobody_may_list() -> None:
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the path of the real agent."""
     path = tmp_path_factory.mktemp("agent") / "agent"
     build(path)
     return path
@@ -193,7 +188,6 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def env(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[InitializerSetup]:
-    """Return an environment without machines."""
     private_key = ssh_keys.generate()
     environment = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
     with (
@@ -212,8 +206,6 @@ def env(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[InitializerSetup]
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that writes an agent that is a script."""
-
     def write(text: str) -> Path:
         path = tmp_path / "script"
         path.write_text(text)
@@ -226,7 +218,6 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def test_an_agent_is_started_and_its_key_recorded(env: InitializerSetup) -> None:
-    """This is the takeover: the agent runs, reports for this machine, and is known by the key that it answered."""
     machine_id, name = env.machine()
     assert env.run(agent=env.agent)[Metric.FINISHED] == 1
     (answer,) = env.dialer.answers
@@ -251,7 +242,6 @@ def test_an_agent_learns_the_keys_for_installations_and_the_time(env: Initialize
 
 
 def test_many_machines_get_their_agents_at_once(env: InitializerSetup) -> None:
-    """Each gets one of its own, with a key of its own."""
     machines = [env.machine() for _ in range(4)]
     assert env.run(agent=env.agent)[Metric.FINISHED] == 4
     assert len({env.show(machine_id).agent_public_key for machine_id, _ in machines}) == 4
@@ -283,7 +273,6 @@ def test_another_agent_is_uploaded(env: InitializerSetup, script: Callable[[str]
 
 
 def test_warnings_of_the_agent_are_logged(env: InitializerSetup, capsys: pytest.CaptureFixture[str]) -> None:
-    """An operator should not have to log in to the machine for it."""
     machine_id, _ = env.machine()
     env.ca_certificate = b"of no use over plain HTTP"
     env.run(agent=env.agent)
@@ -296,7 +285,6 @@ def test_warnings_of_the_agent_are_logged(env: InitializerSetup, capsys: pytest.
 
 
 def test_the_host_key_of_the_first_contact_is_pinned(env: InitializerSetup) -> None:
-    """From then on no other machine can pose as it."""
     machine_id, name = env.machine()
     env.run()
     assert env.show(machine_id).host_key == env.host_key(name)
@@ -320,7 +308,7 @@ def test_a_changed_host_key_fails_until_an_operator_clears_it(env: InitializerSe
     assert env.show(machine_id).host_key not in {None, pinned}
 
 
-def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(env: InitializerSetup) -> None:
+def test_without_a_pin_the_providers_host_key_counts(env: InitializerSetup) -> None:
     """A reinstall drops the pin. If the provider knows the key, no first contact has to be trusted."""
     machine_id, name = env.machine()
     env.run()
@@ -334,7 +322,7 @@ def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(env: 
     assert env.show(machine_id).host_key is None
 
 
-def test_a_machine_whose_host_key_must_be_known_is_not_contacted_before(env: InitializerSetup) -> None:
+def test_a_required_host_key_comes_before_the_first_contact(env: InitializerSetup) -> None:
     """Another machine that answers at its address would get the agent and what belongs to this one."""
     machine_id, name = env.machine()
     assert env.run(require_known_host_key=True)[Metric.FAILED] == 1
@@ -362,14 +350,11 @@ def test_where_a_host_key_is_from_is_recorded(env: InitializerSetup, known: bool
 
 
 class _Knowing(Edge):
-    """A provider that knows the host key of its machines."""
-
     def __init__(self, provider: StaticProvider, host_key: str) -> None:
         super().__init__(provider)
         self._host_key = host_key
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Get it."""
         return replace(super().get_machine(provider_id, deadline), host_key=self._host_key)
 
 
@@ -421,9 +406,7 @@ def test_every_failure_of_an_agent_is_recorded_by_name(
     assert env.pool.runs(name) == 1
 
 
-def test_an_agent_has_less_time_to_answer_than_a_machine_in_all(
-    env: InitializerSetup, script: Callable[[str], Path]
-) -> None:
+def test_an_agent_has_its_own_time_to_answer(env: InitializerSetup, script: Callable[[str], Path]) -> None:
     """The upload may take minutes; an agent that has not answered in one never will."""
     machine_id, _ = env.machine()
     assert env.run(agent=script("#!/bin/sh\nsleep 1000\n"), answer_seconds=0.5)[Metric.FAILED] == 1
@@ -434,7 +417,6 @@ def test_an_agent_has_less_time_to_answer_than_a_machine_in_all(
 def test_the_last_words_of_an_agent_that_failed_are_logged(
     env: InitializerSetup, script: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are the only trace of what went wrong on the machine."""
     machine_id, _ = env.machine()
     env.run(agent=script("#!/bin/sh\necho no room for me >&2\necho hello\n"))
     logged = log_lines(capsys)
@@ -444,7 +426,7 @@ def test_the_last_words_of_an_agent_that_failed_are_logged(
     assert all(line["machine_id"] == str(machine_id) for line in logged)
 
 
-def test_a_machine_that_goes_down_in_the_middle_is_recorded_as_down(
+def test_a_machine_that_goes_down_meanwhile_lost_its_connection(
     env: InitializerSetup, script: Callable[[str], Path]
 ) -> None:
     """It is no refusal, and no time was used up."""
@@ -470,7 +452,6 @@ class OneAnswer:
         self._answer = answer
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Give it."""
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer

@@ -46,7 +46,6 @@ def plant_all(fleet: Fleet, process: Process) -> set[UUID]:
 
 
 def test_the_initializer_leaves_no_ready_machine(fleet: Fleet, clock: ManualClock) -> None:
-    """Whatever else is on record."""
     ready = plant_all(fleet, START)
     loop = FakeLoop()
     counts = Runner(fleet, clock)(loop)
@@ -56,7 +55,6 @@ def test_the_initializer_leaves_no_ready_machine(fleet: Fleet, clock: ManualCloc
 
 
 def test_the_recoverer_leaves_no_ready_machine(fleet: Fleet, clock: ManualClock) -> None:
-    """Within its budget or not: it looks at all."""
     ready = plant_all(fleet, RECOVER)
     env = RecoveryEnvironment(fleet, clock)
     counts = env.run()

@@ -11,7 +11,6 @@ from tests.support.bmdb.fleet import Fleet
 
 @pytest.fixture
 def breaking(fleet: Fleet) -> Iterator[BreakingConnection]:
-    """Return a proxy in front of the test's database that breaks connections on demand."""
     with BreakingConnection(fleet.settings) as proxy:
         yield proxy
         unused = proxy.armed
@@ -21,5 +20,4 @@ def breaking(fleet: Fleet) -> Iterator[BreakingConnection]:
 
 @pytest.fixture
 def session(fleet: Fleet, breaking: BreakingConnection) -> Session:
-    """Return a session whose connection breaks on demand."""
     return fleet.open_session(connection=fleet.connect(breaking.settings))

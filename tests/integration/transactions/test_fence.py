@@ -23,7 +23,6 @@ MOMENT = 0.4
 
 @pytest.fixture
 def session(fleet: Fleet) -> Session:
-    """Return a session with a long lease."""
     return fleet.open_session()
 
 
@@ -31,7 +30,7 @@ each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 
 @each_end
-def test_work_that_was_lost_is_not_ended_and_the_rest_is(fleet: Fleet, session: Session, end: End) -> None:
+def test_only_work_that_was_not_lost_is_ended(fleet: Fleet, session: Session, end: End) -> None:
     """A batch ends what it can; for a machine that another session took over, it must write nothing."""
     lost, kept = end.due_machine(fleet), end.due_machine(fleet)
     held = claimed(session, end.process)
@@ -47,7 +46,6 @@ def test_work_that_was_lost_is_not_ended_and_the_rest_is(fleet: Fleet, session: 
 
 @each_end
 def test_work_ends_once(fleet: Fleet, session: Session, end: End) -> None:
-    """The second attempt learns that the work was not its own any more."""
     machine_id = end.due_machine(fleet)
     held = claimed(session, end.process)
     assert end.end(session, held) == {machine_id}
@@ -58,7 +56,6 @@ def test_work_ends_once(fleet: Fleet, session: Session, end: End) -> None:
 
 @each_end
 def test_work_of_another_session_cannot_be_ended(fleet: Fleet, session: Session, end: End) -> None:
-    """Concurrent runs know each other's machines."""
     machine_id = end.due_machine(fleet)
     held = claimed(session, end.process)
     assert end.end(fleet.open_session(), held) == set()
@@ -115,7 +112,7 @@ def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> Non
 
 
 @each_end
-def test_an_end_of_work_that_races_with_the_reaper_writes_nothing(fleet: Fleet, end: End) -> None:
+def test_an_end_that_races_with_the_reaper_writes_nothing(fleet: Fleet, end: End) -> None:
     """The session was reaped while its commit was on its way: the machine belongs to the next session."""
     session, held = held_for_a_moment(fleet, end=end)
     fleet.wait_until_dead(session)

@@ -103,7 +103,6 @@ def hanging_database(postgres: Postgres) -> Iterator[tuple[BmdbSettings, Backend
 
 @pytest.fixture
 def hanging(hanging_database: tuple[BmdbSettings, Backends], clock: ManualClock) -> Iterator[Fleet]:
-    """Return an empty BMDB in it."""
     settings, backends = hanging_database
     fleet = Fleet(settings, clock, backends)
     if not fleet.sql("SELECT 1 FROM pg_proc WHERE proname = 'hang'"):

@@ -34,7 +34,6 @@ each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 @pytest.fixture
 def session(fleet: Fleet) -> Session:
-    """Return a session with its own connection."""
     return fleet.open_session(connection=fleet.connect())
 
 
@@ -44,7 +43,6 @@ def overdue_machine(fleet: Fleet) -> UUID:
 
 
 def times(fleet: Fleet) -> set[datetime]:
-    """Return all times on record."""
     return {value for rows in fleet.content().values() for row in rows for value in row if isinstance(value, datetime)}
 
 
@@ -77,7 +75,7 @@ def test_an_agent_counts_as_started_when_it_is_recorded(fleet: Fleet, session: S
     assert fleet.sql("SELECT pinned_at >= :moment FROM machine_host_key", moment=moment) == [[True]]
 
 
-def test_a_host_key_that_is_pinned_during_the_wait_is_compared(fleet: Fleet, session: Session) -> None:
+def test_a_host_key_pinned_during_the_wait_is_compared(fleet: Fleet, session: Session) -> None:
     """The snapshot of the statement does not have it, and the agent would count that runs on another machine."""
     machine_id = fleet.provided_machine()
     (held,) = claimed(session, START)
@@ -92,7 +90,6 @@ def test_a_host_key_that_is_pinned_during_the_wait_is_compared(fleet: Fleet, ses
 
 
 def test_a_backoff_begins_when_it_is_recorded(fleet: Fleet, session: Session) -> None:
-    """It begins when it is recorded, however long that had to wait."""
     fleet.provided_machine()
     held = claimed(session, START)
     moment = delayed(fleet, lambda: ENDS["fail"].end(session, held))
@@ -134,7 +131,7 @@ def test_a_recovery_ends_when_that_is_recorded(
     assert min(written) >= moment
 
 
-def test_the_lock_of_a_session_that_expires_during_a_wait_is_free(fleet: Fleet, session: Session) -> None:
+def test_a_session_that_expires_during_a_wait_loses_its_lock(fleet: Fleet, session: Session) -> None:
     """Whether the holder is alive is decided after the lock was obtained, not by the begin of the transaction."""
     holder = fleet.open_session(seconds=HOUR)
     assert provisioning.take_lock(holder, PROVIDER) is not None
@@ -152,7 +149,7 @@ def test_the_lock_of_a_session_that_expires_during_a_wait_is_free(fleet: Fleet, 
         assert taken.result(timeout=20) is not None
 
 
-def test_the_lock_of_a_session_that_is_being_renewed_is_not_free(fleet: Fleet, session: Session) -> None:
+def test_a_session_that_is_being_renewed_keeps_its_lock(fleet: Fleet, session: Session) -> None:
     """Others still see the old deadline, which has passed, but the renewal came in time and is being committed."""
     holder = fleet.open_session(connection=fleet.connect())
     assert provisioning.take_lock(holder, PROVIDER) is not None
@@ -196,7 +193,6 @@ def test_ages_are_those_of_the_moment(fleet: Fleet, session: Session) -> None:
 
 @each_end
 def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Session, end: End) -> None:
-    """The other machines of the session are still being worked on."""
     machines = [end.due_machine(fleet) for _ in range(2)]
     first, second = claimed(session, end.process)
     assert end.end(session, [first]) == {first.machine_id}
@@ -208,15 +204,13 @@ def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Sessio
 # Machines that did not come back.
 
 
-def test_machines_that_did_not_come_back_wait_where_recovery_is_paused(fleet: Fleet, session: Session) -> None:
-    """Pauses apply to their recovery as to any other."""
+def test_a_pause_of_recovery_holds_up_absent_machines(fleet: Fleet, session: Session) -> None:
     overdue_machine(fleet)
     pauses.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
     assert claimed(session, RECOVER) == []
 
 
-def test_machines_that_did_not_come_back_are_claimed_longest_due_first(fleet: Fleet, session: Session) -> None:
-    """Otherwise a machine may wait for all that became due after it."""
+def test_absent_machines_are_claimed_longest_due_first(fleet: Fleet, session: Session) -> None:
     machines = [overdue_machine(fleet) for _ in range(3)]
     for minutes, machine_id in enumerate(machines, 1):
         fleet.sql(
@@ -245,7 +239,7 @@ def test_budgets_are_locked_in_the_order_of_their_locations(fleet: Fleet, sessio
     assert free == [["c"]]
 
 
-def test_a_brake_that_goes_on_began_once_and_one_that_comes_again_begins_anew(fleet: Fleet, session: Session) -> None:
+def test_only_a_brake_that_comes_again_begins_anew(fleet: Fleet, session: Session) -> None:
     """Operators read since when it holds; only its reason changes with the figures."""
 
     def shown(brake: Brake, reason: str) -> datetime:

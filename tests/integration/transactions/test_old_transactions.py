@@ -29,14 +29,12 @@ def test_an_open_transaction_is_found_by_its_pid(fleet: Fleet, begin: str) -> No
 
 
 def test_an_idle_connection_is_no_old_transaction(fleet: Fleet) -> None:
-    """It keeps nothing."""
     with administrator(fleet.settings) as somebody:
         somebody.run("SELECT 1")
         assert server.oldest_transaction(fleet.connection, 0) is None
 
 
 def test_status_has_no_line_without_an_old_transaction(fleet: Fleet) -> None:
-    """Programs find the key all the same."""
     shepherdctl = CommandLine(fleet.settings)
     shown = shepherdctl.load("status")
     assert (shown["oldest_transaction"], shown["sees_all_transactions"]) == (None, True)

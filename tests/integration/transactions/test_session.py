@@ -36,7 +36,6 @@ def test_a_session_is_renewed_well_before_its_deadline(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("call", ["renew", "claim", "start_work"])
 def test_a_session_past_its_deadline_is_over(fleet: Fleet, call: str) -> None:
-    """None of its calls can succeed any more, even before it is reaped."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     fleet.pass_time(3600)
@@ -53,7 +52,6 @@ def test_a_session_past_its_deadline_is_over(fleet: Fleet, call: str) -> None:
 
 
 def dead_session_with_work(fleet: Fleet) -> tuple[Session, work.Work]:
-    """Return a session that expired while it had work on a machine."""
     fleet.provided_machine()
     session = fleet.open_session()
     (held,) = claimed(session, START)
@@ -78,16 +76,6 @@ def test_an_expired_session_can_end_no_work(fleet: Fleet, swept: bool) -> None:
     assert fleet.facts(held.machine_id) == set()
     assert fleet.sql("SELECT * FROM work_backoff") == backoffs
     assert len(backoffs) == swept
-
-
-def test_an_expired_session_can_end_no_recovery(fleet: Fleet) -> None:
-    """The facts that a finished recovery deletes may be those of a new agent."""
-    machine_id = fleet.unhealthy_machine()
-    session = fleet.open_session()
-    (held,) = claimed(session, Process.RECOVERY)
-    fleet.pass_time(3600)
-    assert work.finish_recovery(session, [held], 60) == set()
-    assert fleet.facts(machine_id) == {"agent_started", "agent_heartbeat"}
 
 
 def test_opening_a_session_ends_the_work_of_expired_ones(fleet: Fleet) -> None:
@@ -170,14 +158,12 @@ def test_a_session_may_be_closed_twice_and_after_it_expired(fleet: Fleet) -> Non
 
 
 def test_no_time_is_left_in_a_closed_session(fleet: Fleet) -> None:
-    """A slow thread must not begin anything more."""
     session = fleet.open_session()
     session.close()
     assert session.seconds_left() <= 0
 
 
 def test_closing_one_session_leaves_the_work_of_others_alone(fleet: Fleet) -> None:
-    """Concurrent runs are normal."""
     machines = {fleet.provided_machine(), fleet.provided_machine()}
     first, second = fleet.open_session(), fleet.open_session()
     (held,) = claimed(first, START, 1)
@@ -212,7 +198,6 @@ def test_an_error_of_a_slow_call_is_raised(fleet: Fleet) -> None:
 
 
 def test_a_lost_session_ends_the_wait(fleet: Fleet) -> None:
-    """The result can be of no use any more."""
     session = fleet.open_session(seconds=0.3)
     fleet.pass_time(10)
     never = Event()

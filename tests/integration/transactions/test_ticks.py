@@ -30,8 +30,7 @@ def recorded(fleet: Fleet) -> list[list[Any]]:
     return fleet.sql("SELECT loop, outcome, cause, counts FROM ticks ORDER BY began_at")
 
 
-def test_a_tick_is_recorded_with_its_counts_and_what_it_ran_with(fleet: Fleet) -> None:
-    """An operator asks what a loop did last night, with which settings and which code."""
+def test_a_tick_is_recorded_with_its_counts_and_settings(fleet: Fleet) -> None:
     session = tick(fleet)
     fleet.pass_time(5)
     session.close(END)
@@ -45,14 +44,12 @@ def test_a_tick_is_recorded_with_its_counts_and_what_it_ran_with(fleet: Fleet) -
 
 
 def test_a_failed_tick_has_its_cause(fleet: Fleet) -> None:
-    """In a form that the database holds."""
     tick(fleet).close(end=TickEnd({"created": 1}, ProviderRefused("\0" + 2000 * "x")))
     ((_, outcome, cause, counts),) = recorded(fleet)
     assert (outcome, len(cause), cause[:2], counts) == ("Failed", 1000, "?x", {"created": 1})
 
 
 def test_a_session_that_closes_twice_leaves_one_tick(fleet: Fleet) -> None:
-    """Closing is repeated if its answer was lost."""
     session = tick(fleet)
     session.close(end=END)
     session.close(end=FAILED)
@@ -102,7 +99,6 @@ def test_a_tick_that_closes_after_its_deadline_is_recorded_once(fleet: Fleet, sw
 
 
 def test_concurrent_sessions_record_an_expired_tick_once(fleet: Fleet) -> None:
-    """All ticks of a minute end at about the same time."""
     for _ in range(20):
         tick(fleet, seconds=60)
     fleet.pass_time(180)
@@ -112,7 +108,7 @@ def test_concurrent_sessions_record_an_expired_tick_once(fleet: Fleet) -> None:
     assert [row[1] for row in recorded(fleet)] == ["Expired"] * 20
 
 
-def test_a_tick_whose_work_changed_while_it_closed_is_recorded_once(fleet: Fleet) -> None:
+def test_a_tick_whose_work_changes_meanwhile_is_recorded_once(fleet: Fleet) -> None:
     """The first attempt to close fails, because its snapshot lacks the new work; it leaves nothing."""
     machines = [fleet.provided_machine() for _ in range(2)]
     session = tick(fleet, connection=fleet.connect())
@@ -175,5 +171,4 @@ def test_the_last_tick_of_each_loop_and_provider_is_found(fleet: Fleet) -> None:
 
 
 def test_without_ticks_there_is_no_last_one(fleet: Fleet) -> None:
-    """A fleet that was only just deployed."""
     assert last_ticks(fleet.connection) == []

@@ -46,19 +46,15 @@ MOMENT = 0.4
 
 @pytest.fixture
 def cloud() -> Cloud:
-    """Return a provider with room for two machines."""
     return Cloud(2)
 
 
 @pytest.fixture
 def edge(cloud: Cloud) -> Edge:
-    """Return that provider with hooks."""
     return Edge(cloud)
 
 
 class Operator:
-    """An operator with a provider and a BMDB."""
-
     def __init__(self, fleet: Fleet, provider: Provider, clock: Clock) -> None:
         self.fleet = fleet
         self.provider = provider
@@ -75,27 +71,21 @@ class Operator:
     def adopt(
         self, *names: str, kind: DriftKind = DriftKind.ADOPTABLE, most: int = 0, **how: Any
     ) -> list[ActionOutcome]:
-        """Adopt machines."""
         return self.resolve(Adopt(tuple(map(ProviderId, names)), kind, most, ORDER.owner), **how)
 
     def rebind(self, machine_id: UUID, name: str) -> list[ActionOutcome]:
-        """Say that a machine is called so now."""
         return self.resolve(Rebind(machine_id, ProviderId(name), ORDER.owner))
 
     def forget(self, *machine_ids: UUID, **how: Any) -> list[ActionOutcome]:
-        """Forget machines."""
         return self.resolve(Forget(machine_ids, ORDER), **how)
 
     def release(self, *machine_ids: UUID, despite_heartbeat: bool = False, **how: Any) -> list[ActionOutcome]:
-        """Release machines."""
         return self.resolve(Release(machine_ids, replace(ORDER, despite_heartbeat=despite_heartbeat)), **how)
 
     def keep(self, *machine_ids: UUID) -> list[ActionOutcome]:
-        """Keep machines after all."""
         return self.resolve(CancelRelease(machine_ids, ORDER))
 
     def provision(self, **limits: Any) -> dict[Metric, float]:
-        """Make an invocation of the Provisioner."""
         settings: dict[str, Any] = {
             "max_machines": 0,
             "chunk": 20,
@@ -111,7 +101,6 @@ class Operator:
 
 @pytest.fixture
 def operator(fleet: Fleet, edge: Edge, clock: ManualClock) -> Operator:
-    """Return the operator of the fleet there."""
     return Operator(fleet, edge, clock)
 
 
@@ -126,17 +115,14 @@ def listed() -> Listed:
 
 @pytest.fixture
 def lister(fleet: Fleet, listed: Listed, clock: ManualClock) -> Operator:
-    """Return the operator of that provider."""
     return Operator(fleet, listed, clock)
 
 
 def results(verdicts: list[ActionOutcome]) -> list[ActionResult]:
-    """Return what became of the machines."""
     return [verdict.result for verdict in verdicts]
 
 
 def known_as(fleet: Fleet, machine_id: UUID) -> str:
-    """Return what the provider calls a machine."""
     return str(lookup.show_machine(fleet.connection, machine_id).provider_id)
 
 
@@ -149,21 +135,18 @@ def old(fleet: Fleet, machine_id: UUID, provider: str = "cloud") -> UUID:
 
 
 def at_provider(fleet: Fleet, cloud: Cloud, machine_id: UUID) -> UUID:
-    """Let the provider have a planted machine."""
     made = cloud.add(machine_id)
     fleet.sql("UPDATE machine_provided SET provider_id = :name WHERE machine_id = :id", name=made, id=machine_id)
     return old(fleet, machine_id)
 
 
 def tombstones(fleet: Fleet) -> list[list[Any]]:
-    """Return who left, how, by whom and why."""
     return fleet.sql(
         "SELECT machine_id, how, decommissioned_by, reason FROM machine_tombstone ORDER BY decommissioned_at"
     )
 
 
 def asked(fleet: Fleet) -> list[list[Any]]:
-    """Return which releases are on record, and whether they were accepted."""
     return fleet.sql("SELECT machine_id, accepted_at IS NOT NULL FROM machine_release")
 
 
@@ -217,7 +200,6 @@ def test_a_machine_that_was_begun_keeps_its_id(fleet: Fleet, operator: Operator,
 
 
 def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    """It is the limit of machines to manage, wherever they come from."""
     made = [cloud.add() for number in range(3)]
     verdicts = operator.adopt(*made, most=2)
     assert results(verdicts) == [ActionResult.DONE, ActionResult.DONE, ActionResult.REFUSED]
@@ -226,7 +208,6 @@ def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, cloud: Cl
 
 
 def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    """A machine of another deployment is adopted only if its class is named."""
     strange = cloud.add(fleet.bare_machine())
     (refused,) = operator.adopt(strange)
     assert refused.result is ActionResult.REFUSED
@@ -234,10 +215,7 @@ def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operat
     assert results(operator.adopt(strange, kind=DriftKind.FOREIGN)) == [ActionResult.DONE]
 
 
-def test_drift_that_is_over_when_the_operator_confirms_is_left_alone(
-    fleet: Fleet, operator: Operator, cloud: Cloud
-) -> None:
-    """A machine may be gone by then."""
+def test_drift_that_ends_before_the_confirmation_is_left_alone(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     made = cloud.add()
     (verdict,) = operator.adopt(made, meanwhile=lambda: cloud.machines.pop(made))
     assert (verdict.result, verdict.text) == (ActionResult.REFUSED, "it has not drifted")
@@ -302,9 +280,7 @@ def test_no_machine_is_created_beside_one_that_got_another_id(fleet: Fleet, cloc
 # --- forget ---
 
 
-def test_a_machine_that_was_refused_when_the_operator_confirmed_is_left_alone(
-    fleet: Fleet, operator: Operator, cloud: Cloud
-) -> None:
+def test_a_machine_refused_at_the_confirmation_is_left_alone(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """The operator confirmed the release of one machine; the other was not among them, and is ready by now."""
     dead, alive = (at_provider(fleet, cloud, fleet.provided_machine()) for _ in range(2))
     fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=alive)
@@ -353,7 +329,7 @@ def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> 
     assert results(operator.forget(machine_id)) == [ActionResult.DONE]
 
 
-def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet, operator: Operator) -> None:
+def test_a_sign_of_life_during_a_quarantine_protects_too(fleet: Fleet, operator: Operator) -> None:
     """The machine still runs, although its agent is refused from then on; it may hold the work of its users."""
     machine_id = old(fleet, fleet.unhealthy_machine())
     fleet.quarantine(machine_id)
@@ -371,7 +347,6 @@ def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet
 def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
     fleet: Fleet, edge: Edge, leave: Callable[..., object]
 ) -> None:
-    """Between the comparison and the write."""
     machine_id = old(fleet, fleet.unhealthy_machine())
     session = fleet.open_session()
     assert provisioning.take_lock(session, edge.name) is not None
@@ -392,7 +367,6 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
 
 
 def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> None:
-    """A live session with work on the machine uses its record."""
     machine_id = old(fleet, fleet.unhealthy_machine())
     session = fleet.open_session()
     (held,) = claimed(session, Process.RECOVERY, provider="cloud")
@@ -426,7 +400,7 @@ def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operat
     assert verdict.text == "when you confirmed, it was refused: the provider has it in use; release gives it back"
 
 
-def test_a_machine_that_is_back_when_the_operator_confirms_is_not_forgotten(
+def test_a_machine_back_before_the_confirmation_is_not_forgotten(
     fleet: Fleet, lister: Operator, listed: Listed
 ) -> None:
     """What is read under the lock decides, not what the operator saw."""
@@ -465,7 +439,7 @@ def test_a_permanently_failed_machine_can_be_removed(fleet: Fleet, operator: Ope
 # --- release ---
 
 
-def test_a_release_is_on_record_before_the_provider_hears_of_it(
+def test_a_release_is_recorded_before_the_provider_hears(
     fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud
 ) -> None:
     """The history names owner and reason of the release; meanwhile no loop starts work on the machine."""
@@ -509,9 +483,7 @@ def test_a_release_that_was_cut_off_is_asked_for_again(
     assert (list(cloud.machines), tombstones(fleet)) == ([], [[machine_id, "Released", "me", "it is slow"]])
 
 
-def test_a_released_machine_counts_until_the_provider_has_it_no_more(
-    fleet: Fleet, lister: Operator, listed: Listed
-) -> None:
+def test_a_released_machine_counts_until_the_provider_drops_it(fleet: Fleet, lister: Operator, listed: Listed) -> None:
     """Providers take their time, and go on charging; the Provisioner brings it to its end."""
     machine_id = old(fleet, fleet.provided_machine(), "static")
     name = known_as(fleet, machine_id)
@@ -539,7 +511,6 @@ def test_a_released_machine_counts_until_the_provider_has_it_no_more(
 def test_a_release_without_effect_is_stranded_and_can_be_repeated(
     fleet: Fleet, lister: Operator, listed: Listed
 ) -> None:
-    """The provider accepted it, and nothing came of it."""
     machine_id = old(fleet, fleet.provided_machine(), "static")
     listed.put(known_as(fleet, machine_id))
     lister.release(machine_id)
@@ -583,7 +554,7 @@ def test_a_refused_release_leaves_the_machine_as_it_was(
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")) == [machine_id]
 
 
-def test_a_release_of_unknown_outcome_is_kept_until_an_operator_decides(
+def test_operators_decide_about_a_release_of_unknown_outcome(
     fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud
 ) -> None:
     """The first request may have its effect yet, so the second one's refusal says nothing about it."""
@@ -646,7 +617,6 @@ def test_a_machine_that_the_provider_lacks_is_not_released(fleet: Fleet, operato
 
 
 def writes(session: Session, machine_id: UUID) -> dict[str, Callable[[], object]]:
-    """Return everything that needs the lock."""
     return {
         "forget": lambda: decommissioning.forget(session, "cloud", machine_id, ORDER),
         "remove": lambda: decommissioning.remove_released(session, "cloud", machine_id),
@@ -696,7 +666,6 @@ def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet
 
 
 def test_a_running_provisioner_is_waited_for_with_a_limit(fleet: Fleet, operator: Operator) -> None:
-    """Both would act on what the other is changing."""
     gone = old(fleet, fleet.provided_machine())
     provisioner = fleet.open_session()
     assert provisioning.take_lock(provisioner, "cloud") is not None
@@ -740,7 +709,6 @@ def test_a_waiting_operator_renews_the_session(fleet: Fleet, cloud: Cloud) -> No
 
 @pytest.mark.parametrize("remedy", ["forget", "release", "adopt"])
 def test_concurrent_commands_act_once_and_both_succeed(fleet: Fleet, cloud: Cloud, edge: Edge, remedy: str) -> None:
-    """Two operators with the same alarm."""
     machine_id = at_provider(fleet, cloud, fleet.provided_machine())
     (made,) = cloud.machines
     if remedy == "forget":

@@ -25,7 +25,6 @@ OUR_LINE = ssh_keys.public_line(ssh_keys.generate())
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
-    """Return an account without instances."""
     with ec2_api() as api:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
         yield api
@@ -33,7 +32,6 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
 
 @pytest.fixture
 def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Metric, float]]:
-    """Return a function that makes one invocation over a fleet of three instances at most."""
     settings = Ec2Settings(
         fleet=FLEET,
         limit=LIMIT,
@@ -52,17 +50,15 @@ def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Met
 
 
 def living(api: Ec2Api) -> set[str]:
-    """Return the instances that have not ended."""
     return {found.id for found in api.instances() if found._state.name != "terminated"}
 
 
 def penalties(fleet: Fleet) -> int:
-    """Return how much capacity is left alone."""
     found: int = fleet.sql("SELECT count(*) FROM capacity_penalties")[0][0]
     return found
 
 
-def test_new_machines_are_as_many_as_the_limit_and_known_by_their_host_keys(
+def test_new_machines_fill_the_limit_with_known_host_keys(
     api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
 ) -> None:
     """From the first contact on, another machine at the address is recognized by its key."""
@@ -76,7 +72,7 @@ def test_new_machines_are_as_many_as_the_limit_and_known_by_their_host_keys(
     }
 
 
-def test_a_machine_whose_creation_got_no_answer_is_adopted_with_its_host_key(
+def test_a_creation_without_answer_is_adopted_with_its_host_key(
     api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
 ) -> None:
     """What is known of the key by then stands in a tag and nowhere else."""
@@ -135,7 +131,7 @@ def test_instances_that_die_at_launch_are_not_replaced_every_minute(
     assert len(api.instances()) == LIMIT
 
 
-def test_a_machine_that_ended_before_it_was_recorded_leaves_nothing_behind(
+def test_a_machine_that_ended_unrecorded_leaves_nothing_behind(
     api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
 ) -> None:
     """EC2 launches no other instance for its token, so the intent would wait without end."""
@@ -151,7 +147,7 @@ def test_a_machine_that_ended_before_it_was_recorded_leaves_nothing_behind(
     assert set(provided(fleet)) == living(api)
 
 
-def test_where_ec2_has_no_room_the_same_machine_is_asked_for_again(
+def test_without_room_the_same_machine_is_requested_again(
     api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
 ) -> None:
     """Nothing is wrong with the place; and a machine that waits is not joined by others that wait."""

@@ -55,20 +55,16 @@ STEPS = (
 
 @pytest.fixture
 def cloud() -> Cloud:
-    """Return a provider with room for three machines."""
     return Cloud(3)
 
 
 @pytest.fixture
 def edge(cloud: Cloud) -> Edge:
-    """Return that provider with hooks."""
     return Edge(cloud)
 
 
 @pytest.fixture
 def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Provisioner]:
-    """Return a function that makes a Provisioner of a provider; settings that a test does not name do not matter."""
-
     def make(
         edge: Edge,
         *,
@@ -90,8 +86,6 @@ def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Provisioner]:
 
 @pytest.fixture
 def run(make: Callable[..., Provisioner], clock: ManualClock) -> Run:
-    """Return a function that makes one invocation over a provider."""
-
     def run(edge: Edge, *, seconds: float = 600, **settings: Any) -> Counts:
         return make(edge, **settings).run(Deadline(clock, seconds), "a test")
 
@@ -99,7 +93,6 @@ def run(make: Callable[..., Provisioner], clock: ManualClock) -> Run:
 
 
 def penalties(fleet: Fleet) -> dict[str, str]:
-    """Return the causes by capacity."""
     return {row[0]: row[1] for row in fleet.sql("SELECT capacity_id, cause FROM capacity_penalties")}
 
 
@@ -109,7 +102,6 @@ def penalties(fleet: Fleet) -> dict[str, str]:
 def test_capacity_becomes_machines_that_are_due_for_their_agent(
     fleet: Fleet, cloud: Cloud, edge: Edge, run: Run
 ) -> None:
-    """A second invocation finds nothing to do."""
     counts = run(edge)
     assert {metric: count for metric, count in counts.items() if count} == {Metric.CREATED: 3, Metric.MACHINES_TOTAL: 3}
     assert_settled(fleet, cloud, 3)
@@ -120,9 +112,7 @@ def test_capacity_becomes_machines_that_are_due_for_their_agent(
     assert fleet.sql("SELECT waiting, waiting_seen_at FROM provisioner_lock") == [[0, None]]
 
 
-def test_a_machine_that_boots_is_given_the_time_that_is_usual_at_its_provider(
-    fleet: Fleet, edge: Edge, run: Run
-) -> None:
+def test_a_booting_machine_gets_its_providers_usual_time(fleet: Fleet, edge: Edge, run: Run) -> None:
     """SSH cannot answer earlier, and each attempt would ask the provider for the address."""
     edge.boot_seconds = 300
     run(edge)
@@ -154,7 +144,6 @@ def test_the_setting_overrides_what_is_usual(fleet: Fleet, edge: Edge, run: Run,
 
 
 def test_provider_facts_of_a_new_machine_are_recorded(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    """People look for a machine by it."""
     run(edge, max_machines=1)
     (made,) = cloud.machines.values()
     machine = lookup.show_machine(fleet.connection, lookup.find_machine(fleet.connection, made.provider_id))
@@ -336,9 +325,7 @@ def test_a_machine_whose_creation_got_no_answer_is_adopted(fleet: Fleet, cloud: 
     assert penalties(fleet) == {}
 
 
-def test_a_creation_that_did_not_happen_is_repeated_with_its_token(
-    fleet: Fleet, cloud: Cloud, edge: Edge, run: Run
-) -> None:
+def test_a_creation_without_effect_is_repeated_with_its_token(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
     """The outcome is unknown, so both outcomes must be handled."""
     edge.before["create_machine"] = failing(NO_ANSWER)
     run(edge)
@@ -351,9 +338,7 @@ def test_a_creation_that_did_not_happen_is_repeated_with_its_token(
     assert begun in provided(fleet).values()
 
 
-def test_a_refused_repetition_does_not_forget_that_there_was_a_first(
-    fleet: Fleet, cloud: Cloud, edge: Edge, run: Run
-) -> None:
+def test_a_refused_repetition_keeps_the_first_intent(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
     """The refusal is about this call; the machine of the first one may still appear, and must find its intent."""
     edge.before["create_machine"] = failing(NO_ANSWER)
     run(edge, chunk=1)
@@ -472,9 +457,7 @@ def test_capacity_that_fails_is_left_alone_for_a_while(fleet: Fleet, cloud: Clou
     assert capacity in {machine.reservation_id for machine in cloud.machines.values()}
 
 
-def test_a_fault_of_ours_fails_the_invocation_and_penalizes_no_capacity(
-    fleet: Fleet, cloud: Cloud, edge: Edge, run: Run
-) -> None:
+def test_a_fault_of_ours_penalizes_no_capacity(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
     """Without the SSH key, all capacity would be set aside for an hour, one invocation after another."""
     whole = fleet.content("sessions", "ticks", "provisioner_lock")
     edge.before["create_machine"] = failing(ProviderUnusable("no SSH key"))
@@ -486,9 +469,7 @@ def test_a_fault_of_ours_fails_the_invocation_and_penalizes_no_capacity(
 
 
 @pytest.mark.parametrize(("times", "made"), [(0, 0), (1, 2)], ids=["all capacity", "this capacity"])
-def test_a_fault_of_ours_keeps_the_intent_of_an_earlier_invocation(
-    fleet: Fleet, edge: Edge, run: Run, times: int, made: int
-) -> None:
+def test_a_fault_of_ours_keeps_an_earlier_intent(fleet: Fleet, edge: Edge, run: Run, times: int, made: int) -> None:
     """Its creation may have succeeded, before the site was closed to us."""
     edge.before["create_machine"] = failing(Killed())
     with pytest.raises(Killed):
@@ -527,15 +508,12 @@ def test_capacity_that_is_forbidden_is_left_alone_for_a_while(
 
 
 def test_a_pause_stops_a_running_invocation(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    """A pause must stop the next creation, not only those of the next minute."""
     edge.after["create_machine"] = lambda: pauses.pause(fleet.connect(), owner="me", reason="stop")
     assert run(edge)[Metric.CREATED] == 1
     assert_settled(fleet, cloud, 1)
 
 
-def test_a_pause_of_a_machine_that_never_was_does_not_stop_the_invocation(
-    fleet: Fleet, cloud: Cloud, edge: Edge, run: Run
-) -> None:
+def test_a_pause_of_an_intent_does_not_stop_the_invocation(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
     """Operators see the intent's machine and may pause it; giving it up later takes the pause along."""
     edge.before["create_machine"] = failing(NO_ANSWER, times=0)
     run(edge)
@@ -587,7 +565,6 @@ def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run
 
 
 def test_a_pause_of_an_operator_is_never_lifted(fleet: Fleet, run: Run) -> None:
-    """The Provisioner takes back what it set aside, and nothing else."""
     names = ["a"]
     edge = static(names)
     run(edge)
@@ -672,7 +649,6 @@ def test_a_pause_of_all_or_of_the_provider_holds_it(
 def test_a_dry_run_changes_nothing_and_returns_the_next_plan(
     fleet: Fleet, cloud: Cloud, edge: Edge, make: Callable[..., Provisioner], clock: ManualClock
 ) -> None:
-    """The dry run decides with the same function as an invocation."""
     provisioner = make(edge, max_machines=2)
     before = fleet.content()
     plan = provisioner.plan(Deadline(clock, 600))

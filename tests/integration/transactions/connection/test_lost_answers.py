@@ -37,7 +37,7 @@ def test_a_claim_returns_what_it_claimed_whatever_was_lost(
     assert work.cancel(session, claim) == machines
 
 
-def test_a_lost_answer_does_not_return_what_the_session_already_knew_of(
+def test_a_lost_answer_returns_no_work_already_known(
     fleet: Fleet, session: Session, breaking: BreakingConnection
 ) -> None:
     """The loop would work on the same machine in two threads."""
@@ -64,7 +64,7 @@ def test_an_end_of_work_happens_once_whatever_was_lost(
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_an_end_that_came_too_late_is_not_taken_for_done(
+def test_an_end_that_came_too_late_counts_as_lost(
     fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
 ) -> None:
     """The session expired while its request was on its way; another session has the machine now."""
@@ -102,9 +102,7 @@ def test_another_sessions_end_of_work_is_not_taken_for_ours(
     assert end.end(session, held) == set()
 
 
-def test_an_earlier_end_of_the_same_work_is_not_taken_for_this_one(
-    fleet: Fleet, session: Session, breaking: BreakingConnection
-) -> None:
+def test_an_earlier_end_of_work_is_not_this_one(fleet: Fleet, session: Session, breaking: BreakingConnection) -> None:
     """A session may end work on a machine twice; the history of the first time says nothing about the second."""
     machine_id = fleet.provided_machine()
     assert work.cancel(session, claimed(session, Process.AGENT_START)) == {machine_id}
@@ -131,7 +129,6 @@ def test_a_session_opens_although_the_first_answer_is_lost(
 
 
 def test_a_session_that_cannot_be_opened_says_so(fleet: Fleet, breaking: BreakingConnection) -> None:
-    """The attempts at a database that drops every connection are bounded."""
     connection = fleet.connect(breaking.settings)
     breaking.lose("request")
     breaking.lose("answer")
@@ -205,7 +202,6 @@ def test_a_transaction_that_broke_before_its_commit_runs_again(
 
 
 def test_a_transaction_that_breaks_every_time_fails(fleet: Fleet, breaking: BreakingConnection) -> None:
-    """The attempts are bounded, because the time of an invocation is."""
     connection = fleet.connect(breaking.settings)
     for _ in range(5):
         breaking.lose("request")
