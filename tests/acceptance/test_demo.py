@@ -52,10 +52,7 @@ def test_the_demo_gives_machines_agents_and_brings_two_back(tmp_path: Path) -> N
     off_and_on = rf"{hanging}: .*{hanging}: off.*{hanging}: on.*both machines are running again"
     assert re.search(off_and_on, done.stdout, re.DOTALL), "nothing but its power switch helps one that hangs"
     history = done.stdout[done.stdout.index("history of machine") :]
-    for line in (
-        r"Initializer +Finished.*Recoverer +Started",
-        r"Recoverer +Finished.*Initializer +Finished",
-    ):
+    for line in (r"Initializer +Finished.*Recoverer +Started", r"Recoverer +Finished.*Initializer +Finished"):
         assert re.search(line, history, re.DOTALL)
     drawn = picture.read_text(encoding="utf-8").replace("&#160;", " ")
     for line in ("provider id", "all 3 machines are running"):

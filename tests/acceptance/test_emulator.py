@@ -110,10 +110,7 @@ def test_a_function_killed_amid_a_batch_leaves_nothing_stuck() -> None:
         config = environment.configs["initializer"]
         short = replace(config.pace, session_seconds=3, machine_seconds=2)
         # As short as it can be: a function that could not work on a machine in its time refuses to begin.
-        configs = {
-            **environment.configs,
-            "initializer": replace(config, pace=short, timeout_seconds=11),
-        }
+        configs = {**environment.configs, "initializer": replace(config, pace=short, timeout_seconds=11)}
         with Emulator(configs, environment.log) as emulator, ThreadPoolExecutor(1) as pool:
             assert emulator.invoke("provisioner", event("provisioner")).error is None
             make_work(environment, "initializer")

@@ -7,9 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("layers", "functions", "shepherdctl", "simulator", "agent", "bench")
 
-EXCEPTIONS = {
-    "Source": "simulator/providers/__init__.py finds the one of a provider by this name",
-}
+EXCEPTIONS = {"Source": "simulator/providers/__init__.py finds the one of a provider by this name"}
 """Names that stand more than once, each with the reason."""
 
 

@@ -130,10 +130,7 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
             {"failed_starts": [FailedStarts("ab12", FailureKind.AGENT_EXITED, 3, succeeded=False)]},
             "bad-agent: no step is taken: the agent ab12 fails on 3 machines, with agent-exited, and runs on none",
         ),
-        (
-            {"unsteady": [Unsteady("ec2", 0, 1)]},
-            "reports-again: 1 machine of ec2 in quarantine, and the agent reports",
-        ),
+        ({"unsteady": [Unsteady("ec2", 0, 1)]}, "reports-again: 1 machine of ec2 in quarantine, and the agent reports"),
         (
             {"unsteady": [Unsteady("ec2", 2, 0)]},
             "recovered-often: 2 machines of ec2 recovered more than five times in a day",

@@ -166,10 +166,7 @@ def test_an_agent_of_metropolis_reads_an_installation_request(parameters: bytes)
     ("enum", "numbers"),
     [
         (agent_pb2.EFISupport.DESCRIPTOR, {"INVALID": 0, "UNKNOWN": 1, "UNSUPPORTED": 2, "SUPPORTED": 3, "ENABLED": 4}),
-        (
-            agent_pb2.BlockDevice.Protocol.DESCRIPTOR,
-            {"UNKNOWN": 0, "SCSI": 1, "ATA": 2, "NVME": 3, "MMC": 4},
-        ),
+        (agent_pb2.BlockDevice.Protocol.DESCRIPTOR, {"UNKNOWN": 0, "SCSI": 1, "ATA": 2, "NVME": 3, "MMC": 4}),
     ],
 )
 def test_no_value_of_the_wire_contract_moved(enum: object, numbers: dict[str, int]) -> None:

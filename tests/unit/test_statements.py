@@ -190,14 +190,7 @@ def test_every_exception_from_the_fence_exists() -> None:
     assert {name for name in written_for_sessions() if ":fence" not in code(statements()[name])} == set(UNFENCED)
 
 
-ENDS_WORK = {
-    "finish_agent_start",
-    "finish_recovery",
-    "fail",
-    "cancel",
-    "leave_alone",
-    "quarantine",
-}
+ENDS_WORK = {"finish_agent_start", "finish_recovery", "fail", "cancel", "leave_alone", "quarantine"}
 NEEDS_PROVIDER_LOCK = {
     "create_intent",
     "provide",
@@ -244,9 +237,7 @@ def test_what_statements_share_stands_once() -> None:
     assert whole.count("FROM provisioner_lock WHERE provider = :provider AND session_id") == 1
 
 
-READS_THE_TABLE = {
-    "pauses": {"unusual_machines", "set_aside"},
-}
+READS_THE_TABLE = {"pauses": {"unusual_machines", "set_aside"}}
 """The tables of what holds machines back, and the statements that need more of them than what is in force now."""
 
 

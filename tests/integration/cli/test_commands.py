@@ -168,11 +168,7 @@ def test_debug_ends_a_process_with_a_traceback_and_status_1() -> None:
 def test_all_faults_of_the_settings_are_reported_at_once() -> None:
     result = CommandLine(None, {"SHEPHERD_BMDB_AUTH": "key", "SHEPHERD_BMDB_PORT": "0"})("machine", "list")
     assert result.exit_code == 1
-    for variable in (
-        "SHEPHERD_BMDB_AUTH is 'key'",
-        "SHEPHERD_BMDB_PORT is '0'",
-        "SHEPHERD_BMDB_HOST is not",
-    ):
+    for variable in ("SHEPHERD_BMDB_AUTH is 'key'", "SHEPHERD_BMDB_PORT is '0'", "SHEPHERD_BMDB_HOST is not"):
         assert variable in result.stderr
 
 

@@ -91,9 +91,7 @@ def test_people_get_a_summary_and_a_log_in_plain_text(shepherdctl: Callable[[Lis
     assert "machine provided (loop provisioner, provider static, " in ran.stderr
 
 
-def test_a_provisioners_plan_as_json_names_steps_and_limits(
-    shepherdctl: Callable[[Listing], CommandLine],
-) -> None:
+def test_a_provisioners_plan_as_json_names_steps_and_limits(shepherdctl: Callable[[Listing], CommandLine]) -> None:
     document = json.loads(shepherdctl(RACK).process("run", "provisioner", "--dry-run", "-o", "json").stdout)
     assert document["dry_run"] is True
     assert [step["capacity"]["provider_id"] for step in document["plan"]["create"]] == ["rack1-1", "rack1-2"]

@@ -119,10 +119,7 @@ def test_pages_follow_each_other(fleet: Fleet, machines: dict[UUID, str], order:
         ("--heartbeat-older soon", "'soon' is not a duration"),
         ("--location " + 129 * "x", "must have 1 to 128 characters"),
         ("--after 3f2a", "'3f2a' is not a whole machine id"),
-        (
-            "--sort heartbeat --after 11111111-1111-4111-8111-111111111111",
-            "--after needs --sort id or created",
-        ),
+        ("--sort heartbeat --after 11111111-1111-4111-8111-111111111111", "--after needs --sort id or created"),
         ("--watch 2s", "--watch needs a terminal"),
         ("--sort size", "'size' is not one of state, "),
     ],

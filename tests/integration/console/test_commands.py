@@ -67,11 +67,7 @@ def test_the_commands_of_a_machine_are_for_it_alone(visitor: Visitor, fleet: Fle
 @pytest.mark.parametrize(
     ("change", "more", "less"),
     [
-        (
-            "INSERT INTO machine_quarantine VALUES (:id, now(), '?', 'steps-used-up')",
-            {"machine unquarantine"},
-            set(),
-        ),
+        ("INSERT INTO machine_quarantine VALUES (:id, now(), '?', 'steps-used-up')", {"machine unquarantine"}, set()),
         ("DELETE FROM work_backoff WHERE machine_id = :id", set(), {"machine retry", "machine forget-host-key"}),
         ("UPDATE work_backoff SET kind = 'ssh-refused' WHERE machine_id = :id", set(), {"machine forget-host-key"}),
         ("INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'ana', '?')", {"resume"}, {"pause"}),

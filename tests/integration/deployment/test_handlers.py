@@ -232,11 +232,7 @@ def test_an_invocation_answers_and_logs_the_same_counts(
     if loop != "provisioner":
         expected = UPDATER_COUNTS if loop == "updater" else MACHINE_LOOP_COUNTS
         if loop == "recoverer":
-            expected = expected | {
-                Metric.RECOVERY_LIMITED,
-                Metric.DEAD,
-                Metric.QUARANTINED,
-            }
+            expected = expected | {Metric.RECOVERY_LIMITED, Metric.DEAD, Metric.QUARANTINED}
             expected |= {Metric.NO_LONGER_DUE, Metric.HELD_BACK, Metric.NOT_TAKEN, Metric.NO_ACCESS, Metric.FOUND_ALIVE}
         assert set(counts) == {metric.value for metric in expected}
 

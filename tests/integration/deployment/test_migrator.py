@@ -199,11 +199,7 @@ def test_an_answer_that_got_lost_is_sent_again(cloudformation: Script, clock: Ma
 
 @pytest.mark.parametrize("reached", [True, False])
 def test_an_answer_that_is_not_accepted_fails_the_function(
-    cloudformation: Script,
-    clock: ManualClock,
-    bmdb: Connection,
-    capsys: pytest.CaptureFixture[str],
-    reached: bool,
+    cloudformation: Script, clock: ManualClock, bmdb: Connection, capsys: pytest.CaptureFixture[str], reached: bool
 ) -> None:
     """It may be invoked again. The URL allows answering in its place, so it is not logged."""
     event = asked(cloudformation, "Create")
@@ -355,12 +351,7 @@ def stack(status: str) -> str:
 
 @pytest.mark.parametrize("kind", ["Create", "Update"])
 def test_a_deployment_with_wrong_settings_fails_with_every_fault(
-    cloudformation: Script,
-    bmdb: Connection,
-    document: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    aws: None,
-    kind: str,
+    cloudformation: Script, bmdb: Connection, document: Path, monkeypatch: pytest.MonkeyPatch, aws: None, kind: str
 ) -> None:
     document.write_text("version = 1\n[recoverer]\nheartbeat_timeout_seconds = 200\n[provider.redfish]\nlist = 1\n")
     monkeypatch.setenv("SHEPHERD_LOOP_MINUTES", "1,1,31,1")

@@ -259,12 +259,7 @@ CASES = [
     Case("provisioner", {**STATIC, **IAM}, reads(S3_LIST, CA), CA_IN_SSM),
     Case("provisioner", EQUINIX, reads(API_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
     Case("provisioner", EQUINIX, reads(API_KEY, PUBLIC_KEY, S3_CA), {**CA_IN_S3, **LIST_IN_SSM}),
-    Case(
-        "initializer",
-        STATIC,
-        reads(LIST, SSH_KEY, KEYS, CA, "bucket/agent"),
-        {**LIST_IN_SSM, **CA_IN_SSM},
-    ),
+    Case("initializer", STATIC, reads(LIST, SSH_KEY, KEYS, CA, "bucket/agent"), {**LIST_IN_SSM, **CA_IN_SSM}),
     Case(
         "initializer",
         {**STATIC, **IAM},
@@ -277,24 +272,14 @@ CASES = [
     Case("updater", STATIC, reads(LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
     Case("updater", {**STATIC, **IAM}, reads(S3_LIST, S3_CA), CA_IN_S3),
     Case("updater", EQUINIX, reads(API_KEY, CA), CA_IN_SSM),
-    Case(
-        "provisioner",
-        REDFISH,
-        reads(LIST, BMCS, S3_BMC_CA, CA),
-        {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
-    ),
+    Case("provisioner", REDFISH, reads(LIST, BMCS, S3_BMC_CA, CA), {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM}),
     Case(
         "provisioner",
         {**REDFISH, **IAM},
         reads(S3_LIST, BMCS, BMC_CA, CA),
         {**RACKS_IN_S3, **BMC_CA_IN_SSM, **CA_IN_SSM},
     ),
-    Case(
-        "provisioner",
-        EC2,
-        LAUNCHES | SEES | reads(PUBLIC_KEY, CA),
-        {**CA_IN_SSM, "creation_seconds": "0"},
-    ),
+    Case("provisioner", EC2, LAUNCHES | SEES | reads(PUBLIC_KEY, CA), {**CA_IN_SSM, "creation_seconds": "0"}),
     Case("provisioner", HETZNER, reads(ROBOT, CA), CA_IN_SSM),
     Case("provisioner", IRONIC, reads(NODES, PUBLIC_KEY, CA), CA_IN_SSM),
     Case("provisioner", LATITUDE, reads(CLOUD, PUBLIC_KEY, CA), CA_IN_SSM),
@@ -308,10 +293,7 @@ CASES = [
     Case("initializer", HETZNER, reads(ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
     Case("initializer", IRONIC, reads(NODES, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
     Case(
-        "recoverer",
-        REDFISH,
-        reads(LIST, BMCS, SSH_KEY, S3_BMC_CA, CA),
-        {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
+        "recoverer", REDFISH, reads(LIST, BMCS, SSH_KEY, S3_BMC_CA, CA), {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM}
     ),
     Case("recoverer", EC2, SEES | RESTARTS | reads(SSH_KEY, CA), {**VIRTUAL, **CA_IN_SSM}),
     Case("recoverer", HETZNER, reads(ROBOT, SSH_KEY, PUBLIC_KEY, CA), CA_IN_SSM),

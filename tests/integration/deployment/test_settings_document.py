@@ -97,12 +97,7 @@ def test_without_its_document_a_cold_function_fails(in_force: DocumentInForce) -
     ids=["faults", "version", "no TOML", "rule", "deep"],
 )
 def test_a_refused_document_leaves_the_last_good_one_in_force(
-    in_force: DocumentInForce,
-    source: str,
-    clock: ManualClock,
-    capsys: pytest.CaptureFixture[str],
-    text: str,
-    said: str,
+    in_force: DocumentInForce, source: str, clock: ManualClock, capsys: pytest.CaptureFixture[str], text: str, said: str
 ) -> None:
     """A typing error must not stop a fleet; it is logged with every fault until it is mended."""
     upload(source, GOOD)

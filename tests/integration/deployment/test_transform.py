@@ -10,10 +10,7 @@ import yaml
 from shepherd_core.settings.base import PREFIX, variable
 from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.functions.bmdb import BmdbSettings
-from shepherd_core.settings.functions.loops import (
-    InitializerSettings,
-    ProvisionerSettings,
-)
+from shepherd_core.settings.functions.loops import InitializerSettings, ProvisionerSettings
 from shepherd_core.settings.functions.services import AgentApiSettings, MigratorSettings
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import load

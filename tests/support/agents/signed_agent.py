@@ -18,11 +18,7 @@ ADDRESS = "192.0.2.13"
 
 
 def endpoint(
-    connection: Connection,
-    *,
-    report_seconds: float = 0,
-    hardware_seconds: float = 0,
-    interval: int = 0,
+    connection: Connection, *, report_seconds: float = 0, hardware_seconds: float = 0, interval: int = 0
 ) -> AgentApi:
     """Return an endpoint as a process of its own would have it; without limits to how often agents report."""
     return AgentApi(connection, Limits(report_seconds, hardware_seconds, interval))

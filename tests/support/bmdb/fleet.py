@@ -364,14 +364,14 @@ class Fleet:
     def request_installation(self, machine_id: UUID, generation: int, raw: bytes = b"") -> None:
         self.change(
             f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', {generation}, '\\x{raw.hex()}') "
-            "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation",
+            "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation"
         )
 
     def report_installation(self, machine_id: UUID, generation: int, result: str = "Success") -> None:
         self.change(
             f"INSERT INTO machine_os_installation_report VALUES ('{machine_id}', {generation}, '{result}', '') "
             "ON CONFLICT (machine_id) DO UPDATE "
-            "SET generation = excluded.generation, os_installation_result = excluded.os_installation_result",
+            "SET generation = excluded.generation, os_installation_result = excluded.os_installation_result"
         )
 
     def expire(self, session: Session) -> None:

@@ -29,12 +29,7 @@ REDFISH, EQUINIX, HETZNER, IRONIC, LATITUDE, EC2 = (
 )
 EC2_BY_TEMPLATE = {**EC2, "Ec2Resources": "subnet-0a1,subnet-0b2,lt-0e5"}
 _EC2 = {"limit": "3", "subnets": "subnet-0a1,subnet-0b2"}
-EC2_SETTINGS = {
-    **_EC2,
-    "security_groups": "sg-0c3",
-    "image": "ami-0d4",
-    "machine_type": "m7i.metal-24xl",
-}
+EC2_SETTINGS = {**_EC2, "security_groups": "sg-0c3", "image": "ami-0d4", "machine_type": "m7i.metal-24xl"}
 EC2_TEMPLATE_SETTINGS = {**_EC2, "launch_template": "lt-0e5"}
 REQUIRED: dict[str, dict[str, str]] = {
     **{

@@ -19,13 +19,7 @@ _OUR_LINE = ssh_keys.public_line(ssh_keys.generate())
 
 def ec2_settings() -> Ec2Settings:
     """Return how to reach a fleet of six instances at most."""
-    return Ec2Settings(
-        fleet=FLEET,
-        limit=6,
-        subnets=",".join(subnets()),
-        image=IMAGE,
-        machine_type="m5.metal",
-    )
+    return Ec2Settings(fleet=FLEET, limit=6, subnets=",".join(subnets()), image=IMAGE, machine_type="m5.metal")
 
 
 def environment(settings: Ec2Settings) -> dict[str, str]:

@@ -112,10 +112,7 @@ class Cloud(FakeProvider):
             used = {machine.reservation_id for machine in self.machines.values()} | self.taken
             free = [
                 Machine(
-                    provider_id=INVALID,
-                    availability=Availability.KNOWN_UNUSED,
-                    reservation_id=place,
-                    location="da",
+                    provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=place, location="da"
                 )
                 for place in self.capacity
                 if place not in used

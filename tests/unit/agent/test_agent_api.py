@@ -43,11 +43,7 @@ def answer(
             ({"method": method, "path": "/prod/heartbeat"}, HTTPStatus.METHOD_NOT_ALLOWED, "only POST is allowed")
             for method in ("GET", "PUT", "HEAD", "post")
         ),
-        (
-            {"body": b"x" * (LIMIT + 1)},
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the body is longer than {LIMIT} bytes",
-        ),
+        ({"body": b"x" * (LIMIT + 1)}, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is longer than {LIMIT} bytes"),
         ({"encoding": "gzip"}, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must not be compressed"),
         *(({"machine": machine}, HTTPStatus.BAD_REQUEST, NO_ID) for machine in NO_IDS),
     ],

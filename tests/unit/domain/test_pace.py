@@ -1,13 +1,7 @@
 """The times that nobody sets fit each other, and the timeouts of the functions."""
 
 import pytest
-from shepherd_core.domain.clock import (
-    ANSWER_SECONDS,
-    CLOSING_SECONDS,
-    CREATE_SECONDS,
-    MARGIN_SECONDS,
-    RENEWALS,
-)
+from shepherd_core.domain.clock import ANSWER_SECONDS, CLOSING_SECONDS, CREATE_SECONDS, MARGIN_SECONDS, RENEWALS
 from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.remediation import USUAL_TIMEOUTS
 from shepherd_core.providers.redfish.adapter import REQUEST_SECONDS

@@ -20,10 +20,7 @@ from tests.support.deployment.deployments import TEMPLATE
 PATH = Path(__file__).parents[3] / "docs" / "providers"
 PAGE = (PATH / "README.md").read_text()
 CHAPTERS = ["What you need", "Permissions", "Settings", "What it does", "Limits", "Try it"]
-MORE = {
-    "redfish": {"SHEPHERD_PROVIDER_REINSTALL": "pxe"},
-    "ec2": {"SHEPHERD_PROVIDER_MACHINE_TYPE": "t3.small"},
-}
+MORE = {"redfish": {"SHEPHERD_PROVIDER_REINSTALL": "pxe"}, "ec2": {"SHEPHERD_PROVIDER_MACHINE_TYPE": "t3.small"}}
 """The settings with which a provider can do more, and all that it can ever do."""
 
 each_provider = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)

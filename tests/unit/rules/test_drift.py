@@ -113,10 +113,7 @@ CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
     "gone": (both(provided=(known(),)), DriftKind.VANISHED),
     "young": (both(provided=(known(age_seconds=YOUNG),)), None),
     "young and listed as gone": (both(listed(status=MISSING), provided=(known(age_seconds=1),)), DriftKind.VANISHED),
-    "listed as unused": (
-        both(listed(availability=Availability.KNOWN_UNUSED), provided=(known(),)),
-        DriftKind.VANISHED,
-    ),
+    "listed as unused": (both(listed(availability=Availability.KNOWN_UNUSED), provided=(known(),)), DriftKind.VANISHED),
     "gone, and its agent reports": (both(provided=(known(heartbeat_seconds=FRESH),)), DriftKind.DISPUTED),
     "gone, and its agent stopped reporting": (both(provided=(known(heartbeat_seconds=FRESH + 1),)), DriftKind.VANISHED),
     "listed as gone, and its agent reports": (

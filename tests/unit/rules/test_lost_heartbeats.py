@@ -120,10 +120,7 @@ class Fleet:
 
 
 @pytest.mark.parametrize("interval", INTERVALS)
-@pytest.mark.parametrize(
-    ("size", "loss"),
-    [*product([9], LOSSES), *product([10, 12, 20, 100], [0.5]), (100, 0.9)],
-)
+@pytest.mark.parametrize(("size", "loss"), [*product([9], LOSSES), *product([10, 12, 20, 100], [0.5]), (100, 0.9)])
 def test_no_healthy_machine_is_interrupted_whatever_is_lost(size: int, loss: float, interval: float) -> None:
     """For six hours; and a machine that is dead is recovered within twice the usual time, at up to half lost."""
     fleet = Fleet(size, loss, interval)

@@ -107,10 +107,7 @@ PLANS: dict[str, tuple[ProvisioningPlan, ProvisioningPlan]] = {
         ProvisioningPlan(managed=1),
     ),
     "penalized capacity": (
-        plan(
-            *map(capacity, ("r1", "r2", "r3")),
-            ledger=Ledger(intents=(OLD,), penalized=frozenset({"r1", "r2"})),
-        ),
+        plan(*map(capacity, ("r1", "r2", "r3")), ledger=Ledger(intents=(OLD,), penalized=frozenset({"r1", "r2"}))),
         ProvisioningPlan(create=on("r3"), managed=1),
     ),
     "the chunk, in the order of names": (
@@ -136,10 +133,7 @@ PLANS: dict[str, tuple[ProvisioningPlan, ProvisioningPlan]] = {
         plan(GONE, ledger=have(replace(LOST, age_seconds=1))),
         ProvisioningPlan(set_aside=(replace(LOST, age_seconds=1),), managed=1, drift=(lost(LOST),)),
     ),
-    "set aside and listed as gone": (
-        plan(GONE, ledger=have(ASIDE)),
-        ProvisioningPlan(managed=1, drift=(lost(ASIDE),)),
-    ),
+    "set aside and listed as gone": (plan(GONE, ledger=have(ASIDE)), ProvisioningPlan(managed=1, drift=(lost(ASIDE),))),
     "listed as unused": (
         plan(replace(entry("gone"), availability=Availability.KNOWN_UNUSED), ledger=have(LOST)),
         ProvisioningPlan(set_aside=(LOST,), managed=1, drift=(lost(LOST),)),

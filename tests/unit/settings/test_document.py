@@ -48,9 +48,7 @@ def refusal(content: bytes) -> str:
     return fault
 
 
-def test_environment_wins_over_document_and_document_over_deployment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_environment_wins_over_document_and_document_over_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deployment may give a default that its operator overrides, and what it must not lose."""
     read, _ = parse(DOCUMENT)
     monkeypatch.setenv("SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS", "1200")

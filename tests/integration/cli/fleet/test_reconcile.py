@@ -105,9 +105,7 @@ def test_a_vanished_machine_is_forgotten_and_still_looked_up(
     document = shepherdctl.load("machine", "forget", name, *WHY, "--yes")
     assert document == {
         "dry_run": False,
-        "machines": [
-            {"provider_id": name, "machine_id": str(machine_id), "result": "done", "text": "forgotten"},
-        ],
+        "machines": [{"provider_id": name, "machine_id": str(machine_id), "result": "done", "text": "forgotten"}],
     }
     assert name not in provided(fleet)
     assert str(machine_id) not in shepherdctl.read("machine", "list")

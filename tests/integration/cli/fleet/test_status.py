@@ -117,10 +117,7 @@ def test_machines_waiting_for_the_limit_are_shown_with_their_age(shepherdctl: Co
         "('ec2', 7, 50, now() - interval '25 hours')"
     )
     lines = [" ".join(line.split()) for line in shepherdctl.read("status").splitlines()[-2:]]
-    assert lines == [
-        "UNUSED PROVIDER REASON SEEN",
-        "20 equinix the limit of 50 machines is reached 3 min ago",
-    ]
+    assert lines == ["UNUSED PROVIDER REASON SEEN", "20 equinix the limit of 50 machines is reached 3 min ago"]
     (told,) = shepherdctl.load("status")["waiting"]
     assert (told["provider"], told["waiting"], told["max_machines"]) == ("equinix", 20, 50)
 

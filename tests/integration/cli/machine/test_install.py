@@ -141,9 +141,7 @@ def permitted(machine_id: UUID, raw: bytes, record: Path, hours: float) -> OSIns
 def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet) -> None:
     machine_id = fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings)
-    shepherdctl.read(
-        *("machine", "install", "machine-1", "--os-image", OS_IMAGE, "--root-device", "nvme0n1", "--yes"),
-    )
+    shepherdctl.read(*("machine", "install", "machine-1", "--os-image", OS_IMAGE, "--root-device", "nvme0n1", "--yes"))
     answer = heard(fleet, machine_id)
     assert answer is not None
     assert answer.request is not None
@@ -215,10 +213,7 @@ def test_only_a_successful_installation_ends_the_work_of_the_loops(fleet: Fleet)
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        (
-            "/no/such/key",
-            "SHEPHERD_INSTALLATION_KEY_SOURCE: '/no/such/key' could not be read: No such file",
-        ),
+        ("/no/such/key", "SHEPHERD_INSTALLATION_KEY_SOURCE: '/no/such/key' could not be read: No such file"),
         ("ssm:/none/installation-key", "secret '/none/installation-key': there is no such SSM parameter"),
         (__file__, "the installation key is not an Ed25519 private key"),
     ],
@@ -266,8 +261,7 @@ def test_a_dry_run_shows_the_request_and_changes_nothing(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "status"),
-    [("machine-1\n", 0), ("machine-2\n", 1), ("y\n", 1), ("yes\n", 1), ("\n", 1), ("\x04", 1)],
+    ("typed", "status"), [("machine-1\n", 0), ("machine-2\n", 1), ("y\n", 1), ("yes\n", 1), ("\n", 1), ("\x04", 1)]
 )
 def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, typed: str, status: int) -> None:
     fleet.started_machine()

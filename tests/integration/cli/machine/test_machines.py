@@ -230,8 +230,7 @@ def test_a_machine_is_named_by_id_prefix_or_provider_id(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    ["machine show", "machine forget-host-key", "history", "pause --reason x --machine"],
+    "arguments", ["machine show", "machine forget-host-key", "history", "pause --reason x --machine"]
 )
 def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, arguments: str) -> None:
     fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000001')")
@@ -313,12 +312,7 @@ def test_an_operator_pins_a_host_key(fleet: Fleet) -> None:
     assert line.event == "HostKeyPinned"
     assert line.failed_cause == f"alice: ssh-ed25519 {FINGERPRINT}: seen on its console"
     document = shepherdctl.load(*command)  # again: it is so already
-    assert document == {
-        "machine_id": str(machine_id),
-        "dry_run": False,
-        "host_key": HOST_KEY,
-        "before": HOST_KEY,
-    }
+    assert document == {"machine_id": str(machine_id), "dry_run": False, "host_key": HOST_KEY, "before": HOST_KEY}
 
 
 def test_a_pinned_host_key_is_replaced_only_on_request(fleet: Fleet) -> None:

@@ -223,10 +223,7 @@ def test_the_failures_of_other_machines_are_not_shown(fleet: Fleet) -> None:
     machine_id = in_vain(fleet)
     told = CommandLine(fleet.settings).load("machine", "why", str(machine_id))
     reasons = [(process["process"], process["reason"]) for process in told["processes"]]
-    assert reasons == [
-        (START, "backing off: no answer"),
-        (RECOVER, "it is expected back, and its grace is not over"),
-    ]
+    assert reasons == [(START, "backing off: no answer"), (RECOVER, "it is expected back, and its grace is not over")]
 
 
 def test_a_healthy_machine_is_checked_again_without_an_end(fleet: Fleet) -> None:

@@ -195,10 +195,7 @@ def test_one_setting_of_a_deployment_is_changed(shepherdctl: CommandLine, s3: An
             "+[agent_api]",
             "+heartbeat_interval_seconds = 600",
         ]
-    assert deployed(s3) == {
-        "key": before["key"],
-        "text": f"{STATIC}\n[agent_api]\nheartbeat_interval_seconds = 600\n",
-    }
+    assert deployed(s3) == {"key": before["key"], "text": f"{STATIC}\n[agent_api]\nheartbeat_interval_seconds = 600\n"}
     again = shepherdctl("settings", "set", INTERVAL, "600", "--yes")
     assert (again.exit_code, again.stdout) == (0, "")
     assert f"{INTERVAL} already has that value in document " in again.stderr
@@ -207,10 +204,7 @@ def test_one_setting_of_a_deployment_is_changed(shepherdctl: CommandLine, s3: An
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (
-            [INTERVAL, "often"],
-            f"{INTERVAL} is 'often': Input should be a valid integer. Seconds between two",
-        ),
+        ([INTERVAL, "often"], f"{INTERVAL} is 'often': Input should be a valid integer. Seconds between two"),
         ([INTERVAL, "1e999"], f"{INTERVAL} is '1e999': Input should be a valid integer."),
         ([INTERVAL, "4000"], f"{INTERVAL} is 4000: "),
         ([INTERVAL, "6"], "heartbeat_interval_seconds is 6"),
