@@ -144,9 +144,7 @@ def test_commands_are_read_without_scripts(visit: Callable[..., Page], machine_i
     assert page.locator(".copy").first.is_hidden()
 
 
-def test_a_page_updates_itself_and_keeps_what_its_reader_does(
-    visit: Callable[..., Page], fleet: Fleet, machine_id: UUID
-) -> None:
+def test_a_page_updates_and_keeps_what_readers_do(visit: Callable[..., Page], fleet: Fleet, machine_id: UUID) -> None:
     """New figures appear by themselves; focus, what is typed and what is open stay."""
     page = visit(f"machines/{machine_id}")
     page.get_by_text("Times (UTC)").first.click()
@@ -157,7 +155,7 @@ def test_a_page_updates_itself_and_keeps_what_its_reader_does(
     assert page.locator("#times").evaluate("each => each.open")
 
 
-def test_updates_can_be_paused(visit: Callable[..., Page], fleet: Fleet) -> None:
+def test_updates_can_be_paused(visit: Callable[..., Page]) -> None:
     """Anyone who reads a page with a screen reader, or slowly, must be able to keep it still."""
     page = visit("machines")
     page.get_by_role("button", name="Pause updates").click()

@@ -123,9 +123,7 @@ INTERRUPTED = (
 )
 
 
-def test_an_interrupted_environment_leaves_one_line_and_nothing_else(
-    start: Callable[..., Started], folder: Path
-) -> None:
+def test_an_interrupted_environment_leaves_nothing_but_one_line(start: Callable[..., Started], folder: Path) -> None:
     """A database and 55 MB stayed behind on every computer where somebody ended the demo."""
     for command, number, stage in drawn(INTERRUPTED, "interrupted"):
         started = start(command)

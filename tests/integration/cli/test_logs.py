@@ -80,7 +80,7 @@ def test_the_lines_about_one_machine_are_shown_in_their_order(shepherdctl: Comma
     assert "nothing was logged about machine" in shepherdctl("logs", "machine-1", "--since", "5m").stderr
 
 
-def test_a_provider_id_may_be_a_uuid(shepherdctl: CommandLine, machine_id: UUID, fleet: Fleet) -> None:
+def test_a_provider_id_may_be_a_uuid(shepherdctl: CommandLine, fleet: Fleet) -> None:
     fleet.sql("UPDATE machine_provided SET provider_id = :name", name=str(UUID(int=8)))
     assert len(shepherdctl.load("logs", str(UUID(int=8)))) == 3
     assert [line["message"] for line in shepherdctl.load("logs", str(UUID(int=7)))] == ["another machine"]

@@ -130,9 +130,7 @@ def test_a_dry_run_of_recovery_names_limits_and_who_waits(fleet: Fleet) -> None:
     assert (len(document["plan"]), len(document["recovery_limited"])) == (10, 1)
 
 
-def test_a_discrepancy_fails_and_names_every_machine(
-    shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
-) -> None:
+def test_a_discrepancy_fails_naming_every_machine(shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet) -> None:
     shepherdctl(RACK).process("run", "provisioner")
     fleet.pass_time(3600)
     ran = shepherdctl([]).process("run", "provisioner")
@@ -157,9 +155,7 @@ def test_a_dry_run_of_the_provisioner_shows_drift(shepherdctl: Callable[[Listing
     assert "take back  rack1-2" in command_line.process("run", "provisioner", "--dry-run").stdout
 
 
-def test_a_dry_run_of_the_updater_shows_each_changed_fact(
-    shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
-) -> None:
+def test_a_dry_updater_shows_each_changed_fact(shepherdctl: Callable[[Listing], CommandLine]) -> None:
     shepherdctl(RACK).process("run", "provisioner")
     command_line = shepherdctl([{**RACK[0], "Addr": "192.0.2.99", "Location": "Berlin"}, RACK[1]])
     dry = command_line.process("run", "updater", "--dry-run")

@@ -67,9 +67,7 @@ def _listed(fleet: Fleet, machines: dict[UUID, str], *arguments: str) -> list[st
         ("--machine machine-1 --machine machine-2 --state quarantined", {"quarantined"}),
     ],
 )
-def test_machines_match_all_filters_by_any_value_of_each(
-    fleet: Fleet, machines: dict[UUID, str], filters: str, expected: set[str]
-) -> None:
+def test_machines_match_every_filter(fleet: Fleet, machines: dict[UUID, str], filters: str, expected: set[str]) -> None:
     """What an operator sees in the list is what the same filters change."""
     assert set(_listed(fleet, machines, *filters.split())) == expected
 
@@ -84,9 +82,7 @@ def test_machines_match_all_filters_by_any_value_of_each(
         ("place", ["failed", "running", "unhealthy", "quarantined"]),
     ],
 )
-def test_an_order_is_of_all_machines_that_match(
-    fleet: Fleet, machines: dict[UUID, str], order: str, expected: Sequence[str]
-) -> None:
+def test_all_matches_are_ordered(fleet: Fleet, machines: dict[UUID, str], order: str, expected: Sequence[str]) -> None:
     """Sorting only the machines with the lowest ids would hide the one that is looked for."""
     assert _listed(fleet, machines, "--sort", order)[: len(expected)] == expected
     assert _listed(fleet, machines, "--sort", order, "--limit", "1") == expected[:1]
@@ -160,9 +156,7 @@ def test_a_search_for_ids_goes_through_them_alone(fleet: Fleet, machines: dict[U
         "pause --machine machine-3 --machine machine-4 --reason x",
     ],
 )
-def test_several_machines_are_changed_after_their_number_was_typed(
-    fleet: Fleet, machines: dict[UUID, str], arguments: str
-) -> None:
+def test_machines_change_after_their_number_is_typed(fleet: Fleet, machines: dict[UUID, str], arguments: str) -> None:
     """A filter may match more than its author thinks; a script must say --yes, and a dry run changes nothing."""
     shepherdctl, words = CommandLine(fleet.settings), arguments.split()
     tables = ("pauses", "work_history")

@@ -71,7 +71,7 @@ def test_no_command_shows_a_private_key(shepherdctl: CommandLine) -> None:
 
 
 def test_machines_with_either_key_are_reached_during_a_rotation(
-    shepherdctl: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shepherdctl: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The steps of docs/security.md: both keys, until the new one is on every machine; a warm function follows."""
     deadline = Deadline(SystemClock(), 60)

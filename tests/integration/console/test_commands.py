@@ -49,7 +49,7 @@ def test_every_page_shows_commands_that_can_be_typed(visitor: Visitor, fleet: Fl
     assert "A filter has a character that cannot be typed" in filtered
 
 
-def test_the_commands_of_a_machine_are_for_it_alone(visitor: Visitor, fleet: Fleet, machine_id: UUID) -> None:
+def test_the_commands_of_a_machine_are_for_it_alone(visitor: Visitor, machine_id: UUID) -> None:
     page = visitor.read(f"/machines/{machine_id}")
     assert commands(page) == [
         f"shepherdctl machine retry {machine_id} --reason '…'",

@@ -33,9 +33,7 @@ AFTER_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
         ("/static/../app.py", 404, "Not Found"),
     ],
 )
-def test_a_wrong_address_says_what_is_wrong(
-    visitor: Visitor, fleet: Fleet, path: str, status: int, expected: str
-) -> None:
+def test_a_wrong_address_tells_why(visitor: Visitor, fleet: Fleet, path: str, status: int, expected: str) -> None:
     """Addresses are sent to colleagues, who have another BMDB or look a week later."""
     fleet.provided_machine()
     response = visitor.get(path)

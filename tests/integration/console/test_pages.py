@@ -107,9 +107,7 @@ def test_heartbeats_are_counted_by_age(fleet: Fleet) -> None:
     }
 
 
-def test_everything_that_holds_machines_back_is_on_the_fleet_page(
-    visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]
-) -> None:
+def test_the_fleet_page_has_what_holds_machines_back(visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]) -> None:
     """An operator asks why nothing happens, and the answer is in the words of the loops."""
     fleet.sql(
         "INSERT INTO recovery_budgets VALUES ('static', 'ams', 1, 'share', '8 of 10 are dead'), "

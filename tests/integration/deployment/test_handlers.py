@@ -148,7 +148,7 @@ def test_the_provisioner_takes_machines_from_a_list(fleet: Fleet, environment: d
 
 
 def test_the_initializer_starts_agents_with_the_key_in_ssm(
-    fleet: Fleet, environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The key is only there; it opens all machines. The agents report to the endpoint."""
     private_key = ssh_keys.generate()
@@ -177,9 +177,7 @@ def test_the_initializer_starts_agents_with_the_key_in_ssm(
         eventually(lambda: len(endpoint.heard) == len(addresses))
 
 
-def test_the_updater_follows_the_list(
-    fleet: Fleet, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_updater_follows_a_list(fleet: Fleet, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "current", Pace(update_seconds=600))
     list_machines(environment, ("a", "192.0.2.1"))
     invoke("provisioner")
@@ -220,9 +218,7 @@ def test_the_provisioner_puts_our_key_into_the_project(fleet: Fleet, latitude: L
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_an_invocation_answers_and_logs_the_same_counts(
-    latitude: LatitudeApi, capsys: pytest.CaptureFixture[str], loop: str
-) -> None:
+def test_answers_and_logs_count_alike(latitude: LatitudeApi, capsys: pytest.CaptureFixture[str], loop: str) -> None:
     answer = invoke(loop)
     (record,), _ = output(capsys)
     assert (record["loop"], record["provider"]) == (loop, "latitude")
@@ -237,9 +233,7 @@ def test_an_invocation_answers_and_logs_the_same_counts(
         assert set(counts) == {metric.value for metric in expected}
 
 
-def test_every_line_says_whose_it_is(
-    fleet: Fleet, environment: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_line_says_whose_it_is(environment: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """Lines of all invocations end in one place; the next invocation of the process does not inherit them."""
     list_machines(environment, ("a", "192.0.2.1"))
     invoke("provisioner", aws_request_id="first")
@@ -313,9 +307,7 @@ def test_a_wrong_event_is_refused(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_every_fault_of_the_settings_is_reported_at_once(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, loop: str
-) -> None:
+def test_all_faults_are_told_at_once(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
     monkeypatch.delenv("SHEPHERD_BMDB_HOST")
     monkeypatch.setenv("SHEPHERD_BMDB_PORT", "many")
     monkeypatch.setenv("SHEPHERD_PROVIDER", "equinix")
@@ -335,9 +327,7 @@ def test_every_fault_of_the_settings_is_reported_at_once(
     assert "'many'" in faults["SHEPHERD_BMDB_PORT"]
 
 
-def test_an_unknown_provider_is_reported_with_everything_else(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_provider_hides_no_fault(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Although what the provider needs cannot be known then."""
     monkeypatch.setenv("SHEPHERD_PROVIDER", "statik")
     monkeypatch.setenv("SHEPHERD_DRIFT_LIMIT", "-1")
@@ -346,9 +336,7 @@ def test_an_unknown_provider_is_reported_with_everything_else(
     assert {fault.split()[0] for fault in caught.value.faults} == {"SHEPHERD_PROVIDER", "SHEPHERD_DRIFT_LIMIT"}
 
 
-def test_settings_that_were_wrong_are_read_again(
-    fleet: Fleet, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_that_were_wrong_are_read_again(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that failed once must recover."""
     monkeypatch.setenv("SHEPHERD_DRIFT_LIMIT", "-1")
     with pytest.raises(ConfigError):
@@ -379,9 +367,7 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
     assert pauses.pauses_in_force(fleet.connection) == []
 
 
-def test_an_invocation_without_drift_logs_a_zero(
-    environment: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_drift_logs_a_zero(environment: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """The log shows that drift was counted; CloudWatch gets no data for zero, which would cost, and the alarm ends."""
     invoke("provisioner")
     (record,), _ = output(capsys)

@@ -153,9 +153,7 @@ def test_a_rollback_is_let_pass(
 
 
 @pytest.mark.parametrize("version", [LATEST, "nonsense"])
-def test_to_delete_the_stack_touches_nothing(
-    cloudformation: Script, monkeypatch: pytest.MonkeyPatch, version: object
-) -> None:
+def test_a_deletion_touches_nothing(cloudformation: Script, monkeypatch: pytest.MonkeyPatch, version: object) -> None:
     """The fleet's history outlives the deployment; and what never worked can still be deleted."""
     nowhere(monkeypatch)
     invoke(asked(cloudformation, "Delete", version))
@@ -174,9 +172,7 @@ def test_a_request_that_is_not_understood_is_answered_too(cloudformation: Script
     [(KeyError("password=hunter2"), "KeyError: unexpected; see the log"), (ConfigError(["𝄞" * 10_000]), "𝄞…")],
     ids=["unexpected", "long"],
 )
-def test_a_reason_is_what_cloudformation_may_show_and_takes(
-    cloudformation: Script, clock: ManualClock, error: Exception, end: str
-) -> None:
+def test_a_reason_is_short_and_harmless(cloudformation: Script, clock: ManualClock, error: Exception, end: str) -> None:
     """An error that is not ours may hold anything; an answer that is too long counts as none."""
 
     def fail() -> Connection:
@@ -250,7 +246,7 @@ def test_answers_go_to_cloudformation_alone(url: object, bmdb: Connection, clock
 @pytest.mark.parametrize(
     "region", [".s3", ".s3.eu-west-1", ".s3-eu-west-1", ".s3.dualstack.eu-west-1", ".s3.cn-north-1"]
 )
-def test_every_host_of_cloudformation_is_answered(region: str, clock: ManualClock) -> None:
+def test_every_host_of_cloudformation_is_answered(region: str) -> None:
     """Nothing here listens for it, so that the answer is tried and not delivered."""
     assert ANSWERED.fullmatch(
         f"https://cloudformation-custom-resource-response-euwest1{region}.amazonaws.com"
@@ -276,9 +272,7 @@ def test_a_lone_surrogate_is_answered(cloudformation: Script, bmdb: Connection) 
     assert (answer["Status"], answer["LogicalResourceId"]) == ("FAILED", "\ud800")
 
 
-def test_the_answer_comes_in_time_and_ends_the_migration(
-    cloudformation: Script, bmdb: Connection, empty: BmdbSettings
-) -> None:
+def test_an_answer_in_time_ends_the_migration(cloudformation: Script, bmdb: Connection, empty: BmdbSettings) -> None:
     """A deployment that was told that it failed, and rolled back, must not be overtaken by its own migration."""
     migrate(bmdb, known=())
     socket = f"{empty.bmdb_host}/.s.PGSQL.5432"
@@ -416,9 +410,7 @@ def test_a_rollback_grants_what_its_code_needs(
     assert granted == [0]  # and nothing was migrated
 
 
-def test_an_unknown_state_of_the_stack_is_no_rollback(
-    cloudformation: Script, bmdb: Connection, document: Path, aws: None
-) -> None:
+def test_an_unknown_state_is_no_rollback(cloudformation: Script, bmdb: Connection, document: Path, aws: None) -> None:
     """A function that may not ask fails the deployment, as it should."""
     document.unlink()
     invoke(asked(cloudformation, "Update", before=LATEST))

@@ -26,7 +26,6 @@ from shepherd_core.wiring.adapters import CLOCK
 from functions.migrator.app import lambda_handler
 from simulator.environment.postgres import Postgres
 from simulator.lambda_.environment import Context
-from tests.conftest import ManualClock
 from tests.integration.conftest import _VERSION
 from tests.support.agents.signed_agent import endpoint
 from tests.support.deployment import function_process
@@ -293,7 +292,7 @@ def test_a_role_the_owner_cannot_change_is_refused_with_reason(owner: Owner) -> 
         owner.migrate()
 
 
-def test_with_iam_the_roles_may_log_in_with_tokens(owner: Owner, clock: ManualClock) -> None:
+def test_with_iam_the_roles_may_log_in_with_tokens(owner: Owner) -> None:
     """RDS takes a token from members of rds_iam; no password is made."""
     owner.server._run("CREATE ROLE rds_iam ADMIN owner")
     connection = owner.connection()

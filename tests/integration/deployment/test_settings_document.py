@@ -54,9 +54,7 @@ def startup(in_force: DocumentInForce) -> object:
     return in_force.refresh().tables["recoverer"]["startup_timeout_seconds"]
 
 
-def test_a_warm_function_sees_a_change_after_one_minute(
-    in_force: DocumentInForce, source: str, clock: ManualClock
-) -> None:
+def test_warm_functions_see_a_change_after_a_minute(in_force: DocumentInForce, source: str, clock: ManualClock) -> None:
     """Stated in docs/settings.md; more often would put S3 into the path of every heartbeat."""
     upload(source, GOOD)
     assert startup(in_force) == 2000
@@ -119,9 +117,7 @@ def test_a_refused_document_leaves_the_last_good_one_in_force(
     assert not in_force.refused
 
 
-def test_an_unreadable_document_leaves_the_last_good_one_in_force(
-    in_force: DocumentInForce, source: str, clock: ManualClock
-) -> None:
+def test_unreadable_documents_leave_the_last_one(in_force: DocumentInForce, source: str, clock: ManualClock) -> None:
     """The same for what cannot be read at all."""
     upload(source, GOOD)
     in_force.refresh()
@@ -243,9 +239,7 @@ def test_a_refused_document_is_counted_until_it_is_mended(file: Path, capsys: py
     assert Metric.SETTINGS_REFUSED not in tick("provisioner", capsys)[0]
 
 
-def test_an_unbuildable_document_leaves_the_last_one_in_force(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unbuildable_document_leaves_the_last_one_in_force(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The checks do not know what a provider can do: restart-agent needs none, a reboot of a list is refused."""
     append(file, '[recoverer]\nremediation_policy = "restart-agent,quarantine"\n')
     good = tick("recoverer", capsys)[2]["settings"]

@@ -136,9 +136,7 @@ def test_the_schedule_sends_the_event_that_the_tests_use(loop: str) -> None:
 
 @EVERY_PROVIDER
 @EVERY_LOOP
-def test_a_loop_finds_its_settings_in_its_environment(
-    loop: str, provider: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loop_finds_settings_in_its_environment(loop: str, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is deployed starts with what its provider wants in its document, and names no other provider's secret."""
     stack = Stack(transformed(), SMALLEST[provider])
     environment = properties(stack, loop)["Environment"]["Variables"]

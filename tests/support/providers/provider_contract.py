@@ -232,9 +232,7 @@ class ProviderContract:
         del before[created.capacity_id], after[created.capacity_id]
         assert after == before
 
-    def test_creating_again_with_the_same_token_returns_the_same_machine(
-        self, setup: Setup, deadline: Deadline
-    ) -> None:
+    def test_creating_again_with_a_token_returns_the_same_machine(self, setup: Setup, deadline: Deadline) -> None:
         """The outcome of a call whose answer was lost is unknown; repeating it must not create a second machine."""
         capacity = _unused(setup, deadline)[0]
         first = setup.provider.create_machine(capacity, TOKEN, deadline)
@@ -359,9 +357,7 @@ class ProviderContract:
         )
 
     @pytest.mark.parametrize("action", INTERRUPTIONS)
-    def test_a_machine_is_not_interrupted_where_that_is_not_confirmed(
-        self, setup: Setup, deadline: Deadline, action: Capability
-    ) -> None:
+    def test_no_unconfirmed_machine_is_interrupted(self, setup: Setup, deadline: Deadline, action: Capability) -> None:
         """It may have come back while the adapter looked it up, logged in or waited for a connection."""
         interrupt = _interruption(setup.provider, action)
         created = _create(setup, deadline)
@@ -386,9 +382,7 @@ class ProviderContract:
             assert setup.reboots(created.provider_id) == 0
 
     @pytest.mark.parametrize("action", INTERRUPTIONS)
-    def test_nothing_comes_between_the_confirmation_and_the_interruption(
-        self, setup: Setup, deadline: Deadline, action: Capability
-    ) -> None:
+    def test_a_confirmed_interruption_comes_at_once(self, setup: Setup, deadline: Deadline, action: Capability) -> None:
         """Otherwise the machine may come back in the time between. A declined request was not carried out."""
         assert setup.make_refusing is not None
         interrupt = _interruption(setup.provider, action)
@@ -455,9 +449,7 @@ class ProviderContract:
 
     @pytest.mark.needs("silence")
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
-    def test_an_edge_that_never_answers_is_given_up_in_time(
-        self, setup: Setup, deadline: Deadline, action: str
-    ) -> None:
+    def test_a_mute_edge_is_given_up_in_time(self, setup: Setup, deadline: Deadline, action: str) -> None:
         assert setup.stall is not None
         call = _call(setup, action, deadline)
         setup.stall()

@@ -112,9 +112,7 @@ class ProviderFaults:
                 clock.now += 3_600  # a login that was refused is not sent again for a while
 
     @pytest.mark.parametrize("fault", LOST, ids=lambda rule: f"{rule.do}-{getattr(rule, 'status', '')}")
-    def test_a_change_without_answer_is_neither_forgotten_nor_repeated(
-        self, setup: Setup, deadline: Deadline, fault: Rule
-    ) -> None:
+    def test_an_unanswered_change_is_known_and_done_once(self, setup: Setup, deadline: Deadline, fault: Rule) -> None:
         """It is unknown then whether it was done: a second machine would be paid for, a second reboot would do harm."""
         capacity = _unused(setup, deadline)[0]
         if setup.stores_tokens:

@@ -48,9 +48,7 @@ def answer(
         *(({"machine": machine}, HTTPStatus.BAD_REQUEST, NO_ID) for machine in NO_IDS),
     ],
 )
-def test_a_request_that_is_wrong_whoever_sent_it_is_refused(
-    request_: dict[str, Any], status: HTTPStatus, text: str
-) -> None:
+def test_a_request_wrong_whoever_sent_it_is_refused(request_: dict[str, Any], status: HTTPStatus, text: str) -> None:
     """The sender is not verified yet. Agents set their clocks by the time; people look at the line with curl."""
     refused = answer(**request_)
     assert (refused.status, refused.body.decode()) == (status, f"{text}\n")

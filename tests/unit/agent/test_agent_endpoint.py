@@ -19,9 +19,7 @@ from agent.shepherd_agent.reports.endpoint import Endpoint
         ("http://localhost:8080", "localhost", 8080, "", False),
     ],
 )
-def test_an_endpoint_is_an_address_or_a_url(
-    address: str, host: str, port: int | None, path: str, encrypted: bool
-) -> None:
+def test_an_endpoint_is_address_or_url(address: str, host: str, port: int | None, path: str, encrypted: bool) -> None:
     endpoint = Endpoint(address, b"")
     assert (endpoint._host, endpoint._port, endpoint._path, endpoint.encrypted) == (host, port, path, encrypted)
 

@@ -23,7 +23,7 @@ AGENT, STRANGER = 1000, 65534
         (0, 0o40777, True, "is writable by others (mode 0777)"),
     ],
 )
-def test_root_and_the_agent_alone_may_change_what_runs(
+def test_only_root_and_agent_may_change_what_runs(
     owner: int, mode: int, may_be_sticky: bool, fault: str | None
 ) -> None:
     """It runs as root: anyone who can write it, or a directory above it, would be root."""

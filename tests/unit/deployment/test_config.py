@@ -123,9 +123,7 @@ def test_a_required_setting_is_refused_if_empty(monkeypatch: pytest.MonkeyPatch,
         ("http://10.0.0.1:8080", False),
     ],
 )
-def test_an_endpoint_without_tls_is_refused_beyond_loopback(
-    monkeypatch: pytest.MonkeyPatch, endpoint: str, accepted: bool
-) -> None:
+def test_plain_endpoints_are_for_loopback_alone(monkeypatch: pytest.MonkeyPatch, endpoint: str, accepted: bool) -> None:
     """An attacker on the way could read heartbeats and request installations."""
     given(monkeypatch, **INITIALIZER | {"AGENT_ENDPOINT": endpoint})
     found = [] if accepted else faults(InitializerSettings)

@@ -183,17 +183,13 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]
 
 
 @pytest.mark.parametrize(("loop", "provider"), sorted({*product(LOOPS, PROVIDERS)} - REFUSED))
-def test_a_loop_takes_every_provider_that_can_do_its_work(
-    loop: str, provider: str, environment: pytest.MonkeyPatch
-) -> None:
+def test_a_loop_takes_every_provider_that_is_able(loop: str, provider: str, environment: pytest.MonkeyPatch) -> None:
     environment.setenv("SHEPHERD_PROVIDER", provider)
     assert loops.build(loop).provider == provider
 
 
 @pytest.mark.parametrize(("loop", "provider"), sorted(REFUSED))
-def test_a_loop_is_refused_where_its_provider_is_unable(
-    loop: str, provider: str, environment: pytest.MonkeyPatch
-) -> None:
+def test_a_loop_is_refused_if_its_provider_is_unable(loop: str, provider: str, environment: pytest.MonkeyPatch) -> None:
     """Before it has touched anything; it would fail on every single machine."""
     environment.setenv("SHEPHERD_PROVIDER", provider)
     with pytest.raises(ConfigError) as caught:

@@ -90,9 +90,7 @@ def refused(deployment: dict[str, str], asked: dict[str, Any]) -> list[str]:
 
 
 @EVERY_CHOICE
-def test_the_provisioner_may_launch_what_the_adapter_asks_for(
-    deployment: dict[str, str], settings: dict[str, str]
-) -> None:
+def test_the_provisioner_may_launch_what_adapters_ask_for(deployment: dict[str, str], settings: dict[str, str]) -> None:
     assert refused(deployment, request(settings)) == []
 
 

@@ -123,9 +123,7 @@ FAILED = ("Client.InternalError", "Server.InternalError", "Client.VolumeLimitExc
         *[(3, [(1, "terminated", reason)], [2, 3]) for reason in FAILED],
     ],
 )
-def test_capacity_is_what_the_limit_leaves(
-    limit: int, there: list[tuple[int | None, str, str]], free: list[int]
-) -> None:
+def test_capacity_is_what_limits_leave(limit: int, there: list[tuple[int | None, str, str]], free: list[int]) -> None:
     """A penalty and an intent hold on to a name: it must mean the same place in the next listing."""
     instances = [
         Instance.of(
@@ -234,7 +232,7 @@ REQUIRED = {"FLEET": "f", "LIMIT": "3", "SUBNETS": "subnet-1,subnet-2", "IMAGE":
         ({"ADDRESS": "both"}, ["ADDRESS"]),
     ],
 )
-def test_a_wrong_setting_is_named(
+def test_a_faulty_setting_is_named(
     monkeypatch: pytest.MonkeyPatch, changed: dict[str, str | None], faulty: list[str]
 ) -> None:
     """Better at the first invocation than at the first creation; a launch template may stand for image and type."""

@@ -157,9 +157,7 @@ def test_the_policy_starts_over_after_health_and_after_quarantine(event: WorkEve
         (-9 * HOUR, HOUR, True),
     ],
 )
-def test_health_lasts_from_agent_start_or_attempt_to_last_heartbeat(
-    started: float | None, heard: float | None, healthy: bool
-) -> None:
+def test_health_lasts_until_the_last_heartbeat(started: float | None, heard: float | None, healthy: bool) -> None:
     """Ten minutes of heartbeats between two faults are no recovery."""
     known = [None if moment is None else at(moment) for moment in (started, heard)]
     found = healthy_until([PastAttempt("reboot", at(0), concluded=True)], known[0], known[1], HOUR)
@@ -193,9 +191,7 @@ LOOKED, ATTEMPTED = WorkEvent.LOOKED, WorkEvent.ATTEMPTED
         ([(WorkEvent.UNQUARANTINED, None), (LOOKED, None), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], True),
     ],
 )
-def test_restarting_the_agent_alone_interrupts_no_machine(
-    lines: Sequence[tuple[WorkEvent, str | None]], restarted: bool
-) -> None:
+def test_agent_restarts_interrupt_no_machine(lines: Sequence[tuple[WorkEvent, str | None]], restarted: bool) -> None:
     """It may be healthy although it has no agent on record, so it is looked at."""
     history = [line(event, at(number), step) for number, (event, step) in enumerate(lines)]
     assert uninterrupted(history) is restarted

@@ -51,9 +51,7 @@ def figures(fleet: int, dead: int = 0, **others: int) -> FleetFigures:
         (figures(1000, 40, steps_six_hours=40), 20, Brake.NUMBER),
     ],
 )
-def test_the_budget_follows_how_much_of_the_fleet_is_dead(
-    fleet: FleetFigures, per_hour: int, brake: Brake | None
-) -> None:
+def test_the_budget_follows_the_share_of_the_dead(fleet: FleetFigures, per_hour: int, brake: Brake | None) -> None:
     """It gets smaller, and says why; nothing is switched off for ever."""
     found = budgets({"": fleet}, LIMITS)[WHOLE_PROVIDER]
     assert (found.per_hour, found.brake) == (per_hour, brake)

@@ -88,9 +88,7 @@ def test_no_healthy_machine_is_interrupted_whatever_the_schedule(play: Play, see
 
 
 @given(plays(), st.integers(0, 2**32), st.sampled_from(INTERVALS), st.floats(0, 8 * 60 * MINUTE))
-def test_any_schedule_interrupts_failed_machines_within_a_bound(
-    play: Play, seed: int, interval: float, death: float
-) -> None:
+def test_any_schedule_interrupts_the_dead_within_a_bound(play: Play, seed: int, interval: float, death: float) -> None:
     """Its timeout, and the two ticks after it; after an outage, two minutes."""
     agent = Agent(Random(seed), interval, died_at=death)
     agent.live(play.ticks[-1], play.outages)

@@ -114,9 +114,7 @@ def test_the_policy_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
         ("reinstall,power-cycle,quarantine", frozenset({Capability.REINSTALL}), ["reinstall"]),
     ],
 )
-def test_possible_lists_the_steps_that_the_provider_can_take(
-    policy: str, can: frozenset[Capability], steps: list[str]
-) -> None:
+def test_possible_lists_steps_the_provider_can_take(policy: str, can: frozenset[Capability], steps: list[str]) -> None:
     """A Recoverer that can do nothing but give up is refused."""
     assert [kind.name for kind in possible(defaults.policy(policy), can)] == steps
 

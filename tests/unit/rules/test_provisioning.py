@@ -228,9 +228,7 @@ def test_a_plan_does_this_and_nothing_else(found: ProvisioningPlan, wanted: Prov
         (INVALID, Availability.KNOWN_USED, [in_use("b")]),  # a listing of nothing else is read in a shorter way
     ],
 )
-def test_an_availability_that_cannot_be_fails_the_invocation(
-    provider_id: ProviderId, availability: Any, others: list[Machine]
-) -> None:
+def test_impossible_availability_is_refused(provider_id: ProviderId, availability: Any, others: list[Machine]) -> None:
     """An invalid entry makes the listing unreliable; the error must name the entry."""
     machine = replace(in_use(provider_id), availability=availability)
     with pytest.raises(ListingInvalid) as caught:
@@ -265,9 +263,7 @@ def test_a_listing_that_names_something_twice_is_refused(listing: tuple[Machine,
         pytest.param((GONE,), {"age_seconds": 60}, ["fleet/1"], id="ended"),
     ],
 )
-def test_a_slot_gets_no_second_machine_while_listings_lag(
-    listing: tuple[Machine, ...], changes: Any, again: list[str]
-) -> None:
+def test_a_lag_gives_no_slot_a_second_machine(listing: tuple[Machine, ...], changes: Any, again: list[str]) -> None:
     """Only the machines say which slots are taken: while the listing lags, another one would be paid for."""
     provided = replace(known("gone", 1), reservation_id="fleet/1", **changes)
     assert created(plan(capacity("fleet/1"), *listing, ledger=have(provided))) == again
@@ -336,9 +332,7 @@ CAPACITY = tuple(capacity(f"r{number}") for number in range(9))
         (0, 20, 0, 2, 9),
     ],
 )
-def test_no_more_is_created_than_the_limits_allow(
-    max_machines: int, chunk: int, provided: int, intents: int, number: int
-) -> None:
+def test_creations_keep_the_limits(max_machines: int, chunk: int, provided: int, intents: int, number: int) -> None:
     """The limit is what keeps a wrong setting from costing a fleet."""
     ledger = Ledger(
         provided=tuple(known(f"m{each}", each) for each in range(provided)),
@@ -443,9 +437,7 @@ def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger,
 
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
-def test_waiting_is_the_difference_to_a_plan_without_the_limit(
-    listing: list[Machine], ledger: Ledger, limits: PlanLimits
-) -> None:
+def test_waiting_is_what_a_plan_without_limit_adds(listing: list[Machine], ledger: Ledger, limits: PlanLimits) -> None:
     limited, free = (
         make_plan(listing, ledger, replace(limits, max_machines=limit, chunk=1000))
         for limit in (limits.max_machines, 0)
@@ -456,9 +448,7 @@ def test_waiting_is_the_difference_to_a_plan_without_the_limit(
 
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
-def test_a_plan_uses_each_machine_capacity_and_intent_once(
-    listing: list[Machine], ledger: Ledger, limits: PlanLimits
-) -> None:
+def test_plans_use_machine_capacity_and_intent_once(listing: list[Machine], ledger: Ledger, limits: PlanLimits) -> None:
     """Two machines on one capacity cannot be; an intent that is both repeated and forgotten makes an orphan."""
     found = make_plan(listing, ledger, limits)
     used = {each.provider_id: each for each in listing if each.availability is Availability.KNOWN_USED}

@@ -84,9 +84,7 @@ CASES: list[tuple[str, Mapping[str, object], Mapping[str, object]]] = [
 
 
 @pytest.mark.parametrize(("named", "wrong", "right"), CASES)
-def test_a_rule_is_broken_on_one_side_of_its_boundary(
-    named: str, wrong: Mapping[str, object], right: Mapping[str, object]
-) -> None:
+def test_a_rule_breaks_past_its_boundary(named: str, wrong: Mapping[str, object], right: Mapping[str, object]) -> None:
     """The fault names the settings, their values, what goes wrong and what to do."""
     (fault,) = (each for each in check({**DEFAULTS, **wrong}, ALL) if f"{named} is " in each)
     values, _, told = fault.partition(": ")

@@ -54,9 +54,7 @@ def test_status_counts_the_states_of_the_list(shepherdctl: CommandLine, fleet: F
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_status_counts_the_paused_machines_of_the_list(
-    shepherdctl: CommandLine, fleet: Fleet, arguments: list[str], paused: int
-) -> None:
+def test_status_counts_who_is_paused(shepherdctl: CommandLine, fleet: Fleet, arguments: list[str], paused: int) -> None:
     """A pause of everything that the counts left out looked like no pause at all."""
     fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
     shepherdctl.read("pause", *arguments, "--reason", "maintenance")

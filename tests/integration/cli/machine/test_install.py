@@ -218,9 +218,7 @@ def test_only_a_successful_installation_ends_the_work_of_the_loops(fleet: Fleet)
         (__file__, "the installation key is not an Ed25519 private key"),
     ],
 )
-def test_without_the_installation_key_nothing_is_requested(
-    fleet: Fleet, aws: None, source: str, why: str, dry_run: bool
-) -> None:
+def test_without_the_key_nothing_is_requested(fleet: Fleet, aws: None, source: str, why: str, dry_run: bool) -> None:
     """No agent would carry it out; a deployment may do without the key for as long as it installs nothing."""
     fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_INSTALLATION_KEY_SOURCE": source})

@@ -75,9 +75,7 @@ def installed(fleet: Fleet) -> UUID:
         (paused, "unhealthy", "unhealthy, no heartbeat for 2 h, paused by alice"),
     ],
 )
-def test_the_state_of_a_machine_is_shown_in_words(
-    fleet: Fleet, plant: Callable[[Fleet], UUID], state: str, words: str
-) -> None:
+def test_states_are_shown_in_words(fleet: Fleet, plant: Callable[[Fleet], UUID], state: str, words: str) -> None:
     """The words are for people; programs get a name that stays the same."""
     machine_id = plant(fleet)
     shepherdctl = CommandLine(fleet.settings)
@@ -106,9 +104,7 @@ def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet) -> None:
         (None, "equinix", False),
     ],
 )
-def test_a_wide_pause_is_seen_on_machines_it_covers(
-    fleet: Fleet, process: Process | None, provider: str | None, expected: bool
-) -> None:
+def test_machines_show_wide_pauses(fleet: Fleet, process: Process | None, provider: str | None, expected: bool) -> None:
     """Anyone who wonders why nothing happens to a machine looks at the machine."""
     fleet.unhealthy_machine()
     pauses.pause(fleet.connection, owner="bob", reason="because", process=process, provider=provider)

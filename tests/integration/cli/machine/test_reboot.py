@@ -47,9 +47,7 @@ def test_rebooting_a_healthy_machine_needs_a_confirmation_that_says_so(
     assert [line["failed_cause"] for line in history if line["event"] == "Started"] == ["ana: new kernel"] * len(events)
 
 
-def test_machines_that_match_are_rebooted_and_the_others_are_named(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID]
-) -> None:
+def test_matches_reboot_and_others_are_named(fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID]) -> None:
     first, *others = sorted(machines.values())
     work.start_work(fleet.open_session(), first, "?")
     result = shepherdctl("machine", "power-cycle", "--state", "needs_agent", "--reason", "x", "--yes", "-o", "json")

@@ -32,9 +32,7 @@ def imported(folder: Path, content: str | bytes, provider: str = "static") -> Re
         ),
     ],
 )
-def test_a_list_is_made_from_what_spreadsheets_save(
-    tmp_path: Path, content: str, provider: str, entries: list[dict[str, str]]
-) -> None:
+def test_spreadsheets_become_lists(tmp_path: Path, content: str, provider: str, entries: list[dict[str, str]]) -> None:
     """Separators, line ends, a mark at the beginning and blank lines differ between them."""
     result = imported(tmp_path, content, provider)
     assert json.loads(result.stdout) == entries

@@ -35,9 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_new_document_is_refused_until_it_is_filled_in(
-    shepherdctl: CommandLine, tmp_path: Path, provider: str
-) -> None:
+def test_a_new_document_is_refused_until_filled_in(shepherdctl: CommandLine, tmp_path: Path, provider: str) -> None:
     """Anyone who forgets a prefix would change machines that are not theirs."""
     path = tmp_path / "settings.toml"
     path.write_text(shepherdctl.read("settings", "init", "--provider", provider))
