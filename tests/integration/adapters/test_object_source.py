@@ -44,7 +44,6 @@ class ScriptedS3:
         server.answer = self._answer
 
     def downloads(self) -> int:
-        """Return how often the content was asked for in vain or not, but not merely found unchanged."""
         return sum(
             request.headers.get("If-None-Match") != self.answer.headers["ETag"] for request in self.server.requests
         )
@@ -219,7 +218,6 @@ def test_asking_for_an_unchanged_agent_transfers_nothing(scripted_s3: ScriptedS3
 
 
 def test_objects_in_one_folder_do_not_meet(s3: Any, tmp_path: Path) -> None:
-    """The same ETag under another URL is another object."""
     put(s3, b"agent 2", "v2/agent")
     cache = AgentCache(tmp_path)
     first, second = cache.fetch(URL), cache.fetch("s3://agents/v2/agent")

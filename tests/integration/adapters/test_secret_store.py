@@ -92,8 +92,6 @@ def test_a_secret_is_made_once_at_first_use(ssm: Any) -> None:
 
 
 def test_the_loser_of_a_race_uses_the_winners_secret(ssm: Any) -> None:
-    """Two functions start at the same minute of the first day: one password must come of it."""
-
     def slow_make() -> str:
         assert SsmSecretStore().create_once(NAME, lambda: "of the winner") == "of the winner"
         return "of the loser"
@@ -125,7 +123,6 @@ def test_a_secret_just_made_elsewhere_may_not_show_yet(scripted_ssm: Script) -> 
 def test_a_failure_is_ours_and_leaves_what_is_stored_alone(
     scripted_ssm: Script, answer: Answer, kind: type[SecretError], said: str
 ) -> None:
-    """It is not taken for an absent one, also where that is allowed."""
     scripted_ssm.answer = lambda _: answer
     store = SsmSecretStore()
     with pytest.raises(kind, match=said) as raised:

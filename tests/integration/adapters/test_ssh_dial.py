@@ -124,7 +124,6 @@ def test_cheapest_cipher_that_both_have_is_used(
     ],
 )
 def test_weak_algorithms_are_not_used(weak: dict[str, list[str]], deadline: Deadline) -> None:
-    """What paramiko would still accept from a machine, or from who stands between."""
     server = SshServer(ssh_keys.public_line(KEY))
     server.options = weak
     with server, pytest.raises(SshError, match="no acceptable"):

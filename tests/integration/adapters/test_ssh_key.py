@@ -69,7 +69,6 @@ def test_keys_of_ssh_keygen_sign_and_verify() -> None:
     ids=["no key", "no type", "short key", "key of another kind", "private key"],
 )
 def test_a_public_key_that_is_none_is_refused(line: str | Callable[[], str]) -> None:
-    """Agents would be given a key with which nothing is signed, and refuse what the operator signs."""
     text = line if isinstance(line, str) else line()
     with pytest.raises(ConfigError, match="the public installation key"):
         ssh_keys.public_keys(ssh_keys.public_line(ssh_keys.generate()) + "\n" + text)

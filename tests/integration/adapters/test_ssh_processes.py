@@ -101,7 +101,6 @@ def test_a_process_ends_with_its_connection_however_it_ends(server: SshServer, c
 
 
 def test_a_killed_function_leaves_no_process(server: SshServer) -> None:
-    """Lambda kills functions; what they left would go on working on machines."""
     server.freezes_at = "program"
     with subprocess.Popen([sys.executable, "-c", DIALS, KEY, str(server.port)]) as function:
         eventually(lambda: server.sessions == 1)
@@ -184,7 +183,6 @@ def test_a_process_without_its_fork_server_ends_soon(server: SshServer, connecti
 
 
 def test_a_process_that_cannot_be_made_is_our_fault(connection: SshConnection, deadline: Deadline) -> None:
-    """And the others go on: the fork server lives."""
     files = len(list(Path(f"/proc/{fork_server()}/fd").iterdir()))
     resource.prlimit(fork_server(), resource.RLIMIT_NOFILE, (files + 2, files + 2))
     with socket.create_server(("127.0.0.1", 0)) as listener:

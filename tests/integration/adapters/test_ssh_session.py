@@ -92,10 +92,7 @@ def test_upload_survives_a_change_of_keys(cipher: str, path: Path, deadline: Dea
     server = SshServer(ssh_keys.public_line(KEY))
     server.options = {"encryption_algs": [cipher], "rekey_bytes": MIB}
     agent = Agent(os.urandom(5 * MIB))
-    with (
-        server,
-        closing(SshDialer(KEY, "root", server.port, 2).dial("127.0.0.1", None, deadline)) as connection,
-    ):
+    with server, closing(SshDialer(KEY, "root", server.port, 2).dial("127.0.0.1", None, deadline)) as connection:
         connection.upload(agent, str(path), deadline)
     assert path.read_bytes() == agent.content
 
@@ -135,8 +132,6 @@ def test_missing_folder_is_named(connection: SshConnection, path: Path, deadline
 
 
 def test_upload_of_another_size_is_refused(connection: SshConnection, path: Path, deadline: Deadline) -> None:
-    """The source may end early; half an agent must not come to the place of a whole one."""
-
     class Short(Agent):
         def open(self) -> BinaryIO:
             return in_memory(self.content[:-1])
@@ -240,8 +235,6 @@ def test_machine_that_refuses_the_user_with_words_is_quoted(
 def test_greeting_of_the_shell_is_no_refusal(
     server: SshServer, connection: SshConnection, path: Path, deadline: Deadline
 ) -> None:
-    """A start-up file may write, whatever the shell is asked for."""
-
     async def greet(process: Process) -> None:
         process.stdout.write(b"Welcome!\n")
         await server.shell(process)
@@ -371,7 +364,6 @@ DOINGS: dict[str, Callable[[SshConnection], object]] = {
 def test_machine_that_freezes_times_out_and_stays_lost(
     server: SshServer, connection: SshConnection, deadline: Deadline, step: str, doing: str
 ) -> None:
-    """No thread may wait for a machine longer than it was given; each later step says so at once."""
     server.freezes_at = step
     with pytest.raises(SshTimedOut, match=doing):
         DOINGS[doing](connection)

@@ -165,7 +165,6 @@ def _sleeps_with_open(path: Path) -> bool:
 
 
 def test_an_agent_that_cannot_write_its_pid_file_says_so(client: Client, machine: str, server: AgentServer) -> None:
-    """It is no reason to leave the machine without an agent, nor to let agents pile up there."""
     (client.pool.disk(machine) / f"{PATH}.pid".lstrip("/")).mkdir()
     (warning,) = _start(client, machine, server.url).success.warning
     assert "no record of this agent's process" in warning
@@ -328,7 +327,6 @@ def test_a_ca_that_is_of_no_use_is_warned_about(
 def test_one_heartbeat_can_be_sent_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An operator at an unhealthy machine learns whether the endpoint can be reached, and why not."""
     tls, ca = certificate(tmp_path)
     (tmp_path / "ca.der").write_bytes(ca)
     (tmp_path / "ca.pem").write_text(ssl.DER_cert_to_PEM_cert(ca))

@@ -196,7 +196,6 @@ def test_a_request_is_taken_once(
 
 
 def test_of_two_copies_at_once_one_is_taken(fleet: Fleet, agent: SignedAgent) -> None:
-    """Each environment of the function sees one of them, and neither knows of the other."""
     assert endpoint(fleet.connect()).handle(agent.request()).status == OK
     request = agent.request(HARDWARE)
     fleet.connection.script("BEGIN; SELECT 1 FROM machine_agent_heartbeat FOR UPDATE")
@@ -469,7 +468,6 @@ def test_the_longer_interval_of_told_and_in_use_is_recorded(
 
 
 def test_failed_attempts_are_recorded_up_to_a_limit(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
-    """Those before the last heartbeat; a machine may claim anything."""
     claims = {1: 1, 1000: 1000, 1001: 1000, 2**32 - 1: 1000, 0: 0}
     for claim, counted in claims.items():
         api.handle(agent.request(HeartbeatRequest(failed_attempts=claim)))
@@ -512,7 +510,6 @@ def test_the_answer_carries_an_installation_until_it_is_reported(
 def test_generations_go_forward(
     fleet: Fleet, api: AgentApi, agent: SignedAgent, wanted: int | None, known: int | None, reported: int, status: int
 ) -> None:
-    """A report out of order, or without a request, changes nothing, not even the heartbeat."""
     if wanted is not None:
         fleet.request_installation(agent.machine_id, wanted)
     if known is not None:
@@ -569,7 +566,6 @@ def test_an_installation_report_does_not_wait_for_a_new_wish(fleet: Fleet, agent
 
 
 def test_a_report_may_be_as_large_as_the_limits(api: AgentApi, agent: SignedAgent) -> None:
-    """And not a byte longer; the largest servers have hundreds of disks."""
     node = Node(block_device=[BlockDevice()] * 500, cpu=[CPU()] * 8)
     parts = HeartbeatRequest(hardware_report=AgentHardwareReport(report=node, warning=["x"] * 4))
     assert api.handle(agent.request(parts)).status == OK

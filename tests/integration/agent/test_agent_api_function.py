@@ -107,7 +107,6 @@ def test_a_sample_request_is_not_believed(
 @configured
 @EVERY_SAMPLE
 def test_a_signed_request_is_taken(fleet: Fleet, sample: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is in the form that function URLs and HTTP APIs turn back into bytes."""
     monkeypatch.setenv("SHEPHERD_PATH_PREFIX", PREFIX)
     agent = SignedAgent(fleet)
     fleet.request_installation(agent.machine_id, 1)
@@ -211,7 +210,6 @@ class RealAgent:
 
 @pytest.fixture
 def served(_environment: None, tmp_path: Path) -> Iterator[tuple[str, bytes]]:
-    """Return the address of the function, and the certificate, in DER, of the CA that vouches for it."""
     tls, ca = certificate.make("127.0.0.1", tmp_path)
     service = InThisProcess()
     with AgentEndpoint(function_invoker(lambda: service, "agent_api"), tls=tls) as front:  # type: ignore[arg-type, return-value]  # all of it that is used

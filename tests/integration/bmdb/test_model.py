@@ -209,7 +209,6 @@ class Bmdb(RuleBasedStateMachine):
         event=st.sampled_from([None, None, "death", "heartbeats", "hourly", "often", "failover", "clock"]),
     )
     def wait(self, at: int, units: int, event: Event | None) -> None:
-        """Let time pass, and then something happen to a function, to all agents, or to the database."""
         self.pass_time(units)
         if event is not None:
             self._happen(self.functions[at], event)
@@ -385,7 +384,6 @@ class Bmdb(RuleBasedStateMachine):
         event=events,
     )
     def end(self, which: int, batch: bool, how: str, moment: Moment | None, event: Event) -> None:
-        """End claimed work, the last first; it may have been ended before, or lost."""
         function, works = self._chosen(self.handed_out, which, batch)
         process = next(iter(works.values())).process
         if process is Process.RECOVERY and how == "do it":  # only what was permitted is done
@@ -562,7 +560,6 @@ class Bmdb(RuleBasedStateMachine):
         self.model.appear(location)
 
     def heartbeat(self, machine: int, interval: int | None = None) -> None:
-        """Record a heartbeat, if there is an agent, which is told an *interval*; None: as before."""
         self._compare_states()
         machine %= len(self.machines)
         record_heartbeat(self.fleet.connection, self.machines[machine])
@@ -862,7 +859,6 @@ class KnownHistory:
         self.bmdb.nothing_is_lost_doubled_or_stuck()
 
     def end(self, how: str, **arguments: Any) -> None:
-        """End what was claimed last."""
         self.step("end", which=0, batch=True, how=how, **arguments)
 
     def claim(self, at: int, **arguments: Any) -> None:
@@ -872,11 +868,9 @@ class KnownHistory:
         self.step("tick", at=at, process=Process.RECOVERY, units=units, how=how, **arguments)
 
     def wait(self, at: int, units: int, event: Event | None = None) -> None:
-        """Let time pass, and something happen."""
         self.step("wait", at=at, units=units, event=event)
 
     def operators(self) -> None:
-        """Let operators pause everything, before a claim locks machines and before it looks at them."""
         for moment in ("between", "after"):
             self.claim(0, event="pause", moment=moment)
             assert not self.bmdb.handed_out
@@ -914,7 +908,6 @@ class KnownHistory:
         self.claim(0)
 
     def agents(self) -> None:
-        """Let agents report and become unhealthy."""
         self.wait(0, 20, "heartbeats")
         self.recover(0, 5, "do it")
         self.recover(0, 5, "cancel")

@@ -28,7 +28,6 @@ def locked(session: Session, process: Process, machine_id: UUID) -> bool:
 @pytest.mark.parametrize("second", PROCESSES)
 @pytest.mark.parametrize("first", PROCESSES)
 def test_two_sessions_never_hold_one_machine(fleet: Fleet, first: Process, second: Process) -> None:
-    """Not even for processes that know nothing of each other."""
     machine_id = fleet.provided_machine()
     session, other = fleet.open_session(), fleet.open_session()
     assert locked(session, first, machine_id)
@@ -43,7 +42,6 @@ def test_two_sessions_never_hold_one_machine(fleet: Fleet, first: Process, secon
 
 @pytest.mark.parametrize("second", PROCESSES)
 def test_work_that_has_begun_keeps_every_process_away(fleet: Fleet, second: Process) -> None:
-    """Also what its own session would lock, and what an operator wants."""
     machine_id = fleet.provided_machine()
     session, other = fleet.open_session(), fleet.open_session()
     held = work.claim(session, Process.AGENT_START, [machine_id])

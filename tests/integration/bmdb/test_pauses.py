@@ -51,7 +51,6 @@ def scoped(fleet: Fleet, scope: str) -> tuple[dict[str, UUID], dict[str, Any], s
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -> None:
-    """An operator who pauses one machine must not stop the fleet, and vice versa."""
     machines, chosen, held_up = scoped(fleet, scope)
     paused = pauses.pause(fleet.connection, owner="me", reason="maintenance", **chosen)
     session = fleet.open_session()
@@ -88,7 +87,6 @@ def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[s
 @pytest.mark.parametrize("seconds", [None, 300, -1], ids=["for ever", "for a while", "over"])
 @pytest.mark.parametrize("scope", SCOPES)
 def test_queries_show_a_pause_at_the_machines_that_claims_skip(fleet: Fleet, scope: str, seconds: float | None) -> None:
-    """The counts, the list, and the details of a machine must not contradict each other."""
     machines, chosen, held_up = scoped(fleet, scope)
     pause_id = pauses.pause(fleet.connection, owner="me", reason="maintenance", seconds=seconds, **chosen)
     wanted = held_up if seconds != -1 else set()
@@ -123,7 +121,6 @@ def test_a_pause_is_shown_at_machines_that_need_nothing_too(
 
 
 def test_all_pauses_of_a_machine_are_shown_oldest_first(fleet: Fleet) -> None:
-    """Ending only one of them is not enough."""
     machine_id = fleet.provided_machine()
     made = [
         pauses.pause(fleet.connection, owner="me", reason="?", **chosen)
@@ -134,7 +131,6 @@ def test_all_pauses_of_a_machine_are_shown_oldest_first(fleet: Fleet) -> None:
 
 
 def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:
-    """Each operator has a reason; ending one pause does not end the other."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session(seconds=DAY)
     forever = pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
@@ -147,7 +143,6 @@ def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:
 
 
 def test_work_in_progress_continues_during_a_pause(fleet: Fleet) -> None:
-    """Stopping it in the middle would be worse than letting it end."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     held = claimed(session, START)

@@ -122,9 +122,7 @@ SEARCH_LIMIT = 25 * EXAMINED
 """For each, the rows of some twenty small tables and views at most."""
 
 # Tables that only this statement may scan, because it counts their rows.
-COUNTED = {
-    "fleet_notices": {"machine_quarantine"},
-}
+COUNTED = {"fleet_notices": {"machine_quarantine"}}
 
 MODES = ("force_custom_plan", "force_generic_plan")
 
@@ -376,7 +374,6 @@ def test_a_statement_never_reads_the_whole_fleet(large: pg8000.native.Connection
 def test_a_search_costs_what_it_examines(
     large: pg8000.native.Connection, mode: str, chosen: dict[str, Any], after: UUID | None
 ) -> None:
-    """Also where nothing matches: the page must not take longer in a larger fleet."""
     check(explain(large, "search_machines", mode, after=after, limit=100, **chosen), SEARCH_LIMIT)
 
 
@@ -399,7 +396,6 @@ def test_a_recovery_is_claimed_as_cheaply_as_an_agent_start(large: pg8000.native
 
 @pytest.mark.parametrize("mode", MODES)
 def test_judging_a_killer_never_reads_the_whole_fleet(large: pg8000.native.Connection, mode: str) -> None:
-    """Which costs what an hour costs, and not what the fleet does."""
     ((machine_id,),) = large.run("SELECT machine_id FROM work_backoff WHERE deaths > 0 LIMIT 1")
     check(explain(large, "cause_of_deaths", mode, machine_id=machine_id), 400)
 

@@ -114,7 +114,6 @@ def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> N
 
 
 def test_a_forgotten_host_key_is_gone(fleet: Fleet, connection: Connection) -> None:
-    """After a reinstall, the next contact is a first contact."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     assert host_keys.forget_host_key(connection, machine_id, "alice")

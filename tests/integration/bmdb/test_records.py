@@ -108,7 +108,6 @@ class Thing:
     ],
 )
 def test_a_row_becomes_a_record_by_column_names(columns: tuple[str, ...], row: list[object], made: Thing) -> None:
-    """The order of columns in a statement means nothing."""
     (found,) = read(Thing, "things", columns, [row])
     assert found == made
     assert isinstance(found.colour, Colour | None)
@@ -116,7 +115,6 @@ def test_a_row_becomes_a_record_by_column_names(columns: tuple[str, ...], row: l
 
 @pytest.mark.parametrize(("columns", "named"), [(("colour",), "size"), (("colour", "size", "weight"), "weight")])
 def test_a_superfluous_or_missing_column_is_named(columns: tuple[str, ...], named: str) -> None:
-    """Who changes a statement sees at once what else to change."""
     with pytest.raises(TypeError, match=f"things and Thing differ in {named}"):
         list(read(Thing, "things", columns, []))
 

@@ -30,7 +30,6 @@ from tests.support.bmdb.reference.combinations import COMBINATIONS, Combination,
 
 
 def test_the_bmdb_derives_the_state_from_every_combination_of_facts(fleet: Fleet) -> None:
-    """By the same rule as a few lines of Python."""
     states = plant(fleet, COMBINATIONS)
     assert dict(fleet.sql("SELECT machine_id, state FROM machine_states")) == states
     assert set(states.values()) == set(State)
@@ -38,7 +37,6 @@ def test_the_bmdb_derives_the_state_from_every_combination_of_facts(fleet: Fleet
 
 
 def test_lists_and_counts_have_the_states_of_the_bmdb(fleet: Fleet) -> None:
-    """Two pages that contradict each other are both in doubt."""
     states = plant(fleet, (each for each in COMBINATIONS if each.gone is None))
     assert {each.machine_id: each.state for each in matching(fleet.connection)} == states
     for counts in (
@@ -134,7 +132,6 @@ class Recorder:
         return session
 
     def look(self) -> None:
-        """See what has changed since the last time."""
         before, self._states = self._states, self._read()
         pairs = {(before.get(each), self._states.get(each)) for each in before.keys() | self._states.keys()}
         self.seen |= {pair for pair in pairs if pair[0] != pair[1]}

@@ -27,7 +27,6 @@ def session(fleet: Fleet) -> Session:
 
 
 def test_a_claim_locks_and_records_what_it_takes(fleet: Fleet, session: Session) -> None:
-    """The lock and the history exist before the machine is touched."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     claim = claimed(session, START, 10)
@@ -112,7 +111,6 @@ def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, sessi
 
 @pytest.mark.parametrize("process", [START, RECOVER])
 def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: Process) -> None:
-    """The next failure counts as the first again."""
     machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
     (held,) = claimed(session, process)
     work.fail(session, {held: Failure(ShepherdError("no luck"), 60)})
@@ -125,14 +123,13 @@ def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: P
     else:
         work.finish_recovery(session, [held], 0)
         fleet.change(
-            f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', '\\x{KEY.hex()}')",
+            f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', '\\x{KEY.hex()}')"
         )
     (held,) = claimed(session, process)
     assert held.last_interval_seconds is None
 
 
 def test_the_backoff_of_one_process_is_not_that_of_another(fleet: Fleet, session: Session) -> None:
-    """A machine that cannot be recovered may still get an agent."""
     fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     work.fail(session, {held: Failure(ShepherdError("no luck"), 3600)})
@@ -142,7 +139,6 @@ def test_the_backoff_of_one_process_is_not_that_of_another(fleet: Fleet, session
 
 
 def test_the_backoff_of_one_machine_is_not_that_of_another(fleet: Fleet, session: Session) -> None:
-    """Its first failure would wait as long as the latest one of the other."""
     fleet.provided_machine()
     (held,) = claimed(session, START)
     work.fail(session, {held: Failure(ShepherdError("no luck"), 3600)})
@@ -171,7 +167,6 @@ def test_a_bare_machine_can_be_worked_on_by_name(fleet: Fleet, session: Session)
 
 
 def test_a_machine_in_work_is_not_taken_by_name(fleet: Fleet, session: Session) -> None:
-    """Not even by the session that has the work already."""
     machine_id = fleet.provided_machine()
     claimed(session, START)
     for other in (session, fleet.open_session()):

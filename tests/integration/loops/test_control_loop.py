@@ -196,7 +196,6 @@ def test_everything_that_is_due_is_worked_on_and_counted(fleet: Fleet, run: Runn
 
 
 def test_a_failed_invocation_records_its_cause_and_counts(fleet: Fleet, run: Runner) -> None:
-    """Without the log, an operator would see a loop that does nothing."""
     fleet.provided_machine()
 
     def prepare(_: Deadline) -> None:
@@ -253,7 +252,6 @@ def test_a_slow_machine_does_not_hold_up_the_others(fleet: Fleet, run: Runner) -
 
 
 def test_results_that_are_there_together_are_committed_together(fleet: Fleet, run: Runner) -> None:
-    """A commit costs a round trip, whatever it brings."""
     first = fleet.provided_machine()
     for _ in range(4):
         fleet.provided_machine()
@@ -312,7 +310,6 @@ def test_a_failure_is_kept_with_its_cause(
     recorded: tuple[str, ...],
     logged: str,
 ) -> None:
-    """The history is what people read who look for the reason; causes quote providers and machines."""
     machine, sound = fleet.provided_machine(), fleet.provided_machine()
 
     def run_task(task: Task) -> None:
@@ -400,7 +397,6 @@ def test_an_invocation_that_could_never_finish_a_machine_is_refused(fleet: Fleet
 def test_work_without_time_left_is_canceled_and_stays_due(
     fleet: Fleet, run: Runner, clock: ManualClock, hang: Callable[[], None]
 ) -> None:
-    """It is no machine's fault that the time is used up, and nothing more may happen to it."""
     machine = fleet.provided_machine()
     fleet.pass_time(100)
     due = run.due()
@@ -424,7 +420,6 @@ def test_work_without_time_left_is_canceled_and_stays_due(
 
 
 def test_a_loop_prepares_once_and_only_for_a_due_machine(fleet: Fleet, run: Runner) -> None:
-    """It may be a hundred megabytes from another continent."""
     loop = FakeLoop()
     assert set(run(loop).values()) == {0}
     assert loop.prepared == 0
@@ -478,7 +473,6 @@ def test_the_session_is_kept_alive_however_long_the_work_takes(fleet: Fleet, run
 
 
 def test_a_fresh_session_is_not_renewed(fleet: Fleet, run: Runner) -> None:
-    """Each renewal is a write, and all results would wait for one."""
     fleet.provided_machine()
     deadlines: list[Any] = []
 
@@ -491,7 +485,6 @@ def test_a_fresh_session_is_not_renewed(fleet: Fleet, run: Runner) -> None:
 
 
 def test_a_loop_that_admits_few_machines_is_asked_again(fleet: Fleet, run: Runner) -> None:
-    """A reading returns so many at most; the others would wait for the next invocation."""
     machines = {fleet.provided_machine() for _ in range(5)}
 
     class Few(FakeLoop):
@@ -651,7 +644,6 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
 
 
 def test_history_is_kept_unless_a_retention_is_set(fleet: Fleet, run: Runner) -> None:
-    """It is the audit trail, and outlives the machines; who wants less of it must say so."""
     machine_id = fleet.provided_machine()
     run(FakeLoop())
     fleet.pass_time(100 * 24 * 3600)
@@ -709,7 +701,6 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
 
 
 def test_the_questions_that_are_there_are_answered_by_one_statement(fleet: Fleet, run: Runner) -> None:
-    """With a thousand machines to interrupt, they would wait for a statement each."""
     for _ in range(8):
         fleet.provided_machine()
     loop = AnsweringLoop(ask)
@@ -753,7 +744,6 @@ def test_an_expired_session_ends_the_wait_for_an_answer(fleet: Fleet, run: Runne
 
 
 def test_an_abandoned_worker_may_not_interrupt_its_machine(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
-    """The machine is in backoff by then, and may be another's."""
     fleet.provided_machine()
     late: SimpleQueue[BaseException | None] = SimpleQueue()
     given_up = threading.Event()

@@ -93,8 +93,6 @@ class _Overheard:
 
 @dataclass
 class InitializerSetup:
-    """Machines that the BMDB has and a list provides."""
-
     fleet: Fleet
     client: Client
     key: paramiko.PKey
@@ -163,7 +161,6 @@ class InitializerSetup:
             return f"ssh-ed25519 {base64.b64encode(transport.get_remote_server_key().asbytes()).decode()}"
 
     def cause(self, machine_id: UUID) -> str:
-        """Return why the last work on the machine failed, or what became of it instead."""
         last = history.read_history(self.fleet.connection, machine_id)[0]
         return f"{last.kind}: {last.failed_cause}" if last.kind else str(last.event)
 
@@ -264,7 +261,6 @@ def test_an_agent_that_is_there_already_is_not_uploaded_again(env: InitializerSe
 
 
 def test_another_agent_is_uploaded(env: InitializerSetup, script: Callable[[str], Path]) -> None:
-    """What is there by that name is replaced when it is not the same, byte for byte."""
     _, name = env.machine()
     env.run(agent=script("#!/bin/sh\nexit 3\n"))
     env.fleet.pass_time(HOUR)
@@ -429,7 +425,6 @@ def test_the_last_words_of_an_agent_that_failed_are_logged(
 def test_a_machine_that_goes_down_meanwhile_lost_its_connection(
     env: InitializerSetup, script: Callable[[str], Path]
 ) -> None:
-    """It is no refusal, and no time was used up."""
     machine_id, name = env.machine()
 
     def pull_the_plug() -> None:

@@ -122,12 +122,7 @@ def test_a_settled_fleet_costs_three_statements_and_no_call(fleet: Fleet, listed
     for _ in range(3):
         fleet.pass_time(MINUTE)
         counts = run(listed, connection=connection)
-        assert counts == {
-            Metric.UPDATED: 0,
-            Metric.NOT_READY: 0,
-            Metric.MISSING: 0,
-            Metric.INCOMPLETE: 0,
-        }
+        assert counts == {Metric.UPDATED: 0, Metric.NOT_READY: 0, Metric.MISSING: 0, Metric.INCOMPLETE: 0}
     assert listed.asked == 1
     assert connection.ran == ["open_session", "check_listing", "close_session"] * 3
 
@@ -146,7 +141,6 @@ def test_a_settled_fleet_costs_three_statements_and_no_call(fleet: Fleet, listed
 def test_a_machine_that_is_not_ready_is_listed_every_minute(
     fleet: Fleet, listed: Listed, run: Run, not_ready: dict[str, Any]
 ) -> None:
-    """Somebody waits for it to come up."""
     (machine_id,) = plant(fleet, listed, 1)
     listed.put(name_of(fleet, machine_id), **not_ready)
     assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
@@ -253,7 +247,6 @@ def test_machines_of_another_provider_are_not_touched(fleet: Fleet, listed: List
 
 
 def test_a_listing_that_contradicts_itself_changes_nothing(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Not even of machines about which it is clear; the next invocation asks again."""
     first, _ = plant(fleet, listed, 2)
     listed.put("twice")
     listed.machines["again"] = listed.machines["twice"]
@@ -266,7 +259,6 @@ def test_a_listing_that_contradicts_itself_changes_nothing(fleet: Fleet, listed:
 
 
 def test_an_unavailable_provider_fails_one_invocation_only(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """The session is closed, so that the next invocation need not wait for its deadline."""
     plant(fleet, listed, 1)
 
     def fail() -> None:
@@ -305,7 +297,6 @@ def test_a_pause_of_all_or_of_the_provider_holds_it(
 def test_a_dry_run_returns_the_changes_and_makes_none(
     fleet: Fleet, listed: Listed, run: Run, make: Callable[..., Updater], clock: ManualClock
 ) -> None:
-    """It neither delays a concurrent invocation nor shows machines that an invocation would skip."""
     machine_id, _ = plant(fleet, listed, 2)
     run(listed)
     listed.put(name_of(fleet, machine_id), location="fra")
@@ -320,7 +311,7 @@ def test_a_dry_run_returns_the_changes_and_makes_none(
                 "provider_id": name_of(fleet, machine_id),
                 "changed": {"location": ("ams", "fra")},
             }
-        ],
+        ]
     }
     assert rows(fleet) == before
 
@@ -329,7 +320,6 @@ def test_a_dry_run_returns_the_changes_and_makes_none(
 
 
 def test_a_concurrent_run_ends_without_asking_the_provider(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Ticks come twice, and before the last one is done."""
     plant(fleet, listed, 1)
     concurrent_counts: list[Counts] = []
     listed.meanwhile = lambda: concurrent_counts.append(run(listed, connection=fleet.connect()))
@@ -451,7 +441,6 @@ def test_the_next_invocation_continues_after_a_timeout(
 
 
 def test_a_machine_gone_from_the_bmdb_is_passed_over(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Somebody released it while the provider was asked; the others are updated."""
     gone, kept = plant(fleet, listed, 2)
     listed.meanwhile = lambda: fleet.sql("DELETE FROM machine_provided WHERE machine_id = :id", id=gone)
     assert counted(run(listed)) == {"updated": 1, "not_ready": 2}

@@ -43,8 +43,6 @@ PLACE = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, res
 
 
 class Site:
-    """An account without instances, and the provider of a fleet there."""
-
     def __init__(self, api: Ec2Api, clock: ManualClock, deadline: Deadline) -> None:
         self.api, self.clock, self.deadline, self.permission = api, clock, deadline, Permission(deadline)
         self.provider = self.make()
@@ -58,7 +56,6 @@ class Site:
         return self.provider.create_machine(PLACE, token, self.deadline)
 
     def told(self, launch: int = 0) -> dict[str, str]:
-        """Return the SSH host key of a launch, as cloud-init reads it."""
         keys: dict[str, str] = json.loads(self.api.user_data()[launch].partition("\n")[2])["ssh_keys"]
         return keys
 
@@ -221,7 +218,6 @@ def test_the_private_host_key_is_in_no_error(site: Site, code: str, status: int)
 
 
 def test_a_denial_names_principal_and_permission(site: Site) -> None:
-    """The operator must extend the policy; the encoded text after the sentence does not help."""
     sentence = "User: f is not authorized to perform: ec2:RunInstances on resource: instance/*"
     blob = " Encoded authorization failure message: x1y2z3"
     site.api.refuse("RunInstances", refusal(403, "UnauthorizedOperation", sentence + blob))

@@ -31,12 +31,7 @@ OURS = {"id": "d-1", "hostname": "shepherd-1", "state": "active", "tags": [TAG]}
 
 def provider(url: str, clock: ManualClock) -> EquinixProvider:
     settings = EquinixSettings(
-        project="a/b",
-        credential_parameter="/unused",
-        fleet="shepherd-",
-        key_name="ours",
-        os="debian_12",
-        api_url=url,
+        project="a/b", credential_parameter="/unused", fleet="shepherd-", key_name="ours", os="debian_12", api_url=url
     )
     return EquinixProvider(settings, lambda: "an-api-key", lambda: PUBLIC_KEY, clock)
 

@@ -9,12 +9,7 @@ from uuid import UUID
 import pytest
 from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import TimeLimitExceeded
-from shepherd_core.domain.errors.provider import (
-    MachineNotFound,
-    ProviderError,
-    ProviderRefused,
-    ProviderUnavailable,
-)
+from shepherd_core.domain.errors.provider import MachineNotFound, ProviderError, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, Machine, ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers.hetzner import HetznerSettings
@@ -124,13 +119,7 @@ class Robot:
 
 
 def provider(url: str, clock: ManualClock, **settings: Any) -> HetznerProvider:
-    fields = {
-        "credential_parameter": "/unused",
-        "fleet": "fleet-",
-        "key_name": "ours",
-        "api_url": url,
-        **settings,
-    }
+    fields = {"credential_parameter": "/unused", "fleet": "fleet-", "key_name": "ours", "api_url": url, **settings}
     return HetznerProvider(HetznerSettings(**fields), lambda: "user:password", lambda: PUBLIC_KEY, clock)
 
 

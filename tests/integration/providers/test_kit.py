@@ -55,8 +55,6 @@ class Things(OAuth2Api):
 
 
 class Endless(OAuth2Api):
-    """An API that has a next page after each."""
-
     @route("GET", "/things")
     def list_things(self, call: Call) -> Any:
         first = len(IDS) + int(call.query["page"]) * 50_000

@@ -14,7 +14,6 @@ COMMIT_BYTES = 34
 
 
 def written(fleet: Fleet, machine_id: UUID) -> dict[str, Any]:
-    """Record a heartbeat of the machine, and return the plan with what it wrote."""
     text, in_order = pg8000.native.to_statement(statements()["accept_heartbeat"])
     (signed_at,) = fleet.sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")[0]
     values = {

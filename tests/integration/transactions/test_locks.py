@@ -130,7 +130,7 @@ class Case:
     def _agent(self) -> None:
         self.fleet.change(
             f"UPDATE machine_agent_started SET agent_public_key = '\\x{KEY.hex()}' "
-            f"WHERE machine_id = '{self.machine_id}'",
+            f"WHERE machine_id = '{self.machine_id}'"
         )
 
     def _hold_up(self) -> None:
@@ -146,25 +146,21 @@ class Case:
         self.seen = installation.load(connection, self.machine_id)
 
     def given_up(self) -> None:
-        """Put it into quarantine."""
         self.machine_id = self.fleet.unhealthy_machine(reported_ago=2 * HOUR)
         self._agent()
         remediation.quarantine(self._session, dict.fromkeys(claimed(self._session, Process.RECOVERY), "?"))
         self._hold_up()
 
     def unheard(self) -> None:
-        """Let its agent have sent no heartbeat yet."""
         self.machine_id = self.fleet.started_machine(started_ago=2 * HOUR)
         self._agent()
         self._hold_up()
 
     def given_up_unheard(self) -> None:
-        """Put it into quarantine, and let its agent have sent no heartbeat yet."""
         self.unheard()
         self.fleet.change(f"INSERT INTO machine_quarantine VALUES ('{self.machine_id}', now(), '?', 'steps-used-up')")
 
     def recovering(self) -> None:
-        """Let it be claimed for recovery."""
         self.machine_id = self.fleet.unhealthy_machine(reported_ago=2 * HOUR)
         self._agent()
         (self.held,) = claimed(self._session, Process.RECOVERY)
@@ -180,11 +176,9 @@ class Case:
         self._hold_up()
 
     def working(self, connection: Connection) -> Session:
-        """Return the session that works on it, over a connection."""
         return self._over(self._session, connection)
 
     def locking(self, connection: Connection) -> Session:
-        """Return the session that has the provider's lock."""
         return self._over(self._lock, connection)
 
     def _over(self, session: Session, connection: Connection) -> Session:
@@ -273,7 +267,6 @@ def beside(case: Case, first: str, second: str) -> tuple[object, object]:
 
 
 def _wait(fleet: Fleet, future: Future[object], name: str) -> None:
-    """Wait until it is done, or waits for a lock."""
     eventually(lambda: future.done() or fleet.sql(f"SELECT {_WAITS}", name=name)[0][0])
 
 

@@ -14,7 +14,6 @@ END_PREPARED = "an administrator ends it with COMMIT PREPARED or ROLLBACK PREPAR
 
 @pytest.mark.parametrize("begin", ["BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN; SELECT pg_current_xact_id()"])
 def test_an_open_transaction_is_found_by_its_pid(fleet: Fleet, begin: str) -> None:
-    """It slows every claim, and nothing else says so."""
     with administrator(fleet.settings) as somebody:
         for statement in begin.split("; "):
             somebody.run(statement)
@@ -42,7 +41,6 @@ def test_status_has_no_line_without_an_old_transaction(fleet: Fleet) -> None:
 
 
 def test_status_says_that_it_cannot_see_the_transactions_of_others(fleet: Fleet) -> None:
-    """Without the grant all would look well."""
     with administrator(fleet.settings) as somebody:
         somebody.run('CREATE ROLE "blind" LOGIN')
         try:
@@ -60,16 +58,8 @@ def test_status_says_that_it_cannot_see_the_transactions_of_others(fleet: Fleet)
 @pytest.mark.parametrize(
     ("kind", "application", "told"),
     [
-        (
-            "open",
-            "psql",
-            ("a transaction of alice (psql) has been open for 11 min, and slows every claim", END),
-        ),
-        (
-            "open",
-            "",
-            ("a transaction of alice has been open for 11 min, and slows every claim", END),
-        ),
+        ("open", "psql", ("a transaction of alice (psql) has been open for 11 min, and slows every claim", END)),
+        ("open", "", ("a transaction of alice has been open for 11 min, and slows every claim", END)),
         (
             "prepared",
             "night",
@@ -78,6 +68,5 @@ def test_status_says_that_it_cannot_see_the_transactions_of_others(fleet: Fleet)
     ],
 )
 def test_an_old_transaction_is_told_with_its_end(kind: str, application: str, told: tuple[str, str]) -> None:
-    """An operator who reads it at night has the statement at hand."""
     found = server.Transaction(kind, 42, "alice", application, None, 11 * MINUTE)
     assert old_transaction(found) == told

@@ -27,7 +27,6 @@ def _level(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.parametrize("process", [START, RECOVER])
 def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Process) -> None:
-    """The history shows it: on each machine, every start is followed by the end of that same work."""
     machines = [fleet.provided_machine() if process is START else fleet.unhealthy_machine() for _ in range(3)]
 
     def worker(number: int) -> int:
@@ -63,7 +62,6 @@ def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Proc
 
 @pytest.mark.parametrize("name", ["claim", "start_work"])
 def test_a_lock_that_is_not_committed_yet_is_waited_for(fleet: Fleet, name: str) -> None:
-    """Its row decides who works on the machine, as soon as it is known."""
     machine_id = fleet.provided_machine()
     first, second = fleet.open_session(), fleet.open_session(connection=fleet.connect())
     begin: dict[str, Callable[[], object]] = {
@@ -130,7 +128,6 @@ def test_a_lock_with_which_nothing_was_begun_leaves_no_trace(fleet: Fleet) -> No
 
 
 def test_one_of_two_concurrent_provisioners_has_the_lock(fleet: Fleet) -> None:
-    """The second one waits for the first, and then sees that it is alive."""
     first, second = (fleet.open_session(connection=fleet.connect()) for _ in range(2))
     with ThreadPoolExecutor(1) as pool:
 

@@ -61,7 +61,6 @@ def dead_session_with_work(fleet: Fleet) -> tuple[Session, work.Work]:
 
 @pytest.mark.parametrize("swept", [False, True])
 def test_an_expired_session_can_end_no_work(fleet: Fleet, swept: bool) -> None:
-    """Another session may have its machines: nothing is returned, nothing is written."""
     session, held = dead_session_with_work(fleet)
     if swept:
         fleet.open_session()
@@ -139,7 +138,6 @@ def test_a_session_that_has_just_expired_is_not_deleted_yet(fleet: Fleet) -> Non
 
 
 def test_closing_cancels_unfinished_work(fleet: Fleet) -> None:
-    """An invocation that fails in the middle must not keep its machines until its deadline."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     claimed(session, START)
@@ -150,7 +148,6 @@ def test_closing_cancels_unfinished_work(fleet: Fleet) -> None:
 
 
 def test_a_session_may_be_closed_twice_and_after_it_expired(fleet: Fleet) -> None:
-    """Cleaning up must never fail; canceled work is not canceled again."""
     session, held = dead_session_with_work(fleet)
     session.close()
     session.close()
@@ -175,7 +172,6 @@ def test_closing_one_session_leaves_the_work_of_others_alone(fleet: Fleet) -> No
 
 
 def test_a_session_is_renewed_during_a_slow_call(fleet: Fleet, clock: ManualClock) -> None:
-    """A listing of the provider may take longer than a session's lease."""
     session = fleet.open_session(seconds=3)
     clock.now += 2
 
@@ -188,8 +184,6 @@ def test_a_session_is_renewed_during_a_slow_call(fleet: Fleet, clock: ManualCloc
 
 
 def test_an_error_of_a_slow_call_is_raised(fleet: Fleet) -> None:
-    """In the caller's thread, not unnoticed in the background."""
-
     def fails() -> None:
         raise KeyError
 

@@ -21,12 +21,10 @@ DAY = 86_400
 
 
 def tick(fleet: Fleet, head: TickHead = HEAD, seconds: float = 60, connection: Connection | None = None) -> Session:
-    """Open the session of a tick."""
     return Session.open(connection or fleet.connection, SystemClock(), head, "request 1", seconds)
 
 
 def recorded(fleet: Fleet) -> list[list[Any]]:
-    """Return the ticks on record, in the order in which they began."""
     return fleet.sql("SELECT loop, outcome, cause, counts FROM ticks ORDER BY began_at")
 
 
@@ -58,7 +56,6 @@ def test_a_session_that_closes_twice_leaves_one_tick(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("lost", get_args(Lost))
 def test_a_tick_is_recorded_once_whatever_was_lost(fleet: Fleet, lost: Lost) -> None:
-    """The statement runs again after a broken connection, and may have committed before."""
     with BreakingConnection(fleet.settings) as breaking:
         session = tick(fleet, connection=fleet.connect(breaking.settings))
         breaking.lose(lost)
@@ -67,7 +64,6 @@ def test_a_tick_is_recorded_once_whatever_was_lost(fleet: Fleet, lost: Lost) -> 
 
 
 def test_commands_of_operators_leave_no_tick(fleet: Fleet) -> None:
-    """Neither when they end, nor when they are killed."""
     fleet.open_session(seconds=60)
     fleet.pass_time(180)
     fleet.open_session().close(end=END)

@@ -17,7 +17,6 @@ _NOW = "clock_timestamp()"
 
 
 def _not_back(fleet: Fleet) -> UUID:
-    """Plant a machine that did not come back: SSH cannot reach it."""
     machine_id = fleet.provided_machine()
     fleet.sql(
         f"INSERT INTO machine_grace SELECT :id, {_NOW} - interval '2 hours', {_NOW} - interval '1 hour'", id=machine_id

@@ -121,7 +121,6 @@ def test_a_host_key_is_pinned_only_with_the_machine(fleet: Fleet, session: Sessi
 
 
 def test_an_intent_ages_until_it_is_abandoned(fleet: Fleet, session: Session) -> None:
-    """Deleting an intent deletes the row of its machine, which never existed."""
     provisioning.create_intent(session, PROVIDER, None)
     fleet.pass_time(600)
     assert provisioning.take_lock(fleet.open_session(), "equinix") is not None
@@ -132,7 +131,6 @@ def test_an_intent_ages_until_it_is_abandoned(fleet: Fleet, session: Session) ->
 
 
 def test_a_provider_id_is_one_machines(fleet: Fleet, session: Session) -> None:
-    """Two rows for one machine would be worked on by two workers."""
     first, second = (intend(session, PROVIDER, None) for _ in range(2))
     provisioning.provide(session, PROVIDER, first, MACHINE)
     with pytest.raises(StatementFailed, match="23505"):
@@ -208,7 +206,6 @@ def test_a_write_that_waited_beyond_the_deadline_is_refused(fleet: Fleet, sessio
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_that_meets_a_takeover_is_refused(fleet: Fleet, session: Session, write: str) -> None:
-    """Another Provisioner was taking the lock, because this session had expired."""
     intended = Intent(intend(session, PROVIDER, None), None)
     before = recorded(fleet)
     successor = fleet.open_session()
@@ -225,7 +222,6 @@ def test_a_write_that_meets_a_takeover_is_refused(fleet: Fleet, session: Session
 
 
 def test_since_when_nothing_was_created_is_remembered(fleet: Fleet, session: Session) -> None:
-    """The interval between two creations must hold across invocations."""
     provisioning.provide(session, PROVIDER, intend(session, PROVIDER, None), MACHINE, created=True)
     fleet.pass_time(30)
     provisioning.provide(

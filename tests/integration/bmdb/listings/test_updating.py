@@ -97,7 +97,6 @@ def test_an_expired_session_writes_nothing(fleet: Fleet, holder: Session) -> Non
 
 
 def test_a_session_that_is_not_the_updater_writes_nothing(fleet: Fleet, holder: Session) -> None:
-    """A live session is not enough."""
     change = a_change(fleet)
     with pytest.raises(SessionExpired):
         provider_facts.write(fleet.open_session(), PROVIDER, [change])
@@ -162,7 +161,6 @@ def test_a_write_renews_the_session(fleet: Fleet, holder: Session) -> None:
 
 
 def test_facts_may_be_written_twice(fleet: Fleet, holder: Session) -> None:
-    """After a broken connection the statement may be repeated."""
     change = a_change(fleet)
     assert [provider_facts.write(holder, PROVIDER, [change]) for _ in range(2)] == [[change], [change]]
     assert location(fleet, change.known.machine_id) == "fra"
@@ -176,7 +174,6 @@ def test_a_listing_counts_from_its_beginning(fleet: Fleet, holder: Session) -> N
 
 
 def test_a_listing_does_not_count_from_the_beginning_of_another(fleet: Fleet, holder: Session) -> None:
-    """A session that takes over requests its own listing."""
     fleet.pass_time(HOUR)
     successor = fleet.open_session()
     assert provider_facts.begin(successor, PROVIDER, holder.session_id)
@@ -189,7 +186,6 @@ def test_a_listing_does_not_count_from_the_beginning_of_another(fleet: Fleet, ho
 
 @pytest.mark.parametrize("everything", [True, False])
 def test_machines_of_other_providers_are_not_compared(fleet: Fleet, everything: bool) -> None:
-    """They would be missing in every listing of this provider."""
     machine_id = fleet.provided_machine()
     fleet.provided_machine("equinix")
     known = provider_facts.known(fleet.connection, PROVIDER, everything=everything)

@@ -41,7 +41,6 @@ def tables(connection: Connection) -> set[str]:
 
 
 def test_migrations_are_numbered_from_one_without_a_gap() -> None:
-    """The number is the version of the schema; a gap would be a forgotten file."""
     assert [migration.version for migration in migrations()] == list(range(1, len(migrations()) + 1))
 
 
@@ -78,7 +77,6 @@ def test_runners_at_the_same_time_apply_each_migration_once(connect: Callable[[]
 
 
 def test_an_edited_migration_is_refused(connect: Callable[[], Connection]) -> None:
-    """Schema and files would differ unnoticed."""
     connection = connect()
     migrate(connection, known=(FIRST,))
     edited = replace(FIRST, text="CREATE TABLE one (x bigint);")
@@ -89,7 +87,6 @@ def test_an_edited_migration_is_refused(connect: Callable[[], Connection]) -> No
 
 
 def test_a_newer_database_is_refused(connect: Callable[[], Connection]) -> None:
-    """A rollback of the code must not write into a schema that it does not know."""
     connection = connect()
     migrate(connection, known=(FIRST, SECOND))
     for dry_run in (True, False):
@@ -111,7 +108,6 @@ def test_a_dry_run_says_what_is_missing_and_changes_nothing(
 
 
 def test_a_migration_that_fails_leaves_nothing_of_itself(connect: Callable[[], Connection]) -> None:
-    """Half a migration could neither be repeated nor undone; earlier ones stay."""
     connection = connect()
     with pytest.raises(StatementFailed, match="division by zero") as caught:
         migrate(connection, known=(FIRST, BROKEN))
@@ -134,7 +130,6 @@ def test_a_migration_that_fails_leaves_nothing_of_itself(connect: Callable[[], C
 def test_no_session_opens_on_another_schema(
     connect: Callable[[], Connection], clock: ManualClock, change: str, version: int, remedy: str
 ) -> None:
-    """Code and schema are deployed separately; if they do not match, nothing may be written."""
     connection = connect()
     migrate(connection)
     Session.open(connection, clock, "test", "a test", 60).close()

@@ -154,7 +154,6 @@ def asked(fleet: Fleet) -> list[list[Any]]:
 
 
 def test_a_comparison_changes_nothing(fleet: Fleet, operator: Operator, clock: ManualClock) -> None:
-    """Not even what a Provisioner would, such as a pause for a machine that is missing."""
     gone = old(fleet, fleet.provided_machine())
     comparison = operator.repair.compare(Deadline(clock, 600))
     assert {each.machine_id: each.kind for each in comparison.drift.values()} == {gone: DriftKind.VANISHED}
@@ -224,7 +223,6 @@ def test_drift_that_ends_before_the_confirmation_is_left_alone(fleet: Fleet, ope
 
 
 def test_machines_are_adopted_while_creations_are_on_hold(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    """An operator who repairs drift has often paused the Provisioner."""
     pauses.pause(fleet.connection, owner="me", reason="what a mess")
     made = cloud.add()
     assert results(operator.adopt(made)) == [ActionResult.DONE]
@@ -379,7 +377,6 @@ def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> 
 
 
 def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    """A forgotten machine that still exists would be paid for unnoticed."""
     gone = old(fleet, fleet.provided_machine())
     assert results(operator.forget(gone)) == [ActionResult.DONE]  # and its tombstone is not another's
     there = at_provider(fleet, cloud, fleet.provided_machine())
@@ -411,7 +408,6 @@ def test_a_machine_back_before_the_confirmation_is_not_forgotten(
 
 
 def test_the_listing_that_decides_is_read_under_the_lock(fleet: Fleet, lister: Operator, listed: Listed) -> None:
-    """No Provisioner can change what it says before it is acted on."""
     machine_id = old(fleet, fleet.provided_machine(), "static")
     other = fleet.open_session(connection=fleet.connect())
     locks: list[object] = []
@@ -425,7 +421,6 @@ def test_the_listing_that_decides_is_read_under_the_lock(fleet: Fleet, lister: O
 
 
 def test_a_permanently_failed_machine_can_be_removed(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    """Forgotten if it is gone, else released."""
     machine_id = at_provider(fleet, cloud, fleet.provided_machine())
     (made,) = cloud.machines
     cloud.fail(made)
@@ -442,7 +437,6 @@ def test_a_permanently_failed_machine_can_be_removed(fleet: Fleet, operator: Ope
 def test_a_release_is_recorded_before_the_provider_hears(
     fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud
 ) -> None:
-    """The history names owner and reason of the release; meanwhile no loop starts work on the machine."""
     machine_id = at_provider(fleet, cloud, fleet.provided_machine())
 
     def check() -> None:
@@ -525,7 +519,6 @@ def test_a_release_without_effect_is_stranded_and_can_be_repeated(
 def test_the_updater_takes_no_offence_at_machines_that_leave(
     fleet: Fleet, lister: Operator, listed: Listed, clock: ManualClock
 ) -> None:
-    """The Updater may find machines decommissioned in the middle of an invocation."""
     machine_id = old(fleet, fleet.provided_machine(), "static")
     listed.put(known_as(fleet, machine_id))
     lister.release(machine_id)
@@ -544,7 +537,6 @@ def test_the_updater_takes_no_offence_at_machines_that_leave(
 def test_a_refused_release_leaves_the_machine_as_it_was(
     fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud, error: Exception
 ) -> None:
-    """It would stay paused without end."""
     machine_id = at_provider(fleet, cloud, fleet.provided_machine())
     edge.before["release"] = failing(error)
     (verdict,) = operator.release(machine_id)
@@ -572,7 +564,6 @@ def test_operators_decide_about_a_release_of_unknown_outcome(
 
 
 def test_an_accepted_release_cannot_be_canceled(fleet: Fleet, lister: Operator, listed: Listed) -> None:
-    """The provider accepted; whether it shows yet does not matter."""
     machine_id = old(fleet, fleet.provided_machine(), "static")
     listed.put(known_as(fleet, machine_id))
     lister.release(machine_id)
@@ -593,7 +584,6 @@ def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, opera
 
 
 def test_a_machine_in_work_is_not_released(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    """Not even on purpose: it is a matter of minutes."""
     machine_id = at_provider(fleet, cloud, fleet.provided_machine())
     claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")
     (verdict,) = operator.release(machine_id, despite_heartbeat=True)

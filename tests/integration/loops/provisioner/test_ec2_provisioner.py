@@ -32,13 +32,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
 
 @pytest.fixture
 def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Metric, float]]:
-    settings = Ec2Settings(
-        fleet=FLEET,
-        limit=LIMIT,
-        subnets=",".join(subnets()),
-        image=IMAGE,
-        machine_type="m5.metal",
-    )
+    settings = Ec2Settings(fleet=FLEET, limit=LIMIT, subnets=",".join(subnets()), image=IMAGE, machine_type="m5.metal")
     provider = Ec2Provider(settings, lambda: OUR_LINE, clock)
 
     def run(drift_limit: int = 1, boot_seconds: float | None = 0) -> dict[Metric, float]:
@@ -61,7 +55,6 @@ def penalties(fleet: Fleet) -> int:
 def test_new_machines_fill_the_limit_with_known_host_keys(
     api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
 ) -> None:
-    """From the first contact on, another machine at the address is recognized by its key."""
     assert run()[Metric.CREATED] == LIMIT
     assert run()[Metric.CREATED] == 0
     assert set(provided(fleet)) == living(api)

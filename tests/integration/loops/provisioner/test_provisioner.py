@@ -74,10 +74,7 @@ def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Provisioner]:
         **limits: Any,
     ) -> Provisioner:
         pace = RateLimits(
-            session_seconds=30,
-            creation_seconds=creation_seconds,
-            penalty_seconds=HOUR,
-            boot_seconds=boot_seconds,
+            session_seconds=30, creation_seconds=creation_seconds, penalty_seconds=HOUR, boot_seconds=boot_seconds
         )
         return Provisioner(edge, connection or fleet.connection, clock, PlanLimits(**{**DEFAULTS, **limits}), pace)
 
@@ -135,7 +132,6 @@ def test_a_machine_whose_creation_gave_no_answer_boots_since_then(fleet: Fleet, 
 
 @pytest.mark.parametrize(("usual", "set_to"), [(300, 0), (0, 300)])
 def test_the_setting_overrides_what_is_usual(fleet: Fleet, edge: Edge, run: Run, usual: float, set_to: float) -> None:
-    """The usual time depends on the hardware; a machine of one's own is up already."""
     edge.boot_seconds = usual
     run(edge, boot_seconds=set_to)
     run(static(["a", "b"]), boot_seconds=set_to)
@@ -164,7 +160,6 @@ def test_machines_that_exist_already_are_taken_over_without_waiting(fleet: Fleet
 
 
 def test_existing_machines_need_no_spacing_of_creations(fleet: Fleet, edge: Edge, run: Run, clock: ManualClock) -> None:
-    """A provider may offer both; the time between two creations stays what it is."""
     first, last = (Machine(provider_id=ProviderId(name), availability=Availability.POSSIBLY_USED) for name in "0~")
 
     class Both(Edge):
@@ -184,7 +179,6 @@ def test_existing_machines_need_no_spacing_of_creations(fleet: Fleet, edge: Edge
 
 
 def test_the_first_creation_does_not_wait(fleet: Fleet, edge: Edge, run: Run, clock: ManualClock) -> None:
-    """Neither when there was none before, nor when that is long enough ago."""
     run(edge, creation_seconds=500, max_machines=1)
     fleet.pass_time(500)
     run(edge, creation_seconds=500, max_machines=2)
@@ -230,7 +224,6 @@ def test_waiting_capacity_is_recorded_on_change_and_periodically(fleet: Fleet, e
 
 
 def test_a_creation_is_not_begun_without_the_time_for_it(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    """Lambda kills without asking; the next invocation goes on."""
     counts = run(edge, creation_seconds=5, seconds=62)
     assert (counts[Metric.CREATED], counts[Metric.INCOMPLETE]) == (1, 1)
     assert run(edge, seconds=59)[Metric.CREATED] == 0
@@ -326,7 +319,6 @@ def test_a_machine_whose_creation_got_no_answer_is_adopted(fleet: Fleet, cloud: 
 
 
 def test_a_creation_without_effect_is_repeated_with_its_token(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    """The outcome is unknown, so both outcomes must be handled."""
     edge.before["create_machine"] = failing(NO_ANSWER)
     run(edge)
     (begun,) = intents(fleet)
@@ -374,12 +366,7 @@ def test_an_intent_that_cannot_succeed_is_abandoned(fleet: Fleet, run: Run) -> N
 # --- one at a time ---
 
 
-def test_of_two_provisioners_one_works_and_the_other_leaves(
-    fleet: Fleet,
-    cloud: Cloud,
-    edge: Edge,
-    run: Run,
-) -> None:
+def test_of_two_provisioners_one_works_and_the_other_leaves(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
     """Schedules deliver twice. Another provider's Provisioner is not in the way."""
     begun, over = threading.Event(), threading.Event()
 
@@ -399,7 +386,6 @@ def test_of_two_provisioners_one_works_and_the_other_leaves(
 
 
 def test_concurrent_runs_create_each_machine_once(fleet: Fleet, cloud: Cloud, run: Run) -> None:
-    """Also if the lock was never taken before."""
     together = threading.Barrier(3)
 
     def run_once() -> Counts:
@@ -430,7 +416,6 @@ def test_concurrent_runs_create_each_machine_once(fleet: Fleet, cloud: Cloud, ru
 def test_what_a_failed_creation_costs(
     fleet: Fleet, run: Run, error: Exception, times: int, counted: tuple[int, ...], begun: int
 ) -> None:
-    """Its capacity waits an hour if that is to blame; the rest is used, unless the provider is to blame."""
     edge = Edge(Cloud(5))
     edge.before["create_machine"] = failing(error, times)
     metrics = (Metric.CREATED, Metric.CAPACITY_PENALIZED, Metric.INTENTS_ABANDONED, Metric.INCOMPLETE)
@@ -470,7 +455,6 @@ def test_a_fault_of_ours_penalizes_no_capacity(fleet: Fleet, cloud: Cloud, edge:
 
 @pytest.mark.parametrize(("times", "made"), [(0, 0), (1, 2)], ids=["all capacity", "this capacity"])
 def test_a_fault_of_ours_keeps_an_earlier_intent(fleet: Fleet, edge: Edge, run: Run, times: int, made: int) -> None:
-    """Its creation may have succeeded, before the site was closed to us."""
     edge.before["create_machine"] = failing(Killed())
     with pytest.raises(Killed):
         run(edge)
@@ -527,7 +511,6 @@ def test_a_pause_of_an_intent_does_not_stop_the_invocation(fleet: Fleet, cloud: 
 
 
 def test_an_intent_for_capacity_taken_by_others_is_dropped(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    """Between the listing and the creation; nothing of it may be left, and the others are created."""
     taken = cloud.capacity[0]
     edge.after["list_machines"] = lambda: cloud.taken.add(taken)
     counts = run(edge)
@@ -579,7 +562,6 @@ def test_a_pause_of_an_operator_is_never_lifted(fleet: Fleet, run: Run) -> None:
 def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
     fleet: Fleet, cloud: Cloud, edge: Edge, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong prefix or database; the log names every machine for the operator."""
     strangers = [cloud.add() for _ in range(4)]
     before = fleet.content("provisioner_lock", "ticks")
     with pytest.raises(DriftLimitExceeded) as caught:

@@ -31,11 +31,7 @@ class TestEc2(ProviderContract, ProviderFaults):
             api.launch_by_hand(shepherd_fleet="somebody-else's", shepherd_slot=f"{FLEET}/3")
             api.launch_by_hand()
             settings = Ec2Settings(
-                fleet=FLEET,
-                limit=5,
-                subnets=",".join(subnets()),
-                image=IMAGE,
-                machine_type="m5.large",
+                fleet=FLEET, limit=5, subnets=",".join(subnets()), image=IMAGE, machine_type="m5.large"
             )
             yield Setup(
                 provider=Ec2Provider(settings, lambda: PUBLIC_KEY, clock),

@@ -43,11 +43,7 @@ class TestEquinix(ProviderContract, ProviderFaults):
             foreign = api.add_active_device("web-server", reservation_id=ids[1])
 
             settings = EquinixSettings(
-                project=PROJECT,
-                credential_parameter="/unused",
-                fleet="shepherd-",
-                key_name="shepherd",
-                api_url=api.url,
+                project=PROJECT, credential_parameter="/unused", fleet="shepherd-", key_name="shepherd", api_url=api.url
             )
             yield Setup.of(
                 api,
@@ -62,9 +58,7 @@ class TestEquinix(ProviderContract, ProviderFaults):
                 confuse=lambda _: api.faults.add(SetValue(times=0, at="**.state", value="unheard of")),
                 secret=KEY,
                 places=Places(
-                    path="/projects/{id}/devices",
-                    id="devices.*.id",
-                    address="devices.*.ip_addresses.*.address",
+                    path="/projects/{id}/devices", id="devices.*.id", address="devices.*.ip_addresses.*.address"
                 ),
             )
             assert api.errors == []

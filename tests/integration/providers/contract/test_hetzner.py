@@ -39,10 +39,7 @@ class TestHetzner(ProviderContract, ProviderFaults):
         with HetznerRobot(hardware, secret=f"{USER}:{PASSWORD}", servers=servers) as robot:
             Description("hetzner").hold(robot)
             settings = HetznerSettings(
-                credential_parameter="/unused",
-                fleet="shepherd-",
-                key_name="shepherd",
-                api_url=robot.url,
+                credential_parameter="/unused", fleet="shepherd-", key_name="shepherd", api_url=robot.url
             )
             yield Setup.of(
                 robot,

@@ -88,7 +88,6 @@ class TestLatitude(ProviderContract, ProviderFaults):
 
     @pytest.mark.parametrize("state", ["failed_deployment", "failed_disk_erasing"])
     def test_a_failed_server_is_stranded(self, setup: Setup, api: LatitudeApi, state: str) -> None:
-        """So operators see it among the differences, as with every provider."""
         deadline = Deadline(SystemClock(), 10)
         (ours,) = (each for each in setup.provider.list_machines(deadline) if each.token)
         api.change(ours.provider_id, state=state)

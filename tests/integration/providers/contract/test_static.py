@@ -55,5 +55,4 @@ class TestStaticProvider(ProviderContract):
         )
 
     def test_it_does_not_pretend_to_recover(self, setup: Setup) -> None:
-        """The Recoverer asks what a provider can do before it promises to do it."""
         assert setup.provider.capabilities == {Capability.CREATE}

@@ -26,13 +26,7 @@ from shepherd_core.wiring import adapters
 from simulator.environment.certificate import Authority
 from simulator.environment.postgres import Postgres
 from tests.conftest import ManualClock
-from tests.support.bmdb.tls_postgres import (
-    ADDRESS,
-    PASSWORD,
-    USER,
-    TlsProxy,
-    make_user,
-)
+from tests.support.bmdb.tls_postgres import ADDRESS, PASSWORD, USER, TlsProxy, make_user
 
 LONG = 20
 """Seconds after which a test stops waiting for something that must have ended long before."""
@@ -65,7 +59,6 @@ class Server:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Return the CA of the tests' servers."""
     return Authority(tmp_path_factory.mktemp("ca"))
 
 
@@ -97,7 +90,6 @@ def server(socket_path: Path, authority: Authority) -> Iterator[Server]:
 
 
 def told(error: BaseException) -> str:
-    """Return everything about *error* that a log could contain."""
     chain: list[BaseException] = []
     found: BaseException | None = error
     while found is not None:
@@ -107,7 +99,6 @@ def told(error: BaseException) -> str:
 
 
 def in_time(call: Callable[[], object]) -> object:
-    """Return what *call* returns; fail if that takes longer than ``LONG``."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(call).result(timeout=LONG)
@@ -116,14 +107,12 @@ def in_time(call: Callable[[], object]) -> object:
 
 
 def test_a_server_with_the_right_certificate_and_password_is_used(server: Server, clock: ManualClock) -> None:
-    """The success case."""
     connection = server.connection(clock)
     assert connection.run("now")
     connection.close()
 
 
 def test_a_server_says_that_it_wants_a_password(server: Server, clock: ManualClock) -> None:
-    """The setting was forgotten; that must not look like a defect of Shepherd."""
     with pytest.raises(StatementFailed, match="password authentication failed"):
         server.connection(clock, None).run("now")
     assert clock.slept == []
@@ -158,7 +147,6 @@ def test_a_server_is_used_if_it_proves_who_it_is(
     changed: dict[str, Any],
     refusal: tuple[type[Exception], str] | None,
 ) -> None:
-    """Whatever is not as it should be is told at once, and nothing secret is sent."""
     if "ca" in changed:
         (tmp_path / "ca.pem").write_bytes(changed["ca"])
         changed = {"ca": tmp_path / "ca.pem"}
@@ -187,7 +175,6 @@ def test_a_certificate_of_another_ca_is_refused(
 
 
 def test_a_wrong_password_is_refused_and_not_disclosed(server: Server, clock: ManualClock) -> None:
-    """An operator must learn of it at once; a reader of the log must not learn the password."""
     connection = server.connection(clock, "hunter2")
     with pytest.raises(StatementFailed) as caught:
         connection.run("now")
@@ -320,7 +307,6 @@ def test_with_iam_every_connection_shows_a_token_of_its_own(tokens: list[bytes])
 def test_a_function_without_credentials_cannot_sign_a_token(
     tokens: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the deployment has to be corrected, not the database."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # which remembers credentials

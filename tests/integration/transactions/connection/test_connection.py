@@ -46,7 +46,6 @@ def in_conflict(fleet: Fleet, times: int) -> tuple[list[int], Callable[[], None]
 
 
 def test_a_transaction_in_conflict_runs_again(own_fleet: Fleet, clock: ManualClock) -> None:
-    """The database asks for a retry; callers need not handle every conflict."""
     runs, unit = in_conflict(own_fleet, times=2)
     own_fleet.connection.transact(unit)
     assert len(runs) == 3
@@ -113,8 +112,6 @@ def test_a_deadlock_ends_with_both_transactions_done(own_fleet: Fleet) -> None:
 
 
 def test_a_unit_that_raises_leaves_nothing(fleet: Fleet, connection: Connection) -> None:
-    """Its error is raised unchanged, so that loops can tell their own failures from the database's."""
-
     def unit() -> None:
         connection.run("penalize", provider="static", capacity_id="rack", seconds=60, kind="unexpected", cause="?")
         raise KeyError
@@ -127,8 +124,6 @@ def test_a_unit_that_raises_leaves_nothing(fleet: Fleet, connection: Connection)
 
 
 def test_a_dry_run_returns_its_result_and_rolls_back(fleet: Fleet, connection: Connection) -> None:
-    """A dry run executes the same statements, and must change nothing."""
-
     def unit() -> list[list[object]]:
         connection.run("penalize", provider="static", capacity_id="rack", seconds=60, kind="unexpected", cause="?")
         return connection.run("penalized_capacity", provider="static")
@@ -138,7 +133,6 @@ def test_a_dry_run_returns_its_result_and_rolls_back(fleet: Fleet, connection: C
 
 
 def test_a_refused_statement_names_itself_and_the_reason(connection: Connection) -> None:
-    """The log line is the only trace of it; and the connection stays usable."""
     with pytest.raises(StatementFailed, match=r"pause: .*violates foreign key constraint.*23503") as caught:
         pauses.pause(connection, owner="me", reason="?", machine_id=uuid4())
     assert caught.value.sqlstate == "23503"
@@ -148,7 +142,6 @@ def test_a_refused_statement_names_itself_and_the_reason(connection: Connection)
 
 @pytest.mark.parametrize("in_transaction", [True, False])
 def test_the_server_ends_statements_that_take_too_long(fleet: Fleet, in_transaction: bool) -> None:
-    """A forgotten lock must not block an invocation until its time is up."""
     machine_id = fleet.provided_machine()
     fleet.connection.script("BEGIN; UPDATE machine_provided SET provider_status = 'Running'")
     connection = fleet.connect(limits=TimeLimits(statement=0.05))
@@ -163,7 +156,6 @@ def test_the_server_ends_statements_that_take_too_long(fleet: Fleet, in_transact
 
 
 def test_a_connection_that_the_server_ended_is_replaced(fleet: Fleet, connection: Connection) -> None:
-    """Databases fail over and restart; a warm function must survive that."""
     connection.run("now")
     fleet.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shepherd'")
     fleet.wait_until("NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd')")
@@ -188,7 +180,6 @@ def unreachable(settings: BmdbSettings, tmp_path: Path) -> BmdbSettings:
 def test_an_absent_database_is_tried_a_few_times(
     shared_database: BmdbSettings, tmp_path: Path, clock: ManualClock
 ) -> None:
-    """The error names the address, and never the password."""
     connection = Connection(unreachable(shared_database, tmp_path), lambda: "hunter2", clock)
     with pytest.raises(BmdbUnavailable, match=f"cannot connect to the BMDB at {tmp_path}:5432") as caught:
         connection.run("now")
@@ -198,7 +189,6 @@ def test_an_absent_database_is_tried_a_few_times(
 
 
 def test_the_password_is_asked_for_at_every_new_connection(shared_database: BmdbSettings, clock: ManualClock) -> None:
-    """It may have changed since the function was warm."""
     asked: list[str] = []
 
     def password() -> str:
@@ -236,7 +226,6 @@ def test_a_broken_connection_is_closed_although_its_error_is_remembered(fleet: F
 
 
 def test_a_full_database_is_a_passing_state(fleet: Fleet) -> None:
-    """Too many connections means to try again later, not that something is broken."""
     fleet.sql("CREATE ROLE turned_away LOGIN CONNECTION LIMIT 0")
     connection = fleet.connect(fleet.settings.model_copy(update={"bmdb_user": "turned_away"}))
     try:
@@ -274,7 +263,6 @@ TEXTS = ["", "NULL", 'a "b"', "back\\slash", "{,}", "  two  ", "line\nend", "ü"
 
 @pytest.mark.parametrize("texts", [TEXTS, [*TEXTS, None], [None], []])
 def test_texts_in_an_array_arrive_as_they_were_sent(fleet: Fleet, texts: list[str | None]) -> None:
-    """Causes and keys are sent in arrays, and a cause may contain any text."""
     found = fleet.connection._connected().run("SELECT * FROM unnest(:texts::text[])", texts=texts)
     assert [row[0] for row in found] == texts
 

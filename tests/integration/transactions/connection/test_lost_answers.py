@@ -25,7 +25,6 @@ either = pytest.mark.parametrize("lost", LOSSES)
 def test_a_claim_returns_what_it_claimed_whatever_was_lost(
     fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost, statement: int
 ) -> None:
-    """Otherwise the machines would be locked until the session closes, with no work done on them."""
     machines = {fleet.provided_machine() for _ in range(3)}
     fleet.sql("INSERT INTO machine_host_key SELECT machine_id, 'pinned', now() FROM machines")
     breaking.lose(lost, after=statement - 1)
@@ -40,7 +39,6 @@ def test_a_claim_returns_what_it_claimed_whatever_was_lost(
 def test_a_lost_answer_returns_no_work_already_known(
     fleet: Fleet, session: Session, breaking: BreakingConnection
 ) -> None:
-    """The loop would work on the same machine in two threads."""
     fleet.provided_machine()
     (known,) = claimed(session, Process.AGENT_START)
     new = fleet.provided_machine()
@@ -138,7 +136,6 @@ def test_a_session_that_cannot_be_opened_says_so(fleet: Fleet, breaking: Breakin
 
 @either
 def test_a_renewal_is_repeated(fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost) -> None:
-    """A renewal may run twice; the predecessor failed at the first passing error."""
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '5 seconds'")
     breaking.lose(lost)
     session.renew()
@@ -149,7 +146,6 @@ def test_a_renewal_is_repeated(fleet: Fleet, session: Session, breaking: Breakin
 def test_a_session_closes_whatever_was_lost(
     fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost
 ) -> None:
-    """Otherwise its machines would wait for its deadline."""
     machine_id = fleet.provided_machine()
     claimed(session, Process.AGENT_START)
     breaking.lose(lost)
@@ -211,7 +207,6 @@ def test_a_transaction_that_breaks_every_time_fails(fleet: Fleet, breaking: Brea
 
 @either
 def test_a_commit_whose_outcome_is_unknown_says_so(fleet: Fleet, breaking: BreakingConnection, lost: Lost) -> None:
-    """It is not run again: it may have been carried out."""
     connection = fleet.connect(breaking.settings)
     runs: list[int] = []
 

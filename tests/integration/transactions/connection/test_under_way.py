@@ -111,7 +111,6 @@ def test_a_statement_that_does_not_end_blocks_its_session(
 def test_a_session_that_could_not_be_closed_can_be_later(
     fleet: Fleet, hasty: Session, breaking: BreakingConnection
 ) -> None:
-    """A later attempt, when the server has finished, returns the machines at once."""
     machine_id = fleet.provided_machine()
     breaking.lose("late", stubborn=True, after=1)
     with pytest.raises(CommitUnknown):
@@ -262,7 +261,6 @@ def left_waiting(fleet: Fleet, breaking: BreakingConnection, lock: str, call: Ca
 def test_an_end_that_still_waits_is_repeated_and_happens_once(
     fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
 ) -> None:
-    """Both wait for the machine, the lost one first."""
     machine_id = end.due_machine(fleet)
     held = claimed(session, end.process)
     lock = "UPDATE sessions SET fence = fence"
@@ -387,10 +385,7 @@ each_write = pytest.mark.parametrize("arrange", WRITES.values(), ids=WRITES)
 
 @each_write
 def test_a_session_write_locks_the_session_until_the_commit(
-    fleet: Fleet,
-    session: Session,
-    breaking: BreakingConnection,
-    arrange: Arrange,
+    fleet: Fleet, session: Session, breaking: BreakingConnection, arrange: Arrange
 ) -> None:
     """So a session that lost an answer can wait for its end; the reaper skips it, and closing the session waits."""
     write = arrange(fleet, session)
