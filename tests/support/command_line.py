@@ -72,6 +72,12 @@ class CommandLine:
         assert result.exit_code == status, result.output
         return result.stdout
 
+    def told(self, *arguments: str, status: int = 0) -> str:
+        """Return its messages on one line, without frames; it prints no data."""
+        result = self(*arguments)
+        assert (result.exit_code, result.stdout) == (status, ""), result.output
+        return " ".join(without_styles(result.stderr).replace("│", " ").split())
+
     def load(self, *arguments: str, status: int = 0) -> Any:
         """Return the one JSON document that it prints."""
         return json.loads(self.read(*arguments, "-o", "json", status=status))

@@ -90,7 +90,6 @@ def test_a_provider_id_may_be_a_uuid(shepherdctl: CommandLine, fleet: Fleet) -> 
     ("source", "fault"), [("nowhere", "the log group /aws/lambda/nowhere-"), ("./none", "the log none")]
 )
 def test_a_log_that_is_not_there_is_named(fleet: Fleet, machine_id: UUID, aws: None, source: str, fault: str) -> None:
-    result = CommandLine(fleet.settings, {"SHEPHERD_LOGS": source})("logs", str(machine_id))
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert f"error: {fault}" in result.stderr
-    assert "SHEPHERD_LOGS" in result.stderr
+    result = CommandLine(fleet.settings, {"SHEPHERD_LOGS": source}).told("logs", str(machine_id), status=1)
+    assert f"error: {fault}" in result
+    assert "SHEPHERD_LOGS" in result

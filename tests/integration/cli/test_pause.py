@@ -43,10 +43,9 @@ def test_no_loop_takes_what_a_pause_covers(fleet: Fleet, arguments: list[str], c
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]
 
 
-def test_every_machine_that_is_named_is_paused(fleet: Fleet) -> None:
+def test_every_machine_that_is_named_is_paused(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """The last one alone was, and its operator went to work on the others; one that is named twice is one machine."""
     first, second, other = (fleet.provided_machine() for _ in range(3))
-    shepherdctl = CommandLine(fleet.settings)
     named = ("--machine", "machine-1", "--machine", str(second), "--machine", str(first))
     made = shepherdctl.load("pause", *named, "--loop", "initializer", *REASON, "--yes")
     assert [pause["machine_id"] for pause in made] == [str(first), str(second)]
@@ -54,12 +53,12 @@ def test_every_machine_that_is_named_is_paused(fleet: Fleet) -> None:
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [other]
 
 
-def test_of_machines_of_which_one_is_unknown_none_is_paused(fleet: Fleet) -> None:
+def test_of_machines_of_which_one_is_unknown_none_is_paused(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """When the command is typed again, the machines that it had paused would have two pauses."""
     fleet.provided_machine()
-    result = CommandLine(fleet.settings)("pause", "--machine", "machine-1", "--machine", "machine-2", *REASON, "--yes")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "'machine-2'" in result.stderr
+    assert "'machine-2'" in shepherdctl.told(
+        "pause", "--machine", "machine-1", "--machine", "machine-2", *REASON, "--yes", status=1
+    )
     assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
 
 
@@ -67,10 +66,9 @@ def test_if_one_of_several_pauses_cannot_be_written_none_is(own_fleet: Fleet) ->
     """A database that fails in the middle must not leave half of it behind."""
     first, second = (own_fleet.provided_machine() for _ in range(2))
     own_fleet.sql(f"ALTER TABLE pauses ADD CHECK (machine_id <> '{second}')")
-    result = CommandLine(own_fleet.settings)(
-        "pause", "--machine", str(first), "--machine", str(second), *REASON, "--yes"
+    CommandLine(own_fleet.settings).told(
+        "pause", "--machine", str(first), "--machine", str(second), *REASON, "--yes", status=1
     )
-    assert result.exit_code == 1
     assert own_fleet.sql("SELECT count(*) FROM pauses") == [[0]]
 
 
@@ -94,15 +92,13 @@ def test_if_one_of_several_pauses_cannot_be_written_none_is(own_fleet: Fleet) ->
 )
 def test_a_pause_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: list[str]) -> None:
     """A forgotten scope would stop the fleet, and a mistyped one stop nothing while its operator feels safe."""
-    result = CommandLine(fleet.settings)("pause", *arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
+    CommandLine(fleet.settings).told("pause", *arguments, status=2)
     assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
 
 
-def test_a_pause_can_end_by_itself(fleet: Fleet) -> None:
+def test_a_pause_can_end_by_itself(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """A maintenance is over at some time, and people forget."""
     machine_id = fleet.provided_machine()
-    shepherdctl = CommandLine(fleet.settings)
     (made,) = shepherdctl.load("pause", "--all", "--for", "2h", "--owner", "carol", *REASON)
     assert (made["seconds"], made["owner"]) == (7200, "carol")
     (pause,) = shepherdctl.load("pauses")
@@ -115,10 +111,9 @@ def test_a_pause_can_end_by_itself(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("loop", ["provisioner", "updater"])
-def test_a_pause_of_one_loop_stops_no_other(fleet: Fleet, loop: str) -> None:
+def test_a_pause_of_one_loop_stops_no_other(fleet: Fleet, shepherdctl: CommandLine, loop: str) -> None:
     """Creations that order servers by mistake must stop, and recovery must not."""
     machine_id = fleet.provided_machine()
-    shepherdctl = CommandLine(fleet.settings)
     shepherdctl.read("pause", "--loop", loop, *REASON)
     assert f"loop {loop.capitalize()}" in shepherdctl.read("pauses")
     stopped = {each: provisioning.paused(fleet.connection, "static", each) for each in ("provisioner", "updater")}
@@ -126,9 +121,8 @@ def test_a_pause_of_one_loop_stops_no_other(fleet: Fleet, loop: str) -> None:
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]
 
 
-def test_the_same_pause_twice_ends_as_was_said_last(fleet: Fleet) -> None:
+def test_the_same_pause_twice_ends_as_was_said_last(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """Two would have to be ended one by one; another reason or scope is another pause."""
-    shepherdctl = CommandLine(fleet.settings)
     whole = ("pause", "--provider", "static", *REASON)
     first, again = (shepherdctl.load(*whole, *end)[0]["pause_id"] for end in ([], ["--for", "2h"]))
     assert first == again
@@ -141,9 +135,8 @@ def test_the_same_pause_twice_ends_as_was_said_last(fleet: Fleet) -> None:
     assert len(shepherdctl.load("pauses")) == 3
 
 
-def test_pauses_are_listed_oldest_first_with_owner_and_reason(fleet: Fleet) -> None:
+def test_pauses_are_listed_oldest_first_with_owner_and_reason(shepherdctl: CommandLine) -> None:
     """Operators who are stopped by one must know whom to ask."""
-    shepherdctl = CommandLine(fleet.settings)
     shepherdctl.read("pause", "--all", "--owner", "carol", "--reason", "first")
     shepherdctl.read("pause", "--provider", "equinix", "--owner", "dave", "--reason", "second [bold]one[/bold]")
     _, first, second = shepherdctl.read("pauses").splitlines()
@@ -153,8 +146,8 @@ def test_pauses_are_listed_oldest_first_with_owner_and_reason(fleet: Fleet) -> N
     assert second.endswith("second [bold]one[/bold]")
 
 
-def test_without_pauses_the_list_says_so(fleet: Fleet) -> None:
-    result = CommandLine(fleet.settings)("pauses")
+def test_without_pauses_the_list_says_so(shepherdctl: CommandLine) -> None:
+    result = shepherdctl("pauses")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing is paused\n")
 
 
@@ -175,20 +168,16 @@ def test_somebody_elses_pause_ends_after_it_was_shown_and_confirmed(fleet: Fleet
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 2), (["abc", "--all"], 2), (["", "--all"], 0), (["abc"], 1)])
-def test_resume_wants_one_pause_or_all(fleet: Fleet, arguments: list[str], status: int) -> None:
-    shepherdctl = CommandLine(fleet.settings)
+def test_resume_wants_one_pause_or_all(shepherdctl: CommandLine, arguments: list[str], status: int) -> None:
     assert shepherdctl("resume", *arguments).exit_code == status
 
 
-def test_a_pause_that_is_named_ambiguously_is_not_ended(fleet: Fleet) -> None:
+def test_a_pause_that_is_named_ambiguously_is_not_ended(fleet: Fleet, shepherdctl: CommandLine) -> None:
     for end in (1, 2):
         fleet.sql(
             f"INSERT INTO pauses (pause_id, owner, reason) VALUES ('abcd0000-0000-4000-8000-00000000000{end}', 'x', '')"
         )
-    shepherdctl = CommandLine(fleet.settings)
-    result = shepherdctl("resume", "abcd")
-    assert result.exit_code == 1
-    assert "more than one pause" in result.stderr
+    assert "more than one pause" in shepherdctl.told("resume", "abcd", status=1)
     assert len(shepherdctl.load("pauses")) == 2
     assert [
         pause["pause_id"][-1] for pause in shepherdctl.load("resume", "ABCD0000-0000-4000-8000-000000000002", "--yes")
@@ -196,9 +185,8 @@ def test_a_pause_that_is_named_ambiguously_is_not_ended(fleet: Fleet) -> None:
     assert len(shepherdctl.load("pauses")) == 1
 
 
-def test_resuming_all_leaves_what_the_provisioner_set_aside(fleet: Fleet) -> None:
+def test_resuming_all_leaves_what_the_provisioner_set_aside(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """Those machines are not at the provider; no operator paused them, and the Provisioner takes them back itself."""
-    shepherdctl = CommandLine(fleet.settings)
     machine_id = fleet.provided_machine()
     pauses.pause(fleet.connection, owner="provisioner", reason="not listed", machine_id=machine_id)
     shepherdctl.read("pause", "--all", *REASON)

@@ -80,12 +80,11 @@ def shown(text: str) -> dict[str, list[str]]:
     return found
 
 
-def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, tmp_path: Path) -> None:
+def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, shepherdctl: CommandLine, tmp_path: Path) -> None:
     """The whole way: command line, record, answer to a heartbeat; and its outcome back to where people look."""
     machine_id = fleet.started_machine()
     parameters = tmp_path / "node.pb"
     parameters.write_bytes(b"\x0a\x07secret\xff")
-    shepherdctl = CommandLine(fleet.settings)
     asked = shepherdctl.load("machine", "install", "machine-1", *IMAGE, "--node-parameters", str(parameters), "--yes")
     assert asked == {
         "machine_id": str(machine_id),
@@ -138,9 +137,8 @@ def permitted(machine_id: UUID, raw: bytes, record: Path, hours: float) -> OSIns
     return OSInstallationRequest.FromString(permit.check(InstallationRequest.decode(raw)).received)
 
 
-def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet) -> None:
+def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = fleet.started_machine()
-    shepherdctl = CommandLine(fleet.settings)
     shepherdctl.read(*("machine", "install", "machine-1", "--os-image", OS_IMAGE, "--root-device", "nvme0n1", "--yes"))
     answer = heard(fleet, machine_id)
     assert answer is not None
@@ -163,9 +161,8 @@ def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet) -> None:
     assert "image SHA-256" not in facts
 
 
-def test_json_has_request_and_report(fleet: Fleet) -> None:
+def test_json_has_request_and_report(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = fleet.started_machine()
-    shepherdctl = CommandLine(fleet.settings)
     assert shepherdctl.load("machine", "show", "machine-1")["installation"] is None
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
     installation = shepherdctl.load("machine", "show", "machine-1")["installation"]
@@ -189,10 +186,9 @@ def test_json_has_request_and_report(fleet: Fleet) -> None:
     assert installation["pending"] is False
 
 
-def test_only_a_successful_installation_ends_the_work_of_the_loops(fleet: Fleet) -> None:
+def test_only_a_successful_installation_ends_the_work_of_the_loops(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """After a failed installation the machine still runs our agent; after a successful one it must not be rebooted."""
     machine_id = fleet.started_machine(3 * 3600)
-    shepherdctl = CommandLine(fleet.settings)
     session = fleet.open_session(24 * 3600)
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
     reported(fleet, machine_id, 1, "no disk")
@@ -222,34 +218,32 @@ def test_without_the_key_nothing_is_requested(fleet: Fleet, aws: None, source: s
     """No agent would carry it out; a deployment may do without the key for as long as it installs nothing."""
     fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_INSTALLATION_KEY_SOURCE": source})
-    refused = shepherdctl("machine", "install", "machine-1", *IMAGE, "--dry-run" if dry_run else "--yes")
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert why in " ".join(refused.stderr.split())
+    assert why in shepherdctl.told(
+        "machine", "install", "machine-1", *IMAGE, "--dry-run" if dry_run else "--yes", status=1
+    )
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
 
 
-def test_a_pending_request_is_replaced_only_on_request(fleet: Fleet) -> None:
+def test_a_pending_request_is_replaced_only_on_request(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """It may be running: two operators at one machine must learn of each other."""
     fleet.started_machine()
-    shepherdctl = CommandLine(fleet.settings)
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes", "--replace")
     fleet.pass_time(300)
     for arguments in (["--yes"], ["--dry-run"]):
-        refused = shepherdctl("machine", "install", "machine-1", *IMAGE, *arguments)
-        assert (refused.exit_code, refused.stdout) == (1, "")
-        assert "generation 1 was requested 5 min ago, and has no outcome yet" in refused.stderr
-        assert "--replace" in refused.stderr
+        refused = shepherdctl.told("machine", "install", "machine-1", *IMAGE, *arguments, status=1)
+        assert "generation 1 was requested 5 min ago, and has no outcome yet" in refused
+        assert "--replace" in refused
     result = shepherdctl("machine", "install", "machine-1", *IMAGE, "--yes", "--replace", "-o", "json")
     document = json.loads(result.stdout)
     assert (document["generation"], document["replaces"]) == (2, 1)
     assert "Generation 1, requested 5 min ago, has no outcome yet" in result.stderr
 
 
-def test_a_dry_run_shows_the_request_and_changes_nothing(fleet: Fleet) -> None:
+def test_a_dry_run_shows_the_request_and_changes_nothing(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = fleet.started_machine()
     fleet.request_installation(machine_id, 4)
     fleet.report_installation(machine_id, 4)
-    result = CommandLine(fleet.settings)("machine", "install", "machine-1", *IMAGE, "--dry-run")
+    result = shepherdctl("machine", "install", "machine-1", *IMAGE, "--dry-run")
     assert result.exit_code == 0
     assert shown(result.stdout)["generation"] == ["5"]
     assert "dry run: nothing was requested" in result.stderr
@@ -268,19 +262,17 @@ def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, typed: str,
     assert len(fleet.sql("SELECT * FROM machine_os_installation_request")) == (status == 0)
 
 
-def test_without_a_terminal_yes_is_required(fleet: Fleet) -> None:
+def test_without_a_terminal_yes_is_required(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """A script that destroys something says so; what happens to stand in its input is no answer."""
     fleet.started_machine()
-    result = CommandLine(fleet.settings)("machine", "install", "machine-1", *IMAGE)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "--yes" in result.output
+    assert "--yes" in shepherdctl.told("machine", "install", "machine-1", *IMAGE, status=2)
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
 
 
-def test_a_change_during_confirmation_is_reported(fleet: Fleet) -> None:
+def test_a_change_during_confirmation_is_reported(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """Between confirmation and request the machine may have been given to somebody else."""
     machine_id = fleet.started_machine()
-    shepherdctl, concurrent = CommandLine(fleet.settings), fleet.connection
+    concurrent = fleet.connection
     ended: list[subprocess.CompletedProcess[str]] = []
     arguments = ("machine", "install", "machine-1", *IMAGE, "--yes")
     thread = threading.Thread(target=lambda: ended.append(shepherdctl.process(*arguments)))
@@ -352,18 +344,18 @@ def test_a_change_during_confirmation_is_reported(fleet: Fleet) -> None:
 def test_an_installation_that_no_agent_can_carry_out_is_refused(fleet: Fleet, arguments: list[str]) -> None:
     """Otherwise the agent would find out on the machine, an hour later."""
     fleet.started_machine()
-    result = CommandLine(fleet.settings)("machine", "install", "machine-1", "--yes", *arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "password" not in result.output
+    assert "password" not in CommandLine(fleet.settings).told(
+        "machine", "install", "machine-1", "--yes", *arguments, status=2
+    )
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
 
 
-def test_a_machine_that_is_not_provided_cannot_be_installed(fleet: Fleet) -> None:
+def test_a_machine_that_is_not_provided_cannot_be_installed(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """It may never come to be."""
     machine_id = fleet.bare_machine()
-    result = CommandLine(fleet.settings)("machine", "install", str(machine_id), *IMAGE, "--yes")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "is not provided (being created, or gone)" in result.stderr
+    assert "is not provided (being created, or gone)" in shepherdctl.told(
+        "machine", "install", str(machine_id), *IMAGE, "--yes", status=1
+    )
 
 
 @pytest.mark.parametrize(
@@ -405,10 +397,10 @@ def test_neither_parameters_nor_what_entitles_to_an_image_is_shown(fleet: Fleet,
 # Hardware.
 
 
-def test_the_hardware_is_shown_in_words(fleet: Fleet) -> None:
+def test_the_hardware_is_shown_in_words(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = fleet.started_machine()
     reported_hardware(fleet, machine_id, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
-    facts = shown(CommandLine(fleet.settings).read("machine", "show", "machine-1"))
+    facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert {name: facts[name] for name in list(facts)[list(facts).index("hardware") :]} == {
         "hardware": ["reported just now"],
         "manufacturer": ["Example Servers"],
@@ -423,10 +415,9 @@ def test_the_hardware_is_shown_in_words(fleet: Fleet) -> None:
     }
 
 
-def test_programs_get_the_hardware_exactly(fleet: Fleet) -> None:
+def test_programs_get_the_hardware_exactly(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """Whole bytes, speeds in bytes, and null for what the agent could not find out."""
     machine_id = fleet.started_machine()
-    shepherdctl = CommandLine(fleet.settings)
     assert shepherdctl.load("machine", "show", "machine-1")["hardware"] is None
     reported_hardware(fleet, machine_id, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
     hardware = shepherdctl.load("machine", "show", "machine-1")["hardware"]
@@ -478,10 +469,9 @@ def test_programs_get_the_hardware_exactly(fleet: Fleet) -> None:
     }
 
 
-def test_reports_that_are_empty_or_of_later_agents_are_shown(fleet: Fleet) -> None:
+def test_reports_that_are_empty_or_of_later_agents_are_shown(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """An agent that finds out nothing must not keep operators from looking, nor one that knows more than we."""
     machine_id = fleet.started_machine()
-    shepherdctl = CommandLine(fleet.settings)
     reported_hardware(fleet, machine_id, AgentHardwareReport())
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert list(facts)[-1] == "hardware"
@@ -513,12 +503,11 @@ def test_reports_that_are_empty_or_of_later_agents_are_shown(fleet: Fleet) -> No
     assert (disk["protocol"], disk["media_errors"], disk["usage_ratio"]) == (None, 1, 1.5)
 
 
-def test_a_ratio_that_is_no_number_is_not_known(fleet: Fleet) -> None:
+def test_a_ratio_that_is_no_number_is_not_known(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """JSON has no such numbers, and one machine must not keep a program from reading."""
     disk = BlockDevice(usage_ratio=float("nan"), available_spare_ratio=float("inf"))
     node = Node(memory_installed_bytes=1, memory_usable_ratio=float("nan"), block_device=[disk])
     reported_hardware(fleet, fleet.started_machine(), AgentHardwareReport(report=node))
-    shepherdctl = CommandLine(fleet.settings)
     hardware = shepherdctl.load("machine", "show", "machine-1")["hardware"]
     (shown_disk,) = hardware["disks"]
     ratios = hardware["memory_usable_ratio"], shown_disk["usage_ratio"], shown_disk["available_spare_ratio"]
@@ -527,10 +516,9 @@ def test_a_ratio_that_is_no_number_is_not_known(fleet: Fleet) -> None:
     assert (facts["memory"], facts["disk"]) == (["1 B"], ["unknown size"])
 
 
-def test_text_of_agents_cannot_control_the_terminal(fleet: Fleet) -> None:
+def test_text_of_agents_cannot_control_the_terminal(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """A compromised machine may report any text; it must not be interpreted."""
     machine_id = fleet.started_machine()
-    shepherdctl = CommandLine(fleet.settings)
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
     evil = "\x1b]0;owned\x07[red]x[/red]\x9b31m"
     reported(fleet, machine_id, 1, evil)

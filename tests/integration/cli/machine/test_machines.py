@@ -85,11 +85,10 @@ def test_states_are_shown_in_words(fleet: Fleet, plant: Callable[[Fleet], UUID],
     assert shepherdctl.load("machine", "show", str(machine_id))["state"] == state
 
 
-def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet) -> None:
+def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """Otherwise the list and the loop would speak of different machines."""
     fleet.reporting_machine(120)
     fleet.sql("UPDATE recovery_policy SET heartbeat_timeout_seconds = 60")
-    shepherdctl = CommandLine(fleet.settings)
     assert "no heartbeat for 2 min" in shepherdctl.read("machine", "list")
     assert shepherdctl.load("machine", "why", "machine-1")["processes"][1]["eligible"]
 
@@ -113,9 +112,9 @@ def test_machines_show_wide_pauses(fleet: Fleet, process: Process | None, provid
     assert [pause["reason"] for pause in machine["pauses"]] == ["because"] * expected
 
 
-def test_json_has_whole_ids_utc_times_and_nothing_for_people(fleet: Fleet) -> None:
+def test_json_has_whole_ids_utc_times_and_nothing_for_people(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = fleet.unhealthy_machine()
-    (machine,) = CommandLine(fleet.settings).load("machine", "list")
+    (machine,) = shepherdctl.load("machine", "list")
     assert machine["machine_id"] == str(machine_id)
     assert machine["needs"] == "ShepherdRecovery"
     assert machine["agent_heartbeat_at"].endswith("Z")
@@ -123,15 +122,15 @@ def test_json_has_whole_ids_utc_times_and_nothing_for_people(fleet: Fleet) -> No
     assert (machine["backing_off"], machine["being_worked_on"]) == (False, False)
 
 
-def test_piped_a_machine_is_one_line_with_everything_whole(fleet: Fleet) -> None:
+def test_piped_a_machine_is_one_line_with_everything_whole(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id, name = fleet.provided_machine(), "rack-" + 120 * "7"
     fleet.sql("UPDATE machine_provided SET provider_id = :n, provider_location = 'far [bold]away[/bold]'", n=name)
-    _, line = CommandLine(fleet.settings).read("machine", "list").splitlines()
+    _, line = shepherdctl.read("machine", "list").splitlines()
     assert re.split("  +", line) == [str(machine_id), "static", name, "far [bold]away[/bold]", "needs agent"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, width: int) -> None:
+def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, shepherdctl: CommandLine, width: int) -> None:
     """Less telling columns give way: an id in two lines cannot be copied."""
     machine_id, name = fleet.unhealthy_machine(), "b5b9cb59-6f2a-44b1-9e68"
     fleet.sql(
@@ -139,7 +138,7 @@ def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, width: i
         "provider_location = 'Frankfurt am Main'",
         n=name,
     )
-    shown = without_styles(CommandLine(fleet.settings).on_terminal(width, "machine", "list"))
+    shown = without_styles(shepherdctl.on_terminal(width, "machine", "list"))
     assert max(map(len, shown.splitlines())) <= width
     assert str(machine_id)[:8] in shown
     assert str(machine_id) not in shown
@@ -147,12 +146,11 @@ def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, width: i
     assert ("2001:db8:1234:5678:9abc:def0:1234:5678" in shown) is (width == 120)
 
 
-def test_a_shortened_list_says_so(fleet: Fleet) -> None:
+def test_a_shortened_list_says_so(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """Anyone who sees a part must know that it is one."""
     for _ in range(3):
         fleet.reporting_machine(60)
     fleet.unhealthy_machine()
-    shepherdctl = CommandLine(fleet.settings)
     some, everything = shepherdctl("machine", "list", "--limit", "2"), shepherdctl("machine", "list", "--limit", "4")
     assert [line.rpartition("  ")[2].split(",")[0] for line in some.stdout.splitlines()[1:]] == ["unhealthy", "running"]
     assert some.stderr == "only 2 machines shown; not shown: 2 running: see --limit\n"
@@ -161,31 +159,28 @@ def test_a_shortened_list_says_so(fleet: Fleet) -> None:
     assert "not shown: more" in shepherdctl("machine", "list", "--limit", "2", "--not-paused").stderr
 
 
-def test_programs_get_every_machine(fleet: Fleet) -> None:
+def test_programs_get_every_machine(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """Who counts in JSON what was cut counts wrongly; the worst of the whole fleet come first, whatever their ids."""
     fleet.sql("INSERT INTO machines SELECT gen_random_uuid(), now() FROM generate_series(1, 150)")
     fleet.sql("INSERT INTO machine_creation_intent SELECT machine_id, 'static', NULL, now() FROM machines")
     worst = fleet.quarantine(fleet.unhealthy_machine())
-    shepherdctl = CommandLine(fleet.settings)
     listed = shepherdctl.load("machine", "list")
     assert len(listed) == 151
     assert listed[0]["machine_id"] == str(worst) == shepherdctl.load("machine", "list", "--limit", "1")[0]["machine_id"]
     assert "not shown: 51 creating" in shepherdctl("machine", "list").stderr
 
 
-def test_waiting_ends_with_the_state_or_with_the_time(fleet: Fleet) -> None:
+def test_waiting_ends_with_the_state_or_with_the_time(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """A script that goes on too early works on a machine that is not there."""
     fleet.reporting_machine(60)
-    shepherdctl = CommandLine(fleet.settings)
     there = shepherdctl("machine", "wait", "machine-1", "--for", "running")
     assert (there.exit_code, there.stdout, there.stderr.startswith("machine-1: running, ")) == (0, "", True)
     late = shepherdctl("machine", "wait", "machine-1", "--for", "installed", "--timeout", "1s")
     assert (late.exit_code, late.stderr.splitlines()[-1]) == (3, "it was not installed within 1 s")
 
 
-def test_columns_are_chosen_by_name(fleet: Fleet) -> None:
+def test_columns_are_chosen_by_name(fleet: Fleet, shepherdctl: CommandLine) -> None:
     fleet.locate(fleet.provided_machine(), "fra")
-    shepherdctl = CommandLine(fleet.settings)
     shown = shepherdctl.read("machine", "list", "--columns", "state, location,provider-id").splitlines()
     assert [line.split() for line in shown] == [
         ["STATE", "LOCATION", "PROVIDER", "ID"],
@@ -194,13 +189,13 @@ def test_columns_are_chosen_by_name(fleet: Fleet) -> None:
     assert "'age' is not one of machine, " in shepherdctl("machine", "list", "--columns", "age").stderr
 
 
-def test_machines_that_need_attention_are_listed_first(fleet: Fleet) -> None:
+def test_machines_that_need_attention_are_listed_first(fleet: Fleet, shepherdctl: CommandLine) -> None:
     places = {"running": ("b", "a"), "unhealthy": ("b", "a")}
     plant = {"running": lambda: fleet.reporting_machine(60), "unhealthy": fleet.unhealthy_machine}
     for state, locations in places.items():
         for location in locations:
             fleet.locate(plant[state](), location)
-    listed = CommandLine(fleet.settings).load("machine", "list")
+    listed = shepherdctl.load("machine", "list")
     assert [(machine["state"], machine["provider_location"]) for machine in listed] == [
         ("unhealthy", "a"),
         ("unhealthy", "b"),
@@ -210,17 +205,15 @@ def test_machines_that_need_attention_are_listed_first(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("command", ["machine list", "status", "inventory"])
-def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet, command: str) -> None:
-    shepherdctl = CommandLine(fleet.settings)
+def test_an_empty_fleet_is_reported_as_empty(shepherdctl: CommandLine, command: str) -> None:
     result = shepherdctl(*command.split())
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "there are no machines\n")
     assert shepherdctl.load("machine", "list") == []
 
 
-def test_a_machine_is_named_by_id_prefix_or_provider_id(fleet: Fleet) -> None:
+def test_a_machine_is_named_by_id_prefix_or_provider_id(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """People copy what they see, and type as little as possible."""
     machine_id = fleet.provided_machine()
-    shepherdctl = CommandLine(fleet.settings)
     for name in (str(machine_id), str(machine_id)[:8].upper(), "machine-1"):
         assert shepherdctl.load("machine", "show", name)["machine_id"] == str(machine_id)
 
@@ -228,22 +221,20 @@ def test_a_machine_is_named_by_id_prefix_or_provider_id(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     "arguments", ["machine show", "machine forget-host-key", "history", "pause --reason x --machine"]
 )
-def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, arguments: str) -> None:
+def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, shepherdctl: CommandLine, arguments: str) -> None:
     fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000001')")
     fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000002')")
-    result = CommandLine(fleet.settings)(*arguments.split(), "abcd")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "more than one machine is called 'abcd'" in result.stderr
+    assert "more than one machine is called 'abcd'" in shepherdctl.told(*arguments.split(), "abcd", status=1)
     assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
 
 
-def test_show_has_failures_work_and_pauses(fleet: Fleet) -> None:
+def test_show_has_failures_work_and_pauses(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = failed(fleet, AgentExited("status 1"))
     pauses.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=HOST_KEY)
     session = fleet.open_session()
     work.start_work(session, machine_id, "?")
-    shown = CommandLine(fleet.settings).read("machine", "show", str(machine_id))
+    shown = shepherdctl.read("machine", "show", str(machine_id))
     for words in (
         "Initializer, ends in 10 min: agent-exited: status 1",
         f"agent-exited: {CURES['agent-exited']}",
@@ -253,7 +244,7 @@ def test_show_has_failures_work_and_pauses(fleet: Fleet) -> None:
     ):
         assert words in shown
     fleet.expire(session)
-    assert "whose session has expired" in CommandLine(fleet.settings).read("machine", "show", str(machine_id))
+    assert "whose session has expired" in shepherdctl.read("machine", "show", str(machine_id))
 
 
 def test_a_machines_page_tells_what_happened_and_what_to_do(fleet: Fleet, tmp_path: Path) -> None:
@@ -280,25 +271,23 @@ def test_a_machines_page_tells_what_happened_and_what_to_do(fleet: Fleet, tmp_pa
     assert told == why
 
 
-def test_forgetting_a_host_key_says_which_and_does_it_once(fleet: Fleet) -> None:
+def test_forgetting_a_host_key_says_which_and_does_it_once(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     (found,) = claimed(session, Process.AGENT_START)
     work.finish_agent_start(session, {found: AgentStarted(bytes(32), HOST_KEY)})
-    shepherdctl = CommandLine(fleet.settings)
     assert f"ssh-ed25519 {FINGERPRINT}\n" in shepherdctl.read("machine", "forget-host-key", str(machine_id))
     assert "host_key" not in fleet.facts(machine_id)
-    again = shepherdctl("machine", "forget-host-key", str(machine_id))
-    assert (again.exit_code, again.stdout) == (0, "")
-    assert f"no host key was pinned for machine {machine_id}" in again.stderr
+    assert f"no host key was pinned for machine {machine_id}" in shepherdctl.told(
+        "machine", "forget-host-key", str(machine_id)
+    )
     document = shepherdctl.load("machine", "forget-host-key", str(machine_id))
     assert document == {"machine_id": str(machine_id), "forgotten": False, "host_key": None}
 
 
-def test_an_operator_pins_a_host_key(fleet: Fleet) -> None:
+def test_an_operator_pins_a_host_key(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """An operator who read it on the machine's console need not trust the first contact; the history has the name."""
     machine_id = fleet.provided_machine()
-    shepherdctl = CommandLine(fleet.settings)
     command = ("machine", "pin-host-key", str(machine_id), *HOST_KEY.split(), "root@machine", "--owner", "alice")
     assert "dry run: nothing was changed" in shepherdctl(*command, "--dry-run").stderr
     assert "host_key" not in fleet.facts(machine_id)
@@ -311,19 +300,18 @@ def test_an_operator_pins_a_host_key(fleet: Fleet) -> None:
     assert document == {"machine_id": str(machine_id), "dry_run": False, "host_key": HOST_KEY, "before": HOST_KEY}
 
 
-def test_a_pinned_host_key_is_replaced_only_on_request(fleet: Fleet) -> None:
+def test_a_pinned_host_key_is_replaced_only_on_request(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """One that was pinned before is believed more than what is pasted."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=HOST_KEY)
-    shepherdctl = CommandLine(fleet.settings)
     assert f"ssh-ed25519 {FINGERPRINT}, trusted at first contact" in shepherdctl.read(
         "machine", "show", str(machine_id)
     )
     command = ("machine", "pin-host-key", str(machine_id), OTHER_HOST_KEY)
     for more in ((), ("--dry-run",)):
-        refused = shepherdctl(*command, *more)
-        assert refused.exit_code == 1
-        assert f"has the pinned host key ssh-ed25519 {FINGERPRINT}: use --replace" in refused.stderr
+        assert f"has the pinned host key ssh-ed25519 {FINGERPRINT}: use --replace" in shepherdctl.told(
+            *command, *more, status=1
+        )
     assert history.read_history(fleet.connection, machine_id) == []
     shepherdctl.read(*command, "--replace", "--dry-run")
     assert lookup.show_machine(fleet.connection, machine_id).host_key == HOST_KEY
@@ -333,12 +321,10 @@ def test_a_pinned_host_key_is_replaced_only_on_request(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("key", ["ssh-ed25519", "AAAAC3Nz", "ssh-dss AAAAB3NzaC1kc3M=", f"{HOST_KEY[:-3]}!!!"])
-def test_what_is_no_host_key_is_not_pinned(fleet: Fleet, key: str) -> None:
+def test_what_is_no_host_key_is_not_pinned(fleet: Fleet, shepherdctl: CommandLine, key: str) -> None:
     """The machine would be locked out until somebody finds the slip."""
     machine_id = fleet.provided_machine()
-    result = CommandLine(fleet.settings)("machine", "pin-host-key", str(machine_id), key)
-    assert result.exit_code == 2
-    assert "KEY is not an SSH host key" in " ".join(result.stderr.split())
+    assert "KEY is not an SSH host key" in shepherdctl.told("machine", "pin-host-key", str(machine_id), key, status=2)
     assert fleet.facts(machine_id) == set()
 
 
@@ -346,15 +332,14 @@ def test_what_is_no_host_key_is_not_pinned(fleet: Fleet, key: str) -> None:
 def test_a_machine_not_provided_gets_no_pinned_host_key(fleet: Fleet, more: tuple[str, ...]) -> None:
     """Nothing will ever connect to it, or the Provisioner is about to write what the provider says."""
     machine_id = fleet.sql("INSERT INTO machines DEFAULT VALUES RETURNING machine_id")[0][0]
-    result = CommandLine(fleet.settings)("machine", "pin-host-key", str(machine_id), HOST_KEY, *more)
-    assert result.exit_code == 1
-    assert f"machine {machine_id} is not provided (being created, or gone): nothing was changed" in result.stderr
+    assert f"machine {machine_id} is not provided (being created, or gone): nothing was changed" in CommandLine(
+        fleet.settings
+    ).told("machine", "pin-host-key", str(machine_id), HOST_KEY, *more, status=1)
 
 
-def test_history_is_shown_newest_last_with_causes(fleet: Fleet) -> None:
+def test_history_is_shown_newest_last_with_causes(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """As a log: what happened last stands above the prompt."""
     machine_id = failed(fleet, SshRefused("nothing listens"))
-    shepherdctl = CommandLine(fleet.settings)
     events = shepherdctl.load("history", str(machine_id))
     assert [event["event"] for event in events] == ["Started", "Failed"]
     assert (events[-1]["kind"], events[-1]["failed_cause"]) == ("ssh-refused", "nothing listens")
@@ -366,7 +351,7 @@ def test_history_is_shown_newest_last_with_causes(fleet: Fleet) -> None:
     assert "only the last 1 event shown" in newest.stderr
 
 
-def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet) -> None:
+def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """Sixteen times the same cause hides the line that differs; what to do about it stands in the documentation."""
     machine_id = fleet.provided_machine()
     causes = [("ssh-refused", "nothing listens")] * 3 + [("ssh-timed-out", "no answer")]
@@ -380,7 +365,6 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet) -> 
                 kind=kind,
                 cause=failed_cause,
             )
-    shepherdctl = CommandLine(fleet.settings)
     result = shepherdctl("history", str(machine_id))
     assert [line.split()[5:7] for line in result.stdout.splitlines()[1:]] == [
         ["Initializer", "Started"],
@@ -397,28 +381,24 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet) -> 
     assert len(shepherdctl.load("history", str(machine_id))) == 2 * len(causes)
 
 
-def test_the_history_of_a_gone_machine_can_be_read(fleet: Fleet) -> None:
+def test_the_history_of_a_gone_machine_can_be_read(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """An audit trail that ends with the machine would be of no use after it."""
     machine_id = uuid4()
     fleet.sql(
         "INSERT INTO work_history (machine_id, process, event) VALUES (:i, 'ShepherdRecovery', 'Expired')", i=machine_id
     )
-    shepherdctl = CommandLine(fleet.settings)
     assert [event["event"] for event in shepherdctl.load("history", str(machine_id))] == ["Expired"]
     assert shepherdctl("history", str(uuid4())).exit_code == 1
 
 
-def test_a_machine_without_history_is_no_failure(fleet: Fleet) -> None:
+def test_a_machine_without_history_is_no_failure(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = fleet.provided_machine()
-    result = CommandLine(fleet.settings)("history", str(machine_id))
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "nothing has been done" in result.stderr
+    assert "nothing has been done" in shepherdctl.told("history", str(machine_id))
 
 
-def test_text_of_machines_cannot_control_the_terminal(fleet: Fleet) -> None:
+def test_text_of_machines_cannot_control_the_terminal(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """A cause holds what an agent or an SSH server sent: it could rewrite the screen, or the title, or worse."""
     machine_id = failed(fleet, ShepherdError("said \x1b]0;owned\x07 and\r\n[red]more[/red]\x9b31m"))
-    shepherdctl = CommandLine(fleet.settings)
     for command in ("history", "machine show"):
         piped = shepherdctl.read(*command.split(), str(machine_id))
         assert "said \\x1b]0;owned\\x07 and\\r [red]more[/red]\\x9b31m" in piped

@@ -47,10 +47,9 @@ def test_a_new_document_is_refused_until_filled_in(shepherdctl: CommandLine, tmp
     }
     assert parsed == {"version": 1, "provider": {provider: parsed["provider"][provider]}}
     assert parsed["provider"][provider].keys() == required
-    result = shepherdctl("settings", "check", str(path))
-    assert result.exit_code == 1
-    assert {f"provider.{provider}.{name} is " in result.stderr for name in required} <= {True}
-    assert result.stderr.count(": fill it in. ") == len(required)
+    result = shepherdctl.told("settings", "check", str(path), status=1)
+    assert {f"provider.{provider}.{name} is " in result for name in required} <= {True}
+    assert result.count(": fill it in. ") == len(required)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -79,9 +78,9 @@ def test_a_new_document_has_every_key_with_its_default(shepherdctl: CommandLine,
 def test_the_hash_of_the_agent_is_asked_for(shepherdctl: CommandLine, file: Path) -> None:
     """Without it the deployment would fail, or anybody who writes to the bucket would be root on the machines."""
     file.write_text(UNHASHED)
-    result = shepherdctl("settings", "check", str(file))
-    assert result.exit_code == 0
-    assert "initializer.agent_sha256 is unset: a deployment refuses that." in result.stderr
+    assert "initializer.agent_sha256 is unset: a deployment refuses that." in shepherdctl.told(
+        "settings", "check", str(file)
+    )
 
 
 @pytest.mark.parametrize("source", ["s3://shepherd-bucket/settings.toml", "ssm:/shepherd/settings", "file"])
@@ -98,8 +97,7 @@ def test_a_document_is_checked_where_it_is(shepherdctl: CommandLine, file: Path,
 
 def test_the_environments_document_is_checked_unless_another_is_named(file: Path) -> None:
     assert "no faults in document " in CommandLine(None, {"SHEPHERD_SETTINGS": str(file)})("settings", "check").stderr
-    result = CommandLine(None, {"SHEPHERD_SETTINGS": "/nowhere"})("settings", "check", str(file))
-    assert result.exit_code == 0
+    CommandLine(None, {"SHEPHERD_SETTINGS": "/nowhere"}).told("settings", "check", str(file))
 
 
 def test_every_fault_is_listed_and_fails_the_command(shepherdctl: CommandLine, file: Path) -> None:
@@ -194,9 +192,9 @@ def test_one_setting_of_a_deployment_is_changed(shepherdctl: CommandLine, s3: An
             "+heartbeat_interval_seconds = 600",
         ]
     assert deployed(s3) == {"key": before["key"], "text": f"{STATIC}\n[agent_api]\nheartbeat_interval_seconds = 600\n"}
-    again = shepherdctl("settings", "set", INTERVAL, "600", "--yes")
-    assert (again.exit_code, again.stdout) == (0, "")
-    assert f"{INTERVAL} already has that value in document " in again.stderr
+    assert f"{INTERVAL} already has that value in document " in shepherdctl.told(
+        "settings", "set", INTERVAL, "600", "--yes"
+    )
 
 
 @pytest.mark.parametrize(
