@@ -24,7 +24,7 @@ LIES = {
 
 
 def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([SHEPHERDCTL, *arguments], check=False, capture_output=True, text=True, timeout=120)
+    return subprocess.run([SHEPHERDCTL, *arguments], check=False, capture_output=True, text=True, timeout=600)
 
 
 def test_the_demo_gives_machines_agents_and_brings_two_back(tmp_path: Path) -> None:

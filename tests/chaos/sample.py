@@ -7,7 +7,8 @@ seed, and ``CHAOS_SEED=N`` draws the same sample again. In CI the seed is always
 """
 
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import TypeVar
 
@@ -15,7 +16,9 @@ T = TypeVar("T")
 
 SEED = int(os.environ.get("CHAOS_SEED", 0 if "CI" in os.environ else Random().randrange(1_000_000)))
 WHOLE = "CHAOS_WHOLE" in os.environ
-"""Set by `make chaos`: ``drawn`` returns every case."""
+"""Set by `make chaos`, and where a bug is planted: ``drawn`` returns every case."""
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "0"))
+"""Set by `make chaos`, for what has no end of its own."""
 
 
 def chance(key: object) -> Random:
@@ -27,3 +30,9 @@ def drawn(things: Iterable[T], key: object) -> list[T]:
     """Return one of *things*, chosen by the seed and *key*; all of them if ``WHOLE``."""
     found = list(things)
     return found if WHOLE else [chance(key).choice(found)]
+
+
+def more(count: int, share: float) -> Callable[..., bool]:
+    """Return what says whether to go on: *count* times, and for this share of ``SECONDS``."""
+    left, end = iter(range(count)), time.monotonic() + share * SECONDS
+    return lambda *_: next(left, None) is not None or time.monotonic() < end

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from tests.chaos.concurrent_runs import Action, Choices, Ran, Scheduler, Stop
+from tests.chaos.concurrent_runs import Action, Choices, Ran, Scheduler, Stop, normal
 from tests.chaos.crash_points import Points
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.scenarios.loops import Scenario
@@ -94,6 +94,8 @@ class Played:
     """How often an invocation waited for another's row lock."""
     broken: list[str] = field(default_factory=list)
     """Broken promises, each with its schedule."""
+    trace: list[str] = field(default_factory=list)
+    """The steps of the last schedule that broke one."""
 
     def add(self, name: str, ran: Ran) -> None:
         """Add the result of one schedule."""
@@ -102,6 +104,7 @@ class Played:
         self.kills += ran.kills
         self.waits += ran.waits
         self.broken += [f"{name}: {each}" for each in ran.broken]
+        self.trace = [name, *normal(ran.trace), *ran.errors] if ran.broken else self.trace
 
 
 def play(scenario: Play, choices: Choices, chance: Random) -> Ran:

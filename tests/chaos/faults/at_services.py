@@ -147,7 +147,7 @@ DATABASE = tuple(
     for loop in LOOPS
     for fault in rows(
         loop,
-        ("database full", _full, "fails bmdb-unavailable"),
+        ("database full", _full, "fails statement-failed"),
         ("database read-only", _read_only, "fails bmdb-unavailable"),
         ("database out of connections", _out_of_connections, "fails bmdb-unavailable"),
         ("schema older", _older, "fails schema-mismatch"),

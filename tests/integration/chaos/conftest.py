@@ -1,9 +1,23 @@
 """What the tests that kill invocations have in common."""
 
 import gc
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 
 import pytest
+from shepherd_core.adapters import ssh_keys
+
+from simulator.machines.pool import MachinePool
+from tests.chaos.explore import Explored
+from tests.chaos.sample import SECONDS, SEED
+from tests.chaos.schedules import Played
+from tests.chaos.stage.processes import Loaded
+from tests.support.agents.machine_client import Client
+
+Check = Callable[[Explored | Played | Loaded], None]
+
+if SECONDS:
+    logging.disable(logging.CRITICAL)  # a test that runs for minutes would keep what the functions log
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +25,28 @@ def _abandoned_sockets() -> Iterator[None]:
     """Collect the sockets that killed threads left open, while their warning is ignored: it would fail a later test."""
     yield
     gc.collect()
+
+
+@pytest.fixture
+def check(record_property: Callable[[str, object], None]) -> Check:
+    """Return what fails for broken promises, and records for `make chaos` how much was tried."""
+
+    def check(found: Explored | Played | Loaded) -> None:
+        for name, value in {**vars(found), "breaks": len(getattr(found, "breaks", ()))}.items():
+            if isinstance(value, int) and value:
+                record_property(name, value)
+        assert found.broken == [], "\n".join([f"seed {SEED}", *getattr(found, "trace", [])])
+
+    return check
+
+
+@pytest.fixture(scope="module")
+def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePool, str]]:
+    """Return two machines and the private key for them."""
+    private_key = ssh_keys.generate()
+    with MachinePool(tmp_path_factory.mktemp("pool"), 0, boot_seconds=0) as pool:
+        client = Client(pool)
+        client.authorized_key = ssh_keys.public_line(private_key)
+        for name in ("a", "b"):
+            client.rack(name)
+        yield pool, private_key

@@ -1,39 +1,63 @@
 """
 Concurrent invocations: interleaved at their effects one step at a time, and as real processes.
 
-A sample of the schedules; ``make chaos`` plays more. Replay a schedule that breaks
-a promise with ``python -m tests.chaos --replay NAME --seed N``.
+A sample of the schedules; ``make chaos`` plays more. ``CHAOS_SEED=N`` replays the schedule of a seed.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations, count, takewhile
+from pathlib import Path
 from random import Random
 
 import pytest
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.domain.clock import SystemClock
 
+from simulator.machines.pool import MachinePool
 from tests.chaos.concurrent_runs import Action, Scheduler, Stop, normal
 from tests.chaos.crash_points import Points
-from tests.chaos.sample import SEED, WHOLE, chance
+from tests.chaos.sample import SECONDS, SEED, WHOLE, chance, more
+from tests.chaos.scenarios.decommissioning import Decommissioning
 from tests.chaos.scenarios.fleet_operation import FleetOperation, OperatorsAndAgents
-from tests.chaos.scenarios.loops import OneCapacity, Provisioning, Recoveries
+from tests.chaos.scenarios.loops import AgentStarts, OneCapacity, Provisioning, Recoveries, Scenario
+from tests.chaos.scenarios.reboots import Reboots
 from tests.chaos.scenarios.records import Reports, Updates
+from tests.chaos.scenarios.ssh_brake import SshBrake
 from tests.chaos.scenarios.two_stacks import TwoStacks
 from tests.chaos.schedules import Chance, Concurrent, Interrupting, Play, play, play_all, play_seed, play_seeds
 from tests.chaos.stage.environment import Environment
-from tests.chaos.stage.processes import Functions, explore_processes, load
+from tests.chaos.stage.operators import COMMANDS
+from tests.chaos.stage.processes import PACE, Functions, event_of, explore_processes, load
+from tests.integration.chaos.conftest import Check
 from tests.support.bmdb.fleet import LEVELS, Fleet
 
 # A killed thread does not close its sockets, as the operating system does for a process.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-SEEDS = 1
-INTERRUPTED = 4
-"""Number of schedules of two Provisioners; ``make chaos`` plays all."""
-BESIDE = 4
-"""Number of schedules of each pair of commands."""
+PLAYS: tuple[Callable[[Fleet], Play], ...] = (
+    FleetOperation,
+    OperatorsAndAgents,
+    lambda fleet: Concurrent(Provisioning(fleet), 3),
+    lambda fleet: Concurrent(Recoveries(fleet)),
+    lambda fleet: Concurrent(Updates(fleet)),
+    lambda fleet: Concurrent(Reports(fleet)),
+    TwoStacks,
+    # The others are played by `make chaos` alone.
+    lambda fleet: Concurrent(Provisioning(fleet)),
+    lambda fleet: Concurrent(OneCapacity(fleet)),
+    lambda fleet: Concurrent(SshBrake(fleet)),
+    lambda fleet: Concurrent(Decommissioning(fleet)),
+    lambda fleet: Concurrent(Reboots(fleet)),
+)
+SAMPLED = 7
+PAIRS = (("unquarantine", "resume"), ("forget", "heartbeat"), ("forget", "report"))
+"""Of commands; ``make chaos`` plays all."""
+SCHEDULES = 4
+"""Number of schedules of two Provisioners, and of each pair of commands; ``make chaos`` plays more."""
 EFFECTS = 48
 """Of a Provisioner in a process of its own, or a few more."""
+AT_ONCE = 4 if SECONDS else 2
 
 
 @pytest.fixture(params=LEVELS)
@@ -43,52 +67,28 @@ def isolated(real_time: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet
         yield real_time
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        FleetOperation,
-        OperatorsAndAgents,
-        lambda fleet: Concurrent(Provisioning(fleet), 3),
-        lambda fleet: Concurrent(Recoveries(fleet)),
-        lambda fleet: Concurrent(Updates(fleet)),
-        lambda fleet: Concurrent(Reports(fleet)),
-        TwoStacks,
-    ],
-    ids=[
-        "all_loops",
-        "operators",
-        "provisioner",
-        "recoverer",
-        "updater",
-        "agent_api",
-        "two_stacks",
-    ],
-)
-def test_concurrent_invocations_keep_every_promise(isolated: Fleet, make: Callable[[Fleet], Play]) -> None:
+@pytest.mark.parametrize("make", PLAYS if SECONDS else PLAYS[:SAMPLED], ids=lambda make: make(None).name)
+def test_concurrent_invocations_keep_every_promise(
+    isolated: Fleet, make: Callable[[Fleet], Play], check: Check
+) -> None:
     """Lambda may start a function twice, and the schedules start all functions in the same second."""
-    played = play_seeds(make(isolated), iter(range(SEED, SEED + SEEDS)))
-    assert played.broken == [], f"seed {SEED}"
-    assert played.schedules == SEEDS
+    check(play_seeds(make(isolated), takewhile(more(1, 0.3 / len(PLAYS) / len(LEVELS)), count(SEED))))
 
 
-def test_two_provisioners_with_one_capacity_create_one_machine(isolated: Fleet) -> None:
-    """A sample of the schedules with at most one interruption."""
-    more = iter(range(INTERRUPTED))
-    played = play_all(Concurrent(OneCapacity(isolated)), 1, Random(SEED), lambda: next(more, None) is not None)
-    assert played.broken == [], f"seed {SEED}"
-    assert played.schedules == INTERRUPTED
-    assert played.left > 0
+def test_two_provisioners_with_one_capacity_create_one_machine(isolated: Fleet, check: Check) -> None:
+    """A sample of the schedules with at most one interruption; in the long form, with at most two."""
+    go_on = more(SCHEDULES, 0.3 / len(LEVELS))
+    played = play_all(Concurrent(OneCapacity(isolated)), 2 if SECONDS else 1, Random(SEED), go_on)
+    check(played)
+    assert played.schedules >= SCHEDULES
 
 
-@pytest.mark.parametrize(
-    "pair", [("unquarantine", "resume"), ("forget", "heartbeat"), ("forget", "report")], ids="+".join
-)
-def test_concurrent_commands_on_one_machine_keep_every_promise(isolated: Fleet, pair: tuple[str, str]) -> None:
-    """Two commands in two shells, or a command at the moment of a heartbeat. ``make chaos`` plays all pairs."""
-    more = iter(range(1_000 if WHOLE else BESIDE))
-    played = play_all(OperatorsAndAgents(isolated, *pair), 1, Random(SEED), lambda: next(more, None) is not None)
-    assert played.broken == [], f"seed {SEED}"
-    assert played.schedules > 5 if WHOLE else played.schedules == BESIDE
+@pytest.mark.parametrize("pair", tuple(combinations(COMMANDS, 2)) if SECONDS else PAIRS, ids="+".join)
+def test_concurrent_commands_on_one_machine_keep_every_promise(
+    isolated: Fleet, pair: tuple[str, str], check: Check
+) -> None:
+    """Two commands in two shells, or a command at the moment of a heartbeat."""
+    check(play_all(OperatorsAndAgents(isolated, *pair), 1, Random(SEED), more(1_000 if WHOLE else SCHEDULES, 0)))
 
 
 def test_a_seed_replays_the_same_schedule(real_time: Fleet) -> None:
@@ -152,23 +152,52 @@ def test_a_broken_promise_is_reported_at_the_step_that_breaks_it(real_time: Flee
 
 
 @pytest.fixture(scope="module")
-def functions() -> Iterator[Functions]:
+def functions(racked: tuple[MachinePool, str]) -> Iterator[Functions]:
     """Return functions that run as processes."""
-    with Functions(2) as functions:
+    with Functions(AT_ONCE, racked[1]) as functions:
         yield functions
 
 
-def test_after_sigkill_the_next_invocations_repair_everything(real_time: Fleet, functions: Functions) -> None:
+# A process uses its own dialer, so that steps over SSH are no crash points there.
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [("provisioner", 4), ("recoverer", 4), ("updater", 4), ("agent_api", 1), ("initializer", 2)][: 5 if SECONDS else 1],
+)
+def test_after_sigkill_the_next_invocations_repair_everything(
+    real_time: Fleet,
+    functions: Functions,
+    racked: tuple[MachinePool, str],
+    tmp_path: Path,
+    name: str,
+    every: int,
+    check: Check,
+) -> None:
     """A real function is ended by SIGKILL, not by an exception."""
     effect = chance("a process").randint(1, EFFECTS)
-    explored = explore_processes(Provisioning(real_time), functions, range(effect, effect + 1))
-    assert explored.broken == [], f"seed {SEED}"
-    assert explored.kills == 2, "before it and after it"
+    reports, starts = Reports(real_time), AgentStarts(real_time, *racked, tmp_path)
+    scenarios: dict[str, Scenario] = {
+        "provisioner": Provisioning(real_time),
+        "recoverer": Recoveries(real_time),
+        "updater": Updates(real_time),
+        "agent_api": reports,
+        "initializer": starts,
+    }
+    scenario = scenarios[name]
+    explored = explore_processes(
+        scenario,
+        functions,
+        range(1, 1_000, every) if SECONDS else range(effect, effect + 1),
+        (lambda: event_of(reports.request())) if scenario is reports else lambda: None,
+        starts.function_settings() if scenario is starts else None,
+        replace(PACE, connect_seconds=5) if scenario is starts else PACE,
+    )
+    check(explored)
+    assert explored.kills >= 2, "before it and after it"
 
 
-def test_concurrent_processes_keep_every_promise(real_time: Fleet, functions: Functions) -> None:
+def test_concurrent_processes_keep_every_promise(real_time: Fleet, functions: Functions, check: Check) -> None:
     """Without the scheduler: real processes, signals and time."""
-    loaded = load(real_time, functions, 2, 1.5, SEED)
-    assert loaded.broken == [], f"seed {SEED}"
+    loaded = load(real_time, functions, AT_ONCE, max(1.5, 0.1 * SECONDS), SEED)
+    check(loaded)
     assert loaded.invocations > 0
     assert "ConfigError" not in loaded.errors
