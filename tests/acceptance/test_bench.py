@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("part", ["claims", "heartbeats"])
 def test_a_part_of_the_bench_writes_what_it_measured(part: str, tmp_path: Path) -> None:
-    """It runs rarely, so that a broken part would stay unnoticed."""
     command = [sys.executable, "-m", "bench", "--quick", "--output", str(tmp_path), part]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert answer.returncode == 0, answer.stderr
@@ -24,7 +23,6 @@ def test_a_part_of_the_bench_writes_what_it_measured(part: str, tmp_path: Path) 
 
 
 def test_the_bench_names_the_parts_that_it_has() -> None:
-    """A part that is misspelled must not be measured as nothing."""
     answer = subprocess.run(
         [sys.executable, "-m", "bench", "clams"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )

@@ -124,7 +124,6 @@ def test_pages_are_accessible(
 
 @pytest.mark.parametrize("path", ["machines?location=", "machines/"])
 def test_a_command_is_copied_as_it_is_shown(visit: Callable[..., Page], machine_id: UUID, path: str) -> None:
-    """With every quote of the shell; and it can be selected where the browser does not allow it."""
     path += quote(HOSTILE) if path.endswith("=") else str(machine_id)
     page = visit(path, permissions=["clipboard-read", "clipboard-write"])
     command, button = page.locator("dl .command").nth(1), page.locator("dl .copy").nth(1)
@@ -138,7 +137,6 @@ def test_a_command_is_copied_as_it_is_shown(visit: Callable[..., Page], machine_
 
 
 def test_commands_are_read_without_scripts(visit: Callable[..., Page], machine_id: UUID) -> None:
-    """A button that does nothing is not offered."""
     page = visit(f"machines/{machine_id}", java_script_enabled=False)
     assert page.get_by_text(f"shepherdctl logs {machine_id}").is_visible()
     assert page.locator(".copy").first.is_hidden()
@@ -156,7 +154,6 @@ def test_a_page_updates_and_keeps_what_readers_do(visit: Callable[..., Page], fl
 
 
 def test_updates_can_be_paused(visit: Callable[..., Page]) -> None:
-    """Anyone who reads a page with a screen reader, or slowly, must be able to keep it still."""
     page = visit("machines")
     page.get_by_role("button", name="Pause updates").click()
     assert page.get_by_role("status").inner_text() == "updates are paused"
@@ -194,7 +191,6 @@ def test_hostile_names_run_nothing(visit: Callable[..., Page], access: Access, m
 
 
 def test_an_update_that_fails_is_said_and_passes(visit: Callable[..., Page], reported: list[str]) -> None:
-    """Figures that are old must not look as if they were new."""
     page = visit("")
     failed = page.get_by_text("not updated: the console does not answer")
     page.context.set_offline(True)

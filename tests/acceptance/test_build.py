@@ -115,7 +115,6 @@ def test_the_layer_names_the_version_of_its_code(layer: Path) -> None:
 
 
 def test_every_import_of_the_functions_is_in_the_layer(layer: Path, tmp_path: Path) -> None:
-    """What the layer leaves out must not be missed at the first late import of a function in use."""
     runtime = tmp_path / "runtime"
     runtime.mkdir()
     for package in ("boto3", "botocore", "s3transfer"):

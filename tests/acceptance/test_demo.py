@@ -68,7 +68,6 @@ def test_the_demo_creates_machines_at_a_provider() -> None:
 
 
 def test_a_demo_that_lost_a_machine_fails_and_says_so(tmp_path: Path) -> None:
-    """A judge that never condemns proves nothing."""
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps(LIES))
     done = run(

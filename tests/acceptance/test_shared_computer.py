@@ -130,7 +130,6 @@ def test_two_users_may_run_an_environment_at_once() -> None:
 
 @AS_ROOT
 def test_programs_on_simulated_machines_do_not_run_as_root() -> None:
-    """Otherwise access to a simulated machine would be access to the whole computer."""
     user = unprivileged_user()
     if user is None:
         pytest.skip("no other user can run a python3")

@@ -12,7 +12,6 @@ EXCEPTIONS = {"Source": "simulator/providers/__init__.py finds the one of a prov
 
 
 def test_a_class_name_stands_once() -> None:
-    """Two classes of one name mean different things in one sentence; a vendor's has the vendor's name before it."""
     names = Counter(
         node.name
         for folder in FOLDERS

@@ -158,7 +158,6 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
     ],
 )
 def test_a_condition_is_told_from_its_figure_on(changes: dict[str, Any], told: str | None) -> None:
-    """One sentence says what is wrong, and where; one figure less is well."""
     assert [f"{each.name}: {each.text}" for each in wrong(**changes)] == ([] if told is None else [told])
 
 

@@ -69,7 +69,6 @@ def test_a_command_selects_what_the_filters_show(query: list[tuple[str, str]]) -
 
 
 def test_every_filter_of_the_page_is_an_option() -> None:
-    """A filter that a command would not carry selects more machines than the page shows."""
     one = {
         "state": "running",
         "provider": "static",

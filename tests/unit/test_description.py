@@ -39,7 +39,6 @@ def check(method: str, path: str, body: Any = None, **query: str) -> None:
     ],
 )
 def test_a_request_that_is_not_described_is_refused(method: str, path: str, body: Any, query: dict[str, str]) -> None:
-    """A field, a value or a path that the API does not have would be seen at the real one only."""
     check("GET", SERVERS, page="2", project_id="a")
     check("POST", f"{SERVERS}/1/install", INSTALL)
     with pytest.raises(UndescribedError):

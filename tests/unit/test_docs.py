@@ -42,7 +42,6 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
 
 
 def test_the_page_on_settings_has_every_rule() -> None:
-    """An operator who is refused looks there for the reason."""
     page = (ROOT / "docs" / "settings.md").read_text()
     table = page.partition("## Rules between settings")[2].partition("## All settings")[0]
     names = {key.rpartition(".")[2].removeprefix(base.PREFIX).lower() for rule in RULES for key in rule.keys}
@@ -92,14 +91,12 @@ def test_no_page_names_a_setting_as_a_parameter() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """A reader who follows a link to nothing stops trusting the page."""
     targets = re.findall(r'(?:\]\(|src(?:set)?=")(?!\w+://)([^)\s"]+)', page.read_text())
     assert [target for target in targets if not leads_somewhere(page, *target.partition("#")[::2])] == []
 
 
 @pytest.mark.parametrize("row", [line for line in block("decided").splitlines() if line.startswith("| ")][1:])
 def test_every_question_leads_to_code_and_to_a_page(row: str) -> None:
-    """A newcomer who asks where something is decided must find the one file that decides it."""
     _, _, code, page, _ = row.split("|")
     files = re.findall(r"\]\(([^)\s]+)\)", code)
     assert files
@@ -118,7 +115,6 @@ def test_every_view_named_is_in_its_newest_migration(row: str) -> None:
 
 
 def test_the_defaults_repeated_are_those_of_the_settings() -> None:
-    """They answer a question without a look into the code; a wrong one answers it wrongly."""
     told = block("decided")
     named = re.findall(r"`(\w+)`,? \(?([\d,]+) s\b", told)
     assert {name for name, _ in named} == {"heartbeat_timeout_seconds", "startup_timeout_seconds", "session_seconds"}
@@ -147,13 +143,11 @@ def test_every_make_target_named_exists() -> None:
 
 
 def test_offered_ssh_algorithms_are_documented_in_order() -> None:
-    """An operator who hardens sshd must know what Shepherd needs."""
     offered = re.findall(r"`((?:curve|aes|hmac)[a-z0-9@.-]+)`", OPERATIONS)
     assert offered == [*client.KEY_EXCHANGES, *client.CIPHERS, *client.MACS]
 
 
 def test_the_layers_drawn_are_those_that_are_enforced() -> None:
-    """A picture of the import direction that differs from the check sends a new module to the wrong place."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     core, deployed = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     assert block("layers") == "\n".join(["```", *deployed[:-1], *core, "```"])
@@ -161,7 +155,6 @@ def test_the_layers_drawn_are_those_that_are_enforced() -> None:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md")), ids=lambda page: page.stem)
 def test_every_decision_stands_in_the_index_with_its_status(page: Path) -> None:
-    """The titles are what most readers read; one that differs, or a status that is old, misleads them."""
     heading, _, status, *_ = page.read_text().splitlines()
     ((number, title),) = re.findall(r"^# (\d+)\. (.+)$", heading)
     replaced = re.findall(r"\[(\d+)\]", page.read_text().partition("\n\n")[2].partition("\n\n")[0])
@@ -173,7 +166,6 @@ def test_every_decision_stands_in_the_index_with_its_status(page: Path) -> None:
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md"])
 def test_every_file_table_and_name_exists(page: str) -> None:
-    """These pages say where things are; after a renaming they would send a newcomer to nothing."""
     named = set(re.findall(r"`([\w./]+)`", (ROOT / page).read_text()))
     named = {name for name in named if not name.startswith("/")}  # a path of the reader's computer
     files = {name for name in named if "/" in name or name.endswith((".py", ".sql", ".yaml", ".toml"))}

@@ -53,7 +53,6 @@ def statuses(*down: int, worked_on: int | None = None) -> list[MachineStatus]:
 
 
 def test_events_are_printed_in_the_order_in_which_they_happened(environment: Environment) -> None:
-    """A reboot that stands above the decision to reboot tells another story."""
     view = LiveView(Console(file=StringIO(), width=200), None)
     view.on_invocation(Invocation("provisioner", 1, {"created": 3}))
     view.on_invocation(LIMITED)

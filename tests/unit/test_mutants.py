@@ -93,7 +93,6 @@ def test_sql_is_changed_by_one_step(text: str, changed: set[str]) -> None:
 
 @pytest.mark.parametrize("file", ["domain/backoff.py", "providers/kit/http.py"])
 def test_every_mutant_of_python_is_a_program(file: str) -> None:
-    """A mutant that cannot be imported is killed for the wrong reason."""
     assert mutants_of(file)
     for mutant in mutants_of(file):
         assert mutant.changed != source(file)
@@ -106,7 +105,6 @@ def test_mutants_of_all_files_can_be_drawn() -> None:
 
 
 def test_a_seed_draws_the_same_mutants_again() -> None:
-    """A survivor can be run again, also after a change to another file."""
     names = [mutant.name for mutant in drawn(1, lambda file: file in {"domain/backoff.py", "domain/clock.py"})]
     alone = [mutant.name for mutant in drawn(1, lambda file: file == "domain/clock.py")]
     assert [name for name in names if name[0] == "domain/clock.py"] == alone

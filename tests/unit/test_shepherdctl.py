@@ -58,7 +58,6 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
     "text", ["", "5", "h", "0s", "-1h", "1.5h", "1h30m", "2 h", "2H", "3w", "367d", "99999999999d", "²s", "inf"]
 )
 def test_an_invalid_duration_is_refused_with_examples(text: str) -> None:
-    """A pause that ends at another time than was meant is worse than an error; one of 0 seconds is none."""
     with pytest.raises(typer.BadParameter, match="it must be 90s, 15m, 2h or 1d") as caught:
         formats.duration(text)
     assert repr(text) in str(caught.value)
@@ -122,7 +121,6 @@ def test_programs_get_times_in_utc_that_sort_as_text() -> None:
 
 
 def test_a_document_is_json_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ids are strings, and control characters are escaped."""
     printing.document(
         {"id": A, "at": NOON, "process": Process.RECOVERY, "none": None, "nested": [(1, True)], "c": "\x9b"}
     )
@@ -148,7 +146,6 @@ def test_short_ids_are_distinct(terminal: Callable[[int], Terminal]) -> None:
 
 
 def test_ids_in_a_pipe_are_whole() -> None:
-    """A program cannot see that an id is shortened."""
     assert printing.ids([A, B]) == [str(A), str(B)]
 
 
@@ -201,7 +198,6 @@ def test_a_table_without_rows_is_nothing(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_message_is_text_and_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    """It may name what a provider calls a machine."""
     printing.note("disputed: [bold]rack1[/bold] \x1b[2J")
     assert capsys.readouterr().err == "disputed: [bold]rack1[/bold] \\x1b[2J\n"
 

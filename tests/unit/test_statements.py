@@ -131,7 +131,6 @@ def sections() -> list[tuple[str, str]]:
 
 
 def test_every_name_is_there_once() -> None:
-    """The second of two would run where the first was meant."""
     names = [name for name, _ in sections()]
     assert names == sorted(set(names), key=names.index)
     assert set(names) == set(statements())
@@ -229,7 +228,6 @@ SHARED = {
 
 
 def test_what_statements_share_stands_once() -> None:
-    """A copy of a fence with one word less is easily overlooked."""
     assert set(SHARED) == set(fragments())
     whole = code("\n".join(file.read_text(encoding="utf-8") for file in sorted(PACKAGE.rglob("*.sql"))))
     assert whole.count("AND fence = :fence") == 1
@@ -243,14 +241,12 @@ READS_THE_TABLE = {"pauses": {"unusual_machines", "set_aside"}}
 
 @pytest.mark.parametrize("table", READS_THE_TABLE)
 def test_what_is_in_force_is_read_from_its_view(table: str) -> None:
-    """Otherwise a copy of its condition stands in the statement."""
     reads = re.compile(rf"(?<!DELETE )(FROM|JOIN) {table}\b")
     assert {name for name, text in statements().items() if reads.search(code(text))} == READS_THE_TABLE[table]
 
 
 @pytest.mark.parametrize("name", CLAIM)
 def test_a_claim_stays_short(name: str) -> None:
-    """It must be understood as a whole."""
     lines = [line for line in statements()[name].splitlines() if line.strip() and not line.strip().startswith("--")]
     assert len(lines) <= CLAIM_LINES
     assert sum(line.endswith(" AS (") for line in lines) <= CLAIM_CTES

@@ -44,7 +44,6 @@ def test_a_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_levels_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    """Alarms and people filter by level."""
     telemetry.info("a")
     telemetry.warning("b")
     telemetry.error("c")
@@ -56,7 +55,6 @@ def test_levels_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_error_is_logged_with_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
-    """What went wrong first is often the only useful part."""
     try:
         try:
             raise ConnectionRefusedError(111, "Connection refused")
@@ -72,7 +70,6 @@ def test_an_error_is_logged_with_its_cause(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_an_error_without_exception_has_none(capsys: pytest.CaptureFixture[str]) -> None:
-    """An exception of somewhere else would mislead."""
     try:
         int("x")
     except ValueError:
@@ -124,7 +121,6 @@ def test_a_fact_does_not_replace_what_every_line_has(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("message", ["null", "12", '{"level": "x"}', "100 %s %d"])
 def test_a_message_is_logged_unchanged(capsys: pytest.CaptureFixture[str], message: str) -> None:
-    """Text that looks like JSON or a pattern is still text."""
     telemetry.info(message)
     (line,) = log_lines(capsys)
     assert line["message"] == message
@@ -145,7 +141,6 @@ def test_bound_keys_are_on_every_line_until_unbound(capsys: pytest.CaptureFixtur
 
 
 def test_bound_keys_are_on_the_lines_of_other_threads(capsys: pytest.CaptureFixture[str]) -> None:
-    """The machines of a batch are worked on in threads."""
     telemetry.bind(request_id="r1")
     thread = threading.Thread(target=telemetry.info, args=("a",))
     thread.start()
@@ -225,13 +220,11 @@ def _python(code: str, **environment: str) -> str:
 
 
 def test_nothing_is_loaded_before_the_first_line() -> None:
-    """A cold start pays for every import."""
     assert _python("import sys, shepherd_core.telemetry; print('aws_lambda_powertools' in sys.modules)") == "False\n"
 
 
 @pytest.mark.parametrize("variable", ["AWS_LAMBDA_LOG_LEVEL", "POWERTOOLS_LOG_LEVEL"])
 def test_the_platform_sets_the_level(variable: str) -> None:
-    """The deployment decides how much is told; the code has no say in it."""
     code = "from shepherd_core import telemetry as t; t.info('a'); t.error('b')"
     (line,) = _python(code, **{variable: "ERROR"}).splitlines()
     assert json.loads(line)["message"] == "b"

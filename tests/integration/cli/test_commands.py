@@ -63,7 +63,6 @@ def test_every_command_explains_itself_without_a_database(words: tuple[str, ...]
     ],
 )
 def test_misuse_is_status_2_and_prints_no_data(arguments: str) -> None:
-    """A script must be able to tell its own mistake from a failure."""
     result = CommandLine(None)(*arguments.split())
     assert result.exit_code == 2
     assert "Usage:" in result.output
@@ -139,7 +138,6 @@ def test_the_shell_completes_commands_and_options(typed: str, offered: list[str]
     ],
 )
 def test_the_shell_completes_names_of_the_fleet(fleet: Fleet, typed: str, offered: list[str]) -> None:
-    """Nobody types an id, or remembers how a provider writes its locations."""
     fleet.locate(fleet.provided_machine(), "fra")
     fleet.locate(fleet.provided_machine(), "ams")
     fleet.sql("INSERT INTO pauses (pause_id, owner, reason) VALUES ('81fe0000-0000-4000-8000-000000000001', 'x', '')")
@@ -151,7 +149,6 @@ def test_the_shell_completes_names_of_the_fleet(fleet: Fleet, typed: str, offere
 
 
 def test_a_failure_is_a_sentence_on_standard_error(shepherdctl: CommandLine) -> None:
-    """Operators read sentences, programs the status, and standard output is for data."""
     result = shepherdctl("machine", "show", "nobody")
     assert result.exit_code == 1
     assert result.stdout == ""
@@ -174,7 +171,6 @@ def test_all_faults_of_the_settings_are_reported_at_once() -> None:
 
 
 def test_a_temporary_failure_is_reported_as_such() -> None:
-    """An operator need not search for a mistake when the database is just away."""
     nowhere = {"SHEPHERD_BMDB_HOST": "/nowhere"}
     result = CommandLine(None, nowhere).told("pauses", status=1)
     assert "cannot connect to the BMDB" in result
@@ -218,7 +214,6 @@ def test_a_host_key_that_is_damaged_hides_nothing(fleet: Fleet, shepherdctl: Com
 
 
 def test_messages_come_as_they_are_and_on_one_line(shepherdctl: CommandLine) -> None:
-    """They are searched for, and copied; what looks like markup is text."""
     name = "[red]" + 200 * "x" + "[/red]\x1b[31m"
     message = shepherdctl("machine", "show", name).stderr
     assert message.count("\n") == 1
@@ -248,14 +243,12 @@ def test_a_dry_run_of_migrate_lists_migrations_and_changes_nothing(empty_databas
 
 
 def test_status_shows_both_schema_versions(database: BmdbSettings) -> None:
-    """A deployment begins with the question whether code and schema fit."""
     shown = CommandLine(database).read("db", "status")
     assert shown.count(f"version {NEWEST}") == 2
     assert "up to date" in shown
 
 
 def test_status_shows_that_the_database_is_newer(own_fleet: Fleet) -> None:
-    """Old code must not be let loose on a new schema, nor say that all is well."""
     own_fleet.sql("INSERT INTO schema_migrations (version, name, checksum) VALUES (9999, 'later', '')")
     shepherdctl = CommandLine(own_fleet.settings)
     assert "newer than this code" in shepherdctl.read("db", "status")
@@ -263,7 +256,6 @@ def test_status_shows_that_the_database_is_newer(own_fleet: Fleet) -> None:
 
 
 def test_status_fails_when_an_applied_migration_was_edited(own_fleet: Fleet) -> None:
-    """Then the schema is unknown."""
     own_fleet.sql("UPDATE schema_migrations SET checksum = 'other' WHERE version = 1")
     assert "edited" in CommandLine(own_fleet.settings).told("db", "status", status=1)
 

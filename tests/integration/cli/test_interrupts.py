@@ -74,7 +74,6 @@ def test_of_signals_that_come_at_once_one_counts(command: subprocess.Popen[str])
 
 @pytest.mark.parametrize("command", [CLEANS_UP], ids=["one after the other"], indirect=True)
 def test_a_command_that_cleans_up_is_not_interrupted_again(command: subprocess.Popen[str]) -> None:
-    """A second Ctrl-C must not interrupt the cleanup."""
     os.kill(command.pid, SIGNALS[0])
     assert command.stdout is not None
     assert command.stdout.readline() == "cleans up\n"

@@ -64,7 +64,6 @@ def shepherdctl(
 
 
 def test_the_lines_about_one_machine_are_shown_in_their_order(shepherdctl: CommandLine, machine_id: UUID) -> None:
-    """Several functions work on a machine; what each did next to the other explains most failures."""
     found = shepherdctl.load("logs", "machine-1")
     assert [(line["function"], line["message"]) for line in found] == [
         ("initializer", "takeover failed"),

@@ -63,7 +63,6 @@ def test_of_machines_of_which_one_is_unknown_none_is_paused(fleet: Fleet, shephe
 
 
 def test_if_one_of_several_pauses_cannot_be_written_none_is(own_fleet: Fleet) -> None:
-    """A database that fails in the middle must not leave half of it behind."""
     first, second = (own_fleet.provided_machine() for _ in range(2))
     own_fleet.sql(f"ALTER TABLE pauses ADD CHECK (machine_id <> '{second}')")
     CommandLine(own_fleet.settings).told(
@@ -97,7 +96,6 @@ def test_a_pause_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: l
 
 
 def test_a_pause_can_end_by_itself(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """A maintenance is over at some time, and people forget."""
     machine_id = fleet.provided_machine()
     (made,) = shepherdctl.load("pause", "--all", "--for", "2h", "--owner", "carol", *REASON)
     assert (made["seconds"], made["owner"]) == (7200, "carol")
@@ -112,7 +110,6 @@ def test_a_pause_can_end_by_itself(fleet: Fleet, shepherdctl: CommandLine) -> No
 
 @pytest.mark.parametrize("loop", ["provisioner", "updater"])
 def test_a_pause_of_one_loop_stops_no_other(fleet: Fleet, shepherdctl: CommandLine, loop: str) -> None:
-    """Creations that order servers by mistake must stop, and recovery must not."""
     machine_id = fleet.provided_machine()
     shepherdctl.read("pause", "--loop", loop, *REASON)
     assert f"loop {loop.capitalize()}" in shepherdctl.read("pauses")
@@ -136,7 +133,6 @@ def test_the_same_pause_twice_ends_as_was_said_last(fleet: Fleet, shepherdctl: C
 
 
 def test_pauses_are_listed_oldest_first_with_owner_and_reason(shepherdctl: CommandLine) -> None:
-    """Operators who are stopped by one must know whom to ask."""
     shepherdctl.read("pause", "--all", "--owner", "carol", "--reason", "first")
     shepherdctl.read("pause", "--provider", "equinix", "--owner", "dave", "--reason", "second [bold]one[/bold]")
     _, first, second = shepherdctl.read("pauses").splitlines()
@@ -153,7 +149,6 @@ def test_without_pauses_the_list_says_so(shepherdctl: CommandLine) -> None:
 
 @pytest.mark.parametrize("words", [["--all"], ["{carol}"], ["--location", "ams"]], ids=" ".join)
 def test_somebody_elses_pause_ends_after_it_was_shown_and_confirmed(fleet: Fleet, words: list[str]) -> None:
-    """Carol holds the machine with a hand in it."""
     machine_id = fleet.locate(fleet.provided_machine(), "ams")
     shepherdctl = CommandLine(fleet.settings)
     (made,) = shepherdctl.load("pause", "--machine", str(machine_id), "--owner", "carol", *REASON)

@@ -47,7 +47,6 @@ def logged(lines: str) -> list[dict[str, Any]]:
 
 
 def test_a_loop_is_run_dry_then_run_then_seen(shepherdctl: Callable[[Listing], CommandLine]) -> None:
-    """The first ten minutes of a new user with a list of machines."""
     command_line = shepherdctl(RACK)
     dry = command_line.process("run", "provisioner", "--dry-run")
     assert dry.returncode == 0
@@ -85,7 +84,6 @@ def test_logs_and_metrics_do_not_mix_with_data(shepherdctl: Callable[[Listing], 
 
 
 def test_people_get_a_summary_and_a_log_in_plain_text(shepherdctl: Callable[[Listing], CommandLine]) -> None:
-    """JSON is for programs, which ask for it."""
     ran = shepherdctl(RACK).process("run", "provisioner")
     assert "{" not in ran.stdout + ran.stderr
     assert "machine provided (loop provisioner, provider static, " in ran.stderr
@@ -183,7 +181,6 @@ def test_a_loop_that_is_paused_says_that_nothing_was_done(shepherdctl: Callable[
 
 
 def test_a_run_too_short_for_a_machine_is_refused(fleet: Fleet) -> None:
-    """It could not finish anything that it begins."""
     ran = CommandLine(fleet.settings, EQUINIX).process("run", "recoverer", "--seconds", "60")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "work on one machine may take 125 s" in ran.stderr

@@ -68,7 +68,6 @@ def _listed(fleet: Fleet, machines: dict[UUID, str], *arguments: str) -> list[st
     ],
 )
 def test_machines_match_every_filter(fleet: Fleet, machines: dict[UUID, str], filters: str, expected: set[str]) -> None:
-    """What an operator sees in the list is what the same filters change."""
     assert set(_listed(fleet, machines, *filters.split())) == expected
 
 
@@ -121,7 +120,6 @@ def test_pages_follow_each_other(fleet: Fleet, machines: dict[UUID, str], order:
     ],
 )
 def test_a_wrong_filter_is_refused_with_its_value(fleet: Fleet, arguments: str, message: str) -> None:
-    """A mistyped filter that matches nothing would look like a healthy fleet."""
     assert message in CommandLine(fleet.settings).told("machine", "list", *arguments.split(), status=2)
 
 
@@ -213,7 +211,6 @@ def test_a_change_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: 
 
 
 def test_a_list_is_shown_again_until_it_is_interrupted(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """Anyone who waits for machines sees them come up, and ends it with Ctrl-C."""
     fleet.provided_machine()
     with shepherdctl.interrupted(100, "machine", "list", "--watch", "1s") as until:
         first = until(b"updated every 1 s")

@@ -63,7 +63,6 @@ def test_an_existing_keys_public_half_is_written(shepherdctl: CommandLine) -> No
 
 
 def test_no_command_shows_a_private_key(shepherdctl: CommandLine) -> None:
-    """Terminals are recorded."""
     commands = (["create"], ["rotate"], ["show"], ["retire", "--yes"])
     said = [shepherdctl("ssh-key", *command, "-o", "json") for command in commands]
     assert [each.exit_code for each in said] == [0] * 4
@@ -103,7 +102,6 @@ def test_machines_with_either_key_are_reached_during_a_rotation(
 
 
 def test_a_second_rotation_waits_for_the_end_of_the_first(shepherdctl: CommandLine) -> None:
-    """Machines that have only the oldest key would become unreachable."""
     shepherdctl.read("ssh-key", "create")
     shepherdctl.read("ssh-key", "rotate")
     before = stored()
@@ -141,7 +139,6 @@ def test_what_is_missing_is_named(shepherdctl: CommandLine) -> None:
 
 
 def test_retiring_a_key_has_to_be_confirmed(shepherdctl: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines that have no other key become unreachable for good."""
     shepherdctl.read("ssh-key", "create")
     shepherdctl.read("ssh-key", "rotate")
     before = stored()

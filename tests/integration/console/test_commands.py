@@ -91,7 +91,6 @@ def test_the_commands_follow_the_state_of_the_machine(
 
 
 def test_a_providers_pause_is_told_from_a_machines(visitor: Visitor, fleet: Fleet) -> None:
-    """The command that ends it ends it for all of them."""
     machine_id = fleet.provided_machine()
     for scope in ({"machine_id": machine_id}, {"provider": "static"}):
         pauses.pause(fleet.connection, owner="ana", reason="mainboard", **scope)

@@ -59,7 +59,6 @@ def test_another_host_name_is_refused(access: Access, host: str) -> None:
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1"])
 def test_a_request_of_another_page_is_refused(access: Access, origin: str) -> None:
-    """Browsers name the page that sends a request."""
     assert Visitor(access).get("/", Origin=origin.format(port=access.port)).status_code == 403
 
 
@@ -74,7 +73,6 @@ def test_the_console_answers_to_its_own_names(access: Access, host: str) -> None
 @pytest.mark.parametrize("path", [*PAGES, "/static/console.css"])
 @pytest.mark.parametrize("enters", [True, False], ids=["with token", "without"])
 def test_every_response_forbids_scripts_of_others(access: Access, path: str, enters: bool) -> None:
-    """Nothing in a page may run but the console's own script, and nothing keeps or frames it; errors too."""
     headers = Visitor(access, enters=enters).get(path).headers
     policy = dict(each.split(" ", 1) for each in headers["Content-Security-Policy"].split("; "))
     assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
@@ -128,7 +126,6 @@ def test_a_program_that_connects_by_ipv6_is_known(access: Access) -> None:
 
 
 def test_the_user_is_not_taken_from_a_header(access: Access) -> None:
-    """Programs can write there what they like."""
     assert Visitor(access).get("/", X_Forwarded_For="192.0.2.1, 127.0.0.1:1").status_code == 200
 
 
@@ -138,7 +135,6 @@ def test_no_secret_is_printed_with_an_access(access: Access) -> None:
 
 
 def test_a_port_that_is_taken_is_named(fleet: Fleet, access: Access) -> None:
-    """Two consoles on one port would answer by turns."""
     result = CommandLine(fleet.settings)("console", "--no-browser", "--port", str(access.port))
     assert result.exit_code == 1
     assert f"cannot listen on port {access.port} of 127.0.0.1" in result.stderr

@@ -132,7 +132,6 @@ def test_the_fleet_page_has_what_holds_machines_back(visitor: Visitor, fleet: Fl
 
 
 def test_the_page_of_what_fails_says_what_the_commands_say(visitor: Visitor, fleet: Fleet) -> None:
-    """Who is woken opens it first: conditions with their cures, a link to the machines, and the causes."""
     fleet.quarantine(fleet.locate(fleet.unhealthy_machine(), "ams"))
     fleet.sql("INSERT INTO recovery_budgets VALUES ('static', 'ams', 1, 'share', '8 of 10 are dead')")
     page = visitor.read("/fails")
@@ -234,7 +233,6 @@ def test_pages_follow_each_other_without_loss(visitor: Visitor, fleet: Fleet, or
 
 
 def test_downloads_have_all_that_match(visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]) -> None:
-    """As CSV for spreadsheets, in which nothing is a formula, and as JSON like the command's."""
     fleet.locate(mixed[State.RUNNING], "=1+1")
     response = visitor.get("/machines.csv")
     assert response.headers["Content-Disposition"].startswith('attachment; filename="machines-')

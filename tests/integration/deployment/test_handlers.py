@@ -250,7 +250,6 @@ def test_every_line_says_whose_it_is(environment: dict[str, str], capsys: pytest
 
 
 def test_a_warm_invocation_uses_the_connection_that_is_open(fleet: Fleet, environment: dict[str, str]) -> None:
-    """To connect takes longer than most invocations."""
     for _ in range(2):
         invoke("provisioner")
     connections = (
@@ -296,7 +295,6 @@ def test_a_dry_run_answers_the_plan_and_changes_nothing(
 def test_a_wrong_event_is_refused(
     fleet: Fleet, environment: dict[str, str], capsys: pytest.CaptureFixture[str], event: dict[str, object]
 ) -> None:
-    """A dry run that was misspelt must not become a real one."""
     list_machines(environment, ("a", "192.0.2.1"))
     with pytest.raises(EventInvalid):
         invoke("provisioner", event)
@@ -328,7 +326,6 @@ def test_all_faults_are_told_at_once(environment: dict[str, str], monkeypatch: p
 
 
 def test_an_unknown_provider_hides_no_fault(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although what the provider needs cannot be known then."""
     monkeypatch.setenv("SHEPHERD_PROVIDER", "statik")
     monkeypatch.setenv("SHEPHERD_DRIFT_LIMIT", "-1")
     with pytest.raises(ConfigError) as caught:
@@ -337,7 +334,6 @@ def test_an_unknown_provider_hides_no_fault(environment: dict[str, str], monkeyp
 
 
 def test_settings_that_were_wrong_are_read_again(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that failed once must recover."""
     monkeypatch.setenv("SHEPHERD_DRIFT_LIMIT", "-1")
     with pytest.raises(ConfigError):
         invoke("provisioner")

@@ -184,7 +184,6 @@ def test_a_reason_is_short_and_harmless(cloudformation: Script, clock: ManualClo
 
 
 def test_an_answer_that_got_lost_is_sent_again(cloudformation: Script, clock: ManualClock, bmdb: Connection) -> None:
-    """No other component sends it."""
     answers = iter([Answer(500), Answer(200, b"x", missing=5), Answer()])
     cloudformation.answer = lambda _: next(answers)
     handle(asked(cloudformation, "Create"), lambda: bmdb, clock, 60)
@@ -255,7 +254,6 @@ def test_every_host_of_cloudformation_is_answered(region: str) -> None:
 
 
 def test_an_answer_is_not_sent_on_to_another_host(cloudformation: Script, bmdb: Connection, clock: ManualClock) -> None:
-    """A redirection would lead anywhere."""
     with scripted_server(lambda _: Answer()) as other:
         cloudformation.answer = lambda _: Answer(307, b"", {"Location": other.url})
         with pytest.raises(AnswerUndelivered, match="status 307"):
@@ -411,7 +409,6 @@ def test_a_rollback_grants_what_its_code_needs(
 
 
 def test_an_unknown_state_is_no_rollback(cloudformation: Script, bmdb: Connection, document: Path, aws: None) -> None:
-    """A function that may not ask fails the deployment, as it should."""
     document.unlink()
     invoke(asked(cloudformation, "Update", before=LATEST))
     assert answered(cloudformation)["Status"] == "FAILED"
@@ -419,6 +416,5 @@ def test_an_unknown_state_is_no_rollback(cloudformation: Script, bmdb: Connectio
 
 
 def test_an_event_of_an_operator_is_about_the_schema_alone(bmdb: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is deployed then."""
     monkeypatch.setenv("SHEPHERD_LOOP_MINUTES", "1,1,31,1")
     assert invoke({"RequestType": "Create"}) == {"SchemaVersion": LATEST}

@@ -527,7 +527,6 @@ def test_a_function_asks_for_what_the_table_says(
     asked: set[tuple[str, str]],
     cloudformation: Script,
 ) -> None:
-    """It runs as deployed: with the variables that the template gives it, against all that they name."""
     variables = deployed(case)
     provider_id = plant_work(fleet, case)
     event = json.loads((ROOT / "events" / f"{case.function}.json").read_text())
@@ -544,7 +543,6 @@ def test_a_function_asks_for_what_the_table_says(
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)
 def test_a_role_may_do_exactly_what_the_table_says(case: Case) -> None:
-    """Neither less, which fails at night, nor more, which somebody may use who should not."""
     stack = Stack(transformed(), {**case.deployment, **VPC, "KmsKeyArn": KEY})
     allowed: set[tuple[str, str]] = set()
     for statement in stack.statements(logical_id(case.function)):

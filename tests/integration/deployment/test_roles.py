@@ -256,7 +256,6 @@ def test_tables_of_others_beside_ours_are_left_alone(owner: Owner) -> None:
 
 
 def test_grants_change_as_a_whole(owner: Owner) -> None:
-    """A function that runs meanwhile must not meet a moment without any."""
     owner.migrate()
     connection = owner.connection()
     logins = {role: RoleLogin(f"here-{role}", lambda: "another") for role in ROLES}
@@ -286,7 +285,6 @@ def test_an_owner_without_createrole_grants_to_existing_roles(owner: Owner) -> N
 
 
 def test_a_role_the_owner_cannot_change_is_refused_with_reason(owner: Owner) -> None:
-    """Its password would be another than the one in SSM."""
     owner.server._run('CREATE ROLE "here-updater" LOGIN SUPERUSER')
     with pytest.raises(RolesRefused, match="permission denied"):
         owner.migrate()

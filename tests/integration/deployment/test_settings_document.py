@@ -118,7 +118,6 @@ def test_a_refused_document_leaves_the_last_good_one_in_force(
 
 
 def test_unreadable_documents_leave_the_last_one(in_force: DocumentInForce, source: str, clock: ManualClock) -> None:
-    """The same for what cannot be read at all."""
     upload(source, GOOD)
     in_force.refresh()
     if source == S3:
@@ -135,7 +134,6 @@ def test_unreadable_documents_leave_the_last_one(in_force: DocumentInForce, sour
 
 
 def test_only_warm_functions_survive_an_outage_of_the_source(clock: ManualClock) -> None:
-    """A cold one reports that it may be tried again."""
     answers: list[bytes | ShepherdError] = [SourceUnavailable(), GOOD.encode(), SourceUnavailable()]
 
     def read(_: str) -> bytes:
@@ -154,7 +152,6 @@ def test_only_warm_functions_survive_an_outage_of_the_source(clock: ManualClock)
 
 
 def test_an_unchanged_document_is_not_checked_again(in_force: DocumentInForce, source: str, clock: ManualClock) -> None:
-    """What was built from it is kept, with its connections."""
     upload(source, GOOD)
     first = in_force.refresh()
     clock.now += RELOAD_SECONDS
@@ -200,7 +197,6 @@ def tick(loop: str, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any],
 
 
 def test_every_tick_says_by_which_document_it_worked(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In its metric record, which each has, and in every line."""
     _, _, record = tick("provisioner", capsys)
     before = fetch(str(file))
     assert record["settings"] == settings.read(str(file), lambda _: before).hash
@@ -216,7 +212,6 @@ def test_every_tick_says_by_which_document_it_worked(file: Path, capsys: pytest.
 
 
 def test_a_loop_is_rebuilt_for_another_document_alone(file: Path) -> None:
-    """Its connection is closed, else each change would leave one behind."""
     first = loops.build("updater")
     assert loops.build("updater") is first
     closed: list[bool] = []
@@ -228,7 +223,6 @@ def test_a_loop_is_rebuilt_for_another_document_alone(file: Path) -> None:
 
 
 def test_a_refused_document_is_counted_until_it_is_mended(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An alarm reads the metric; the loop works on."""
     good = file.read_text()
     assert Metric.SETTINGS_REFUSED not in tick("provisioner", capsys)[0]
     append(file, "x = 1\n")
@@ -271,7 +265,6 @@ def test_the_endpoint_of_the_deployment_gives_way_to_the_documents(file: Path, m
 
 
 def test_without_a_document_nothing_is_read_and_nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Local use has the environment alone."""
     function_process.end()
     monkeypatch.setenv("SHEPHERD_SETTINGS", "")
     assert settings.in_force() is None

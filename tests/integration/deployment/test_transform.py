@@ -97,7 +97,6 @@ def test_cloudformation_gets_what_was_read_and_nothing_else(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_loops_differ_in_names_size_and_what_they_may_read(loop: str) -> None:
-    """What has been read of one holds for all."""
     stack, own = Stack(transformed(), REDFISH), {"MemorySize", "Timeout"}
 
     def of(each: str) -> dict[str, Any]:
@@ -231,7 +230,6 @@ def test_reserved_concurrency_is_set_only_when_it_is_asked_for(function: str) ->
 
 @EVERY_FUNCTION
 def test_a_function_joins_the_network_that_was_chosen(function: str) -> None:
-    """All of them: they reach the same database."""
     assert "VpcConfig" not in properties(deployed(), function)
     assert properties(deployed(**VPC), function)["VpcConfig"] == {
         "SubnetIds": ["subnet-0a1", "subnet-0b2"],
@@ -256,7 +254,6 @@ def test_a_function_gets_the_layer_for_its_processor(function: str, architecture
 
 
 def test_a_tick_with_everything_chosen_is_like_any_other() -> None:
-    """Choices for the network, for keys and alarms change nothing about what is sent and when."""
     plain = deployed(**EQUINIX)
     rich = deployed(**EQUINIX, **VPC, **IAM, KmsKeyArn=KEY, AlarmTopicArn=TOPIC, Architecture="x86_64")
     for loop in LOOPS:

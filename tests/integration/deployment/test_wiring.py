@@ -37,7 +37,6 @@ def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_dry_run_needs_no_ssh_key(initializer: Function, fleet: Fleet, deadline: Deadline) -> None:
-    """It connects to nothing."""
     fleet.provided_machine()
     assert len(initializer.plan(deadline)["plan"]) == 1  # type: ignore[arg-type]  # a list, for this function
 

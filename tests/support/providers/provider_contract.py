@@ -175,7 +175,6 @@ class ProviderContract:
         assert len(name) <= 32
 
     def test_listing_is_complete(self, setup: Setup, deadline: Deadline) -> None:
-        """A machine that is missing from the listing looks as if it had been taken away."""
         listing = setup.provider.list_machines(deadline)
         assert set(_by_capacity(listing)) == setup.capacity_ids
         assert len(listing) == len(setup.capacity_ids)
@@ -211,7 +210,6 @@ class ProviderContract:
         assert machine.availability is Availability.KNOWN_USED
 
     def test_created_machine_is_found_by_its_id(self, setup: Setup, deadline: Deadline) -> None:
-        """The next work on the machine knows only the id."""
         created = _create(setup, deadline)
         setup.settle()
         found = setup.provider.get_machine(created.provider_id, deadline)
@@ -343,7 +341,6 @@ class ProviderContract:
 
     @pytest.mark.needs("reinstall")
     def test_reinstall_keeps_the_identity(self, setup: Setup, deadline: Deadline) -> None:
-        """A machine with a fresh operating system is still the machine that the BMDB knows."""
         reinstall = _action(setup, Capability.REINSTALL)
         created = _create(setup, deadline)
         setup.settle()
@@ -478,7 +475,6 @@ class ProviderContract:
 
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_passing_failure_may_be_tried_again(self, setup: Setup, deadline: Deadline, action: str) -> None:
-        """The loops retry retryable failures and report the others to an operator."""
         assert setup.make_unavailable is not None
         call = _call(setup, action, deadline)
         setup.make_unavailable()
@@ -489,7 +485,6 @@ class ProviderContract:
 
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_lasting_failure_is_not_tried_again(self, setup: Setup, deadline: Deadline, action: str) -> None:
-        """Repeating a refused request would hide that an operator must act."""
         assert setup.make_refusing is not None
         call = _call(setup, action, deadline)
         setup.make_refusing()

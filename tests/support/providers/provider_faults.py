@@ -148,7 +148,6 @@ class ProviderFaults:
         assert [each.token for each in setup.provider.list_machines(deadline)].count(TOKEN) == 1
 
     def test_a_hostile_answer_is_no_answer(self, setup: Setup, deadline: Deadline) -> None:
-        """It must neither use up the memory of a function nor raise what no caller expects."""
         for action, call in _calls(setup, deadline, only={"list", "get"}):
             for name, fault in HOSTILE.items():
                 if name != "huge" or action == "get":

@@ -52,7 +52,6 @@ def test_machines_that_get_an_interval_together_spread_over_it() -> None:
 
 
 def test_machines_that_lose_heartbeats_together_repeat_them_apart() -> None:
-    """Or the end of an outage would bring all of them at once."""
     retries = sorted(pause_after(1, 60.0, Random(seed)) for seed in range(1000))
     busiest = max(sum(second <= retry < second + 1 for retry in retries) for second in range(5, 10))
     assert busiest < 1000 / 4
@@ -77,7 +76,6 @@ def test_lost_requests_do_not_make_a_healthy_machine_look_unhealthy(share: float
 
 @pytest.mark.parametrize("interval", [60, DEFAULT, 3600])
 def test_a_fleet_spares_an_endpoint_that_is_down(interval: float) -> None:
-    """A hundred thousand machines that retry must not be the next outage."""
     chance = Random(1)
     requests = [0] * 60
     for _ in range(1000):

@@ -71,7 +71,6 @@ def test_the_next_agent_begins_with_the_interval(record: Path) -> None:
 
 
 def test_a_record_that_cannot_be_kept_changes_nothing_else(tmp_path: Path) -> None:
-    """The disk may be full, or the file be a link or a pipe that somebody made."""
     link, pipe = tmp_path / "link", tmp_path / "pipe"
     link.symlink_to(tmp_path / "elsewhere")
     os.mkfifo(pipe)

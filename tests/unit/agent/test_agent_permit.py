@@ -66,7 +66,6 @@ UNREADABLE = KEY.sign(b"shepherd-installation-v1\n\xff")
 def test_a_request_is_for_one_machine_generation_and_time(
     permit: Permit, request_: OSInstallationRequest, why: str
 ) -> None:
-    """Otherwise a request that was once signed could be used again, elsewhere or later."""
     with pytest.raises(NotPermitted, match=why):
         checked(permit, request_)
 

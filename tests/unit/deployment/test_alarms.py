@@ -101,7 +101,6 @@ _TERM = r'(\w+)=("[^"]+"|\("[^"]+"(?: OR "[^"]+")*\))'
 
 @EVERY_ALARM
 def test_an_alarm_says_what_the_documentation_says(name: str) -> None:
-    """An operator who is woken by it reads the text, and then the page."""
     kind, loop = kind_and_loop(name)
     loops, when, what_to_do = documented("Alarms")[kind]
     description = HTTP_API_ALARMS[name]["AlarmDescription"]
@@ -130,7 +129,6 @@ def test_every_alarm_of_the_documentation_exists() -> None:
 
 @EVERY_ALARM
 def test_an_alarm_is_there_without_anybody_to_tell(name: str) -> None:
-    """The console shows it in any case; a topic hears when it begins and when it ends."""
     assert {"AlarmActions", "OKActions"}.isdisjoint(HTTP_API_ALARMS[name])
     told = alarms(deployed(**HTTP_API, AlarmTopicArn=TOPIC))[name]
     assert told["AlarmActions"] == told["OKActions"] == [TOPIC]
@@ -165,7 +163,6 @@ def test_the_page_says_what_is_a_metric_in_cloudwatch() -> None:
 
 
 def test_an_alarm_watches_the_function_that_it_is_named_after() -> None:
-    """Copies are easily left unchanged in one place."""
     owners = {
         **{f"shepherd-{deployed_name(function)}": deployed_name(function) for function in (*LOOPS, "agent_api")},
         "<AgentApi>": "agent-api",
@@ -234,7 +231,6 @@ def test_the_dashboard_is_no_part_of_a_deployment() -> None:
 
 
 def test_no_widget_of_the_dashboard_covers_another() -> None:
-    """CloudWatch would move it to an unexpected place."""
     widgets = dashboard()
     for widget in widgets:
         assert 0 <= widget["x"] < widget["x"] + widget["width"] <= 24
@@ -248,7 +244,6 @@ def test_no_widget_of_the_dashboard_covers_another() -> None:
 
 
 def test_an_invocation_near_its_timeout_is_told() -> None:
-    """The figures follow the timeouts, which somebody may change."""
     alarm = ALARMS["duration"]
     timeouts = {loop: deployed().resources[f"{loop.capitalize()}Function"]["Properties"]["Timeout"] for loop in LOOPS}
     shares = ", ".join(f"{loop} / {1000 * seconds}" for loop, seconds in timeouts.items())
@@ -409,7 +404,6 @@ def test_the_page_tells_when_a_dead_machine_is_found(seconds: int, minutes: floa
 
 
 def test_the_costs_of_a_heartbeat_are_those_that_were_measured() -> None:
-    """The formula has no figure of a heartbeat that was not published."""
     page, inputs = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8"), Inputs()
     assert f"| CPU of the function for a heartbeat, on a whole core | {inputs.heartbeat_cpu_ms} ms |" in page
     for what, sent in (

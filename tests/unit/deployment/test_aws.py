@@ -73,7 +73,6 @@ def test_a_denial_names_principal_and_action_only() -> None:
     ],
 )
 def test_a_call_without_answer_is_retryable_unless_never_sent(error: Exception, meaning: AwsFault) -> None:
-    """A wrong setting does not get better by itself."""
     found, said = classify(error)
     assert found is meaning
     assert said == type(error).__name__

@@ -104,7 +104,6 @@ def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", ["PROVIDER_FLEET", "PROVIDER_KEY_NAME"])
 @pytest.mark.parametrize("value", ["FIXME", "shepherd-FIXME-", ""])
 def test_a_required_setting_is_refused_if_empty(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    """A wrong prefix would touch somebody's production machines."""
     given(monkeypatch, **EQUINIX | {name: value})
     (fault,) = faults(EquinixSettings)
     assert fault.startswith(f"SHEPHERD_{name} is ")
@@ -124,7 +123,6 @@ def test_a_required_setting_is_refused_if_empty(monkeypatch: pytest.MonkeyPatch,
     ],
 )
 def test_plain_endpoints_are_for_loopback_alone(monkeypatch: pytest.MonkeyPatch, endpoint: str, accepted: bool) -> None:
-    """An attacker on the way could read heartbeats and request installations."""
     given(monkeypatch, **INITIALIZER | {"AGENT_ENDPOINT": endpoint})
     found = [] if accepted else faults(InitializerSettings)
     assert [fault.partition(": ")[0] for fault in found] == [

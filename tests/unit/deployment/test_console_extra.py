@@ -22,7 +22,6 @@ def test_the_layer_has_no_library_of_the_console() -> None:
 
 
 def test_the_layer_has_no_page_and_no_script() -> None:
-    """What browsers get is in the console's own folder, which is not deployed."""
     suffixes = {path.suffix for path in (LAYER / "shepherd_core").rglob("*") if path.is_file()} - {".pyc"}
     assert suffixes <= {".py", ".pyi", ".sql", ""}
 

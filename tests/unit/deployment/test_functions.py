@@ -140,7 +140,6 @@ for provider, program in {programs!r}.items():
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_importing_a_handler_imports_nothing_that_may_never_be_needed(function: str) -> None:
-    """Every cold start pays for it."""
     assert not HEAVY & packages(function)["import"]
 
 
@@ -190,7 +189,6 @@ def test_a_loop_takes_every_provider_that_is_able(loop: str, provider: str, envi
 
 @pytest.mark.parametrize(("loop", "provider"), sorted(REFUSED))
 def test_a_loop_is_refused_if_its_provider_is_unable(loop: str, provider: str, environment: pytest.MonkeyPatch) -> None:
-    """Before it has touched anything; it would fail on every single machine."""
     environment.setenv("SHEPHERD_PROVIDER", provider)
     with pytest.raises(ConfigError) as caught:
         loops.build(loop)

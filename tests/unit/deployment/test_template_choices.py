@@ -40,7 +40,6 @@ CAPABILITIES = {spec.name: spec.always for spec in SPECS}
     ],
 )
 def test_answers_that_contradict_each_other_are_refused_first(deployment: dict[str, str], refused: list[str]) -> None:
-    """Otherwise it would fail in every invocation, or after ten minutes of a deployment."""
     assert stack_of(deployment).refusals() == refused
 
 
@@ -107,7 +106,6 @@ def _condition_names(value: Any) -> set[str]:
 
 
 def test_the_choices_tried_make_every_condition_true_and_false() -> None:
-    """What was never tried both ways is not covered by the test before."""
     for index, template in enumerate(templates()):
         outcomes: dict[str, set[bool]] = {name: set() for name in template["Conditions"]}
         for deployment in DEPLOYMENTS:
@@ -141,7 +139,6 @@ def test_what_each_provider_can_do_was_tried() -> None:
 
 
 def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> None:
-    """Anyone who takes the comment signs away and fills in the names gets a deployment that is not refused."""
     lines = (ROOT / "samconfig.toml").read_text(encoding="utf-8").splitlines()
     first = lines.index("# parameter_overrides = [")
     last = lines.index("# ]")

@@ -108,12 +108,10 @@ def test_the_provisioner_may_launch_what_adapters_ask_for(deployment: dict[str, 
 def test_the_provisioner_may_launch_nothing_else(
     deployment: dict[str, str], settings: dict[str, str], changes: dict[str, str], resource: str
 ) -> None:
-    """An instance without our tag would be in no fleet; in another network it could reach what ours cannot."""
     assert resource in refused(deployment, request(settings, **changes))
 
 
 def test_an_instance_without_tags_cannot_be_launched() -> None:
-    """Shepherd would never find it again."""
     bare = {**request(EC2_SETTINGS), "TagSpecifications": []}
     assert not allows(statements(EC2, "provisioner"), "ec2:RunInstances", arn("instance"))
     assert refused(EC2, bare) == []  # the rest is as before, so that it is the tags which are missed

@@ -48,17 +48,14 @@ def test_without_growth_the_pause_is_always_the_first(exponent: float | None) ->
     ],
 )
 def test_backoff_settings_out_of_range_are_clamped(policy: Backoff, expected: list[int]) -> None:
-    """Initial below one second, maximum below initial: a typing error must not make a loop spin."""
     assert series(policy, 3) == expected
 
 
 def test_a_last_interval_of_nothing_still_grows() -> None:
-    """Otherwise a zero in the database would make the machine due at once, without end."""
     assert Backoff(1, 120, 2).next(0) == 1
 
 
 def test_a_lower_maximum_takes_effect_at_once() -> None:
-    """An operator who shortens it does not want to wait for the long one to end twice."""
     assert Backoff(60, 120, 1.5).next(5000) == 120
 
 
@@ -78,7 +75,6 @@ def test_an_interval_is_whole_seconds_within_its_bounds(
 
 @given(st.integers(1, 1000), st.integers(1, 10_000), st.floats(1.001, 10))
 def test_a_pause_never_shortens_and_arrives_at_the_maximum(initial: int, maximum: int, exponent: float) -> None:
-    """Growth may not stand still below the maximum, however small the exponent."""
     policy = Backoff(initial, maximum, exponent)
     last = policy.next(None)
     for _ in range(10_000):

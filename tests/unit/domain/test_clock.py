@@ -19,7 +19,6 @@ def test_the_time_that_is_left_shrinks_until_there_is_none(clock: ManualClock) -
 
 
 def test_one_step_may_have_a_limit_of_its_own(clock: ManualClock) -> None:
-    """A connection gets two seconds, or what is left if that is less."""
     deadline = Deadline(clock, 10)
     assert deadline.left(at_most=2) == 2
     clock.now += 9
@@ -62,7 +61,6 @@ def test_a_part_ends_no_later_than_the_whole(clock: ManualClock) -> None:
 
 
 def test_a_part_stands_behind_the_same_fence_or_its_own(clock: ManualClock) -> None:
-    """A part without the fence would be a hole in it."""
     fenced = Deadline(clock, 10, session_left=lambda: 0)
     with pytest.raises(SessionExpired):
         fenced.within(5).check()

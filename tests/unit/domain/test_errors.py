@@ -27,7 +27,6 @@ def drawn() -> dict[str, tuple[str, bool]]:
 
 
 def test_every_error_is_one_of_ours() -> None:
-    """Catching ShepherdError catches whatever was raised on purpose."""
     assert ALL == OURS
 
 
@@ -69,7 +68,6 @@ def test_a_foreign_error_is_unexpected_and_cut_to_length() -> None:
 
 
 def test_a_lost_session_is_not_to_be_tried_again() -> None:
-    """Trying again is what the next session does."""
     assert not SessionExpired().retryable
 
 
@@ -80,7 +78,6 @@ def test_all_faults_of_the_settings_are_in_one_error() -> None:
 
 
 def test_facts_are_attributes() -> None:
-    """Code asks for them, and does not search the text."""
     assert StatementFailed("refused", "23505").sqlstate == "23505"
     assert ProviderUnavailable("busy", retry_after=7).retry_after == 7
     assert ProviderUnavailable().retry_after is None

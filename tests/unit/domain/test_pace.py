@@ -45,7 +45,6 @@ def test_a_session_outlives_a_slow_statement_and_no_invocation(loop: str) -> Non
 
 
 def test_a_function_can_tell_that_the_database_is_slow() -> None:
-    """A function that is killed cannot say why."""
     assert LIMITS.statement + CLOSING_SECONDS <= min(FUNCTION_SECONDS[loop] for loop in LOOPS)
     assert agent_endpoint.LIMITS.connect + agent_endpoint.LIMITS.statement <= FUNCTION_SECONDS["agent_api"]
     assert MIGRATION_LIMITS.statement + ANSWER_SECONDS <= FUNCTION_SECONDS["migrator"]

@@ -19,7 +19,6 @@ each = pytest.mark.parametrize(("name", "adapter"), ADAPTERS.items(), ids=ADAPTE
 
 @each
 def test_an_adapter_knows_every_status_of_the_description(name: str, adapter: ModuleType) -> None:
-    """One that it does not know would be taken for a state that the provider invented later."""
     statuses = Description(name).statuses
     assert statuses
     assert set(statuses) == set(adapter._STATUS)

@@ -101,7 +101,6 @@ def test_an_unknown_state_means_nothing(state: str, status: ProviderStatus, fail
     ],
 )
 def test_a_tag_that_somebody_edited_is_left_out(tags: dict[str, str]) -> None:
-    """With an invalid key pinned, no connection would ever succeed."""
     assert (shown(tags).token, shown(tags).host_key) == (None, None)
 
 

@@ -103,7 +103,6 @@ def test_a_device_means_a_machine(fields: dict[str, Any], expected: dict[str, An
 def test_a_listing_holds_our_devices_and_free_reservations(
     devices: list[dict[str, Any]], reservations: list[dict[str, Any]], expected: list[str]
 ) -> None:
-    """Everything else in the project belongs to somebody who did not ask for us, or cannot be used."""
     found = machines("shepherd-", [device(**each) for each in devices], [reservation(**each) for each in reservations])
     ids = [each.reservation_id if each.provider_id == "invalid" else each.provider_id for each in found]
     assert ids == expected
@@ -117,6 +116,5 @@ def test_a_reservation_says_little_and_is_still_understood() -> None:
 
 
 def test_a_senseless_device_of_ours_spoils_the_listing() -> None:
-    """Leaving it out would look as if it did not exist."""
     with pytest.raises(ListingInvalid, match=r"device d-1 .*ip_addresses"):
         machines("shepherd-", [device(ip_addresses=[{"address": "somewhere", "public": True}])], [])

@@ -67,7 +67,6 @@ def test_the_prefix_selects_servers_and_excludes_nameless_ones() -> None:
     ],
 )
 def test_a_listing_that_is_not_understood_is_none(listed: object, fault: str) -> None:
-    """Half a listing would make the other half look like machines that are gone."""
     with pytest.raises(ListingInvalid, match=fault) as caught:
         machines("fleet-", listed)
     assert "secret" not in str(caught.value)

@@ -54,7 +54,6 @@ def test_every_provider_has_a_spec_and_can_be_chosen() -> None:
 
 @each_provider
 def test_a_spec_names_every_setting_that_names_a_secret(spec: ProviderSpec) -> None:
-    """A deployment permits the functions to read these secrets."""
     assert {name for name in spec.settings.model_fields if name.endswith("_parameter")} <= spec.given
 
 
@@ -64,7 +63,6 @@ def rows() -> dict[str, dict[str, str]]:
 
 
 def test_the_tables_say_what_every_provider_can_do() -> None:
-    """Anyone who chooses by the table must not find out at night that their provider cannot reboot."""
     assert rows() == {
         spec.name: {
             capability: "yes" if capability in spec.always else spec.sometimes.get(capability, "no")

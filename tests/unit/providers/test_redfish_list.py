@@ -96,7 +96,6 @@ def test_all_faults_are_reported_at_once() -> None:
 )
 @pytest.mark.parametrize("bmc", ["https://192.0.2.111", "https://192.0.2.111/", "HTTPS://192.0.2.111:443"])
 def test_no_two_entries_may_mean_one_system(one: str | None, other: str | None, bmc: str) -> None:
-    """A machine would be rebooted because another one is unhealthy."""
     first = {**GOOD, "System": one}
     second = {**LEAST, "Bmc": bmc, "System": other}
     with pytest.raises(
@@ -115,7 +114,6 @@ def test_systems_of_one_bmc_are_distinguished() -> None:
 
 @pytest.mark.parametrize("fingerprint", ["AB" * 32, ":".join(["aB"] * 32)])
 def test_a_fingerprint_is_taken_as_tools_print_it(fingerprint: str) -> None:
-    """Openssl writes colons and capitals, others do not."""
     assert parse({**GOOD, "Fingerprint": fingerprint})[0]["Fingerprint"] == "ab" * 32
 
 

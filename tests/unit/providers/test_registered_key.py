@@ -122,7 +122,6 @@ def test_a_removed_key_is_added_again_after_the_refusal(store: Store, deadline: 
 
 
 def test_a_rotated_key_is_added_too(store: Store, deadline: Deadline) -> None:
-    """A warm function outlives the key that it began with."""
     lines = iter([OURS, OTHER])
     key = RegisteredKey("our-name", lambda: next(lines), store._listed, store._add)
     key.ensure(deadline)
@@ -131,7 +130,6 @@ def test_a_rotated_key_is_added_too(store: Store, deadline: Deadline) -> None:
 
 
 def test_a_request_waits_for_the_key_until_its_deadline(store: Store, deadline: Deadline) -> None:
-    """The thread that adds it may be stuck."""
     asked, answer = threading.Event(), threading.Event()
 
     def slow() -> str:

@@ -44,7 +44,6 @@ def test_an_entry_is_a_machine_that_may_be_used() -> None:
 
 @pytest.mark.parametrize("comment", ["", " root@rack1", "\n"])
 def test_a_listed_host_key_is_known_before_first_contact(comment: str) -> None:
-    """Another machine that answers at its address is not taken for it."""
     entry = {"ID": "a", "Addr": "192.0.2.1", "HostKey": HOST_KEY + comment}
     (machine,) = parse(json.dumps([entry]).encode())
     assert machine.host_key == HOST_KEY
@@ -110,7 +109,6 @@ def test_a_field_that_is_written_twice_is_refused() -> None:
     ],
 )
 def test_a_document_that_is_no_list_is_refused(document: bytes, words: str) -> None:
-    """A download that broke off is none, and an entry without a list around it is the likeliest beginning."""
     with pytest.raises(ListingInvalid, match=words):
         parse(document)
 

@@ -46,7 +46,6 @@ def lines(*events: tuple[WorkEvent, str | None, ShepherdError | None], others_ta
 
 
 def test_the_position_is_read_from_the_history() -> None:
-    """It is stored nowhere else, so nothing can contradict it."""
     history = lines(
         (WorkEvent.FINISHED, None, None),  # from before there were policies
         (WorkEvent.ATTEMPTED, "reboot", None),
@@ -100,7 +99,6 @@ def test_a_providers_failure_counts_if_it_serves_other_machines(
 
 
 def test_an_attempt_of_unknown_outcome_is_returned_though_uncounted() -> None:
-    """The step may have been taken, so it is waited for."""
     history = lines((WorkEvent.ATTEMPTED, "reboot", None), (FAILED, None, ProviderUnusable("401")))
     (found,) = past_attempts(history)
     assert (found.counts, found.concluded) == (False, False)

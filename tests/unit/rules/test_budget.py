@@ -52,7 +52,6 @@ def figures(fleet: int, dead: int = 0, **others: int) -> FleetFigures:
     ],
 )
 def test_the_budget_follows_the_share_of_the_dead(fleet: FleetFigures, per_hour: int, brake: Brake | None) -> None:
-    """It gets smaller, and says why; nothing is switched off for ever."""
     found = budgets({"": fleet}, LIMITS)[WHOLE_PROVIDER]
     assert (found.per_hour, found.brake) == (per_hour, brake)
     assert (found.reason is None) == (brake is None)
@@ -111,6 +110,5 @@ def test_a_step_needs_its_locations_and_its_providers_budget(
 
 
 def test_a_silent_provider_permits_nothing_anywhere() -> None:
-    """Whatever a location has left."""
     silent = {"r1": Budget(20), WHOLE_PROVIDER: Budget(0, Brake.SILENT, "?")}
     assert permitted({UUID(int=1): "r1"}, silent, {}, LIMITS) == set()

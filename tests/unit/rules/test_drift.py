@@ -188,7 +188,6 @@ def test_a_machine_is_renamed_only_if_nothing_contradicts(seen: Comparison, told
 
 
 def test_a_machine_under_another_id_is_not_adopted() -> None:
-    """Two rows for one machine would have each loop work on it twice."""
     seen = both(listed("b"), provided=(LOST,))
     (outcome,) = Adopt((ProviderId("b"),), DriftKind.ADOPTABLE, 0, "me").evaluate(seen)
     assert outcome.result is ActionResult.REFUSED
@@ -344,7 +343,6 @@ AND_ALL = Ledger(
 
 @given(listing=st.permutations(EVERYTHING), provided=st.permutations(EVERYBODY), room=st.integers(0, 4))
 def test_no_order_changes_what_is_done_about_drift(listing: list[Machine], provided: list[Provided], room: int) -> None:
-    """Neither side promises one; which machines a limit leaves for later must not change from pass to pass."""
     limits = replace(LIMITS, assimilate=True, max_machines=room and len(EVERYBODY) + room, chunk=1)
     found = make_plan(listing, replace(AND_ALL, provided=tuple(provided)), limits)
     assert found == make_plan(EVERYTHING, AND_ALL, limits)

@@ -38,7 +38,6 @@ def test_the_default_policy_starts_with_a_reboot_and_destroys_nothing() -> None:
 
 
 def test_a_step_may_have_timeouts_of_its_own() -> None:
-    """A reinstall takes longer than a reboot; what a step does not set is as for all."""
     first, second, last = parse_policy(
         " restart-agent , reinstall:2:boot-wait=900:grace=7200, quarantine",
         Timeouts(boot_wait=60, grace=600, cooldown=30),
@@ -77,7 +76,6 @@ def test_a_policy_may_have_as_many_attempts_as_are_read(text: str) -> None:
     ],
 )
 def test_an_invalid_policy_is_refused_with_the_reason(text: str, wanted: str) -> None:
-    """A policy that its author did not mean would power-cycle machines."""
     with pytest.raises(ValueError, match=wanted.replace("(", r"\(")):
         defaults.policy(text)
 
@@ -115,13 +113,11 @@ def test_the_policy_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_possible_lists_steps_the_provider_can_take(policy: str, can: frozenset[Capability], steps: list[str]) -> None:
-    """A Recoverer that can do nothing but give up is refused."""
     assert [kind.name for kind in possible(defaults.policy(policy), can)] == steps
 
 
 @pytest.mark.parametrize("kind", STEPS.values(), ids=STEPS)
 def test_a_step_asks_for_the_capability_it_needs(kind: StepKind) -> None:
-    """Otherwise a policy would be checked for one capability and use another."""
     take = provider_steps(StaticProvider(lambda: b"[]")).get(kind)
     if take is None:
         assert kind.needs is None

@@ -214,7 +214,6 @@ PLANS: dict[str, tuple[ProvisioningPlan, ProvisioningPlan]] = {
 
 @pytest.mark.parametrize(("found", "wanted"), PLANS.values(), ids=PLANS)
 def test_a_plan_does_this_and_nothing_else(found: ProvisioningPlan, wanted: ProvisioningPlan) -> None:
-    """What is too much would create, adopt or count a machine twice; what is too little loses one."""
     assert found == wanted
 
 
@@ -229,7 +228,6 @@ def test_a_plan_does_this_and_nothing_else(found: ProvisioningPlan, wanted: Prov
     ],
 )
 def test_impossible_availability_is_refused(provider_id: ProviderId, availability: Any, others: list[Machine]) -> None:
-    """An invalid entry makes the listing unreliable; the error must name the entry."""
     machine = replace(in_use(provider_id), availability=availability)
     with pytest.raises(ListingInvalid) as caught:
         plan(*others, machine)
@@ -249,7 +247,6 @@ def test_impossible_availability_is_refused(provider_id: ProviderId, availabilit
     ids=["in use twice", "in use and perhaps not", "an entry twice", "capacity twice", "capacity under two ids"],
 )
 def test_a_listing_that_names_something_twice_is_refused(listing: tuple[Machine, ...]) -> None:
-    """One of the two would be created on twice, or compared with the wrong row."""
     with pytest.raises(ListingInvalid, match="a more than once"):
         plan(capacity("r"), *listing)
 
@@ -333,7 +330,6 @@ CAPACITY = tuple(capacity(f"r{number}") for number in range(9))
     ],
 )
 def test_creations_keep_the_limits(max_machines: int, chunk: int, provided: int, intents: int, number: int) -> None:
-    """The limit is what keeps a wrong setting from costing a fleet."""
     ledger = Ledger(
         provided=tuple(known(f"m{each}", each) for each in range(provided)),
         intents=tuple(Intent(uuid(100 + each), f"elsewhere-{each}") for each in range(intents)),
@@ -345,7 +341,6 @@ def test_creations_keep_the_limits(max_machines: int, chunk: int, provided: int,
 
 
 def test_begun_creations_come_first_and_count_towards_the_chunk() -> None:
-    """Otherwise new ones would keep them waiting."""
     ledger = Ledger(intents=(Intent(uuid(1), "r8"), Intent(uuid(2), "r7")))
     assert created(plan(*CAPACITY, ledger=ledger, chunk=3)) == ["r8", "r7", "r0"]
     assert created(plan(*CAPACITY, ledger=ledger, chunk=1)) == ["r8"]
@@ -370,7 +365,6 @@ def test_machines_unknown_to_the_bmdb_count_towards_the_limit(max_machines: int,
 
 
 def test_assimilation_keeps_to_the_limit_and_counts_towards_it() -> None:
-    """A limit of machines to manage means all of them, wherever they come from."""
     ledger = Ledger(provided=(known("k", 1),))
     listing = in_use("k"), in_use("c"), in_use("b"), in_use("a"), capacity("r")
     found = plan(*listing, ledger=ledger, assimilate=True, max_machines=3)
@@ -449,7 +443,6 @@ def test_waiting_is_what_a_plan_without_limit_adds(listing: list[Machine], ledge
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
 def test_plans_use_machine_capacity_and_intent_once(listing: list[Machine], ledger: Ledger, limits: PlanLimits) -> None:
-    """Two machines on one capacity cannot be; an intent that is both repeated and forgotten makes an orphan."""
     found = make_plan(listing, ledger, limits)
     used = {each.provider_id: each for each in listing if each.availability is Availability.KNOWN_USED}
     known_ids = {each.provider_id for each in ledger.provided}

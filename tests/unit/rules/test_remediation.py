@@ -52,7 +52,6 @@ def decide(
     ],
 )
 def test_the_next_step_follows_when_the_attempts_are_used_up(attempts: list[str], step: str, number: int) -> None:
-    """A step that did not help three times is not repeated without end."""
     found = decide(taken(*attempts))
     assert (found.step.name, found.number) == (step, number)
 
@@ -131,7 +130,6 @@ def policies(draw: st.DrawFn) -> tuple[Step, ...]:
 def test_every_policy_ends_and_never_goes_back(
     policy: tuple[Step, ...], can: frozenset[Capability], fates: list[tuple[str, int]]
 ) -> None:
-    """Whatever becomes of the attempts; and what a provider cannot do is never asked of it."""
     attempts: list[PastAttempt] = []
     now, position = 0.0, 0
     order = [step.name for step in policy]

@@ -34,7 +34,6 @@ def now(listing: list[Machine], *on_record: KnownMachine) -> dict[str, Facts]:
 
 
 def test_recorded_facts_are_no_change() -> None:
-    """The usual case, of which nothing must be written."""
     assert changes([MACHINE], [known()]) == []
 
 
@@ -58,7 +57,6 @@ def test_listed_facts_are_recorded(listed: dict[str, Any], on_record: dict[str, 
 
 
 def test_a_machine_without_record_gets_all_of_it() -> None:
-    """As the Provisioner leaves it when the provider told nothing at its creation."""
     assert now([MACHINE], known(Facts(None, None, None, None, None))) == {"a": UP}
 
 
@@ -99,7 +97,6 @@ def test_a_permanently_failed_machine_is_not_recorded_as_missing() -> None:
 
 
 def test_machines_that_are_not_looked_at_are_left_alone() -> None:
-    """Most invocations look at a few of the machines that are listed."""
     listing = [MACHINE, replace(MACHINE, provider_id=ProviderId("b"), location="fra")]
     assert now(listing, known(name="b")) == {"b": replace(UP, location="fra")}
 
@@ -114,7 +111,6 @@ def test_machines_that_are_not_looked_at_are_left_alone() -> None:
     ids=["a machine twice", "used and unused", "used without an id"],
 )
 def test_a_listing_that_contradicts_itself_is_refused(listing: list[Machine]) -> None:
-    """Which of the two is true is not ours to guess."""
     with pytest.raises(ListingInvalid):
         changes(listing, [known()])
 

@@ -140,7 +140,6 @@ key_name = "FIXME"
     ],
 )
 def test_a_fault_says_what_was_probably_meant(text: str, fault: str) -> None:
-    """The reader has the document before them, and not the list of keys."""
     (found,) = faults(text)
     assert fault in found
 
@@ -181,14 +180,12 @@ def test_a_document_may_come_from_any_editor(content: bytes) -> None:
 
 
 def test_very_many_faults_are_counted_and_not_all_listed() -> None:
-    """A log line has an end."""
     found = bounded(faults("\n".join(f"key{number} = 1" for number in range(500))))
     assert len(found) == MAX_FAULTS + 1
     assert found[-1] == "and 450 more"
 
 
 def test_every_setting_has_one_place() -> None:
-    """Otherwise it could be changed by the environment alone, or two functions would work on different fleets."""
     placed = [name for table, names in tables().items() for name in names if not table.startswith("provider.")]
     assert len(placed) == len(set(placed))
     assert {name for each in FUNCTIONS.values() for name in each.model_fields} - {"provider"} <= set(placed)
@@ -232,7 +229,6 @@ def toml(value: object) -> str:
 @example(b"version=1\n" + b"a." * 3_000 + b"a=1")  # deeper than Python recurses; the time grows with the square
 @example(b"version=1\n" + b"[[a]]\n" * 10_000)
 def test_no_bytes_break_the_reader(content: bytes) -> None:
-    """Only a ConfigError says that a document is wrong."""
     try:
         read, found = parse(content)
     except ConfigError:

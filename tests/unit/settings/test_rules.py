@@ -85,7 +85,6 @@ CASES: list[tuple[str, Mapping[str, object], Mapping[str, object]]] = [
 
 @pytest.mark.parametrize(("named", "wrong", "right"), CASES)
 def test_a_rule_breaks_past_its_boundary(named: str, wrong: Mapping[str, object], right: Mapping[str, object]) -> None:
-    """The fault names the settings, their values, what goes wrong and what to do."""
     (fault,) = (each for each in check({**DEFAULTS, **wrong}, ALL) if f"{named} is " in each)
     values, _, told = fault.partition(": ")
     assert all(key in values for key in wrong if key in (named, RATE))
@@ -118,7 +117,6 @@ def test_the_defaults_break_no_rule() -> None:
 
 
 def test_every_rule_has_a_case_and_they_are_ten() -> None:
-    """A rule that no test breaks may never hold."""
     assert all(any(named in rule.keys for named, _, _ in CASES) for rule in RULES)
     assert len({rule.broken.__qualname__ for rule in RULES}) == 10
 

@@ -10,7 +10,6 @@ from tests.support.command_line import CommandLine
 
 
 def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
-    """An operator of two hundred machines asks what is wrong, not with which machine; what healed is no answer."""
     starting = [fleet.locate(fleet.provided_machine(), "ams") for _ in range(4)]
     healed = fleet.unhealthy_machine()
     session = fleet.open_session()

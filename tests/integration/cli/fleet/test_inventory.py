@@ -67,7 +67,6 @@ def test_the_table_has_rounded_sums_and_a_total(shepherdctl: CommandLine) -> Non
 
 
 def test_programs_get_exact_sums_and_the_total_apart(shepherdctl: CommandLine) -> None:
-    """A total among the rows would be counted twice."""
     assert shepherdctl.load("inventory") == {
         "locations": [dict(zip(NAMES, row, strict=True)) for row in EXACT],
         "total": dict(zip(NAMES[2:], TOTAL, strict=True)),
@@ -75,7 +74,6 @@ def test_programs_get_exact_sums_and_the_total_apart(shepherdctl: CommandLine) -
 
 
 def test_csv_has_a_header_and_exact_sums(shepherdctl: CommandLine) -> None:
-    """Spreadsheets make the total, and the units, themselves."""
     result = shepherdctl("inventory", "-o", "csv")
     assert rows_of(result.stdout_bytes.decode()) == [
         NAMES,
@@ -137,7 +135,6 @@ def test_sums_are_exact_beyond_the_databases_own_numbers(fleet: Fleet) -> None:
 
 
 def test_programs_get_what_they_can_read_of_an_empty_fleet(fleet: Fleet) -> None:
-    """Sums of nothing are 0."""
     shepherdctl = CommandLine(fleet.settings)
     assert shepherdctl.load("inventory") == {"locations": [], "total": dict.fromkeys(NAMES[2:], 0)}
     assert rows_of(shepherdctl.read("inventory", "-o", "csv")) == [NAMES]

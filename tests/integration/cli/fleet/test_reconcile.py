@@ -62,7 +62,6 @@ def test_two_sides_that_agree_are_a_success(shepherdctl: CommandLine, machines: 
 def test_each_difference_is_shown_with_class_and_way_out(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, create: Callable[[UUID], str]
 ) -> None:
-    """An operator who is woken by an alarm needs no more than what is printed; showing it changes nothing."""
     gone, alive, _ = machines
     end(api, gone)
     end(api, alive)
@@ -92,7 +91,6 @@ def test_each_difference_is_shown_with_class_and_way_out(
 def test_a_vanished_machine_is_forgotten_and_still_looked_up(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
 ) -> None:
-    """Dry run first; a script says --yes."""
     name, machine_id = next(iter(machines.items()))
     end(api, name)
     dry = shepherdctl("machine", "forget", name, *WHY, "--dry-run")
@@ -119,7 +117,6 @@ def test_a_vanished_machine_is_forgotten_and_still_looked_up(
 
 
 def test_a_refused_machine_fails_the_command(fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID]) -> None:
-    """Nothing was asked, because there was nothing to be done."""
     name = next(iter(machines))
     result = shepherdctl("machine", "forget", name, *WHY, "--yes")
     assert result.exit_code == 1
@@ -235,7 +232,6 @@ def test_a_release_retires_a_machine_also_after_an_interruption(
 
 
 def test_a_machine_gets_its_new_id_when_that_is_typed(fleet: Fleet, tmp_path: Path) -> None:
-    """The comparison names the command; the machine keeps everything but the id at the provider."""
     machine_id = fleet.provided_machine()
     fleet.sql("UPDATE machine_provided SET provider_ip_address = '192.0.2.7'")
     fleet.pass_time(HOUR)
@@ -253,7 +249,6 @@ def test_a_machine_gets_its_new_id_when_that_is_typed(fleet: Fleet, tmp_path: Pa
 
 
 def test_a_provider_without_release_is_reported_as_such(fleet: Fleet, tmp_path: Path) -> None:
-    """Before anything is looked at or recorded."""
     machine_id = fleet.provided_machine()
     (tmp_path / "list.json").write_text("[]")
     environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_PROVIDER_MACHINES": str(tmp_path / "list.json")}

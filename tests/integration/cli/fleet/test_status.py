@@ -33,7 +33,6 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
 
 
 def test_status_counts_the_states_of_the_list(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    """Two commands must not contradict each other."""
     fleet.quarantine(fleet.unhealthy_machine())
     fleet.fail(fleet.provided_machine())
     listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list"))
@@ -65,7 +64,6 @@ def test_status_counts_who_is_paused(shepherdctl: CommandLine, fleet: Fleet, arg
 
 
 def test_each_provider_has_a_line_with_its_states(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    """Columns of what does not occur only hide what does."""
     fleet.provided_machine("equinix")
     fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
     result = shepherdctl("status")
@@ -103,7 +101,6 @@ def test_a_small_budget_is_shown_with_figures_and_waiters(shepherdctl: CommandLi
 
 
 def test_pauses_in_force_are_mentioned(shepherdctl: CommandLine) -> None:
-    """A pause may be the reason why nothing happens."""
     shepherdctl.read("pause", "--all", "--reason", "maintenance", "--owner", "ana")
     assert shepherdctl("status").stderr == "1 pause in force: see shepherdctl pauses\n"
 

@@ -81,7 +81,6 @@ def shown(text: str) -> dict[str, list[str]]:
 
 
 def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, shepherdctl: CommandLine, tmp_path: Path) -> None:
-    """The whole way: command line, record, answer to a heartbeat; and its outcome back to where people look."""
     machine_id = fleet.started_machine()
     parameters = tmp_path / "node.pb"
     parameters.write_bytes(b"\x0a\x07secret\xff")
@@ -215,7 +214,6 @@ def test_only_a_successful_installation_ends_the_work_of_the_loops(fleet: Fleet,
     ],
 )
 def test_without_the_key_nothing_is_requested(fleet: Fleet, aws: None, source: str, why: str, dry_run: bool) -> None:
-    """No agent would carry it out; a deployment may do without the key for as long as it installs nothing."""
     fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_INSTALLATION_KEY_SOURCE": source})
     assert why in shepherdctl.told(
@@ -351,7 +349,6 @@ def test_an_installation_that_no_agent_can_carry_out_is_refused(fleet: Fleet, ar
 
 
 def test_a_machine_that_is_not_provided_cannot_be_installed(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """It may never come to be."""
     machine_id = fleet.bare_machine()
     assert "is not provided (being created, or gone)" in shepherdctl.told(
         "machine", "install", str(machine_id), *IMAGE, "--yes", status=1
@@ -416,7 +413,6 @@ def test_the_hardware_is_shown_in_words(fleet: Fleet, shepherdctl: CommandLine) 
 
 
 def test_programs_get_the_hardware_exactly(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """Whole bytes, speeds in bytes, and null for what the agent could not find out."""
     machine_id = fleet.started_machine()
     assert shepherdctl.load("machine", "show", "machine-1")["hardware"] is None
     reported_hardware(fleet, machine_id, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
@@ -470,7 +466,6 @@ def test_programs_get_the_hardware_exactly(fleet: Fleet, shepherdctl: CommandLin
 
 
 def test_reports_that_are_empty_or_of_later_agents_are_shown(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """An agent that finds out nothing must not keep operators from looking, nor one that knows more than we."""
     machine_id = fleet.started_machine()
     reported_hardware(fleet, machine_id, AgentHardwareReport())
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
@@ -517,7 +512,6 @@ def test_a_ratio_that_is_no_number_is_not_known(fleet: Fleet, shepherdctl: Comma
 
 
 def test_text_of_agents_cannot_control_the_terminal(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """A compromised machine may report any text; it must not be interpreted."""
     machine_id = fleet.started_machine()
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
     evil = "\x1b]0;owned\x07[red]x[/red]\x9b31m"

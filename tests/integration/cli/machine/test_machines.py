@@ -76,7 +76,6 @@ def installed(fleet: Fleet) -> UUID:
     ],
 )
 def test_states_are_shown_in_words(fleet: Fleet, plant: Callable[[Fleet], UUID], state: str, words: str) -> None:
-    """The words are for people; programs get a name that stays the same."""
     machine_id = plant(fleet)
     shepherdctl = CommandLine(fleet.settings)
     assert re.search(rf"  {words}$", shepherdctl.read("machine", "list"), re.MULTILINE)
@@ -86,7 +85,6 @@ def test_states_are_shown_in_words(fleet: Fleet, plant: Callable[[Fleet], UUID],
 
 
 def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """Otherwise the list and the loop would speak of different machines."""
     fleet.reporting_machine(120)
     fleet.sql("UPDATE recovery_policy SET heartbeat_timeout_seconds = 60")
     assert "no heartbeat for 2 min" in shepherdctl.read("machine", "list")
@@ -104,7 +102,6 @@ def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet, shepherdct
     ],
 )
 def test_machines_show_wide_pauses(fleet: Fleet, process: Process | None, provider: str | None, expected: bool) -> None:
-    """Anyone who wonders why nothing happens to a machine looks at the machine."""
     fleet.unhealthy_machine()
     pauses.pause(fleet.connection, owner="bob", reason="because", process=process, provider=provider)
     (machine,) = CommandLine(fleet.settings).load("machine", "list")
@@ -147,7 +144,6 @@ def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, shepherd
 
 
 def test_a_shortened_list_says_so(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """Anyone who sees a part must know that it is one."""
     for _ in range(3):
         fleet.reporting_machine(60)
     fleet.unhealthy_machine()
@@ -171,7 +167,6 @@ def test_programs_get_every_machine(fleet: Fleet, shepherdctl: CommandLine) -> N
 
 
 def test_waiting_ends_with_the_state_or_with_the_time(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """A script that goes on too early works on a machine that is not there."""
     fleet.reporting_machine(60)
     there = shepherdctl("machine", "wait", "machine-1", "--for", "running")
     assert (there.exit_code, there.stdout, there.stderr.startswith("machine-1: running, ")) == (0, "", True)
@@ -212,7 +207,6 @@ def test_an_empty_fleet_is_reported_as_empty(shepherdctl: CommandLine, command: 
 
 
 def test_a_machine_is_named_by_id_prefix_or_provider_id(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """People copy what they see, and type as little as possible."""
     machine_id = fleet.provided_machine()
     for name in (str(machine_id), str(machine_id)[:8].upper(), "machine-1"):
         assert shepherdctl.load("machine", "show", name)["machine_id"] == str(machine_id)
@@ -322,7 +316,6 @@ def test_a_pinned_host_key_is_replaced_only_on_request(fleet: Fleet, shepherdctl
 
 @pytest.mark.parametrize("key", ["ssh-ed25519", "AAAAC3Nz", "ssh-dss AAAAB3NzaC1kc3M=", f"{HOST_KEY[:-3]}!!!"])
 def test_what_is_no_host_key_is_not_pinned(fleet: Fleet, shepherdctl: CommandLine, key: str) -> None:
-    """The machine would be locked out until somebody finds the slip."""
     machine_id = fleet.provided_machine()
     assert "KEY is not an SSH host key" in shepherdctl.told("machine", "pin-host-key", str(machine_id), key, status=2)
     assert fleet.facts(machine_id) == set()
@@ -338,7 +331,6 @@ def test_a_machine_not_provided_gets_no_pinned_host_key(fleet: Fleet, more: tupl
 
 
 def test_history_is_shown_newest_last_with_causes(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """As a log: what happened last stands above the prompt."""
     machine_id = failed(fleet, SshRefused("nothing listens"))
     events = shepherdctl.load("history", str(machine_id))
     assert [event["event"] for event in events] == ["Started", "Failed"]
@@ -382,7 +374,6 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet, she
 
 
 def test_the_history_of_a_gone_machine_can_be_read(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """An audit trail that ends with the machine would be of no use after it."""
     machine_id = uuid4()
     fleet.sql(
         "INSERT INTO work_history (machine_id, process, event) VALUES (:i, 'ShepherdRecovery', 'Expired')", i=machine_id

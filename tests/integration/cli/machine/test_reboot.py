@@ -32,7 +32,6 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
 def test_rebooting_a_healthy_machine_needs_a_confirmation_that_says_so(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], typed: str, events: list[str]
 ) -> None:
-    """Somebody may be working on it; a slip in the id must not interrupt that."""
     name, machine_id = next(iter(machines.items()))
     fleet.change(
         f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now(), decode(repeat('5e', 32), 'hex'))",

@@ -60,7 +60,6 @@ def test_machines_are_retired_step_by_step(fleet: Fleet, listed: Callable[..., d
 
 @pytest.mark.parametrize(("typed", "paused"), [("machine-1\n", 1), ("yes\n", 0)])
 def test_retiring_needs_the_name(fleet: Fleet, listed: Callable[..., dict[str, str]], typed: str, paused: int) -> None:
-    """It ends with the loss of the machine."""
     fleet.provided_machine()
     shepherdctl = CommandLine(fleet.settings, listed("machine-1"))
     shepherdctl.on_terminal(80, "machine", "retire", "machine-1", *RETIRE, typed=typed, status=3 if paused else 1)

@@ -162,7 +162,6 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_thing_that_blocks_each_process_is_shown(fleet: Fleet, shepherdctl: CommandLine, case: str) -> None:
-    """Instead of half an hour with the database; and it is what claims go by."""
     plant, *expected = CASES[case]
     machine_id = plant(fleet)
     told = shepherdctl.load("machine", "why", str(machine_id))
@@ -234,7 +233,6 @@ def test_a_healthy_machine_is_checked_again_without_an_end(fleet: Fleet, shepher
 
 
 def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """The first block is shown; a later one may last longer."""
     machine_id = failed(fleet, interval=2 * HOUR)
     pauses.pause(fleet.connection, owner="alice", reason="moving racks", machine_id=machine_id, seconds=HOUR)
     told = shepherdctl.load("machine", "why", str(machine_id))
@@ -243,7 +241,6 @@ def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet, she
 
 
 def test_retry_ends_backoffs_and_leaves_a_line_of_history(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """What was mended is not to wait for hours; who said so can be asked."""
     machine_id = failed(fleet)
     tried = shepherdctl.load("machine", "retry", str(machine_id), *REASON, "--dry-run")
     assert [backoff["cause"] for backoff in tried["machines"][0]["ended"]] == ["nothing listens"]
@@ -279,7 +276,6 @@ def test_retry_tries_a_suspect_together_with_others_again(fleet: Fleet, shepherd
 
 
 def test_retry_without_a_backoff_says_so_and_writes_nothing(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """A line in the history for nothing would mislead its readers."""
     machine_id = failed(fleet)
     fleet.pass_time(600)
     assert "no backoff is in force" in shepherdctl.told("machine", "retry", str(machine_id), *REASON)

@@ -33,7 +33,6 @@ def imported(folder: Path, content: str | bytes, provider: str = "static") -> Re
     ],
 )
 def test_spreadsheets_become_lists(tmp_path: Path, content: str, provider: str, entries: list[dict[str, str]]) -> None:
-    """Separators, line ends, a mark at the beginning and blank lines differ between them."""
     result = imported(tmp_path, content, provider)
     assert json.loads(result.stdout) == entries
     assert result.stderr == f"{len(entries)} machine{'s' * (len(entries) > 1)} for {provider}_list\n"

@@ -152,7 +152,6 @@ def test_what_is_right_is_shown_beside_faults(shepherdctl: CommandLine, file: Pa
 
 
 def test_other_commands_read_the_document(file: Path) -> None:
-    """So an operator's limits and timeouts are those of the functions."""
     shepherdctl = CommandLine(None, {"SHEPHERD_SETTINGS": str(file)})
     result = shepherdctl.process("status")
     assert result.returncode == 1
@@ -181,7 +180,6 @@ def deployed(s3: Any) -> dict[str, Any]:
 
 
 def test_one_setting_of_a_deployment_is_changed(shepherdctl: CommandLine, s3: Any) -> None:
-    """The difference is shown before, nothing is changed by a dry run, and a second time there is nothing to do."""
     before = deployed(s3)
     for options in (["--dry-run"], ["--yes"]):
         assert deployed(s3) == before
@@ -216,7 +214,6 @@ def test_one_setting_of_a_deployment_is_changed(shepherdctl: CommandLine, s3: An
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_setting_that_would_be_refused_is_not_written(s3: Any, arguments: list[str], told: str) -> None:
-    """Functions would keep the document before, and the next deployment would fail."""
     before = deployed(s3)
     result = CommandLine(None, {"SHEPHERD_STARTUP_TIMEOUT_SECONDS": "3000"})("settings", "set", *arguments, "--yes")
     assert result.exit_code in {1, 2}
@@ -225,7 +222,6 @@ def test_a_setting_that_would_be_refused_is_not_written(s3: Any, arguments: list
 
 
 def test_two_operators_do_not_overwrite_each_other(shepherdctl: CommandLine, s3: Any) -> None:
-    """What was changed between reading and writing stays."""
     stored = stored_settings.read(DEPLOYED)
     shepherdctl.read("settings", "set", INTERVAL, "600", "--yes")
     with pytest.raises(SourceMissing, match="was changed by somebody else meanwhile"):
