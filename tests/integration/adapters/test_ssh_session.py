@@ -70,9 +70,6 @@ def script(text: str) -> Agent:
     return Agent(f"#!/bin/sh\n{text}\n".encode())
 
 
-# Uploading
-
-
 @pytest.mark.parametrize("size", [0, 1, 127_999, 128_000, 128_001, 5 * MIB + 17])
 def test_upload_arrives_whole_and_executable(
     connection: SshConnection, path: Path, deadline: Deadline, size: int
@@ -245,9 +242,6 @@ def test_greeting_of_the_shell_is_no_refusal(
     assert not connection.has(str(path), Agent(b"another").sha256, deadline)
 
 
-# Running
-
-
 BYTES = bytes(range(256)) * 250
 FLOOD = "head -c 5000000 /dev/zero | tr '\\0' e >&2"
 
@@ -341,9 +335,6 @@ def test_connection_lost_while_running_is_named(
         connection.run("agent", b"", deadline)
     with pytest.raises(SshConnectionLost, match="while hashing agent"):
         connection.has("agent", "0" * 64, deadline)
-
-
-# A machine that stops answering, at each point where that can happen
 
 
 DOINGS: dict[str, Callable[[SshConnection], object]] = {

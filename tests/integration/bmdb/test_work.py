@@ -129,20 +129,12 @@ def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: P
     assert held.last_interval_seconds is None
 
 
-def test_the_backoff_of_one_process_is_not_that_of_another(fleet: Fleet, session: Session) -> None:
-    fleet.unhealthy_machine()
-    (held,) = claimed(session, RECOVER)
+@pytest.mark.parametrize("other", [START, RECOVER])
+def test_a_backoff_is_of_one_machine_and_process(fleet: Fleet, session: Session, other: Process) -> None:
+    fleet.provided_machine() if other is START else fleet.unhealthy_machine()
+    (held,) = claimed(session, other)
     work.fail(session, {held: Failure(ShepherdError("no luck"), 3600)})
-    fleet.change("DELETE FROM machine_agent_started")
-    (held,) = claimed(session, START)
-    assert held.last_interval_seconds is None
-
-
-def test_the_backoff_of_one_machine_is_not_that_of_another(fleet: Fleet, session: Session) -> None:
-    fleet.provided_machine()
-    (held,) = claimed(session, START)
-    work.fail(session, {held: Failure(ShepherdError("no luck"), 3600)})
-    fleet.provided_machine()
+    fleet.provided_machine() if other is START else fleet.change("DELETE FROM machine_agent_started")
     (held,) = claimed(session, START)
     assert held.last_interval_seconds is None
 

@@ -160,9 +160,6 @@ def raises(error: Exception) -> Callable[[Task], None]:
     return run_task
 
 
-# --- the normal case ---
-
-
 def test_everything_that_is_due_is_worked_on_and_counted(fleet: Fleet, run: Runner) -> None:
     """One invocation claims again and again, ends each work once, and records what it returns as its tick."""
     machines = [fleet.provided_machine() for _ in range(12)]
@@ -614,9 +611,6 @@ def test_concurrent_runs_never_work_on_the_same_machine(fleet: Fleet, run: Runne
     assert sum(each[Metric.FINISHED] for each in counts) == 20
 
 
-# --- dry run ---
-
-
 def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
     """It claims, and undoes that; so it cannot differ from what would happen."""
     for _ in range(5):
@@ -757,10 +751,7 @@ def test_an_abandoned_worker_may_not_interrupt_its_machine(fleet: Fleet, run: Ru
             late.put(refusal)
             raise
 
-    class Tellers(AnsweringLoop):
-        backoff = Backoff(60, 3600, 1.2)
-
-    loop = Tellers(run_task)
+    loop = AnsweringLoop(run_task)
     assert run(loop, machine_seconds=60, session_seconds=600)[Metric.FAILED] == 1
     given_up.set()
     assert isinstance(late.get(timeout=WAIT_SECONDS), (SessionExpired, TimeLimitExceeded))

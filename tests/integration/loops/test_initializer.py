@@ -211,9 +211,6 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-# --- the normal case ---
-
-
 def test_an_agent_is_started_and_its_key_recorded(env: InitializerSetup) -> None:
     machine_id, name = env.machine()
     assert env.run(agent=env.agent)[Metric.FINISHED] == 1

@@ -85,9 +85,6 @@ def listed_ago(fleet: Fleet) -> float | None:
     return found[0][0] if found else None
 
 
-# --- the normal case ---
-
-
 def test_only_changed_facts_are_written(
     fleet: Fleet, listed: Listed, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

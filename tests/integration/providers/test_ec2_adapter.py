@@ -80,9 +80,6 @@ def machine(site: Site) -> Machine:
     return site.create()
 
 
-# Creation, and the host key
-
-
 def test_a_machine_has_its_own_host_key_which_listings_show(site: Site, machine: Machine) -> None:
     """Only the listing is known when the machine is adopted; with one key, each machine could pose as all."""
     (listed,) = [each for each in site.provider.list_machines(site.deadline) if each.token == TOKEN]
@@ -319,9 +316,6 @@ def test_a_listing_with_a_foreign_instance_is_refused(site: Site, machine: Machi
     )
     with pytest.raises(ListingInvalid, match="without the tag shepherd-fleet"):
         site.provider.list_machines(site.deadline)
-
-
-# The edge
 
 
 def test_a_throttled_read_is_tried_again(site: Site) -> None:

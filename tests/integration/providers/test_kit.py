@@ -78,9 +78,6 @@ def api(things: Things, clock: ManualClock) -> HttpApi:
     return HttpApi(things.url, ClientCredentials(f"{things.url}/token", lambda: SECRET, clock), clock)
 
 
-# Tokens
-
-
 def test_one_token_is_used_until_shortly_before_its_end(
     things: Things, api: HttpApi, clock: ManualClock, deadline: Deadline
 ) -> None:
@@ -131,9 +128,6 @@ def test_a_credential_that_was_replaced_is_read_past_the_cache(clock: ManualCloc
         for each in ("old", "new"):
             stored.append(each)
             assert api.get("/things", deadline) == []
-
-
-# Pages
 
 
 @pytest.mark.parametrize(
@@ -205,9 +199,6 @@ def test_a_page_that_makes_no_sense_makes_the_listing_invalid(
         listed(api, "/things", deadline, paging)
 
 
-# Refusals
-
-
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -236,8 +227,6 @@ def test_a_request_is_forbidden_only_to_known_logins(
         api.get("/things", deadline)
     assert isinstance(raised.value, ProviderForbidden) is (status == 403)
 
-
-# Creation
 
 OURS = Machine(provider_id=ProviderId("ours"), availability=Availability.KNOWN_USED)
 

@@ -386,9 +386,6 @@ def test_an_error_says_that_the_machine_stayed_off(site: Site) -> None:
     assert site.rack.power(NAME) == "Off"
 
 
-# The listing
-
-
 @pytest.mark.parametrize("fault", [FakeAnswer(times=0, status=403), Drop(times=0), Delay(times=0, seconds=3600)])
 def test_a_silent_bmc_leaves_its_machine_in_the_listing(
     site: Site, deadline: Deadline, fault: Any, capsys: pytest.CaptureFixture[str]

@@ -59,9 +59,6 @@ def delayed(fleet: Fleet, call: Callable[[], object], meanwhile: Callable[[], ob
     return moment
 
 
-# The time of a statement is the time at which it has its locks.
-
-
 def test_an_agent_counts_as_started_when_it_is_recorded(fleet: Fleet, session: Session) -> None:
     """A heartbeat of an earlier agent that arrived during the wait would count as the new agent's first."""
     machine_id = fleet.provided_machine()
@@ -188,9 +185,6 @@ def test_ages_are_those_of_the_moment(fleet: Fleet, session: Session) -> None:
     assert all(age is not None and age >= 0 for age in ages)
 
 
-# An end of work applies to its machines only.
-
-
 @each_end
 def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Session, end: End) -> None:
     machines = [end.due_machine(fleet) for _ in range(2)]
@@ -199,9 +193,6 @@ def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Sessio
     assert {first.machine_id, second.machine_id} == set(machines)
     assert fleet.holders(second.machine_id) == [session.session_id]
     assert fleet.events(second.machine_id) == ["Started"]
-
-
-# Machines that did not come back.
 
 
 def test_a_pause_of_recovery_holds_up_absent_machines(fleet: Fleet, session: Session) -> None:
@@ -220,9 +211,6 @@ def test_absent_machines_are_claimed_longest_due_first(fleet: Fleet, session: Se
         )
     taken = [ids(claimed(session, RECOVER, 1)) for _ in machines]
     assert taken == [[machine_id] for machine_id in reversed(machines)]
-
-
-# Budgets that operators are shown.
 
 
 def test_budgets_are_locked_in_the_order_of_their_locations(fleet: Fleet, session: Session) -> None:

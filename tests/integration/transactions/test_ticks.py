@@ -152,6 +152,7 @@ def test_deleting_old_ticks_waits_for_no_lock(fleet: Fleet) -> None:
 
 def test_the_last_tick_of_each_loop_and_provider_is_found(fleet: Fleet) -> None:
     """A loop that was switched off a week ago is among them: operators must see that it is off."""
+    assert last_ticks(fleet.connection) == []
     heads = [TickHead(loop, provider) for loop in ("updater", "recoverer") for provider in ("ec2", "static")]
     for number in range(3):
         for head in heads if number < 2 else heads[:1]:
@@ -164,7 +165,3 @@ def test_the_last_tick_of_each_loop_and_provider_is_found(fleet: Fleet) -> None:
         ("static", "recoverer", 1),
         ("static", "updater", 1),
     ]
-
-
-def test_without_ticks_there_is_no_last_one(fleet: Fleet) -> None:
-    assert last_ticks(fleet.connection) == []

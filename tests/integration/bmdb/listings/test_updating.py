@@ -181,9 +181,6 @@ def test_a_listing_does_not_count_from_the_beginning_of_another(fleet: Fleet, ho
     assert fleet.sql("SELECT listed_at > clock_timestamp() - interval '10 minutes' FROM provider_listings") == [[True]]
 
 
-# --- what it reads ---
-
-
 @pytest.mark.parametrize("everything", [True, False])
 def test_machines_of_other_providers_are_not_compared(fleet: Fleet, everything: bool) -> None:
     machine_id = fleet.provided_machine()

@@ -21,6 +21,7 @@ from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.errors.provider import ListingInvalid, NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.domain.records import Intent
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, Adopt, Forget, OperatorAction, Rebind
@@ -31,6 +32,7 @@ from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
+from tests.integration.bmdb.listings.test_provisioning import MACHINE
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.capacity import Edge, Killed, failing, intents, provided, static
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
@@ -150,9 +152,6 @@ def asked(fleet: Fleet) -> list[list[Any]]:
     return fleet.sql("SELECT machine_id, accepted_at IS NOT NULL FROM machine_release")
 
 
-# --- looking ---
-
-
 def test_a_comparison_changes_nothing(fleet: Fleet, operator: Operator, clock: ManualClock) -> None:
     gone = old(fleet, fleet.provided_machine())
     comparison = operator.repair.compare(Deadline(clock, 600))
@@ -241,9 +240,6 @@ def test_copies_that_are_adopted_together_are_machines_of_their_own(
     assert verdicts[0].machine_id == begun
     assert provided(fleet) == {verdict.provider_id: verdict.machine_id for verdict in verdicts[:2]}
     assert intents(fleet) == []
-
-
-# --- rebind ---
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -606,15 +602,15 @@ def test_a_machine_that_the_provider_lacks_is_not_released(fleet: Fleet, operato
 # --- one at a time ---
 
 
-def writes(session: Session, machine_id: UUID) -> dict[str, Callable[[], object]]:
-    return {
-        "forget": lambda: decommissioning.forget(session, "cloud", machine_id, ORDER),
-        "remove": lambda: decommissioning.remove_released(session, "cloud", machine_id),
-        "ask": lambda: decommissioning.request_release(session, "cloud", machine_id, ORDER),
-        "withdraw": lambda: decommissioning.cancel_release(session, "cloud", machine_id),
-    }
-
-
+WRITES: dict[str, Callable[[Session, UUID, UUID], object]] = {
+    "forget": lambda session, ours, _: decommissioning.forget(session, "cloud", ours, ORDER),
+    "remove": lambda session, ours, _: decommissioning.remove_released(session, "cloud", ours),
+    "ask": lambda session, ours, _: decommissioning.request_release(session, "cloud", ours, ORDER),
+    "withdraw": lambda session, ours, _: decommissioning.cancel_release(session, "cloud", ours),
+    "intend": lambda session, *_: provisioning.create_intent(session, "cloud", "rack 2"),
+    "provide": lambda session, _, begun: provisioning.provide(session, "cloud", begun, MACHINE),
+    "give up": lambda session, _, begun: provisioning.delete_intent(session, "cloud", Intent(begun, None)),
+}
 LOSSES = {
     "dead": "UPDATE sessions SET deadline = clock_timestamp() - interval '1 hour' WHERE session_id = :session",
     "overtaken": "UPDATE provisioner_lock SET session_id = :successor",
@@ -623,11 +619,14 @@ LOSSES = {
 """What a transaction does that is under way when the write begins, and commits when the writer's deadline is over."""
 
 
-@pytest.mark.parametrize("write", ["forget", "remove", "ask", "withdraw"])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet, write: str, loss: str) -> None:
+def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(
+    fleet: Fleet, write: Callable[[Session, UUID, UUID], object], loss: str
+) -> None:
     """Who holds it, and until when, is what the rows say when the write has them, not when it began."""
-    machine_id = old(fleet, fleet.provided_machine())
+    machine_id, begun = old(fleet, fleet.provided_machine()), fleet.bare_machine()
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'cloud')", id=begun)
     session, successor = fleet.open_session(connection=fleet.connect()), fleet.open_session()
     assert provisioning.take_lock(session, "cloud") is not None
     fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, '', '')", id=machine_id)
@@ -639,20 +638,17 @@ def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet
     change = (
         LOSSES[loss].replace(":session", f"'{session.session_id}'").replace(":successor", f"'{successor.session_id}'")
     )
+    before = fleet.content("sessions", "provisioner_lock", "work")
     fleet.connection.script(f"BEGIN; {change}")
     with ThreadPoolExecutor(1) as pool:
-        written = pool.submit(writes(session, machine_id)[write])
+        written = pool.submit(write, session, machine_id, begun)
         fleet.wait_until_blocked()
         if loss == "late":
             fleet.wait_until_dead(session)
         fleet.connection.script("COMMIT")
         with pytest.raises(SessionExpired):
             written.result(WAIT_SECONDS)
-    assert (asked(fleet), len(provided(fleet)), pauses.pauses_in_force(fleet.connection)) == (
-        [[machine_id, False]],
-        1,
-        [],
-    )
+    assert fleet.content("sessions", "provisioner_lock", "work") == before
 
 
 def test_a_running_provisioner_is_waited_for_with_a_limit(fleet: Fleet, operator: Operator) -> None:

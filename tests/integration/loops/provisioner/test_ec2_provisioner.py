@@ -19,6 +19,8 @@ from tests.support.bmdb.capacity import intents, provided
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, subnets
 
+Run = Callable[..., dict[Metric, float]]
+
 LIMIT = 3
 OUR_LINE = ssh_keys.public_line(ssh_keys.generate())
 
@@ -31,7 +33,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
 
 
 @pytest.fixture
-def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Metric, float]]:
+def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Run:
     settings = Ec2Settings(fleet=FLEET, limit=LIMIT, subnets=",".join(subnets()), image=IMAGE, machine_type="m5.metal")
     provider = Ec2Provider(settings, lambda: OUR_LINE, clock)
 
@@ -52,9 +54,7 @@ def penalties(fleet: Fleet) -> int:
     return found
 
 
-def test_new_machines_fill_the_limit_with_known_host_keys(
-    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
-) -> None:
+def test_new_machines_fill_the_limit_with_known_host_keys(api: Ec2Api, fleet: Fleet, run: Run) -> None:
     assert run()[Metric.CREATED] == LIMIT
     assert run()[Metric.CREATED] == 0
     assert set(provided(fleet)) == living(api)
@@ -65,9 +65,7 @@ def test_new_machines_fill_the_limit_with_known_host_keys(
     }
 
 
-def test_a_creation_without_answer_is_adopted_with_its_host_key(
-    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
-) -> None:
+def test_a_creation_without_answer_is_adopted_with_its_host_key(api: Ec2Api, fleet: Fleet, run: Run) -> None:
     """What is known of the key by then stands in a tag and nowhere else."""
     api.lost = {"RunInstances"}
     assert run()[Metric.CREATED] == 0
@@ -81,7 +79,7 @@ def test_a_creation_without_answer_is_adopted_with_its_host_key(
 
 @pytest.mark.parametrize("ended", [1, LIMIT], ids=["one", "all"])
 def test_instances_that_were_terminated_are_vanished_machines_and_are_replaced(
-    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]], ended: int
+    api: Ec2Api, fleet: Fleet, run: Run, ended: int
 ) -> None:
     """EC2 itself reports that they are gone, so that this is no drift, also when EC2 does not list them any more."""
     run()
@@ -101,9 +99,7 @@ def test_instances_that_were_terminated_are_vanished_machines_and_are_replaced(
     assert (counts[Metric.CREATED], counts[Metric.DRIFTED]) == (0, ended)
 
 
-def test_instances_that_merely_are_not_listed_stop_the_invocation(
-    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
-) -> None:
+def test_instances_that_merely_are_not_listed_stop_the_invocation(api: Ec2Api, fleet: Fleet, run: Run) -> None:
     """A wrong region looks like this: EC2 did not report that they ended."""
     run()
     fleet.pass_time(HOUR)
@@ -113,9 +109,7 @@ def test_instances_that_merely_are_not_listed_stop_the_invocation(
     assert len(living(api)) == LIMIT
 
 
-def test_instances_that_die_at_launch_are_not_replaced_every_minute(
-    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
-) -> None:
+def test_instances_that_die_at_launch_are_not_replaced_every_minute(api: Ec2Api, fleet: Fleet, run: Run) -> None:
     """Without permission for a disk's key, all do; EC2 shows the reason for an hour, and so long nothing is created."""
     run()
     for instance_id in living(api):
@@ -124,9 +118,7 @@ def test_instances_that_die_at_launch_are_not_replaced_every_minute(
     assert len(api.instances()) == LIMIT
 
 
-def test_a_machine_that_ended_unrecorded_leaves_nothing_behind(
-    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
-) -> None:
+def test_a_machine_that_ended_unrecorded_leaves_nothing_behind(api: Ec2Api, fleet: Fleet, run: Run) -> None:
     """EC2 launches no other instance for its token, so the intent would wait without end."""
     api.lost = {"RunInstances"}
     run()
@@ -140,9 +132,7 @@ def test_a_machine_that_ended_unrecorded_leaves_nothing_behind(
     assert set(provided(fleet)) == living(api)
 
 
-def test_without_room_the_same_machine_is_requested_again(
-    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
-) -> None:
+def test_without_room_the_same_machine_is_requested_again(api: Ec2Api, fleet: Fleet, run: Run) -> None:
     """Nothing is wrong with the place; and a machine that waits is not joined by others that wait."""
     api.no_room = dict.fromkeys(subnets(), "InsufficientInstanceCapacity")
     for _ in range(2):
@@ -155,7 +145,7 @@ def test_without_room_the_same_machine_is_requested_again(
     assert waiting in provided(fleet).values()
 
 
-def test_a_new_instance_is_given_a_minute_to_boot(fleet: Fleet, run: Callable[..., dict[Metric, float]]) -> None:
+def test_a_new_instance_is_given_a_minute_to_boot(fleet: Fleet, run: Run) -> None:
     """Each attempt before would ask EC2 for its address in vain."""
     assert run(boot_seconds=None)[Metric.CREATED] == LIMIT
     for seconds, due in ((0, 0), (50, 0), (15, LIMIT)):

@@ -93,9 +93,6 @@ def penalties(fleet: Fleet) -> dict[str, str]:
     return {row[0]: row[1] for row in fleet.sql("SELECT capacity_id, cause FROM capacity_penalties")}
 
 
-# --- the normal case ---
-
-
 def test_capacity_becomes_machines_that_are_due_for_their_agent(
     fleet: Fleet, cloud: Cloud, edge: Edge, run: Run
 ) -> None:
@@ -599,9 +596,6 @@ def test_assimilation_takes_unknown_machines_in(fleet: Fleet, cloud: Cloud, edge
     assert run(edge, assimilate=True)[Metric.ASSIMILATED] == 0
 
 
-# --- pauses ---
-
-
 @pytest.mark.parametrize(
     ("on_hold", "held"),
     [
@@ -623,9 +617,6 @@ def test_a_pause_of_all_or_of_the_provider_holds_it(
     assert bool(edge.calls) is not held
     fleet.pass_time(100)
     assert run(edge)[Metric.CREATED] == (3 if held else 0)
-
-
-# --- dry run ---
 
 
 def test_a_dry_run_changes_nothing_and_returns_the_next_plan(

@@ -173,14 +173,10 @@ def test_a_warm_connection_survives_a_new_schema(own_fleet: Fleet) -> None:
     assert host_keys.forget_host_key(own_fleet.connection, machine_id, "?")
 
 
-def unreachable(settings: BmdbSettings, tmp_path: Path) -> BmdbSettings:
-    return settings.model_copy(update={"bmdb_host": str(tmp_path)})
-
-
 def test_an_absent_database_is_tried_a_few_times(
     shared_database: BmdbSettings, tmp_path: Path, clock: ManualClock
 ) -> None:
-    connection = Connection(unreachable(shared_database, tmp_path), lambda: "hunter2", clock)
+    connection = Connection(shared_database.model_copy(update={"bmdb_host": str(tmp_path)}), lambda: "hunter2", clock)
     with pytest.raises(BmdbUnavailable, match=f"cannot connect to the BMDB at {tmp_path}:5432") as caught:
         connection.run("now")
     assert caught.value.retryable
