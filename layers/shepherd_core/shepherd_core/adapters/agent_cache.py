@@ -161,7 +161,7 @@ class AgentCache:
 
 def _create(path: Path) -> BinaryIO:
     """Open *path* for writing, empty, for this user alone."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE_FILE), "wb")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, _PRIVATE_FILE), "wb")
 
 
 class _Readable(Protocol):
