@@ -35,7 +35,7 @@ ARCHITECTURE ?= arm64
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I shepherd_core/domain/pb=proto \
 	shepherd_core/domain/pb/agent.proto shepherd_core/domain/pb/callback.proto
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	--no-emit-index-url --no-emit-find-links $(LOCK_FLAGS)
+	--no-emit-index-url --no-emit-find-links --exclude-newer "7 days" $(LOCK_FLAGS)
 
 .PHONY: help
 help: ## list the targets
@@ -172,7 +172,7 @@ proto: .venv/.ready ## generate the code for the wire contract from proto/
 
 # The layer gets no version that the tests did not run with.
 .PHONY: lock
-lock: ## pin the versions for requirements/*.in (needs uv and npm)
+lock: ## pin the versions for requirements/*.in that are at least a week old (needs uv and npm)
 	@$(COMPILE) --output-file requirements/dev.txt requirements/dev.in
 	@$(COMPILE) --constraint requirements/dev.txt --output-file $(LAYER)/requirements.txt $(LAYER)/requirements.in
 	@$(COMPILE) --output-file requirements/sam.txt requirements/sam.in
@@ -180,7 +180,7 @@ lock: ## pin the versions for requirements/*.in (needs uv and npm)
 	@$(COMPILE) --output-file requirements/ironic.txt requirements/ironic.in
 	@$(COMPILE) --output-file $(LAYER)/bytecode/requirements.txt $(LAYER)/bytecode/requirements.in
 	@cd $(LAYER)/bytecode && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts \
-		--no-audit --no-fund --silent
+		--before="$$(node -p 'new Date(Date.now() - 7 * 86400000).toISOString()')" --no-audit --no-fund --silent
 
 .PHONY: clean
 clean: ## remove environments, caches and build output
@@ -212,5 +212,5 @@ if [ -z "$(PYTHON)" ]; then \
 	exit 1; \
 fi; \
 echo "installing $(2) into $(1)" >&2; \
-$(PYTHON) -m venv $(1) && $(1)/bin/python $(INSTALL) --require-hashes --requirement $(2)
+$(PYTHON) -m venv $(1) && $(1)/bin/python $(INSTALL) --only-binary :all: --require-hashes --requirement $(2)
 endef

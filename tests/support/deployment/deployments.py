@@ -20,14 +20,14 @@ TEMPLATE = read_file(ROOT / "template.yaml")
 # The answers that a deployment needs, and for each provider the settings that its document needs.
 ANSWERS = {"Bucket": "bucket", "BmdbHost": "db.example.com"}
 STATIC = ANSWERS
-_RESOURCES = {"ec2": {"Ec2Resources": "subnet-0a1,subnet-0b2,sg-0c3,ami-0d4"}}
+_RESOURCES = {"ec2": {"Ec2Resources": "m7i.metal-24xl,subnet-0a1,subnet-0b2,sg-0c3,ami-0d4"}}
 SMALLEST = {spec.name: {**ANSWERS, "Provider": spec.name, **_RESOURCES.get(spec.name, {})} for spec in SPECS}
 """By provider."""
 EACH = (STATIC, *(each for name, each in SMALLEST.items() if name != "static"))
 REDFISH, EQUINIX, HETZNER, IRONIC, LATITUDE, EC2 = (
     SMALLEST[name] for name in ("redfish", "equinix", "hetzner", "ironic", "latitude", "ec2")
 )
-EC2_BY_TEMPLATE = {**EC2, "Ec2Resources": "subnet-0a1,subnet-0b2,lt-0e5"}
+EC2_BY_TEMPLATE = {**EC2, "Ec2Resources": "m7i.metal-24xl,subnet-0a1,subnet-0b2,lt-0e5"}
 _EC2 = {"limit": "3", "subnets": "subnet-0a1,subnet-0b2"}
 EC2_SETTINGS = {**_EC2, "security_groups": "sg-0c3", "image": "ami-0d4", "machine_type": "m7i.metal-24xl"}
 EC2_TEMPLATE_SETTINGS = {**_EC2, "launch_template": "lt-0e5"}

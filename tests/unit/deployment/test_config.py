@@ -120,9 +120,15 @@ def test_a_required_setting_is_refused_if_empty(monkeypatch: pytest.MonkeyPatch,
         ("http://localhost:8080", True),
         ("http://agents.example.com", False),
         ("http://10.0.0.1:8080", False),
+        ("ftp://agents.example.com", False),
+        ("//agents.example.com", False),
+        ("https://user:password@agents.example.com", False),
+        ("https://agents.example.com/?fleet=a", False),
     ],
 )
-def test_plain_endpoints_are_for_loopback_alone(monkeypatch: pytest.MonkeyPatch, endpoint: str, accepted: bool) -> None:
+def test_an_endpoint_is_reached_by_tls_or_on_the_machine(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, accepted: bool
+) -> None:
     given(monkeypatch, **INITIALIZER | {"AGENT_ENDPOINT": endpoint})
     found = [] if accepted else faults(InitializerSettings)
     assert [fault.partition(": ")[0] for fault in found] == [

@@ -86,7 +86,9 @@ def test_what_the_settings_name_in_the_bucket_may_be_read(folder: Path) -> None:
 
 def test_what_instances_are_launched_with_is_permitted() -> None:
     folder = ROOT / "examples" / "ec2"
-    ids = re.findall(r"(?:subnet|sg|ami|lt)-[0-9a-f]+", (folder / "settings.toml").read_text(encoding="utf-8"))
+    ids = re.findall(
+        r"(?:subnet|sg|ami|lt)-[0-9a-f]+|m7i[^\"]+", (folder / "settings.toml").read_text(encoding="utf-8")
+    )
     assert sorted(ids) == sorted(answers(folder)["Ec2Resources"].split(","))
 
 

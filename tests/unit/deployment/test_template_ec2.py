@@ -30,6 +30,7 @@ CHOSEN = [
 EVERY_CHOICE = pytest.mark.parametrize(("deployment", "settings"), CHOSEN, ids=["image", "template", "both"])
 FLEET = PSEUDO["AWS::StackName"]
 """The value of the tag, which the deployment gives the functions."""
+TYPE_OF_TEMPLATE = "m7i.metal-24xl"
 OF_TEMPLATE = {"image": "ami-0f6", "security-group": "sg-0f6", "snapshot": "snap-0f6", "key-pair": "people"}
 """What the launch template names, where the request does not."""
 RESTARTS = ("RebootInstances", "StopInstances", "StartInstances", "CreateReplaceRootVolumeTask")
@@ -71,7 +72,8 @@ def checks(asked: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for each in asked["TagSpecifications"]:
         tags = {tag["Key"]: tag["Value"] for tag in each["Tags"]}
         given = {"aws_TagKeys": list(tags), **{f"aws_RequestTag/{key}": value for key, value in tags.items()}}
-        named[arn(each["ResourceType"])] = given
+        of_instance = {"ec2_InstanceType": asked.get("InstanceType", TYPE_OF_TEMPLATE)}
+        named[arn(each["ResourceType"])] = {**given, **(of_instance if each["ResourceType"] == "instance" else {})}
         yield "ec2:CreateTags", arn(each["ResourceType"]), {**given, "ec2_CreateAction": "RunInstances"}
     yield from (("ec2:RunInstances", resource, {**launched, **context}) for resource, context in named.items())
     if template is not None:
@@ -98,6 +100,7 @@ def test_the_provisioner_may_launch_what_adapters_ask_for(deployment: dict[str, 
     ("changes", "resource"),
     [
         ({"fleet": "theirs"}, arn("instance")),
+        ({"machine_type": "p5.48xlarge"}, arn("instance")),
         ({"subnets": "subnet-0f6"}, arn("subnet", "subnet-0f6")),
         ({"security_groups": "sg-0f6"}, arn("security-group", "sg-0f6")),
         ({"image": "ami-0f6"}, arn("image", "ami-0f6")),
@@ -154,6 +157,7 @@ def test_a_reinstallation_is_by_the_image_of_the_settings() -> None:
 
 def test_no_function_may_do_the_part_of_another() -> None:
     tags = {"aws_ResourceTag/shepherd-fleet": FLEET, "aws_RequestTag/shepherd-fleet": FLEET}
+    tags["ec2_InstanceType"] = EC2_SETTINGS["machine_type"]
     may = {
         (function, action)
         for function in FUNCTIONS

@@ -22,7 +22,11 @@ def is_loopback(url: str) -> bool:
 
 
 def _encrypted(endpoint: str) -> str:
-    if urlsplit(endpoint).scheme == "http" and not is_loopback(endpoint):
+    url = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
+    if url.scheme not in {"https", "http"} or not url.hostname or "@" in url.netloc or url.query or url.fragment:
+        message = "must be HOST:PORT or an https URL, without a user, query or fragment"
+        raise ValueError(message)
+    if url.scheme == "http" and not is_loopback(endpoint):
         message = "must be an https URL: http carries heartbeats and installation requests unencrypted"
         raise ValueError(message)
     return endpoint
