@@ -8,6 +8,8 @@ import pytest
 from shepherd_core.agent.endpoint import AgentApi, AgentRequest, AgentResponse
 from shepherd_core.agent.judgement import Limits
 
+from tests.conftest import log_lines
+
 MACHINE = "c0ffee00-0000-4000-8000-000000000001"
 ADDRESS = "2001:db8::13"
 LIMIT = 65_536
@@ -73,3 +75,18 @@ def test_a_refusal_is_one_short_line_in_the_log(capsys: pytest.CaptureFixture[st
     assert "secret" not in output
     assert "xxx" not in output
     assert max(map(len, output.splitlines())) < 400
+
+
+def test_refusals_are_logged_once_a_minute_for_each_sender(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line costs more than the request, and any stranger can send thousands."""
+    api = AgentApi(NoConnection(), Limits(5, 60, 240))  # type: ignore[arg-type]  # never used
+
+    def told(at: int, *addresses: str) -> list[str]:
+        for address in addresses:
+            api.handle(AgentRequest("POST", "/", {}, b"", at, address))
+        return [line["address"] for line in log_lines(capsys)]
+
+    assert told(60_000, "a", "b", "a") == ["a", "b"]
+    assert told(119_999, "b", "c") == ["c"]
+    assert told(120_000, "b") == ["b"]
+    assert len(told(180_000, *map(str, range(2_000)))) == 1_000

@@ -20,6 +20,7 @@ from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from uuid import UUID
 
     from shepherd_core.agent.judgement import Limits
     from shepherd_core.bmdb.connection import Connection
@@ -28,6 +29,9 @@ MACHINE_HEADER, TIME_HEADER, SIGNATURE_HEADER = "shepherd-machine", "shepherd-ti
 
 _RETRY_SECONDS = "10"
 _LONGEST_ADDRESS = 64
+_MINUTE = 60_000
+_REFUSALS_A_MINUTE = 1_000
+"""Lines in the log at most, whatever strangers send: a line costs more than the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,9 @@ class AgentApi:
         self.connection = connection
         self._limits = limits
         self._judgement = Judgement(connection, limits)
+        self._minute = 0
+        self._told: set[tuple[UUID | str, str]] = set()
+        """Whose refusals of this minute are in the log, and why."""
 
     def close(self) -> None:
         """Close the connection to the BMDB."""
@@ -97,13 +104,7 @@ class AgentApi:
             machine_id = signed.machine_id()
             outcome = self._judgement.judge(machine_id, signed, request.received_at)
         except HeartbeatRefused as refusal:
-            telemetry.warning(
-                "request refused",
-                status=refusal.status,
-                machine_id=machine_id,
-                why=refusal.why,
-                address=request.address[:_LONGEST_ADDRESS],
-            )
+            self._tell(machine_id, request, refusal)
             time = refusal.time or request.received_at
             return AgentResponse(refusal.status, time, f"{refusal.text}\n".encode())
         except BmdbError as error:
@@ -114,6 +115,19 @@ class AgentApi:
             response.installation_request.MergeFromString(outcome.request)
             response.installation_request.generation = outcome.generation
         return AgentResponse(HTTPStatus.OK, outcome.time, response.SerializeToString())
+
+    def _tell(self, machine_id: UUID | None, request: AgentRequest, refusal: HeartbeatRefused) -> None:
+        """Log a refusal, once a minute for each machine (each address that names none) and reason."""
+        address, minute = request.address[:_LONGEST_ADDRESS], request.received_at // _MINUTE
+        if minute != self._minute:
+            self._minute, self._told = minute, set()
+        told = machine_id or address, refusal.why
+        if told in self._told or len(self._told) == _REFUSALS_A_MINUTE:
+            return
+        self._told.add(told)
+        telemetry.warning(
+            "request refused", status=refusal.status, machine_id=machine_id, why=refusal.why, address=address
+        )
 
     def _check(self, request: AgentRequest) -> None:
         """Refuse requests that are wrong, no matter who sent them."""
