@@ -22,7 +22,7 @@ from pathlib import Path
 
 from shepherd_core.settings.base import variable
 from shepherd_core.settings.functions import FUNCTIONS
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers import BUILT_IN, find
 
 ROOT = Path(__file__).parents[1]
 PATHS = [str(ROOT), str(ROOT / "layers" / "shepherd_core"), sysconfig.get_path("purelib")]
@@ -35,7 +35,7 @@ SETTINGS = {
     "SHEPHERD_AGENT_ENDPOINT": "agents.example.com:443",
     **{
         variable(spec.settings, name): "1"
-        for spec in SPECS
+        for spec in map(find, BUILT_IN)
         for name, setting in spec.settings.model_fields.items()
         if setting.is_required()
     },

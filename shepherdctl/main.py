@@ -28,6 +28,7 @@ from shepherdctl.commands import (
     inventory,
     logs,
     pause,
+    provider,
     reconcile,
     run,
     simulate,
@@ -199,6 +200,10 @@ _add(ssh_key_group, "show", ssh_key.show)
 _add(ssh_key_group, "rotate", ssh_key.rotate)
 _add(ssh_key_group, "retire", ssh_key.retire)
 app.add_typer(ssh_key_group, name="ssh-key")
+
+provider_group = _group("Write a provider of your own.")
+_add(provider_group, "new", provider.new)
+app.add_typer(provider_group, name="provider")
 
 _add(app, "status", status.status)
 _add(app, "causes", causes.causes)

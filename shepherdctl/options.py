@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 from shepherd_core.domain.machine import Process
 from shepherd_core.settings.functions import PAUSED_AS, PROCESS_OF_LOOP
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers import names
 
 from shepherdctl.completion import location_names, machine_names
 from shepherdctl.output.formats import loop_name
 from shepherdctl.output.printing import OneOf, one_of
 from simulator.providers import SimulatedProvider
 
-PROVIDERS = tuple(spec.name for spec in SPECS)
+PROVIDERS = names()
 SYSTEM_OWNERS = ("provisioner", "release")
 """Owners of pauses that end by themselves: of machines that were set aside or are being released."""
 MACHINE_NAME = "its id or provider id, the beginning of one, or its address, in any case"

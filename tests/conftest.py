@@ -43,6 +43,18 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 settings.load_profile("ci" if "CI" in os.environ else "default")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a provider of another package be tested here: ``pytest --provider PACKAGE``."""
+    parser.addoption("--provider", metavar="PACKAGE", help="run the tests in this package, which is installed, alone")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Run the tests of that package."""
+    if package := config.getoption("--provider"):
+        config.args[:] = [package]
+        config.option.pyargs = True
+
+
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Leave out the contract's tests of what a provider lacks."""
 

@@ -11,7 +11,7 @@ from shepherd_core.settings.document import VERSION
 from shepherd_core.settings.effective import FIXED, GIVEN
 from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.keys import TOP, bounds, path, tables
-from shepherd_core.settings.providers import PROVIDERS, SPECS
+from shepherd_core.settings.providers import find
 from shepherd_core.settings.rules import DOCUMENTS
 
 _NAMES = {"agent_api": "agent API"}
@@ -38,10 +38,8 @@ def document(provider: str) -> str:
         "",
         f"version = {VERSION}",
     ]
-    (spec,) = (each for each in SPECS if each.name == provider)
-    for table, keys in tables().items():
-        if table.startswith("provider.") and table != spec.settings.table:
-            continue
+    spec = find(provider)
+    for table, keys in tables(provider).items():
         given = spec.given if table == spec.settings.table else GIVEN
         parts += ["", f"# {_ABOUT.get(table) or _about(table)}"]
         parts += [f"[{table}]"] if table else []
@@ -54,7 +52,7 @@ def document(provider: str) -> str:
 def _about(table: str) -> str:
     if table in FUNCTIONS:
         return f"The {function_name(table)}."
-    return str(PROVIDERS[table.removeprefix("provider.")].__doc__)
+    return str(find(table.removeprefix("provider.")).settings.__doc__)
 
 
 def _explained(name: str, field: FieldInfo, given: Collection[str]) -> str:

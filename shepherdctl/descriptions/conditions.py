@@ -20,7 +20,7 @@ from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.states import State
 from shepherd_core.rules.bad_agent import bad_agents
 from shepherd_core.settings.functions import FUNCTION_SECONDS
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers import find, known
 from shepherd_core.telemetry import Metric
 
 from shepherdctl.descriptions.cures import CURES, told
@@ -248,7 +248,7 @@ def _of_loops(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> Iterator[C
 
 def _runs(loop: str, provider: str) -> bool:
     """Return whether a deployment runs the loop: it leaves the Recoverer out where the provider cannot reboot."""
-    return loop != "recoverer" or any(each.name == provider and Capability.REBOOT in each.always for each in SPECS)
+    return loop != "recoverer" or not known(provider) or Capability.REBOOT in find(provider).always
 
 
 def _late(text: str, provider: str, loop: str, since: datetime | None = None) -> Condition:

@@ -15,7 +15,7 @@ from shepherd_core.settings.deployment import DeploymentSettings, OperatorSettin
 from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.functions.shared import ProviderChoice
 from shepherd_core.settings.keys import bounds, path, readers, tables
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers import BUILT_IN, find
 
 from shepherdctl.descriptions.blank_document import as_toml, function_name
 
@@ -32,11 +32,11 @@ def markdown() -> str:
         lines.append(_line(PREFIX + name.upper(), "", "loops", [("", field)]))
     for table, keys in tables().items():
         for name, field in keys.items():
-            if not table.startswith("provider."):
-                reader = _readers(readers(name)) or "check"
-                lines.append(_line(PREFIX + name.upper(), path(table, name), reader, [("", field)]))
-    for name in dict.fromkeys(name for spec in SPECS for name in spec.settings.model_fields):
-        found = [(each.name, field) for each in SPECS if (field := each.settings.model_fields.get(name))]
+            reader = _readers(readers(name)) or "check"
+            lines.append(_line(PREFIX + name.upper(), path(table, name), reader, [("", field)]))
+    specs = [find(name) for name in BUILT_IN]
+    for name in dict.fromkeys(name for spec in specs for name in spec.settings.model_fields):
+        found = [(each.name, each.settings.model_fields[name]) for each in specs if name in each.settings.model_fields]
         own = variable(ProviderSettings, name)
         lines.append(_line(own, path("provider.NAME", name), ", ".join(each for each, _ in found), found))
     for reader, settings_type in (("deployment", DeploymentSettings), ("operators", OperatorSettings)):

@@ -22,6 +22,7 @@ SOURCE = ROOT / "layers/shepherd_core"
 TARGET = "build-CoreLayerArm64" if platform.machine() in {"aarch64", "arm64"} else "build-CoreLayerX86"
 SOME = ("asn1crypto=", "pg8000=", "scramp=", "six=")
 """Packages that are pure Python, and of which the layer leaves nothing out."""
+FIND_ACME = "from importlib.metadata import entry_points as found; print(*(e.value for e in found(name='acme')))"
 MAGIC_3_13 = (3571).to_bytes(2, "little") + b"\r\n"
 RAW_MAGIC = int.from_bytes(MAGIC_3_13, "little")
 """What Python 3.13 keys the hash of a source with, whichever Python runs this."""
@@ -148,6 +149,28 @@ def test_a_layer_that_cannot_be_compiled_is_built_without_bytecode(tmp_path: Pat
     built = list((tmp_path / "python/shepherd_core").rglob("*.py*"))
     assert built
     assert {path.suffix for path in built} == {".py"}
+
+
+def test_a_provider_of_another_package_comes_into_the_layer(tmp_path: Path) -> None:
+    """Functions find it there by its entry point."""
+    source = tmp_path / "source"
+    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("requirements.txt", "unneeded.txt"):
+        (source / file).write_text("")
+    (source / "bytecode/requirements.txt").write_text("there-is-no-compiler==0.0.0 --hash=sha256:" + 64 * "0")
+    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    skeleton = shutil.copytree(ROOT / "shepherdctl/skeleton", tmp_path / "skeleton")
+    subprocess.run([*wheel, "--wheel-dir", source, skeleton], check=True)
+    (made,) = source.glob("*.whl")
+    digest = hashlib.sha256(made.read_bytes()).hexdigest()
+    (source / "providers.txt").write_text(f"./{made.name} --hash=sha256:{digest}\n")
+    layer = build(tmp_path / "built", "COMPILER=", source=source)
+    program = "import sys; sys.path.insert(0, sys.argv[1]); " + FIND_ACME
+    found = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, layer], check=True, capture_output=True, text=True
+    )
+    assert found.stdout == "shepherd_acme.settings:SPEC\n"
+    assert {path.name for path in layer.glob("shepherd_acme/*.py")} == {"__init__.py", "adapter.py", "settings.py"}
 
 
 def test_a_native_python_3_13_compiles_without_being_named(tmp_path: Path) -> None:

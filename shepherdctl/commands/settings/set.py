@@ -7,11 +7,12 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from pydantic.fields import FieldInfo
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings.base import PREFIX, ProviderSettings, Settings, variable
 from shepherd_core.settings.document import bounded, parse, unknown
 from shepherd_core.settings.effective import effective
-from shepherd_core.settings.keys import TOP, kind, tables
+from shepherd_core.settings.keys import TOP, kind, tables_with
 from shepherd_core.settings.sources import variables
 
 from shepherdctl.confirm import Yes, confirm, require_terminal
@@ -52,8 +53,9 @@ def set_value(
     if source is None:
         message = f"no settings document is named: give s3://BUCKET/KEY, or set {PREFIX}SETTINGS."
         raise typer.BadParameter(message)
-    table_name, _, name = key.rpartition(".") if key.rpartition(".")[0] in tables() else (TOP, "", key)
-    if name not in tables()[table_name]:
+    tables = tables_with(key.rpartition(".")[0])
+    table_name, _, name = key.rpartition(".") if key.rpartition(".")[0] in tables else (TOP, "", key)
+    if name not in tables[table_name]:
         raise ConfigError([unknown(table_name, name)])
     own = variable(ProviderSettings if table_name.startswith("provider.") else Settings, name)
     if own.removeprefix(PREFIX).lower() in variables(PREFIX):
@@ -61,7 +63,7 @@ def set_value(
     stored = stored_settings.read(source)
     before, faults = parse(stored.content)
     text = stored.content.decode("utf-8-sig")
-    changed = stored_settings.with_value(text, table_name, name, _parsed(table_name, name, value))
+    changed = stored_settings.with_value(text, table_name, name, _parsed(tables[table_name][name], value))
     after, faults = parse(changed.encode())
     faults += effective(after).faults
     if faults:
@@ -81,9 +83,9 @@ def set_value(
     note(f"{source} is now document {after.hash}: all functions use it within two minutes")
 
 
-def _parsed(table_name: str, name: str, text: str) -> Any:
+def _parsed(setting: FieldInfo, text: str) -> Any:
     """Return *text* as the type of the setting; text that does not fit stays text, which the check then refuses."""
-    if kind(tables()[table_name][name].annotation) is str:
+    if kind(setting.annotation) is str:
         return text
     try:
         number = json.loads(text)

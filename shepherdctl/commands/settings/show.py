@@ -1,6 +1,5 @@
 """The command that shows the effective settings."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -8,7 +7,7 @@ from rich.text import Text
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.document import bounded
-from shepherd_core.settings.effective import Value, ValueSource, effective
+from shepherd_core.settings.effective import Effective, Value, ValueSource, effective
 from shepherd_core.settings.keys import tables
 from shepherd_core.settings.rules import plain
 
@@ -41,7 +40,7 @@ def show(
     document, faults = read_document(source)
     found = effective(document)
     faults += found.faults
-    rows = [row for row in _ordered(found.values) if not (changed and row[1].source is ValueSource.DEFAULT)]
+    rows = [row for row in _ordered(found) if not (changed and row[1].source is ValueSource.DEFAULT)]
     if output_form is Form.JSON:
         printing.document(
             {
@@ -64,10 +63,10 @@ def show(
         raise ConfigError(bounded(faults))
 
 
-def _ordered(values: Mapping[str, Value]) -> list[tuple[str, Value]]:
+def _ordered(found: Effective) -> list[tuple[str, Value]]:
     """Return the settings in the order of the document; those without a key last."""
-    order = list(tables())
+    order = list(tables(*filter(None, [found.provider])))
     return sorted(
-        values.items(),
+        found.values.items(),
         key=lambda row: len(order) if row[0].startswith(PREFIX) else order.index(row[0].rpartition(".")[0]),
     )

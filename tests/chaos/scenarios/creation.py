@@ -2,13 +2,13 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.rules.provisioning import PlanLimits
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers import find
 from shepherd_core.wiring import providers
 
 from simulator.environment.machine_source import MachineSource, SourceSpec
@@ -47,7 +47,7 @@ class Creating:
     def __init__(self, fleet: Fleet, provider: str) -> None:
         self.name = f"provisioner, {provider}"
         self._fleet = fleet
-        (self._spec,) = (spec for spec in SPECS if spec.name == provider)
+        self._spec = find(provider)
 
     def arrange(self) -> Environment:
         """See ``Scenario``."""
@@ -65,9 +65,8 @@ class Creating:
         assert isinstance(environment, AtProvider)
         source = environment.source
         given = {name.removeprefix("SHEPHERD_PROVIDER_").lower(): value for name, value in source.environment.items()}
-        settings = self._spec.settings(
-            **{name: given[name] for name in self._spec.settings.model_fields if name in given}
-        )
+        chosen: dict[str, Any] = {name: given[name] for name in self._spec.settings.model_fields if name in given}
+        settings = self._spec.settings(**chosen)
         context = ProviderContext(
             clock=points.clock,
             read=lambda _: b"",

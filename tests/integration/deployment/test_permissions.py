@@ -29,7 +29,7 @@ from shepherd_core.settings.base import Settings, variable
 from shepherd_core.settings.functions import FUNCTIONS, LOOPS, ROLES
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.loops import RecovererSettings
-from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.providers import find
 from shepherd_core.wiring import providers
 from shepherd_core.wiring.adapters import CLOCK
 
@@ -466,7 +466,7 @@ def deployed(
             }
             if case.provider in APIS:
                 settings["api_url"] = apis.enter_context(APIS[case.provider]()).url
-            of_provider = PROVIDERS[case.provider]
+            of_provider = find(case.provider).settings
             chosen = {
                 variable(of_provider if name in of_provider.model_fields else Settings, name): value
                 for name, value in settings.items()

@@ -12,7 +12,7 @@ from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.loops import InitializerSettings, ProvisionerSettings
 from shepherd_core.settings.functions.services import AgentApiSettings, MigratorSettings
-from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.providers import find
 from shepherd_core.settings.sources import load
 
 from tests.support.deployment.cloudformation import PSEUDO, Stack
@@ -139,8 +139,8 @@ def test_a_loop_finds_settings_in_its_environment(loop: str, provider: str, monk
     """What is deployed starts with what its provider wants in its document, and names no other provider's secret."""
     stack = Stack(transformed(), SMALLEST[provider])
     environment = properties(stack, loop)["Environment"]["Variables"]
-    settings = (FUNCTIONS[loop], PROVIDERS[provider])
-    document = {variable(PROVIDERS[provider], key): value for key, value in REQUIRED[provider].items()}
+    settings = (FUNCTIONS[loop], find(provider).settings)
+    document = {variable(find(provider).settings, key): value for key, value in REQUIRED[provider].items()}
     for name, value in {**environment, **document}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(PREFIX + "AGENT_ENDPOINT", environment["SHEPHERD_DEFAULT_AGENT_ENDPOINT"])

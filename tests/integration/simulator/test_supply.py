@@ -11,7 +11,7 @@ from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Provider
 from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.settings import sources
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers import find
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring.providers import build
 
@@ -28,7 +28,7 @@ MACHINES = 3
 def provider_of(machine_source: MachineSource) -> Provider:
     """Return the adapter, built from what the functions are told and what an operator has stored."""
     secrets = Secrets(dict(machine_source.secrets))
-    (spec,) = (each for each in SPECS if each.name == machine_source.environment["SHEPHERD_PROVIDER"])
+    spec = find(machine_source.environment["SHEPHERD_PROVIDER"])
     context = ProviderContext(
         clock=SystemClock(),
         read=adapters.read,

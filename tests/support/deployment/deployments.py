@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shepherd_core.settings.keys import kind
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers import BUILT_IN, find
 
 from simulator.lambda_ import sam_local
 from tests.support.deployment.cloudformation import Stack, read, read_file
@@ -21,7 +21,7 @@ TEMPLATE = read_file(ROOT / "template.yaml")
 ANSWERS = {"Bucket": "bucket", "BmdbHost": "db.example.com"}
 STATIC = ANSWERS
 _RESOURCES = {"ec2": {"Ec2Resources": "m7i.metal-24xl,subnet-0a1,subnet-0b2,sg-0c3,ami-0d4"}}
-SMALLEST = {spec.name: {**ANSWERS, "Provider": spec.name, **_RESOURCES.get(spec.name, {})} for spec in SPECS}
+SMALLEST = {name: {**ANSWERS, "Provider": name, **_RESOURCES.get(name, {})} for name in BUILT_IN}
 """By provider."""
 EACH = (STATIC, *(each for name, each in SMALLEST.items() if name != "static"))
 REDFISH, EQUINIX, HETZNER, IRONIC, LATITUDE, EC2 = (
@@ -38,7 +38,7 @@ REQUIRED: dict[str, dict[str, str]] = {
             for key, field in spec.settings.model_fields.items()
             if field.is_required() and key not in spec.given
         }
-        for spec in SPECS
+        for spec in map(find, BUILT_IN)
     },
     "static": {"machines": "s3://bucket/documents/machines.json"},
     "redfish": {"machines": "s3://bucket/documents/machines.json"},

@@ -151,6 +151,16 @@ class ProviderContract:
     """Which of ``ACTIONS`` the provider, and which others of the tests' marks ``needs`` its edge has not."""
 
     @pytest.fixture
+    def clock(self) -> ManualClock:
+        """Return a clock that stands still; here, because classes of other packages see no fixtures of ours."""
+        return ManualClock()
+
+    @pytest.fixture
+    def deadline(self) -> Deadline:
+        """Return a deadline that is far enough away."""
+        return Deadline(SystemClock(), 60)
+
+    @pytest.fixture
     def setup(self) -> Setup:
         raise NotImplementedError
 

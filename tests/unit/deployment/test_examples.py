@@ -13,7 +13,7 @@ from shepherd_core.providers.static import StaticProvider
 from shepherd_core.settings.document import parse
 from shepherd_core.settings.effective import effective
 from shepherd_core.settings.functions import FUNCTIONS, LOOPS
-from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.sources import load
 
 from bench.cost.formula import month
@@ -35,7 +35,7 @@ def document(folder: Path) -> dict[str, Any]:
 
 def test_each_provider_in_use_has_an_example() -> None:
     """Equinix closed its service."""
-    assert {folder.name for folder in EXAMPLES} == PROVIDERS.keys() - {"equinix"}
+    assert {folder.name for folder in EXAMPLES} == {*BUILT_IN} - {"equinix"}
 
 
 @EVERY_EXAMPLE
@@ -65,7 +65,7 @@ def test_a_function_accepts_the_settings(folder: Path, function: str, monkeypatc
     assert effective(read).faults == []
     assert read.provider == folder.name
     assert load(FUNCTIONS[function], document=read)
-    assert function not in LOOPS or load(PROVIDERS[folder.name], document=read)
+    assert function not in LOOPS or load(find(folder.name).settings, document=read)
 
 
 @EVERY_EXAMPLE

@@ -12,13 +12,13 @@ import pytest
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.provider import Capability
 from shepherd_core.settings.functions import FUNCTIONS, LOOPS
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.wiring import loops
 
 from bench import coldstart
 
 ROOT = Path(__file__).parents[3]
-PROVIDERS = {spec.name: spec.always for spec in SPECS}
+PROVIDERS = {name: find(name).always for name in BUILT_IN}
 
 # What takes long to import, and what only some functions or only some invocations need, or none.
 HEAVY = {

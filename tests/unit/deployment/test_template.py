@@ -13,7 +13,7 @@ from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.effective import FIXED, GIVEN
 from shepherd_core.settings.functions import FUNCTION_SECONDS, FUNCTIONS, LOOPS
 from shepherd_core.settings.functions.services import MigratorSettings
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 from shepherd_core.wiring.adapters import MIGRATION_LIMITS
 
@@ -111,7 +111,7 @@ def test_a_function_is_told_exactly_what_it_reads(function: str) -> None:
     for deployment in DEPLOYMENTS:
         stack = stack_of(deployment)
         told = {name.removeprefix(PREFIX).removeprefix("DEFAULT_").lower() for name in environment(stack, function)}
-        (spec,) = (each for each in SPECS if each.name == stack.parameters["Provider"])
+        spec = find(stack.parameters["Provider"])
         of_provider = {f"provider_{name}" for name in spec.settings.model_fields}
         read = {"settings", *of_provider, *DeploymentSettings.model_fields}.union(
             *(settings.model_fields for settings in FUNCTIONS.values())
@@ -125,7 +125,7 @@ def test_a_new_document_knows_what_it_cannot_decide() -> None:
     """What stands in the environment wins, so that a permission and what it is for stay the same."""
     told = {name for each in DEPLOYMENTS for loop in LOOPS for name in environment(stack_of(each), loop)}
     fixed = {name.removeprefix(PREFIX).lower() for name in told if not name.startswith(DEFAULT_PREFIX)}
-    of_providers = {f"provider_{name}" for spec in SPECS for name in spec.given}
+    of_providers = {f"provider_{name}" for each in BUILT_IN for name in find(each).given}
     known = {"settings", *DeploymentSettings.model_fields, *of_providers, *FIXED}
     assert fixed - known == {"bmdb_user"}  # only where IAM names it
     assert fixed > FIXED

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers import BUILT_IN, find
 
 from tests.support.deployment.deployments import (
     DEPLOYMENTS,
@@ -23,7 +23,7 @@ from tests.support.deployment.deployments import (
     templates,
 )
 
-CAPABILITIES = {spec.name: spec.always for spec in SPECS}
+CAPABILITIES = {name: find(name).always for name in BUILT_IN}
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,6 @@ def test_the_recoverer_runs_by_default_where_providers_can_reboot(provider: str)
     assert schedule_state("recoverer", **SMALLEST[provider], LoopMinutes="1,1,0,1") == "DISABLED"
     assert schedule_state("updater", **SMALLEST[provider], LoopMinutes="1,1,0,1") == "ENABLED"
     assert schedule_state("updater", **SMALLEST[provider], LoopMinutes="1,1,1,0") == "DISABLED"
-
-
-def test_what_each_provider_can_do_was_tried() -> None:
-    assert set(SMALLEST) == set(CAPABILITIES)
-    assert list(SMALLEST) == TEMPLATE["Parameters"]["Provider"]["AllowedValues"]
 
 
 def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> None:

@@ -12,7 +12,7 @@ from shepherd_core.settings.effective import effective
 from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.functions.loops import RecovererSettings
 from shepherd_core.settings.keys import kind, path, tables
-from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.providers import BUILT_IN, names
 from shepherd_core.settings.providers.static import StaticSettings
 from shepherd_core.settings.sources import load
 
@@ -114,7 +114,7 @@ key_name = "FIXME"
         "concurency is unknown: did you mean concurrency?",
         "elsewhere is unknown: shepherdctl settings init prints all keys",
         "heartbeat_timeout_seconds is unknown: it belongs in [recoverer]",
-        f"provider.acme is unknown: the providers are {', '.join(PROVIDERS)}",
+        f"provider.acme is unknown: the providers are {', '.join(names())}",
         "provider.hetzner.key_name is 'FIXME': fill it in",
         "provisioner.assimilate is 1: Input should be a valid boolean",
         "provisioner.creation_seconds is true: Input should be a valid number",
@@ -186,7 +186,7 @@ def test_very_many_faults_are_counted_and_not_all_listed() -> None:
 
 
 def test_every_setting_has_one_place() -> None:
-    placed = [name for table, names in tables().items() for name in names if not table.startswith("provider.")]
+    placed = [name for keys in tables().values() for name in keys]
     assert len(placed) == len(set(placed))
     assert {name for each in FUNCTIONS.values() for name in each.model_fields} - {"provider"} <= set(placed)
 
@@ -237,7 +237,8 @@ def test_no_bytes_break_the_reader(content: bytes) -> None:
     assert all(isinstance(fault, str) for fault in found)
 
 
-KEYS = [(table, name) for table, keys in tables().items() for name in keys]
+TABLES = tables(*BUILT_IN)
+KEYS = [(table, name) for table, keys in TABLES.items() for name in keys]
 
 
 @given(st.lists(st.tuples(st.sampled_from(KEYS), VALUES), max_size=8, unique_by=lambda each: each[0]))
@@ -250,5 +251,5 @@ def test_no_values_break_the_checks(chosen: list[tuple[tuple[str, str], object]]
     read, found = parse(text.encode())
     found += effective(read).faults
     for (table, name), value in chosen:
-        if kind(tables()[table][name].annotation) is not str and isinstance(value, str | dict | datetime | None):
+        if kind(TABLES[table][name].annotation) is not str and isinstance(value, str | dict | datetime | None):
             assert any(fault.startswith(f"{path(table, name)} is ") for fault in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -57,12 +58,14 @@ class Provider(Protocol):
         """Return the value of ``machine_provided.provider``: short, lower case, never changed."""
 
     @property
+    @abstractmethod
     def capabilities(self) -> frozenset[Capability]:
         """Return what this provider can do. Methods of missing capabilities raise ``NotSupported``, and do nothing."""
 
     boot_seconds: float = 0.0
     """The usual seconds from the creation of a machine, if its status is ``Provisioning`` then, until SSH answers."""
 
+    @abstractmethod
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
         Return all our machines and all capacity, completely, in any order.
@@ -71,6 +74,7 @@ class Provider(Protocol):
             ListingInvalid: the listing is incomplete or contradicts itself. A partial listing is never returned.
         """
 
+    @abstractmethod
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
         """
         Return one deployed machine as it is now, without listing all.
@@ -79,6 +83,7 @@ class Provider(Protocol):
             MachineNotFound: there is no such machine.
         """
 
+    @abstractmethod
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
         """
         Turn *capacity*, an unused entry of the listing, into a machine, and return it with its id.

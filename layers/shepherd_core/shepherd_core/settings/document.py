@@ -20,8 +20,8 @@ from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.events import shown
 from shepherd_core.settings.base import FILLED_IN, Settings
 from shepherd_core.settings.functions.shared import ProviderChoice
-from shepherd_core.settings.keys import TOP, path, table_of, tables
-from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.keys import TOP, path, table_of, tables, tables_with
+from shepherd_core.settings.providers import known, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,8 +51,12 @@ class Document:
     @property
     def provider(self) -> str | None:
         """Return the provider, if the document has the settings of one alone."""
-        found = [name for name, settings_type in PROVIDERS.items() if settings_type.table in self.tables]
-        return found[0] if len(found) == 1 else None
+        return self.providers[0] if len(self.providers) == 1 else None
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Return the providers whose settings the document has."""
+        return tuple(table.removeprefix("provider.") for table in self.tables if table.startswith("provider."))
 
     def values(self, settings_type: type[Settings]) -> dict[str, Any]:
         """Return the values that the document has for *settings_type*."""
@@ -80,18 +84,19 @@ class _Content:
 
 
 @cache
-def _model() -> type[BaseModel]:
-    """Return the model of a document: its tables are nested models, with the fields of all settings types."""
+def _model(*providers: str) -> type[BaseModel]:
+    """Return the model of a document with the settings of *providers*: its tables are nested models."""
+    known_tables = tables(*providers)
 
     def model(table: str, **nested: Any) -> type[BaseModel]:
         fields: Any = {
             name: (Annotated[setting.annotation, FILLED_IN], setting)
-            for name, setting in tables().get(table, {}).items()
+            for name, setting in known_tables.get(table, {}).items()
         }
         return create_model(table or "SettingsDocument", __config__=_STRICT, **fields, **nested)
 
-    named: Any = {name: (model(settings_type.table or ""), None) for name, settings_type in PROVIDERS.items()}
-    nested: Any = {table: (model(table), None) for table in tables() if table and "." not in table}
+    named: Any = {name: (model(f"{_PROVIDER}.{name}"), None) for name in providers}
+    nested: Any = {table: (model(table), None) for table in known_tables if table and "." not in table}
     return model(TOP, **nested, provider=(model(_PROVIDER, **named), None))
 
 
@@ -100,7 +105,8 @@ def parse(content: bytes) -> tuple[Document, list[str]]:
     Return the document, without what is wrong in it, and every fault.
 
     Raises:
-        ConfigError: *content* is no TOML, too large, or of another version: nothing can be said of its keys.
+        ConfigError: *content* is no TOML, too large, or of another version, or the package of its provider is broken:
+            nothing can be said of its keys.
     """
     parsed = _toml(content)
     if "version" not in parsed:
@@ -109,8 +115,9 @@ def parse(content: bytes) -> tuple[Document, list[str]]:
     if version != VERSION or isinstance(version, bool | float):
         raise ConfigError([f"version is {_shown(version)}: this code reads version {VERSION} of the document"])
     wrong: dict[tuple[str, ...], str] = {}
+    named = parsed.get(_PROVIDER)
     try:
-        _model().model_validate(parsed)
+        _model(*filter(known, named if isinstance(named, dict) else ())).model_validate(parsed)
     except ValidationError as error:
         for item in error.errors(include_url=False):
             if item["type"] != "missing":
@@ -130,14 +137,15 @@ def unknown(table: str, name: str) -> str:
     """Return that *table* has no key *name*, and which key was probably meant."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for a mistake
 
-    keys = {key: path(other, key) for other, names in tables().items() for key in names}
+    found = tables_with(table)
+    keys = {key: path(other, key) for other, each in found.items() for key in each}
     if table == TOP and name == _PROVIDER:
         hint = "name the provider by its table, such as [provider.static], or in SHEPHERD_PROVIDER"
     elif table == _PROVIDER:
-        hint = f"the providers are {', '.join(PROVIDERS)}"
+        hint = f"the providers are {', '.join(names())}"
     elif name in keys:
         hint = f"it belongs in [{keys[name].rpartition('.')[0]}]" if "." in keys[name] else "it belongs at the top"
-    elif similar := get_close_matches(name[:60], [*tables().get(table, {}), *keys]):
+    elif similar := get_close_matches(name[:60], [*found.get(table, {}), *keys]):
         hint = f"did you mean {keys[similar[0]]}?"
     else:
         hint = "shepherdctl settings init prints all keys"
@@ -181,7 +189,7 @@ def _fault(where: tuple[str, ...], item: Any) -> str:
     if item["type"] == "model_type":
         return f"{key} is {_shown(item['input'])}: it must be a table, [{key}]"
     wrong = item["msg"].removeprefix("Value error, ")
-    return f"{key} is {_shown(item['input'])}: {wrong}. {tables()[table][name].description}"
+    return f"{key} is {_shown(item['input'])}: {wrong}. {tables_with(table)[table][name].description}"
 
 
 def _shown(value: object) -> str:

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
+from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.provider import Capability
 from shepherd_core.settings.base import PREFIX, Settings, variable
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
 from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.functions.shared import ProviderChoice
 from shepherd_core.settings.keys import kind, place
-from shepherd_core.settings.providers import PROVIDERS, SPECS
+from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.rules import check
 from shepherd_core.settings.sources import DEFAULT_PREFIX, faults, given, named
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from shepherd_core.settings.document import Document
+    from shepherd_core.settings.providers.spec import ProviderSpec
 
 GIVEN = {*ProviderChoice.model_fields, "bmdb_host", "agent_source", "agent_endpoint"}
 """
@@ -35,7 +37,7 @@ FIXED = {
 """Settings that a deployment gives in the environment, so that its document cannot."""
 
 _PROVIDER = "provider"
-_STAND_INS: dict[type, Any] = {str: "https://stand-in.invalid", int: 1}
+_STAND_INS: dict[type, Any] = {str: "https://stand-in.invalid", int: 1, float: 1.0, bool: False}
 
 
 class ValueSource(StrEnum):
@@ -74,41 +76,44 @@ def effective(document: Document | None) -> Effective:
     Settings that the deployment gives to single functions may be missing. The settings of a
     provider are checked if it is chosen, or if the document has them.
     """
-    provider = _provider(document)
-    types = [CapacitySettings, *FUNCTIONS.values(), *((PROVIDERS[provider],) if provider else ()), DeploymentSettings]
+    spec = _provider(document)
+    types: dict[type[Settings], Collection[str]] = dict.fromkeys(
+        (CapacitySettings, *FUNCTIONS.values(), DeploymentSettings), GIVEN
+    )
+    if spec is not None:
+        types[spec.settings] = spec.given
     values: dict[str, Value] = {}
     found: list[str] = []
-    for settings_type in types:
-        right, wrong = _read(settings_type, document)
+    for settings_type, optional in types.items():
+        right, wrong = _read(settings_type, document, optional)
         values |= {place(settings_type, name) or variable(settings_type, name): each for name, each in right.items()}
         found += [fault for fault in wrong if fault not in found]
-    for settings_type in PROVIDERS.values():
-        if document is not None and settings_type not in types and settings_type.table in document.tables:
-            found += [fault for fault in _read(settings_type, document, complete=False)[1] if fault not in found]
+    for other in (find(name).settings for name in (document.providers if document else ())):
+        if other not in types:
+            found += [fault for fault in _read(other, document, other.model_fields)[1] if fault not in found]
     plain = {key: each.value for key, each in values.items()}
-    return Effective(provider, values, found + check(plain, _capabilities(provider)))
+    # What the provider can do with at least some machines; everything, if it is unknown.
+    capabilities = spec.always.union(spec.sometimes) if spec else frozenset(Capability)
+    return Effective(spec.name if spec else None, values, found + check(plain, capabilities))
 
 
-def _capabilities(provider: str | None) -> frozenset[Capability]:
-    """Return what the provider can do with at least some machines; everything, if it is unknown."""
-    return next((spec.always.union(spec.sometimes) for spec in SPECS if spec.name == provider), frozenset(Capability))
-
-
-def _provider(document: Document | None) -> str | None:
+def _provider(document: Document | None) -> ProviderSpec | None:
+    """Return the provider that is chosen; None: there is none, which is a fault of the loops' settings."""
     chosen = {**given(ProviderChoice, document), **named(ProviderChoice, PREFIX)}.get(_PROVIDER)
-    return chosen if chosen in PROVIDERS else None
+    try:
+        return find(str(chosen))
+    except ConfigError:
+        return None
 
 
 def _read(
-    settings_type: type[Settings], document: Document | None, *, complete: bool = True
+    settings_type: type[Settings], document: Document | None, optional: Collection[str]
 ) -> tuple[dict[str, Value], list[str]]:
-    """Return the values of one type and its faults. If not *complete*, required values may be missing."""
+    """Return the values of one type and its faults. Those in *optional* may be missing."""
     from_document = {} if document is None else document.values(settings_type)
     environment, defaults = named(settings_type, PREFIX), named(settings_type, DEFAULT_PREFIX)
     values = given(settings_type, document)
     fields = settings_type.model_fields
-    given_by_deployment = next((spec.given for spec in SPECS if spec.settings is settings_type), GIVEN)
-    optional = given_by_deployment if complete else fields
     absent = {
         name
         for name in fields
@@ -149,6 +154,8 @@ def _stand_in(settings_type: type[Settings], name: str) -> Any:
     setting = settings_type.model_fields[name]
     if not setting.is_required():
         return setting.default
+    if name == _PROVIDER:
+        return BUILT_IN[0]
     if get_origin(setting.annotation) is Literal:
         return get_args(setting.annotation)[0]
     return _STAND_INS[kind(setting.annotation)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from shepherd_core.settings.base import Settings
 from shepherd_core.settings.deployment import CapacitySettings
 from shepherd_core.settings.functions import FUNCTIONS
-from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.providers import BUILT_IN, find, known
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,15 +20,27 @@ TOP = ""
 
 
 @cache
-def tables() -> Mapping[str, Mapping[str, FieldInfo]]:
-    """Return the settings of each table by key; the name of the top is empty."""
+def tables(*providers: str) -> Mapping[str, Mapping[str, FieldInfo]]:
+    """
+    Return the settings of each table by key, with the tables of *providers*; the name of the top is empty.
+
+    Raises:
+        ConfigError: as ``providers.find``.
+    """
     found: dict[str, dict[str, FieldInfo]] = {TOP: {}}
-    for settings_type in (CapacitySettings, *FUNCTIONS.values(), *PROVIDERS.values()):
+    types: list[type[Settings]] = [CapacitySettings, *FUNCTIONS.values(), *(find(each).settings for each in providers)]
+    for settings_type in types:
         for name, field in settings_type.model_fields.items():
             table = table_of(settings_type, name)
             if table is not None:
                 found.setdefault(table, {}).setdefault(name, field)
     return found
+
+
+def tables_with(table: str) -> Mapping[str, Mapping[str, FieldInfo]]:
+    """Return the settings of each table of Shepherd and, if *table* is a provider's of another package, of that one."""
+    provider = table.removeprefix("provider.")
+    return tables(*BUILT_IN, *({provider} - {*BUILT_IN} if known(provider) else ()))
 
 
 def table_of(settings_type: type[Settings], name: str) -> str | None:

@@ -6,15 +6,15 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.domain.errors import ConfigError
+from shepherd_core.domain.errors import ConfigError, ShepherdError
+from shepherd_core.domain.provider import Provider
 from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.settings.functions.shared import ProviderChoice, SshKeySettings
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.providers import broken, find
 from shepherd_core.wiring.adapters import CLOCK, read, secrets
 from shepherd_core.wiring.settings import load as load_settings
 
 if TYPE_CHECKING:
-    from shepherd_core.domain.provider import Provider
     from shepherd_core.settings.base import Settings
     from shepherd_core.settings.providers.spec import ProviderSpec
 
@@ -31,7 +31,7 @@ def load(settings_type: type[Any]) -> tuple[Any, Provider]:
     except ConfigError:
         load_settings(settings_type)  # raises this fault with all the others
         raise
-    (spec,) = (each for each in SPECS if each.name == choice)
+    spec = find(choice)
     settings, provider_settings = load_settings(settings_type, spec.settings)
     context = ProviderContext(
         clock=CLOCK,
@@ -44,9 +44,22 @@ def load(settings_type: type[Any]) -> tuple[Any, Provider]:
 
 
 def build(spec: ProviderSpec, settings: Settings, context: ProviderContext) -> Provider:
-    """Return the adapter of a provider. Imports its module."""
-    provider: Provider = import_module(f"shepherd_core.providers.{spec.module}").build(settings, context)
-    return provider
+    """
+    Return the adapter of a provider. Imports its module.
+
+    Raises:
+        ConfigError: its package is broken.
+    """
+    try:
+        provider = import_module(spec.module).build(settings, context)
+    except ShepherdError:
+        raise
+    except Exception as error:
+        raise broken(spec.name, spec.module, error) from error
+    if Provider not in type(provider).__mro__ or provider.name != spec.name:
+        raise broken(spec.name, spec.module, TypeError(f"build() must return a Provider with the name {spec.name!r}"))
+    built: Provider = provider
+    return built
 
 
 def _public_key(settings: SshKeySettings) -> str:

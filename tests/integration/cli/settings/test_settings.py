@@ -11,7 +11,7 @@ from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.document import parse
 from shepherd_core.settings.effective import effective
 from shepherd_core.settings.keys import tables
-from shepherd_core.settings.providers import PROVIDERS, SPECS
+from shepherd_core.settings.providers import BUILT_IN, find
 
 from shepherdctl.deployment import stored_settings
 from tests.support.command_line import CommandLine, without_styles
@@ -34,7 +34,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", BUILT_IN)
 def test_a_new_document_is_refused_until_filled_in(shepherdctl: CommandLine, tmp_path: Path, provider: str) -> None:
     """Anyone who forgets a prefix would change machines that are not theirs."""
     path = tmp_path / "settings.toml"
@@ -42,8 +42,8 @@ def test_a_new_document_is_refused_until_filled_in(shepherdctl: CommandLine, tmp
     parsed = {name: value for name, value in tomllib.loads(path.read_text()).items() if value}
     required = {
         name
-        for name, field in PROVIDERS[provider].model_fields.items()
-        if field.is_required() and not any(name in spec.given for spec in SPECS if spec.name == provider)
+        for name, field in find(provider).settings.model_fields.items()
+        if field.is_required() and name not in find(provider).given
     }
     assert parsed == {"version": 1, "provider": {provider: parsed["provider"][provider]}}
     assert parsed["provider"][provider].keys() == required
@@ -52,16 +52,14 @@ def test_a_new_document_is_refused_until_filled_in(shepherdctl: CommandLine, tmp
     assert result.count(": fill it in. ") == len(required)
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", BUILT_IN)
 def test_a_new_document_has_every_key_with_its_default(shepherdctl: CommandLine, provider: str) -> None:
     lines = shepherdctl.read("settings", "init", "--provider", provider).splitlines()
     assert max(map(len, lines)) <= 110
     assert [line for line in lines if line.endswith(("<", ">", "≤", "≥"))] == []  # the number stands beside it
     settings = [line.removeprefix("# ") for line in lines if " = " in line and "…" not in line and "FIXME" not in line]
     names = {line.partition(" = ")[0].removeprefix("# ") for line in lines if " = " in line}
-    expected = {table: keys for table, keys in tables().items() if not table.startswith("provider.")}
-    expected |= {"": PROVIDERS[provider].model_fields}
-    assert {name for keys in expected.values() for name in keys} <= names
+    assert {name for keys in tables(provider).values() for name in keys} <= names
     text = "\n".join(
         line.removeprefix("# ") if line.removeprefix("# ") in settings and "BUCKET" not in line else line
         for line in lines

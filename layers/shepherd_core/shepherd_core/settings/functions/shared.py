@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from shepherd_core.settings.base import Count, Settings
-from shepherd_core.settings.providers import ProviderName  # noqa: TC001 - pydantic looks it up
+from shepherd_core.settings.providers import BUILT_IN, ProviderName
 
 
 def is_loopback(url: str) -> bool:
@@ -39,7 +39,9 @@ EndpointUrl = Annotated[str, AfterValidator(_encrypted)]
 class ProviderChoice(Settings):
     """The choice of the provider."""
 
-    provider: ProviderName = Field(description="Provider whose machines the function works on.")
+    provider: ProviderName = Field(
+        description=f"Provider whose machines the function works on: {', '.join(BUILT_IN)}, or that of another package."
+    )
 
 
 class ConcurrencySettings(Settings):

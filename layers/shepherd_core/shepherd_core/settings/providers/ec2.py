@@ -73,7 +73,7 @@ class Ec2Settings(ProviderSettings):
 
 SPEC = ProviderSpec(
     name="ec2",
-    module="ec2.adapter",
+    module="shepherd_core.providers.ec2.adapter",
     settings=Ec2Settings,
     given=frozenset({"fleet"}),
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.RELEASE}),

@@ -24,7 +24,7 @@ class EquinixSettings(ProviderSettings):
 
 SPEC = ProviderSpec(
     name="equinix",
-    module="equinix.adapter",
+    module="shepherd_core.providers.equinix.adapter",
     settings=EquinixSettings,
     given=frozenset({"credential_parameter"}),
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL}),

@@ -37,7 +37,7 @@ class HetznerSettings(ProviderSettings):
 
 SPEC = ProviderSpec(
     name="hetzner",
-    module="hetzner.adapter",
+    module="shepherd_core.providers.hetzner.adapter",
     settings=HetznerSettings,
     given=frozenset({"credential_parameter"}),
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL}),

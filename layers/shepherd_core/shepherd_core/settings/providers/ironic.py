@@ -60,7 +60,7 @@ class IronicSettings(ProviderSettings):
 
 SPEC = ProviderSpec(
     name="ironic",
-    module="ironic.adapter",
+    module="shepherd_core.providers.ironic.adapter",
     settings=IronicSettings,
     given=frozenset({"credential_parameter"}),
     always=frozenset(

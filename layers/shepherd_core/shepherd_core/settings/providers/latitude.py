@@ -39,7 +39,7 @@ class LatitudeSettings(ProviderSettings):
 
 SPEC = ProviderSpec(
     name="latitude",
-    module="latitude",
+    module="shepherd_core.providers.latitude",
     settings=LatitudeSettings,
     given=frozenset({"credential_parameter"}),
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL, Capability.RELEASE}),

@@ -41,7 +41,7 @@ class PhoenixnapSettings(ProviderSettings):
 
 SPEC = ProviderSpec(
     name="phoenixnap",
-    module="phoenixnap",
+    module="shepherd_core.providers.phoenixnap",
     settings=PhoenixnapSettings,
     given=frozenset({"credential_parameter"}),
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL, Capability.RELEASE}),

@@ -44,7 +44,7 @@ class RedfishSettings(ProviderSettings):
 
 SPEC = ProviderSpec(
     name="redfish",
-    module="redfish.adapter",
+    module="shepherd_core.providers.redfish.adapter",
     settings=RedfishSettings,
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE}),
     sometimes={Capability.REINSTALL: "if there is something to boot from"},

@@ -39,7 +39,7 @@ class ScalewaySettings(ProviderSettings):
 
 SPEC = ProviderSpec(
     name="scaleway",
-    module="scaleway",
+    module="shepherd_core.providers.scaleway",
     settings=ScalewaySettings,
     given=frozenset({"credential_parameter"}),
     always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL, Capability.RELEASE}),

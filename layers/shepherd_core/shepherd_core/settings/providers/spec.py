@@ -14,11 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderSpec:
-    """A provider. Its page is ``docs/providers/NAME.md``; the table there has its capabilities in these words."""
+    """
+    A provider.
+
+    The page of one that Shepherd brings is ``docs/providers/NAME.md``; the table there has its capabilities in these
+    words.
+    """
 
     name: str
     module: str
-    """The module in ``providers`` whose ``build`` returns the adapter, from these settings and a ProviderContext."""
+    """The module whose ``build`` returns the adapter, from these settings and a ProviderContext."""
     settings: type[ProviderSettings]
     given: frozenset[str] = frozenset()
     """The settings without a default that a deployment gives to the functions that need them, and to no other."""
@@ -26,3 +31,9 @@ class ProviderSpec:
     """What it can do."""
     sometimes: Mapping[Capability, str] = field(default_factory=dict)
     """What it can do with some settings or machines, and with which."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that the document has no place for."""
+        if self.settings.table != f"provider.{self.name}":
+            message = f"{self.settings.__name__}.table must be 'provider.{self.name}', not {self.settings.table!r}"
+            raise ValueError(message)

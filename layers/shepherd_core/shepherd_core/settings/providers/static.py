@@ -21,7 +21,7 @@ class StaticSettings(ProviderSettings):
 
 SPEC = ProviderSpec(
     name="static",
-    module="static",
+    module="shepherd_core.providers.static",
     settings=StaticSettings,
     always=frozenset({Capability.CREATE}),
 )

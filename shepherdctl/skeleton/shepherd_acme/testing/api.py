@@ -1,4 +1,4 @@
-"""The API of the example provider ``acme`` in ``docs/providers/write-your-own.md``: servers, each with an owner."""
+"""The API of Acme, simulated: servers, each with an owner."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from simulator.providers.kit.http_server import HttpRequest
 from simulator.providers.kit.machines import RequestRefused
 from simulator.providers.kit.rest import Call, RestApi, route
 
-KEY = "the-key-of-acme"
+KEY = "the-key-of-the-api"
 
 
 class AcmeApi(RestApi):

@@ -1,0 +1,1 @@
+"""Tests of the provider, which run in a clone of Shepherd."""

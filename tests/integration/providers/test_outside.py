@@ -1,0 +1,214 @@
+"""Providers of other packages: found by their entry point, tested by our contract, and named if they are broken."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.providers.kit.context import ProviderContext
+from shepherd_core.settings import providers
+from shepherd_core.wiring.providers import build
+
+from tests.conftest import ManualClock
+from tests.support.command_line import CommandLine
+from tests.support.providers.provider_contract import context
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = 'version = 1\n[provider.{}]\napi_url = "https://api.example.com"\n'
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python here, where what is in *folder* is installed."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(folder), "COLUMNS": "200", **environment},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a package as ``shepherdctl provider new`` writes it."""
+    folder = tmp_path_factory.mktemp("written")
+    command = [sys.executable, "-m", "shepherdctl", "provider", "new", "class"]  # a word of Python's own
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, env={"PYTHONPATH": str(ROOT)})
+    return folder / "shepherd-class"
+
+
+@pytest.fixture(scope="module")
+def installed(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which that package is installed."""
+    folder = tmp_path_factory.mktemp("installed")
+    pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target"]
+    done = run(folder, *pip, str(folder), str(written))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_new_provider_keeps_the_contract_as_it_is_written(written: Path) -> None:
+    done = run(written, "-m", "pytest", "--provider", "shepherd_class", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "54 passed" in done.stdout
+
+
+def test_an_installed_provider_is_one_like_all_others(installed: Path, tmp_path: Path) -> None:
+    document = tmp_path / "settings.toml"
+    document.write_text(SETTINGS.format("class"))
+    checked = run(installed, "-m", "shepherdctl", "settings", "check", str(document))
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stderr.endswith(", provider class\n")
+    blank = run(installed, "-m", "shepherdctl", "settings", "init", "--provider", "class")
+    assert "\n[provider.class]\n" in blank.stdout
+    assert "|static|class>" in run(installed, "-m", "shepherdctl", "causes", "-h").stdout
+    program = """
+from shepherd_core.settings.functions.loops import ProvisionerSettings
+from shepherd_core.wiring.providers import load
+settings, provider = load(ProvisionerSettings)
+print(settings.provider, provider.name, *sorted(provider.capabilities))
+"""
+    parameter = "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER"
+    given = {"SHEPHERD_SETTINGS": str(document), "SHEPHERD_BMDB_HOST": "/nowhere", parameter: "/unused"}
+    done = run(installed, "-c", program, **given)
+    assert (done.stdout, done.stderr) == ("class class create reboot release\n", "")
+
+
+def test_tests_stay_out_of_what_is_installed(installed: Path) -> None:
+    found = {path.name for path in (installed / "shepherd_class").iterdir()}
+    assert found - {"__pycache__"} == {"__init__.py", "adapter.py", "settings.py"}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("../acme", "letters a to z"),
+        ("Acme", "letters a to z"),
+        ("a-b", "letters a to z"),
+        ("a" * 33, "up to 32"),
+        ("", "letters a to z"),
+        ("1a", "a letter first"),
+        ("acme\n", "letters a to z"),
+        ("static", "is a provider already"),
+        ("core", "there is a Python package shepherd_core"),
+    ],
+)
+def test_a_name_that_cannot_be_a_provider_s_is_refused(
+    name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CommandLine(None)("provider", "new", name)
+    assert result.exit_code == 2
+    assert why in " ".join(result.stderr.replace("│", " ").split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_provider_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shepherd-acme").write_text("mine")
+    result = CommandLine(None)("provider", "new", "acme")
+    assert (result.exit_code, result.stderr) == (1, "error: shepherd-acme cannot be written: File exists\n")
+    assert (tmp_path / "shepherd-acme").read_text() == "mine"
+
+
+SPEC = """
+from shepherd_core.settings.base import ProviderSettings
+from shepherd_core.settings.providers.spec import ProviderSpec
+class Settings(ProviderSettings):
+    table = "provider.TABLE"
+SPEC = ProviderSpec(name="NAME", module="MODULE", settings=Settings, always=frozenset())
+"""
+ADAPTER = """
+from shepherd_core.domain.provider import Provider
+from shepherd_core.providers.static import StaticProvider
+def build(settings, context): return Acme()
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder for packages that Python finds."""
+    monkeypatch.syspath_prepend(tmp_path)
+    providers.installed.cache_clear()
+    before = {*sys.modules}
+    yield tmp_path
+    providers.installed.cache_clear()
+    providers.find.cache_clear()
+    for name in {*sys.modules} - before:
+        del sys.modules[name]
+
+
+def announce(site: Path, name: str, place: str, package: str = "acme") -> None:
+    """Install a package that announces the provider *name* at *place*."""
+    folder = site / f"{package}-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text(f"[{providers.GROUP}]\n{name} = {place}\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (None, "ModuleNotFoundError: No module named 'broken_acme'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("SPEC = ", "SyntaxError: invalid syntax"),
+        ("", "AttributeError: module 'broken_acme' has no attribute 'SPEC'"),
+        ("SPEC = 1", "TypeError: it must be a ProviderSpec with the name 'acme'"),
+        (SPEC.replace("NAME", "emca").replace("TABLE", "emca"), "TypeError: it must be a ProviderSpec with the name"),
+        (SPEC.replace("NAME", "acme"), "ValueError: Settings.table must be 'provider.acme', not 'provider.TABLE'"),
+    ],
+)
+def test_a_package_without_a_spec_is_named(source: str | None, why: str, site: Path) -> None:
+    announce(site, "acme", "broken_acme:SPEC")
+    if source is not None:
+        (site / "broken_acme.py").write_text(source)
+    (site / "settings.toml").write_text(SETTINGS.format("acme"))
+    result = CommandLine(None)("settings", "check", str(site / "settings.toml"))
+    assert result.exit_code == 1
+    assert f"the package of provider acme is broken at broken_acme:SPEC: {why}" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (None, "ModuleNotFoundError: No module named 'adapter_of_acme'"),
+        ("", "AttributeError: module 'adapter_of_acme' has no attribute 'build'"),
+        ("def build(settings): ...", "TypeError: build() takes 1 positional argument but 2 were given"),
+        ("def build(settings, context): return 1", "must return a Provider with the name 'acme'"),
+        (f"{ADAPTER}class Acme(Provider): name = 'acme'", "TypeError: Can't instantiate abstract class Acme"),
+        (
+            f"{ADAPTER}class Acme(StaticProvider):\n def __init__(self): 1",
+            "must return a Provider with the name 'acme'",
+        ),
+    ],
+)
+def test_a_package_without_an_adapter_is_named(source: str | None, why: str, site: Path, clock: ManualClock) -> None:
+    announce(site, "acme", "spec_of_acme:SPEC")
+    spec = SPEC.replace("NAME", "acme").replace("TABLE", "acme").replace("MODULE", "adapter_of_acme")
+    (site / "spec_of_acme.py").write_text(spec)
+    if source is not None:
+        (site / "adapter_of_acme.py").write_text(source)
+    found = providers.find("acme")
+    surroundings: ProviderContext = context(clock, "secret")
+    with pytest.raises(ConfigError, match="package of provider acme is broken at adapter_of_acme") as caught:
+        build(found, found.settings(), surroundings)
+    assert why in str(caught.value)
+
+
+def test_two_packages_cannot_be_one_provider(site: Path) -> None:
+    announce(site, "acme", "one:SPEC", "one")
+    announce(site, "acme", "two:SPEC", "two")
+    with pytest.raises(ConfigError, match="several packages announce the provider acme: one:SPEC, two:SPEC"):
+        providers.find("acme")
+
+
+def test_a_built_in_provider_needs_no_look_at_packages(site: Path) -> None:
+    """Each cold start would pay for it; and no package can take the place of a provider that Shepherd brings."""
+    announce(site, "static", "broken:SPEC")
+    assert providers.find("static").module == "shepherd_core.providers.static"
+    assert providers.installed.cache_info().currsize == 0
+    assert "static" not in providers.installed()
