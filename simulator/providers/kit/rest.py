@@ -97,11 +97,14 @@ class RestApi(SimulatedApi):
         """Called with each request; what it raises is in ``errors``."""
         self.check_answer: Callable[[HttpRequest, Reply], Reply] | None = None
         """Called with each request and the API's answer to it, likewise; returns what is sent instead."""
-        marked = {name for kind in type(self).__mro__ for name, each in vars(kind).items() if hasattr(each, "routes")}
+        marked = {
+            (name, route)
+            for kind in type(self).__mro__
+            for name, each in vars(kind).items()
+            for route in getattr(each, "routes", ())
+        }
         self._operations = [
-            (method, path, getattr(self, name))
-            for name in sorted(marked)
-            for method, path in getattr(self, name).routes
+            (method, self.path_of(path), getattr(self, name)) for name, (method, path) in sorted(marked)
         ]
         super().__init__(Middleware(self.faults), self._reply, self.machines.timers, address)
 
@@ -111,6 +114,10 @@ class RestApi(SimulatedApi):
         return super().url + self.base
 
     # An API may override the following methods.
+
+    def path_of(self, path: str) -> str:
+        """Return the path of an operation, as ``route`` has it, below the base URL."""
+        return path
 
     def logged_in(self, http: HttpRequest) -> bool:
         """Return whether the client has proved that it knows the secret."""

@@ -1,12 +1,15 @@
 """The machine source that simulates a provider with a ``RestApi``."""
 
-from abc import abstractmethod
 from collections.abc import Collection, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from shepherd_core.providers.kit.hosting import read_mark
 
 from simulator.environment.machine_source import MachineSource, SourceSpec, ssh_key
 from simulator.providers.kit.machines import FakeMachine, Options
 from simulator.providers.kit.rest import RestApi
+
+FLEET = "simulated"
 
 
 class RestSource(MachineSource):
@@ -18,20 +21,28 @@ class RestSource(MachineSource):
     api: ClassVar[type[RestApi]]
     credential: ClassVar[str] = "{}"
     """The form of the credential, with the secret in braces: ``client:{}``."""
+    settings: ClassVar[Mapping[str, str]] = {}
+    """The provider's own settings without ``SHEPHERD_PROVIDER_``; ``{}`` stands for the URL of the API."""
     _server: RestApi
 
     def __init__(self, spec: SourceSpec) -> None:
         secret = self.credential.format(spec.secret)
         options = Options(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4, seed=spec.seed)
-        self._server = self.api(spec.pool, secret=secret, options=options, faults=spec.faults, address=spec.address)
-        parameter = f"/shepherd/{self.provider}-credential"
-        given = {"API_URL": self._server.url, **self.settings(spec)}
+        self.secrets = {(parameter := f"/shepherd/{self.provider}-credential"): secret, **(key := ssh_key())[0]}
+        self._server = self.api(
+            spec.pool,
+            secret=secret,
+            options=options,
+            faults=spec.faults,
+            address=spec.address,
+            **self.account(spec, key[1]),
+        )
+        common = {"API_URL": "{}", "FLEET": FLEET, "KEY_NAME": "shepherd", "LIMIT": str(spec.machines)}
+        chosen = {**common, "CREDENTIAL_PARAMETER": parameter, **self.settings}
         self.environment = {
             "SHEPHERD_PROVIDER": self.provider,
-            "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER": parameter,
-            **{f"SHEPHERD_PROVIDER_{name}": value for name, value in given.items()},
+            **{f"SHEPHERD_PROVIDER_{name}": value.format(self._server.url) for name, value in chosen.items()},
         }
-        self.secrets = {parameter: secret, **ssh_key()[0]}
 
     def names(self) -> Collection[str]:
         """See ``MachineSource``."""
@@ -41,10 +52,11 @@ class RestSource(MachineSource):
         """See ``MachineSource``."""
         return {machine.id: self.token(machine) for machine in self._server.snapshot()}
 
-    @abstractmethod
-    def settings(self, spec: SourceSpec) -> Mapping[str, str]:
-        """Return the provider's own settings without ``SHEPHERD_PROVIDER_``: the limit, for example."""
+    def account(self, spec: SourceSpec, public_key: str) -> dict[str, Any]:  # noqa: ARG002 - for others
+        """Return what else the API is made with; *public_key* is the line of the key that the functions have."""
+        return {}
 
-    @abstractmethod
     def token(self, machine: FakeMachine) -> str | None:
         """Return the token that a machine was created with."""
+        found = read_mark(FLEET, machine.name)
+        return None if found is None else str(found[1])

@@ -1,8 +1,9 @@
 """The machine source that simulates Latitude.sh."""
 
+from typing import ClassVar
+
 from shepherd_core.providers.latitude import token_of
 
-from simulator.environment.machine_source import SourceSpec
 from simulator.providers.kit.machines import FakeMachine
 from simulator.providers.kit.rest_source import RestSource
 from simulator.providers.latitude.api import PROJECT, LatitudeApi
@@ -13,16 +14,7 @@ class Source(RestSource):
 
     provider = "latitude"
     api = LatitudeApi
-
-    def settings(self, spec: SourceSpec) -> dict[str, str]:
-        """See ``RestSource``."""
-        return {
-            "PROJECT": PROJECT,
-            "LIMIT": str(spec.machines),
-            "LOCATION": "ASH",
-            "MACHINE_TYPE": "c3-small-x86",
-            "KEY_NAME": "shepherd",
-        }
+    settings: ClassVar[dict[str, str]] = {"PROJECT": PROJECT, "LOCATION": "ASH", "MACHINE_TYPE": "c3-small-x86"}
 
     def token(self, machine: FakeMachine) -> str | None:
         """See ``RestSource``."""

@@ -5,6 +5,7 @@ import re
 from base64 import b64decode
 from typing import Any, ClassVar
 
+from simulator.providers.kit.hosting import HostingApi, Json
 from simulator.providers.kit.http_server import Reply
 from simulator.providers.kit.machines import FakeMachine, RequestRefused, States
 from simulator.providers.kit.oauth2 import OAuth2Api
@@ -15,10 +16,11 @@ _HOSTNAME = re.compile(r"(?=.*[a-zA-Z])[a-zA-Z0-9().-]{1,100}")
 _CLOUD_INIT = "#cloud-config\n"
 
 
-class PhoenixnapApi(OAuth2Api):
+class PhoenixnapApi(OAuth2Api, HostingApi):
     """Servers that are made at once and listed in one answer."""
 
     base: ClassVar[str] = "/bmc/v1"
+    made = 200
     states = States(
         queued="creating",
         provisioning="creating",
@@ -41,40 +43,37 @@ class PhoenixnapApi(OAuth2Api):
             raise RequestRefused(403, "this resource cannot be accessed by the provided credentials")
         return super().machine(machine_id)
 
-    @route("GET", "/servers")
-    def list_servers(self, _: Call) -> Any:
-        """List the servers of the account."""
-        return [_server(each) for each in self.machines.all.values()]
+    def listing(self, call: Call, name: str, items: list[Json]) -> Any:  # noqa: ARG002 - one answer
+        """See ``HostingApi``."""
+        return items
 
-    @route("GET", "/servers/{id}")
-    def get_server(self, _: Call, machine_id: str) -> Any:
-        """Return one server."""
-        return _server(self.machine(machine_id))
+    def shown(self, machine: FakeMachine) -> Json:
+        """See ``HostingApi``."""
+        return {
+            "id": machine.id,
+            "status": machine.state,
+            "hostname": machine.name,
+            "location": machine.fields.get("location", "PHX"),
+            "pricingModel": machine.fields.get("pricingModel", "HOURLY"),
+            "publicIpAddresses": [machine.address] if machine.address else [],
+        }
 
-    @route("POST", "/servers")
-    def create_server(self, call: Call) -> Any:
-        """Begin to make a server."""
+    def ordered(self, call: Call) -> FakeMachine:
+        """See ``HostingApi``."""
         given = _object(call.body)
         if missing := [name for name in _REQUIRED if not isinstance(given.get(name), str)]:
             raise RequestRefused(400, "the request is not valid", *(f"{name} is missing" for name in missing))
         if not _HOSTNAME.fullmatch(given["hostname"]):
             raise RequestRefused(400, "the request is not valid", "hostname does not match the pattern")
         billing = given.get("pricingModel", "HOURLY")
-        return _server(
-            self.create(given["hostname"], _root_key(given), location=given["location"], pricingModel=billing)
-        )
+        return self.create(given["hostname"], _root_key(given), location=given["location"], pricingModel=billing)
 
     @route("POST", "/servers/{id}/actions/reboot")
-    def reboot(self, _: Call, machine_id: str) -> Any:
-        """Begin to reboot a server."""
-        self.machines.act(self.machine(machine_id), "reboot")
-        return {"result": "Rebooting server."}
-
     @route("POST", "/servers/{id}/actions/power-on")
-    def power_on(self, _: Call, machine_id: str) -> Any:
-        """Begin to switch a server on."""
-        self.machines.act(self.machine(machine_id), "power_on")
-        return {"result": "Powering on server."}
+    def switch(self, call: Call, machine_id: str) -> Any:
+        """Begin to reboot a server, or to switch it on."""
+        self.machines.act(self.machine(machine_id), "reboot" if call.path.endswith("reboot") else "power_on")
+        return {"result": "It has begun."}
 
     @route("POST", "/servers/{id}/actions/reset")
     def reset(self, call: Call, machine_id: str) -> Any:
@@ -96,25 +95,14 @@ class PhoenixnapApi(OAuth2Api):
         return Reply(status=202, body="The server has been deprovisioned.")
 
 
-def _object(body: Any) -> dict[str, Any]:
+def _object(body: Any) -> Json:
     if not isinstance(body, dict):
         raise RequestRefused(400, "the body must be an object")
     return body
 
 
-def _root_key(given: dict[str, Any]) -> str:
+def _root_key(given: Json) -> str:
     """Return the lines that root accepts: those of cloud-init alone, if it admits root."""
     data = b64decode(given.get("osConfiguration", {}).get("cloudInit", {}).get("userData", "")).decode()
     config = json.loads(data.removeprefix(_CLOUD_INIT)) if data.startswith(_CLOUD_INIT) else {}
     return "\n".join(config.get("ssh_authorized_keys", [])) if config.get("disable_root") is False else ""
-
-
-def _server(machine: FakeMachine) -> dict[str, Any]:
-    return {
-        "id": machine.id,
-        "status": machine.state,
-        "hostname": machine.name,
-        "location": machine.fields.get("location", "PHX"),
-        "pricingModel": machine.fields.get("pricingModel", "HOURLY"),
-        "publicIpAddresses": [machine.address] if machine.address else [],
-    }

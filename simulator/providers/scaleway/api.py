@@ -3,23 +3,21 @@
 from typing import Any, ClassVar
 
 from simulator.providers.kit.credentials import in_header
-from simulator.providers.kit.hardware import Hardware
-from simulator.providers.kit.http_server import HttpRequest, Reply
+from simulator.providers.kit.hosting import HostingApi, Json
+from simulator.providers.kit.http_server import HttpRequest
 from simulator.providers.kit.machines import FakeMachine, RequestRefused, States
-from simulator.providers.kit.rest import Call, RestApi, route
+from simulator.providers.kit.rest import Call, route
 
 PROJECT = "b8a1e0c2-0000-4000-8000-000000000001"
 OFFER = "b8a1e0c2-0000-4000-8000-000000000002"
 MONTHLY_OFFER = "b8a1e0c2-0000-4000-8000-000000000003"
 OS = "b8a1e0c2-0000-4000-8000-000000000004"
 ZONE = "fr-par-2"
-_SERVERS = f"/baremetal/v1/zones/{ZONE}/servers"
-_KEYS = "/iam/v1alpha1/ssh-keys"
 _OFFERS = {OFFER: "hourly", MONTHLY_OFFER: "monthly"}
 _INSTALLING = "installing"
 
 
-class ScalewayApi(RestApi):
+class ScalewayApi(HostingApi):
     """One project with servers in one zone, two offers, and a store of SSH keys."""
 
     states = States(
@@ -31,12 +29,13 @@ class ScalewayApi(RestApi):
         deprovisioning="deleting",
         failed="error",
     )
+    servers = f"/baremetal/v1/zones/{ZONE}/servers"
+    key_store = "/iam/v1alpha1/ssh-keys"
+    made = 200
+    invalid = 400
+    filters = ("project_id",)
     page_parameters: ClassVar[tuple[str, str]] = ("page", "page_size")
     page_size: ClassVar[int] = 20
-
-    def __init__(self, hardware: Hardware, **options: Any) -> None:
-        super().__init__(hardware, **options)
-        self.keys: dict[str, dict[str, Any]] = {}
 
     def logged_in(self, http: HttpRequest) -> bool:
         """See ``RestApi``."""
@@ -47,51 +46,54 @@ class ScalewayApi(RestApi):
         kinds = {401: "denied_authentication", 404: "not_found", 409: "transient_state", 412: "precondition_failed"}
         return {"type": kinds.get(refused.status, "invalid_arguments"), "message": "; ".join(refused.messages)}
 
-    @route("GET", _SERVERS)
-    def list_servers(self, call: Call) -> Any:
-        """List the servers of a project."""
-        wanted = call.query.get("project_id")
-        of_it = [each for each in self.machines.all.values() if wanted in {None, _project(each)}]
-        shown, page = self.page(call, of_it)
-        return {"servers": [_server(each) for each in shown], "total_count": page.total}
+    def listing(self, call: Call, name: str, items: list[Json]) -> Any:
+        """See ``HostingApi``."""
+        shown, page = self.page(call, items)
+        return {name: list(shown), "total_count": page.total}
 
-    @route("GET", _SERVERS + "/{server_id}")
-    def get_server(self, _: Call, machine_id: str) -> Any:
-        """Return one server."""
-        return _server(self.machine(machine_id))
+    def shown(self, machine: FakeMachine) -> Json:
+        """See ``HostingApi``."""
+        installing = machine.state == _INSTALLING
+        ips = [{"id": machine.id, "address": machine.address, "version": "IPv4"}] if machine.address else []
+        return {
+            "id": machine.id,
+            "name": machine.name,
+            "project_id": machine.fields.get("project_id", PROJECT),
+            "zone": ZONE,
+            "status": "ready" if installing else machine.state,
+            "tags": machine.fields.get("tags", []),
+            "ips": ips,
+            "install": {"status": "installing" if installing else "completed"} if machine.address else None,
+        }
 
-    @route("POST", _SERVERS)
-    def create_server(self, call: Call) -> Any:
-        """Begin to deliver a server."""
+    def ordered(self, call: Call) -> FakeMachine:
+        """See ``HostingApi``."""
         given = call.body
         if given["offer_id"] not in _OFFERS or given["project_id"] != PROJECT:
             raise RequestRefused(400, "offer_id or project_id does not exist")
-        lines = self._lines(given["install"])
         fields = {name: given[name] for name in ("tags", "project_id", "offer_id")}
-        return _server(self.create(given["name"], lines, **fields))
+        return self.create(given["name"], self._installed(given["install"]), **fields)
 
-    @route("POST", _SERVERS + "/{server_id}/reboot")
-    @route("POST", _SERVERS + "/{server_id}/start")
+    @route("POST", "SERVERS/{id}/reboot")
+    @route("POST", "SERVERS/{id}/start")
     def switch(self, call: Call, machine_id: str) -> Any:
         """Begin to switch a server off and on, or on."""
         machine = self.machine(machine_id)
         self.machines.act(machine, "reboot" if call.path.endswith("reboot") else "power_on")
-        return _server(machine)
+        return self.shown(machine)
 
-    @route("POST", _SERVERS + "/{server_id}/install")
+    @route("POST", "SERVERS/{id}/install")
     def install(self, call: Call, machine_id: str) -> Any:
         """Begin to install a server."""
-        machine, lines = self.machine(machine_id), self._lines(call.body)
+        machine, lines = self.machine(machine_id), self._installed(call.body)
         self.machines.act(machine, "reinstall")
         machine.authorized_key = lines
-        return _server(machine)
+        return self.shown(machine)
 
-    @route("DELETE", _SERVERS + "/{server_id}")
-    def delete(self, _: Call, machine_id: str) -> Any:
-        """Begin to delete a server."""
-        machine = self.machine(machine_id)
-        self.machines.delete(machine)
-        return _server(machine)
+    def delete(self, call: Call, machine_id: str) -> Any:
+        """See ``HostingApi``."""
+        super().delete(call, machine_id)
+        return self.shown(self.machine(machine_id))
 
     @route("GET", f"/baremetal/v1/zones/{ZONE}/offers/{{offer_id}}")
     def get_offer(self, _: Call, offer_id: str) -> Any:
@@ -100,41 +102,11 @@ class ScalewayApi(RestApi):
             raise RequestRefused(404, "not found")
         return {"id": offer_id, "subscription_period": _OFFERS[offer_id]}
 
-    @route("GET", _KEYS)
-    def list_keys(self, call: Call) -> Any:
-        """List the SSH keys that are not disabled."""
-        shown, page = self.page(call, list(self.keys.values()))
-        return {"ssh_keys": list(shown), "total_count": page.total}
+    def new_key(self, call: Call) -> Json:
+        """See ``HostingApi``."""
+        return {**call.body, "created_at": "2026-08-20T00:00:00Z", "disabled": False}
 
-    @route("POST", _KEYS)
-    def add_key(self, call: Call) -> Reply:
-        """Add an SSH key."""
-        if any(each["public_key"] == call.body["public_key"] for each in self.keys.values()):
-            raise RequestRefused(400, "the key exists")
-        key = {"id": self.machines.new_id(), **call.body, "created_at": "2026-08-20T00:00:00Z", "disabled": False}
-        self.keys[key["id"]] = key
-        return Reply(status=200, body=key)
-
-    def _lines(self, install: dict[str, Any]) -> str:
-        if install["os_id"] != OS or not set(install["ssh_key_ids"]) <= self.keys.keys():
-            raise RequestRefused(400, "os_id or ssh_key_ids does not exist")
-        return "\n".join(self.keys[each]["public_key"] for each in install["ssh_key_ids"])
-
-
-def _project(machine: FakeMachine) -> str:
-    return str(machine.fields.get("project_id", PROJECT))
-
-
-def _server(machine: FakeMachine) -> dict[str, Any]:
-    installing = machine.state == _INSTALLING
-    ips = [{"id": machine.id, "address": machine.address, "version": "IPv4"}] if machine.address else []
-    return {
-        "id": machine.id,
-        "name": machine.name,
-        "project_id": _project(machine),
-        "zone": ZONE,
-        "status": "ready" if installing else machine.state,
-        "tags": machine.fields.get("tags", []),
-        "ips": ips,
-        "install": {"status": "installing" if installing else "completed"} if machine.address else None,
-    }
+    def _installed(self, install: Json) -> str:
+        if install["os_id"] != OS:
+            raise RequestRefused(400, "os_id does not exist")
+        return self.lines(install["ssh_key_ids"])

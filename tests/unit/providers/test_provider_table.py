@@ -43,7 +43,7 @@ def test_an_adapter_can_do_what_its_spec_says(spec: ProviderSpec, monkeypatch: p
 
 def test_every_provider_has_a_spec_and_can_be_chosen() -> None:
     sources = [source.read_text() for path in providers.__path__ for source in Path(path).rglob("*.py")]
-    pattern = r'^class \w+\(Provider\):.*?^    name = "(\w+)"'
+    pattern = r'^class \w+\((?:Provider|HostingProvider)\):.*?^    name = "(\w+)"'
     made = re.findall(pattern, "\n".join(sources), re.DOTALL | re.MULTILINE)
     names = [spec.name for spec in SPECS]
     assert sorted(made) == sorted(names)

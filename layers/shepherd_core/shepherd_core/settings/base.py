@@ -26,6 +26,12 @@ def _filled_in(value: object) -> object:
 FILLED_IN = BeforeValidator(_filled_in)
 FilledIn = Annotated[str, Field(min_length=1), FILLED_IN]
 
+LONGEST_SLOT = 5
+"""Digits of a slot's number that have room in a server's name."""
+Slots = Annotated[int, Field(ge=1, lt=10**LONGEST_SLOT)]
+FleetName = Annotated[FilledIn, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,19}$")]
+"""With a slot and a UUID it fills a host name, which has 63 characters."""
+
 
 class Settings(BaseSettings):
     """The base of all settings types."""

@@ -6,7 +6,8 @@ from uuid import UUID
 import pytest
 from shepherd_core.domain.clock import Deadline, Permission, SystemClock
 from shepherd_core.domain.machine import INVALID, Availability, Machine
-from shepherd_core.providers.phoenixnap import PhoenixnapProvider, name_of, read_name
+from shepherd_core.providers.kit.hosting import mark_of
+from shepherd_core.providers.phoenixnap import PhoenixnapProvider
 from shepherd_core.settings.providers.phoenixnap import PhoenixnapSettings
 
 from simulator.environment.faults import SetValue
@@ -30,9 +31,9 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
         """Return an account with a server of ours, one that somebody else made, and one of another fleet."""
         with PhoenixnapApi(NoHardware(), secret=CREDENTIAL) as api:
             Description("phoenixnap").hold(api)
-            api.add_active(name_of(f"{FLEET}/1", OURS), address="192.0.2.1")
+            api.add_active(mark_of(f"{FLEET}/1", OURS), address="192.0.2.1")
             api.add_active("web-1", address="192.0.2.2 - 192.0.2.6")
-            api.add_active(name_of("green/2", UUID(int=7)), address="192.0.2.9")
+            api.add_active(mark_of("green/2", UUID(int=7)), address="192.0.2.9")
             yield api
             assert api.errors == []
 
@@ -92,14 +93,3 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
         (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
         api.change(ours.provider_id, address="192.0.2.17 - 192.0.2.21")
         assert str(setup.provider.get_machine(ours.provider_id, deadline).address) == "192.0.2.17"
-
-
-@pytest.mark.parametrize("fleet", ["a", "a-1", "blue-"])
-def test_a_host_name_holds_fleet_slot_and_token(fleet: str) -> None:
-    """It is the only place for them that every server has."""
-    assert read_name(name_of(f"{fleet}/99999", OURS)) == (f"{fleet}/99999", OURS)
-
-
-@pytest.mark.parametrize("name", ["web-1", "", f"a-0-{OURS}", f"a-100000-{OURS}", f"a-{OURS}", f"a-1-{OURS} ", "a-1-x"])
-def test_other_host_names_are_of_other_servers(name: str) -> None:
-    assert read_name(name) is None

@@ -8,7 +8,8 @@ import pytest
 from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors.provider import ProviderError, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
-from shepherd_core.providers.scaleway import ScalewayProvider, read_tag, tag_of
+from shepherd_core.providers.kit.hosting import mark_of
+from shepherd_core.providers.scaleway import ScalewayProvider
 from shepherd_core.settings.providers.scaleway import ScalewaySettings
 
 from simulator.environment.faults import FakeAnswer, SetValue
@@ -49,10 +50,10 @@ class TestScaleway(ProviderContract, ProviderFaults):
         """Return a server of ours, and those of nobody, of another fleet and of another project."""
         with ScalewayApi(NoHardware(), secret=SECRET, options=Options(per_page_cap=2)) as api:
             Description("scaleway").hold(api)
-            api.add_active("a", address="192.0.2.1", tags=["red", tag_of("web/1", OURS)])
+            api.add_active("a", address="192.0.2.1", tags=["red", mark_of("web/1", OURS)])
             api.add_active("b", address="192.0.2.2", tags=["red"])
-            api.add_active("c", address="192.0.2.3", tags=[tag_of("web2/2", OURS)])
-            api.add_active("d", address="192.0.2.4", tags=[tag_of("web/2", OURS)], project_id="other")
+            api.add_active("c", address="192.0.2.3", tags=[mark_of("web2/2", OURS)])
+            api.add_active("d", address="192.0.2.4", tags=[mark_of("web/2", OURS)], project_id="other")
             yield api
             assert api.errors == []
 
@@ -89,7 +90,7 @@ class TestScaleway(ProviderContract, ProviderFaults):
         api.change(ours.provider_id, state="deleting")
         assert all(each.availability is Availability.KNOWN_UNUSED for each in setup.provider.list_machines(deadline))
         setup.provider.release(ours.provider_id, deadline)
-        assert ("DELETE", f"{SERVERS}/{{server_id}}") not in api.calls
+        assert ("DELETE", f"{SERVERS}/{{id}}") not in api.calls
 
     def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: ScalewayApi, deadline: Deadline) -> None:
         ours = next(each for each in setup.provider.list_machines(deadline) if each.token == OURS)
@@ -140,12 +141,3 @@ def create(adapter: Any, deadline: Deadline) -> Machine:
     capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id="web/3")
     made: Machine = adapter.create_machine(capacity, UUID(int=9), deadline)
     return made
-
-
-@pytest.mark.parametrize(
-    "tag",
-    ["", "red", f"shepherd=web/0/{OURS}", f"shepherd=web//{OURS}", f"shepherd=web/1/2/{OURS}", "shepherd=web/1/x"],
-)
-def test_other_tags_are_of_other_servers(tag: str) -> None:
-    assert read_tag("web", tag_of("web/12", OURS)) == ("12", OURS)
-    assert read_tag("web", tag) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, PlainValidator, ValidationError
+from pydantic import AliasPath, BaseModel, Field, PlainValidator, ValidationError
 
 from shepherd_core.domain.errors.provider import ProviderError, ProviderUnavailable
 from shepherd_core.domain.machine import LONGEST_TEXT
@@ -33,6 +33,11 @@ MachineAddress = Annotated[IPv4Address | IPv6Address, _checked(fields.address, "
 
 class ApiObject(BaseModel, hide_input_in_errors=True):
     """The fields of an object that Shepherd uses. Errors never quote the input, which may hold a machine's password."""
+
+
+def found_at(place: str, default: Any = ...) -> Any:
+    """Return the field that answers have at *place*, such as ``region.site``; without *default*, each answer."""
+    return Field(default, validation_alias=AliasPath(*place.split(".")))
 
 
 ObjectT = TypeVar("ObjectT", bound=ApiObject)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import FilledIn, ProviderSettings
+from shepherd_core.settings.base import FilledIn, ProviderSettings, Slots
 from shepherd_core.settings.providers.spec import ProviderSpec
-
-LONGEST_SLOT = 5
-"""Digits of a slot's number that have room in a server's name."""
 
 
 class LatitudeSettings(ProviderSettings):
@@ -23,9 +20,7 @@ class LatitudeSettings(ProviderSettings):
     project: FilledIn = Field(
         description="Id of the project of our servers. Servers that others make in it are left alone."
     )
-    limit: Annotated[int, Field(ge=1, lt=10**LONGEST_SLOT)] = Field(
-        description="Maximum number of Shepherd's servers in the project."
-    )
+    limit: Slots = Field(description="Maximum number of Shepherd's servers in the project.")
     location: FilledIn = Field(description="Slug of the site where servers are made, such as ASH.")
     machine_type: FilledIn = Field(description="Slug of the plan of new servers, such as c3-small-x86.")
     billing: Literal["hourly", "monthly", "yearly"] = Field(

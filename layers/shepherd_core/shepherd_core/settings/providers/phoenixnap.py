@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import FilledIn, ProviderSettings
+from shepherd_core.settings.base import FilledIn, FleetName, ProviderSettings, Slots
 from shepherd_core.settings.providers.spec import ProviderSpec
-
-LONGEST_SLOT = 5
-"""Digits of a slot's number that have room in a host name, beside the fleet and a UUID: it has 63 characters."""
 
 
 class PhoenixnapSettings(ProviderSettings):
@@ -20,13 +15,11 @@ class PhoenixnapSettings(ProviderSettings):
     table = "provider.phoenixnap"
 
     credential_parameter: str = Field(description="Name of the SSM parameter that holds CLIENT_ID:CLIENT_SECRET.")
-    fleet: Annotated[FilledIn, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,19}$")] = Field(
+    fleet: FleetName = Field(
         description="Name of the fleet, with which our servers' host names begin; all other servers are ignored. Lower "
         "case, digits and hyphens, at most 20 characters."
     )
-    limit: Annotated[int, Field(ge=1, lt=10**LONGEST_SLOT)] = Field(
-        description="Maximum number of servers of the fleet."
-    )
+    limit: Slots = Field(description="Maximum number of servers of the fleet.")
     location: FilledIn = Field(description="Location where servers are made, such as PHX.")
     machine_type: FilledIn = Field(description="Type of new servers, such as s1.c1.small.")
     os: str = Field(

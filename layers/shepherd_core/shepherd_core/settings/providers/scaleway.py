@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.base import FilledIn, ProviderSettings
+from shepherd_core.settings.base import FilledIn, FleetName, ProviderSettings, Slots
 from shepherd_core.settings.providers.spec import ProviderSpec
 
 
@@ -18,13 +18,11 @@ class ScalewaySettings(ProviderSettings):
 
     credential_parameter: str = Field(description="Name of the SSM parameter that holds the secret key of an API key.")
     project: FilledIn = Field(description="Id of the project of our servers.")
-    fleet: FilledIn = Field(
-        max_length=40,
-        description="Name of the fleet, in the tags of our servers; all other servers of the project are left alone.",
+    fleet: FleetName = Field(
+        description="Name of the fleet, in the tags of our servers; all other servers of the project are left alone. "
+        "Lower case, digits and hyphens, at most 20 characters."
     )
-    limit: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        description="Maximum number of servers of the fleet in the zone."
-    )
+    limit: Slots = Field(description="Maximum number of servers of the fleet in the zone.")
     location: str = Field(description="Availability zone of our servers, such as fr-par-2.")
     machine_type: FilledIn = Field(description="Id of the offer that new servers are ordered with.")
     billing: Literal["hourly", "monthly"] = Field(
