@@ -337,10 +337,10 @@ def test_connection_lost_while_running_is_named(
         connection.has("agent", "0" * 64, deadline)
 
 
-DOINGS: dict[str, Callable[[SshConnection], object]] = {
-    "uploading": lambda connection: connection.upload(Agent(bytes(8 * MIB)), "agent", soon()),
-    "running agent": lambda connection: connection.run("agent", b"", soon()),
-    "hashing": lambda connection: connection.has("agent", "0" * 64, soon()),
+DOINGS: dict[str, Callable[[SshConnection, str], object]] = {
+    "uploading": lambda connection, path: connection.upload(Agent(bytes(8 * MIB)), path, soon()),
+    "running": lambda connection, path: connection.run(path, b"", soon()),
+    "hashing": lambda connection, path: connection.has(path, "0" * 64, soon()),
 }
 
 
@@ -348,20 +348,20 @@ DOINGS: dict[str, Callable[[SshConnection], object]] = {
     ("step", "doing"),
     [
         *((step, "uploading") for step in ("channel", "program", "input")),
-        *((step, "running agent") for step in ("channel", "program")),
+        *((step, "running") for step in ("channel", "program")),
         ("program", "hashing"),
     ],
 )
 def test_machine_that_freezes_times_out_and_stays_lost(
-    server: SshServer, connection: SshConnection, deadline: Deadline, step: str, doing: str
+    server: SshServer, connection: SshConnection, path: Path, deadline: Deadline, *, step: str, doing: str
 ) -> None:
     server.freezes_at = step
     with pytest.raises(SshTimedOut, match=doing):
-        DOINGS[doing](connection)
+        DOINGS[doing](connection, str(path))
     with pytest.raises(SshError):
-        connection.run("agent", b"", deadline)
+        connection.run(str(path), b"", deadline)
     with pytest.raises(SshError):
-        connection.upload(Agent(b"agent"), "agent", deadline)
+        connection.upload(Agent(b"agent"), str(path), deadline)
 
 
 def test_machine_without_commands_has_nothing_and_runs_nothing(
