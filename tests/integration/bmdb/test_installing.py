@@ -9,12 +9,11 @@ import pytest
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.installation import Installation
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, MetropolisInstallation, OSInstallationRequest
 
 from agent.shepherd_agent.messages import HeartbeatResponse as AgentsResponse
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
-from tests.support.bmdb.fleet import Fleet, claimed, ids
+from tests.support.bmdb.fleet import Fleet
 
 IMAGE = MetropolisInstallation(
     image_url="https://images.example.com/a.img", image_sha256=bytes(range(32)), node_parameters=b"\0opaque"
@@ -84,17 +83,6 @@ def test_only_a_report_of_the_wanted_generation_ends_the_wait(
     found = installation.load(connection, machine_id)
     assert found.pending is (holds == "pending")
     assert fleet.sql("SELECT installed, process IS NULL FROM machine_need") == [[holds == "fulfilled"] * 2]
-
-
-def test_an_installed_machine_is_cared_for_again_at_once(fleet: Fleet, connection: Connection) -> None:
-    """What it needs follows from its facts, also after it needed nothing."""
-    machine_id = fleet.unhealthy_machine()
-    assert ask(connection, machine_id) == 1
-    fleet.report_installation(machine_id, 1)
-    session = fleet.open_session()
-    assert claimed(session, Process.RECOVERY) == []
-    assert ask(connection, machine_id) == 2
-    assert ids(claimed(session, Process.RECOVERY)) == [machine_id]
 
 
 CHANGES: dict[str, Callable[[Fleet, UUID], None]] = {

@@ -86,16 +86,6 @@ def test_opening_a_session_ends_the_work_of_expired_ones(fleet: Fleet) -> None:
     assert event == [session.session_id], "history must name the session that died"
 
 
-def test_a_machine_of_an_expired_session_is_postponed_by_seconds(fleet: Fleet) -> None:
-    """A claim that examines it before it was reaped must not postpone it for long."""
-    open_before = fleet.open_session(seconds=3 * 3600)
-    _, held = dead_session_with_work(fleet)
-    assert claimed(open_before, START) == []
-    fleet.open_session()
-    fleet.pass_time(30)
-    assert ids(claimed(open_before, START)) == [held.machine_id]
-
-
 def test_reaping_is_bounded_and_continues(fleet: Fleet) -> None:
     """After an outage, opening a session must stay fast; and every expired session is reaped in the end."""
     machines = [fleet.provided_machine() for _ in range(25)]

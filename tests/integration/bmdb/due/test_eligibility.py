@@ -15,7 +15,6 @@ from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.settings.functions import PROCESS_OF_LOOP
 
 from tests.support import defaults
-from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import Fleet, claimed, ids
 from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
 
@@ -166,30 +165,6 @@ def test_an_operators_work_keeps_loops_away(fleet: Fleet, plant: Callable[[Fleet
     assert ids(claimed(second, process)) == [machine_id]
 
 
-def test_the_first_heartbeat_replaces_the_startup_timeout(fleet: Fleet) -> None:
-    """The first heartbeat replaces the startup timeout of 30 minutes by the heartbeat timeout of 10."""
-    machine_id = fleet.started_machine()
-    session = fleet.open_session(24 * 3600)
-    assert claimed(session, RECOVER) == []
-    assert record_heartbeat(fleet.connection, machine_id)
-    fleet.pass_time(595)
-    assert claimed(session, RECOVER) == []
-    fleet.pass_time(5)
-    assert plainly_eligible(fleet.sql, RECOVER) == {machine_id}
-    assert ids(claimed(session, RECOVER)) == [machine_id]
-
-
-def test_heartbeats_keep_the_recoverer_away(fleet: Fleet) -> None:
-    machine_id = fleet.unhealthy_machine()
-    session = fleet.open_session(24 * 3600)
-    for _ in range(3):
-        assert record_heartbeat(fleet.connection, machine_id)
-        assert claimed(session, RECOVER) == []
-        fleet.pass_time(599)
-    fleet.pass_time(1)
-    assert ids(claimed(session, RECOVER)) == [machine_id]
-
-
 def test_the_timeouts_of_an_agent_are_settings(fleet: Fleet) -> None:
     never, once = fleet.started_machine(30), fleet.unhealthy_machine(20)
     session = fleet.open_session()
@@ -211,20 +186,6 @@ def test_a_machine_is_unhealthy_after_two_and_a_half_intervals(fleet: Fleet, int
     assert plainly_eligible(fleet.sql, RECOVER) == set()
     fleet.pass_time(20)
     assert plainly_eligible(fleet.sql, RECOVER) == {machine_id}
-    assert ids(claimed(session, RECOVER)) == [machine_id]
-
-
-def test_a_shorter_interval_counts_from_the_heartbeat_that_brings_it(fleet: Fleet) -> None:
-    machine_id = fleet.unhealthy_machine(5 * 60)
-    fleet.tell_interval(machine_id, 3600)
-    session = fleet.open_session(24 * 3600)
-    fleet.pass_time(5 * 60)
-    assert claimed(session, RECOVER) == []
-    assert record_heartbeat(fleet.connection, machine_id)
-    fleet.tell_interval(machine_id, 60)
-    fleet.pass_time(10 * 60 - 20)
-    assert claimed(session, RECOVER) == []
-    fleet.pass_time(20)
     assert ids(claimed(session, RECOVER)) == [machine_id]
 
 
