@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from ipaddress import ip_address
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -78,52 +79,41 @@ def test_an_error_without_exception_has_none(capsys: pytest.CaptureFixture[str])
     assert "exception" not in line
 
 
+VALUES: list[tuple[object, object]] = [
+    (MACHINE, str(MACHINE)),
+    (Process.RECOVERY, "ShepherdRecovery"),
+    (SecretUnavailable("no answer"), "SecretUnavailable: no answer"),
+    (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05+00:00"),
+    (b"disk full\n", "disk full\n"),
+    (b"\xff\x00", "\\xff\x00"),
+    ("\ud800", "\ud800"),
+    (ip_address("2001:db8::1"), "2001:db8::1"),
+    (float("inf"), "inf"),
+    (1.5, 1.5),
+    (True, True),
+    (None, None),
+    ({MACHINE: [b"x", {Process.RECOVERY}]}, {str(MACHINE): ["x", ["ShepherdRecovery"]]}),
+    ((1, "a"), [1, "a"]),
+]
+FORBIDDEN_IN_PYTHON = ("process", "name", "module", "args", "msg", "thread", "exc_info")
+ON_EVERY_LINE = ("message", "level", "timestamp", "location", "service")
+
+
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("message", "facts", "shown"),
     [
-        (MACHINE, str(MACHINE)),
-        (Process.RECOVERY, "ShepherdRecovery"),
-        (SecretUnavailable("no answer"), "SecretUnavailable: no answer"),
-        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05+00:00"),
-        (b"disk full\n", "disk full\n"),
-        (b"\xff\x00", "\\xff\x00"),
-        ("\ud800", "\ud800"),
-        (ip_address("2001:db8::1"), "2001:db8::1"),
-        (float("inf"), "inf"),
-        (1.5, 1.5),
-        (True, True),
-        (None, None),
-        ({MACHINE: [b"x", {Process.RECOVERY}]}, {str(MACHINE): ["x", ["ShepherdRecovery"]]}),
-        ((1, "a"), [1, "a"]),
+        *(("a", {"value": value}, {"value": shown}) for value, shown in VALUES),
+        *(("a", {name: "x"}, {name: "x"}) for name in FORBIDDEN_IN_PYTHON),
+        *(("a", {name: "x"}, {f"{name}_": "x", "message": "a", "level": "INFO"}) for name in ON_EVERY_LINE),
+        *((message, {}, {"message": message}) for message in ("null", "12", '{"level": "x"}', "100 %s %d")),
     ],
 )
-def test_any_value_can_be_logged(capsys: pytest.CaptureFixture[str], value: object, shown: object) -> None:
-    telemetry.info("a", value=value)
+def test_any_message_and_fact_can_be_logged(
+    capsys: pytest.CaptureFixture[str], message: str, facts: dict[str, Any], shown: dict[str, object]
+) -> None:
+    telemetry.info(message, **facts)
     (line,) = log_lines(capsys)
-    assert line["value"] == shown
-
-
-@pytest.mark.parametrize("name", ["process", "name", "module", "args", "msg", "thread", "exc_info"])
-def test_no_key_is_forbidden(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    telemetry.info("a", **{name: "x"})
-    (line,) = log_lines(capsys)
-    assert line[name] == "x"
-
-
-@pytest.mark.parametrize("name", ["message", "level", "timestamp", "location", "service"])
-def test_a_fact_does_not_replace_what_every_line_has(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    telemetry.warning("a", **{name: "x"})
-    (line,) = log_lines(capsys)
-    assert line[f"{name}_"] == "x"
-    assert line["message"] == "a"
-    assert line["level"] == "WARNING"
-
-
-@pytest.mark.parametrize("message", ["null", "12", '{"level": "x"}', "100 %s %d"])
-def test_a_message_is_logged_unchanged(capsys: pytest.CaptureFixture[str], message: str) -> None:
-    telemetry.info(message)
-    (line,) = log_lines(capsys)
-    assert line["message"] == message
+    assert {name: line[name] for name in shown} == shown
 
 
 def test_bound_keys_are_on_every_line_until_unbound(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Events that no schedule, API or CloudFormation sends: each fails with an error that names what is wrong."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,13 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from shepherd_core import handlers
 from shepherd_core.domain.errors import EventInvalid
 
+from simulator.lambda_.environment import Context
+
 EVENTS = Path(__file__).parents[3] / "events"
 TICK, REQUEST = (json.loads((EVENTS / f"{name}.json").read_text()) for name in ("recoverer", "agent_api"))
 DEPLOYMENT = {"RequestType": "Create", "ResourceProperties": {"SchemaVersion": "1"}}
 LONG = "x" * 5_000_000
-
-
-class Context:
-    aws_request_id = "a-request"
-
-    def get_remaining_time_in_millis(self) -> int:
-        return 300_000
+CONTEXT = Context("a-request", "by hand", time.monotonic() + 300)
 
 
 def recoverer(event: Any, context: LambdaContext) -> dict[str, object]:
@@ -34,7 +31,7 @@ def recoverer(event: Any, context: LambdaContext) -> dict[str, object]:
 def test_an_event_that_is_no_object_is_refused(function: Callable[..., Any], event: Any, text: str) -> None:
     """Somebody invokes the function by hand; a TypeError from its inside tells nothing."""
     with pytest.raises(EventInvalid) as caught:
-        function(event, Context())
+        function(event, CONTEXT)
     assert f"the event is {text}; it must be an object" in str(caught.value)
 
 
@@ -84,6 +81,6 @@ def test_an_event_that_is_no_object_is_refused(function: Callable[..., Any], eve
 def test_a_wrong_field_is_named_with_its_value(function: Callable[..., Any], event: dict[str, Any], text: str) -> None:
     """The sender of the event sees only the message; a long value is shortened in it."""
     with pytest.raises(EventInvalid) as caught:
-        function(event, Context())
+        function(event, CONTEXT)
     assert text in str(caught.value)
     assert len(str(caught.value)) < 300

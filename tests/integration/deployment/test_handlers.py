@@ -1,9 +1,9 @@
-"""The functions as Lambda calls them: by file, with what the schedules send, configured by the environment alone."""
+"""The functions as Lambda calls them: with what the schedules send, configured by the environment alone."""
 
-import importlib.util
+import importlib
 import json
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import pace
 
 from agent.build import build
+from simulator.lambda_.environment import Context
 from simulator.machines.pool import MachinePool
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.latitude.api import PROJECT, LatitudeApi
@@ -47,26 +48,14 @@ API_KEY = "an-api-key"
 PUBLIC_LINE = ssh_keys.public_line(ssh_keys.generate())
 
 
-@dataclass(frozen=True)
-class Context:
-    aws_request_id: str = "a-request"
-    seconds: float = 300
-
-    def get_remaining_time_in_millis(self) -> int:
-        return int(self.seconds * 1000)
-
-
-def invoke(loop: str, event: dict[str, object] | None = None, **context: Any) -> dict[str, Any]:
+def invoke(
+    loop: str, event: dict[str, object] | None = None, request: str = "a-request", seconds: float = 300
+) -> dict[str, Any]:
     """Return what the function answers to *event*, by default the one that its schedule sends, after a trip as JSON."""
-    path = ROOT / "functions" / loop / "app.py"
-    spec = importlib.util.spec_from_file_location(f"{loop}_app", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    handler = importlib.import_module(f"functions.{loop}.app").lambda_handler
     if event is None:
         event = json.loads((ROOT / "events" / f"{loop}.json").read_text())
-    answer: dict[str, Any] = json.loads(json.dumps(module.lambda_handler(event, Context(**context))))
+    answer: dict[str, Any] = json.loads(json.dumps(handler(event, Context(request, loop, time.monotonic() + seconds))))
     return answer
 
 
@@ -236,14 +225,14 @@ def test_answers_and_logs_count_alike(latitude: LatitudeApi, capsys: pytest.Capt
 def test_every_line_says_whose_it_is(environment: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """Lines of all invocations end in one place; the next invocation of the process does not inherit them."""
     list_machines(environment, ("a", "192.0.2.1"))
-    invoke("provisioner", aws_request_id="first")
+    invoke("provisioner", request="first")
     _, lines = output(capsys)
     assert lines
     assert {(line["request_id"], line["loop"], line["provider"]) for line in lines} == {
         ("first", "provisioner", "static")
     }
     with pytest.raises(EventInvalid):
-        invoke("provisioner", {}, aws_request_id="second")
+        invoke("provisioner", {}, request="second")
     _, (line,) = output(capsys)
     assert line["request_id"] == "second"
     assert "provider" not in line

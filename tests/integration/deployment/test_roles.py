@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from http import HTTPStatus
-from threading import Thread
 from typing import Any
 from uuid import UUID
 
@@ -93,6 +94,16 @@ class Owner:
     def connection(self) -> Connection:
         return Connection(self.settings, lambda: OWNERS, CLOCK)
 
+    def parameters(self) -> list[str]:
+        return [each["Name"] for each in self.ssm.describe_parameters()["Parameters"]]
+
+
+def asked(connection: Connection, text: str) -> list[list[Any]]:
+    connection.run("applied_migrations")  # which logs in
+    found: list[list[Any]] = connection._connected().run(text)
+    connection.close()
+    return found
+
 
 @pytest.fixture
 def owner(server: Postgres, aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Owner]:
@@ -112,10 +123,7 @@ def test_the_migrators_roles_log_in_with_passwords_in_ssm(owner: Owner, caplog: 
         owner.log_in(role).close()
         assert owner.refused(role, "another")
     assert not [password for password in (*passwords, OWNERS) if password in caplog.text]
-    parameter = owner.ssm.describe_parameters(ParameterFilters=[{"Key": "Name", "Values": [f"{PARAMETER}-agent-api"]}])[
-        "Parameters"
-    ][0]
-    assert parameter["Type"] == "SecureString"
+    assert {each["Type"] for each in owner.ssm.describe_parameters()["Parameters"]} == {"SecureString"}
 
 
 def test_functions_and_operators_log_in_as_their_roles(owner: Owner) -> None:
@@ -126,16 +134,9 @@ def test_functions_and_operators_log_in_as_their_roles(owner: Owner) -> None:
         (owner.settings.model_copy(), "here-operator"),
         (MigratorSettings(**owner.settings.model_dump()), "owner"),
     ):
-        connection = adapters.bmdb(settings)
-        connection.run("applied_migrations")
-        assert connection._connected().run("SELECT current_user") == [[user]]
-        connection.close()
-    connection = adapters.bmdb(role="updater")
-    connection.run("applied_migrations")
-    assert connection._connected().run("SELECT current_user, current_setting('search_path')") == [
-        ["here-updater", "public"]
-    ]
-    connection.close()
+        assert asked(adapters.bmdb(settings), "SELECT current_user") == [[user]]
+    path = "SELECT current_user, current_setting('search_path')"
+    assert asked(adapters.bmdb(role="updater"), path) == [["here-updater", "public"]]
 
 
 def test_the_agent_api_cannot_take_the_last_connection(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,13 +155,8 @@ def test_the_agent_api_cannot_take_the_last_connection(owner: Owner, monkeypatch
     taken.pop().close()
     monkeypatch.delenv("SHEPHERD_AGENT_API_CONCURRENCY")
     owner.migrate()
-    connection = owner.connection()
-    connection.run("applied_migrations")
-    limits = connection._connected().run(
-        "SELECT rolname, rolconnlimit FROM pg_roles WHERE rolname LIKE 'here-%' AND rolconnlimit <> -1"
-    )
-    assert limits == [["here-agent-api", 50]]
-    connection.close()
+    limits = "SELECT rolname, rolconnlimit FROM pg_roles WHERE rolname LIKE 'here-%' AND rolconnlimit <> -1"
+    assert asked(owner.connection(), limits) == [["here-agent-api", 50]]
 
 
 def test_another_run_changes_no_password(owner: Owner) -> None:
@@ -200,23 +196,13 @@ def test_runs_at_the_same_time_agree(owner: Owner) -> None:
     with_schema = owner.connection()
     migrate(with_schema)
     with_schema.close()
-    errors: list[Exception] = []
 
-    def run() -> None:
-        connection = owner.connection()
-        try:
+    def run(_: int) -> None:
+        with closing(owner.connection()) as connection:
             adapters.make_roles(connection)
-        except Exception as error:  # noqa: BLE001 - shown by the assertion
-            errors.append(error)
-        finally:
-            connection.close()
 
-    threads = [Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(run, range(3)))  # raises what one of them raised
     for role in ROLES:
         owner.log_in(role).close()
 
@@ -281,7 +267,7 @@ def test_an_owner_without_createrole_grants_to_existing_roles(owner: Owner) -> N
     owner.migrate()
     for role in ROLES:
         owner.log_in(role, "made by hand").close()
-    assert [each["Name"] for each in owner.ssm.describe_parameters()["Parameters"]] == [PARAMETER]
+    assert owner.parameters() == [PARAMETER]
 
 
 def test_a_role_the_owner_cannot_change_is_refused_with_reason(owner: Owner) -> None:
@@ -296,24 +282,20 @@ def test_with_iam_the_roles_may_log_in_with_tokens(owner: Owner) -> None:
     connection = owner.connection()
     migrate(connection)
     make(connection, {role: RoleLogin(f"here-{role}", iam=True) for role in ROLES})
-    members = connection._connected().run(
+    members = (
         "SELECT m.rolname FROM pg_auth_members a JOIN pg_roles m ON m.oid = a.member "
         "WHERE a.roleid = 'rds_iam'::regrole AND m.rolname <> 'owner' ORDER BY 1"
     )
-    assert [name for (name,) in members] == sorted(f"here-{role}" for role in ROLES)
-    connection.close()
-    assert [each["Name"] for each in owner.ssm.describe_parameters()["Parameters"]] == [PARAMETER]
+    assert asked(connection, members) == sorted([f"here-{role}"] for role in ROLES)
+    assert owner.parameters() == [PARAMETER]
 
 
 def test_without_roles_everybody_logs_in_as_the_owner(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """For those who have one user of a database, and may not make another."""
     monkeypatch.delenv("SHEPHERD_BMDB_ROLES")
     owner.migrate()
-    assert [each["Name"] for each in owner.ssm.describe_parameters()["Parameters"]] == [PARAMETER]
-    connection = adapters.bmdb()
-    connection.run("applied_migrations")
-    assert connection._connected().run("SELECT current_user") == [["owner"]]
-    connection.close()
+    assert owner.parameters() == [PARAMETER]
+    assert asked(adapters.bmdb(), "SELECT current_user") == [["owner"]]
 
 
 def test_the_settings_of_a_role_name_its_user_and_parameter() -> None:

@@ -197,8 +197,7 @@ class ProviderContract:
         assert all(0 < len(provider_id) <= 128 for provider_id in first)
 
     def test_machines_in_use_have_id_and_address(self, setup: Setup, deadline: Deadline) -> None:
-        _create(setup, deadline)
-        setup.settle()
+        _settled(setup, deadline)
         for machine in setup.provider.list_machines(deadline):
             if machine.availability is not Availability.KNOWN_UNUSED and not machine.failed:
                 assert machine.provider_id != INVALID
@@ -220,8 +219,7 @@ class ProviderContract:
         assert machine.availability is Availability.KNOWN_USED
 
     def test_created_machine_is_found_by_its_id(self, setup: Setup, deadline: Deadline) -> None:
-        created = _create(setup, deadline)
-        setup.settle()
+        created = _settled(setup, deadline)
         found = setup.provider.get_machine(created.provider_id, deadline)
         assert found.provider_id == created.provider_id
         assert found.capacity_id == created.capacity_id
@@ -231,8 +229,7 @@ class ProviderContract:
         """Capacity is either unused or a machine: listed as both, it would be used twice."""
         setup.settle()
         before = _by_capacity(setup.provider.list_machines(deadline))
-        created = _create(setup, deadline)
-        setup.settle()
+        created = _settled(setup, deadline)
         listing = setup.provider.list_machines(deadline)
         after = _by_capacity(listing)
         assert len(listing) == len(before)
@@ -253,8 +250,7 @@ class ProviderContract:
     @pytest.mark.needs("tokens")
     def test_token_is_found_again(self, setup: Setup, deadline: Deadline) -> None:
         """The token is how a machine is recognised whose creator died before recording it."""
-        created = _create(setup, deadline)
-        setup.settle()
+        created = _settled(setup, deadline)
         with_token = [machine for machine in setup.provider.list_machines(deadline) if machine.token == TOKEN]
         assert _ids(with_token) == [created.provider_id]
         assert with_token[0].availability is Availability.KNOWN_USED
@@ -297,7 +293,7 @@ class ProviderContract:
 
     @pytest.mark.parametrize("action", ACTIONS)
     def test_unknown_id_is_not_acted_on(self, setup: Setup, deadline: Deadline, action: str) -> None:
-        act = _action(setup, action)
+        act = _method(setup.provider, action)
         setup.settle()
         before = _by_capacity(setup.provider.list_machines(deadline))
         for odd in ODD_IDS:
@@ -314,8 +310,7 @@ class ProviderContract:
     def test_an_undocumented_state_is_unknown(self, setup: Setup, deadline: Deadline) -> None:
         """Providers invent new ones; taken for off, gone or failed, a machine that is well would be given up."""
         assert setup.confuse is not None
-        created = _create(setup, deadline)
-        setup.settle()
+        created = _settled(setup, deadline)
         setup.confuse(created.provider_id)
         listed = _by_capacity(setup.provider.list_machines(deadline))[created.capacity_id]
         for machine in (listed, setup.provider.get_machine(created.provider_id, deadline)):
@@ -327,8 +322,7 @@ class ProviderContract:
 
     def test_a_missing_capability_is_not_supported(self, setup: Setup, deadline: Deadline) -> None:
         """The loops trust the capabilities; a call that did nothing would look like a successful step."""
-        created = _create(setup, deadline)
-        setup.settle()
+        created = _settled(setup, deadline)
         before = _by_capacity(setup.provider.list_machines(deadline))
         for capability in ACTIONS:
             if capability not in setup.provider.capabilities:
@@ -339,9 +333,8 @@ class ProviderContract:
     @pytest.mark.parametrize("action", [Capability.REBOOT, Capability.POWER_CYCLE])
     def test_a_restart_keeps_the_machine_s_identity(self, setup: Setup, deadline: Deadline, action: Capability) -> None:
         """It repairs an unhealthy machine, which must come back as the same one."""
-        restart = _action(setup, action)
-        created = _create(setup, deadline)
-        setup.settle()
+        restart = _method(setup.provider, action)
+        created = _settled(setup, deadline)
         before = setup.provider.get_machine(created.provider_id, deadline)
         restart(created.provider_id, deadline)
         setup.settle()
@@ -351,9 +344,8 @@ class ProviderContract:
 
     @pytest.mark.needs("reinstall")
     def test_reinstall_keeps_the_identity(self, setup: Setup, deadline: Deadline) -> None:
-        reinstall = _action(setup, Capability.REINSTALL)
-        created = _create(setup, deadline)
-        setup.settle()
+        reinstall = _method(setup.provider, Capability.REINSTALL)
+        created = _settled(setup, deadline)
         reinstall(created.provider_id, deadline)
         setup.settle()
         after = setup.provider.get_machine(created.provider_id, deadline)
@@ -367,8 +359,7 @@ class ProviderContract:
     def test_no_unconfirmed_machine_is_interrupted(self, setup: Setup, deadline: Deadline, action: Capability) -> None:
         """It may have come back while the adapter looked it up, logged in or waited for a connection."""
         interrupt = _interruption(setup.provider, action)
-        created = _create(setup, deadline)
-        setup.settle()
+        created = _settled(setup, deadline)
         before = setup.provider.get_machine(created.provider_id, deadline)
         asked: list[int] = []
 
@@ -393,8 +384,7 @@ class ProviderContract:
         """Otherwise the machine may come back in the time between. A declined request was not carried out."""
         assert setup.make_refusing is not None
         interrupt = _interruption(setup.provider, action)
-        created = _create(setup, deadline)
-        setup.settle()
+        created = _settled(setup, deadline)
         confirmed: list[int] = []
 
         def ask() -> None:
@@ -418,8 +408,7 @@ class ProviderContract:
         """Taken for not done, it would be done again to a machine that is booting, and never counted."""
         assert setup.stall is not None
         interrupt = _interruption(setup.provider, action)
-        created = _create(setup, deadline)
-        setup.settle()
+        created = _settled(setup, deadline)
         # Its clock stands still: each request has a second, whatever a busy computer takes for those before it.
         permission = Permission(Deadline(clock, 1), setup.stall)
         with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
@@ -432,8 +421,7 @@ class ProviderContract:
     ) -> None:
         """A step of several requests must not be left in the middle because the machine said something meanwhile."""
         interrupt = _interruption(setup.provider, action)
-        created = _create(setup, deadline)
-        setup.settle()
+        created = _settled(setup, deadline)
         asked: list[bool] = []
         permission = Permission(Deadline(SystemClock(), 60), lambda: asked.append(True))
         interrupt(created.provider_id, permission)
@@ -443,9 +431,8 @@ class ProviderContract:
     @pytest.mark.needs("release")
     def test_a_released_machine_is_in_use_no_more(self, setup: Setup, deadline: Deadline) -> None:
         """A released machine must not be listed as ours, and a release may be repeated."""
-        release = _action(setup, Capability.RELEASE)
-        created = _create(setup, deadline)
-        setup.settle()
+        release = _method(setup.provider, Capability.RELEASE)
+        created = _settled(setup, deadline)
         release(created.provider_id, deadline)
         setup.settle()
         release(created.provider_id, deadline)
@@ -484,23 +471,17 @@ class ProviderContract:
     # Failures of the edge
 
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
-    def test_passing_failure_may_be_tried_again(self, setup: Setup, deadline: Deadline, action: str) -> None:
-        assert setup.make_unavailable is not None
+    @pytest.mark.parametrize("passing", [True, False], ids=["passing", "lasting"])
+    def test_a_passing_failure_alone_may_be_tried_again(
+        self, setup: Setup, deadline: Deadline, action: str, passing: bool
+    ) -> None:
         call = _call(setup, action, deadline)
-        setup.make_unavailable()
-        with pytest.raises(ProviderUnavailable) as raised:
+        fail = setup.make_unavailable if passing else setup.make_refusing
+        assert fail is not None
+        fail()
+        with pytest.raises(ProviderUnavailable if passing else ProviderRefused) as raised:
             call(deadline)
-        assert raised.value.retryable
-        _assert_holds_no_secret(setup, raised.value)
-
-    @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
-    def test_lasting_failure_is_not_tried_again(self, setup: Setup, deadline: Deadline, action: str) -> None:
-        assert setup.make_refusing is not None
-        call = _call(setup, action, deadline)
-        setup.make_refusing()
-        with pytest.raises(ProviderRefused) as raised:
-            call(deadline)
-        assert not raised.value.retryable
+        assert raised.value.retryable is passing
         _assert_holds_no_secret(setup, raised.value)
 
     def test_listing_that_cannot_be_trusted_is_no_listing(self, setup: Setup, deadline: Deadline) -> None:
@@ -533,16 +514,18 @@ def _create(setup: Setup, deadline: Deadline) -> Machine:
     return created[0] if created else setup.provider.create_machine(_unused(setup, deadline)[0], TOKEN, deadline)
 
 
+def _settled(setup: Setup, deadline: Deadline) -> Machine:
+    created = _create(setup, deadline)
+    setup.settle()
+    return created
+
+
 def _actions(setup: Setup) -> list[Capability]:
     return [each for each in ACTIONS if each in setup.provider.capabilities]
 
 
-def _action(setup: Setup, action: str) -> Callable[[ProviderId, Deadline], None]:
-    """Return the provider's method for *action*, a ``Capability``; what interrupts a machine is permitted."""
-    return _method(setup.provider, action)
-
-
 def _method(provider: Provider, action: str) -> Callable[[ProviderId, Deadline], None]:
+    """Return the method for *action*, a ``Capability``; what interrupts a machine is permitted."""
     if action == Capability.RELEASE:
         return provider.release
     return lambda provider_id, deadline: _interruption(provider, action)(provider_id, Permission(deadline))
@@ -560,9 +543,8 @@ def _call(setup: Setup, action: str, deadline: Deadline) -> Callable[[Deadline],
     if action == "create":
         capacity = _unused(setup, deadline)[-1]
         return lambda limit: provider.create_machine(capacity, TOKEN, limit)
-    method = provider.get_machine if action == "get" else _action(setup, action)
-    created = _create(setup, deadline)
-    setup.settle()
+    method = provider.get_machine if action == "get" else _method(setup.provider, action)
+    created = _settled(setup, deadline)
     return lambda limit: method(created.provider_id, limit)
 
 

@@ -40,8 +40,8 @@ from tests.support.providers.provider_contract import (
     _actions,
     _by_capacity,
     _call,
-    _create,
     _interruption,
+    _settled,
     _unused,
 )
 
@@ -186,8 +186,7 @@ class ProviderFaults:
     @pytest.mark.needs("places")
     def test_an_address_that_no_machine_can_have_is_never_dialed(self, setup: Setup, deadline: Deadline) -> None:
         """0.0.0.0 is the function itself, and a name would be looked up."""
-        _create(setup, deadline)
-        setup.settle()
+        _settled(setup, deadline)
         places = _places(setup)
         for value in NO_ADDRESSES:
             _faults(setup).add(SetValue(path=places.path, times=0, at=places.address, value=value))
