@@ -114,11 +114,7 @@ class Function:
 
 
 class Interference:
-    """
-    Lets something happen just before the statement with this number, or loses its request or its answer.
-
-    It replaces the driver, which every statement of the product passes.
-    """
+    """Lets something happen just before the driver's statement with this number, or loses request or answer."""
 
     def __init__(self, number: int, happening: Callable[[], object], lost: Moment | None = None) -> None:
         self.happened = False
@@ -230,11 +226,7 @@ class Bmdb(RuleBasedStateMachine):
         *,
         transaction: bool = False,
     ) -> tuple[Any, Any]:
-        """
-        Carry out a step, with an event at some moment of it; return its result and the expected one.
-
-        What is lost of a *transaction* is its commit.
-        """
+        """Return the result of a step with an event in it, and the expected one; a *transaction* loses its commit."""
         happening = partial(self._happen, function, event)
         lost = moment if moment in ("request lost", "answer lost") else None
         if moment is not None:
@@ -630,11 +622,7 @@ class Bmdb(RuleBasedStateMachine):
             assert seen[which] == wanted, "the second one judges by what the first left"
 
     def _at_once(self, calls: list[Callable[[], Any]], before: int) -> tuple[list[Any], tuple[int, int]]:
-        """
-        Carry out both; the second begins before that statement of the first. Return the results, and which came first.
-
-        The second came after the first if it had to wait; if not, it came before the first changed anything.
-        """
+        """Return the results, and which came first: the second call, begun before that statement, unless it waits."""
         with ThreadPoolExecutor(1) as pool:
             other: list[Future[Any]] = []
 
@@ -733,11 +721,7 @@ class Bmdb(RuleBasedStateMachine):
         self.not_drawn |= {pair for pair in pairs - DRAWN if pair[1] not in (pair[0], State.FORGOTTEN)}
 
     def _compare_histories(self) -> None:
-        """
-        Compare the histories, which show who works on what.
-
-        Started work that has not ended must be held by its session.
-        """
+        """Compare the histories; started work that has not ended must be held by its session."""
         # Events by operators, and Quarantined, have no session.
         rows = self.fleet.ask(
             "SELECT machine_id, process, event, session_id FROM work_history "

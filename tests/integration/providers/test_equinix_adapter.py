@@ -48,11 +48,7 @@ def told(request: Request) -> tuple[Any, ...]:
 
 
 def test_the_requests_are_those_of_the_description(clock: ManualClock, deadline: Deadline) -> None:
-    """
-    The API fills in what is missing, and not as we would: without keys it lets in the whole organisation.
-
-    The links between pages carry the page alone, so that all else is sent again. Both listings are read at once.
-    """
+    """The API fills in what is missing, and not as we would: without keys it lets in the whole organisation."""
     together = threading.Barrier(2)
     facility = {"code": "fr2", "metro": {"code": "fr"}}
 

@@ -68,11 +68,7 @@ def whole_text(error: BaseException) -> str:
 def test_a_passing_failure_repeats_reads_and_no_change(
     fault: Answer, script: Script, api: HttpApi, clock: ManualClock, deadline: Deadline
 ) -> None:
-    """
-    One hiccup of the network must not fail an invocation over the whole fleet, and retries must end.
-
-    A change may have been made although the answer was lost; twice could mean two machines.
-    """
+    """A change may have been made although its answer was lost; twice could mean two machines."""
     script.answer = in_turn(fault, FINE)
     assert api.get("/things", deadline) == {"fine": True}
     assert (len(script.requests), len(clock.slept)) == (2, 1)
@@ -316,11 +312,7 @@ def test_the_credential_is_in_no_error(fault: Answer, script: Script, api: HttpA
 
 
 def test_a_refused_connection_is_retryable(clock: ManualClock, deadline: Deadline) -> None:
-    """
-    The reason is named, without the layers of libraries around it.
-
-    Nor is it taken from an error that is being handled meanwhile, to which Python links it.
-    """
+    """The reason is its own, and not that of an error that is handled meanwhile, to which Python links it."""
     with scripted_server(in_turn(FINE)) as server:
         url = server.url
     api = HttpApi(url, Header("X-Auth-Token", lambda: KEY), clock, 1)

@@ -205,11 +205,7 @@ def test_a_bmc_without_a_reset_is_not_supported(site: Site) -> None:
 @pytest.mark.parametrize("action", ["reboot", "power_cycle"])
 @pytest.mark.parametrize(("source", "shown"), [(None, None), ("pxe", None), ("pxe", "Disabled"), ("pxe", "Continuous")])
 def test_a_plain_restart_never_reinstalls(site: Site, action: str, source: str | None, shown: str | None) -> None:
-    """
-    An override that somebody set and never used would wipe the machine at a reboot that means to keep it.
-
-    Some BMCs show one that waits as disabled, or one for one boot as lasting.
-    """
+    """Some BMCs show an override that waits as disabled, or one for one boot as lasting."""
     site.override("Once")
     site.bmc.shown_override = shown
     site.act(action, reinstall=source)

@@ -237,11 +237,7 @@ WRITERS = {
 
 
 def beside(case: Case, first: str, second: str) -> tuple[object, object]:
-    """
-    Let *first* hang in its commit until *second* waits for it or has ended, then let both finish.
-
-    Return what they returned, or the refusal.
-    """
+    """Let *first* hang in its commit until *second* waits or has ended; return their results or refusals."""
     fleet = case.fleet
     hangs = fleet.connect()
     hangs.script("SET application_name = 'hanging'")

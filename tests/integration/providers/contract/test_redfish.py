@@ -34,12 +34,7 @@ class ListSource:
 
 
 class TestEmulator(ProviderContract):
-    """
-    All rules of the contract, where the emulator itself answers.
-
-    A listing is whole without the BMCs, and to create a machine is to take an
-    entry: what can fail there is the list's source, and everywhere else a BMC.
-    """
+    """The emulator itself answers; listing and creation fail with the list's source, all else with a BMC."""
 
     lacks = frozenset({"release", "tokens", "places", "states"})
     plain = True

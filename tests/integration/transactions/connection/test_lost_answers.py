@@ -61,43 +61,28 @@ def test_an_end_of_work_happens_once_whatever_was_lost(
     assert fleet.holders(machine_id) == []
 
 
+@pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_an_end_that_came_too_late_counts_as_lost(
-    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
+    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End, ended: bool
 ) -> None:
-    """The session expired while its request was on its way; another session has the machine now."""
+    """Another session has the machine now, or has ended the work in the same way: the history names that session."""
     machine_id = end.due_machine(fleet)
     held = claimed(session, end.process)
-    tags = fleet.facts(machine_id)
+    found: list[object] = []
 
     def die() -> None:
         fleet.expire(session)
         successor = fleet.open_session()
         fleet.pass_time(30)
-        claimed(successor, end.process)
+        taken = claimed(successor, end.process)
+        if ended:
+            assert end.end(successor, taken) == {machine_id}
+        found.extend((fleet.events(machine_id), fleet.facts(machine_id)))
 
     breaking.lose("request", meanwhile=die)
     assert end.end(session, held) == set()
-    assert fleet.events(machine_id) == ["Started", "Expired", "Started"]
-    assert fleet.facts(machine_id) == tags
-
-
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_another_sessions_end_of_work_is_not_taken_for_ours(
-    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
-) -> None:
-    """Another session ended the same work in the same way; the history names that session."""
-    machine_id = end.due_machine(fleet)
-    held = claimed(session, end.process)
-
-    def die() -> None:
-        fleet.expire(session)
-        successor = fleet.open_session()
-        fleet.pass_time(30)
-        assert end.end(successor, claimed(successor, end.process)) == {machine_id}
-
-    breaking.lose("request", meanwhile=die)
-    assert end.end(session, held) == set()
+    assert found == [fleet.events(machine_id), fleet.facts(machine_id)]
 
 
 def test_an_earlier_end_of_work_is_not_this_one(fleet: Fleet, session: Session, breaking: BreakingConnection) -> None:
