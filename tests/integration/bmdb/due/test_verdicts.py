@@ -1,7 +1,6 @@
 """What operators are told about a machine, compared with what claims do, under all that may hold a machine back."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -113,12 +112,3 @@ def test_operators_are_told_what_claims_do(fleet: Fleet, name: str) -> None:
         assert told == taken, hold
         answers.update(told.values())
     assert answers == ({True, False} if name in ("without an agent", "unhealthy", "not back") else {False})
-
-
-@pytest.mark.parametrize("name", ["without an agent", "unhealthy", "not back"])
-def test_only_the_database_says_what_a_claim_would_take(fleet: Fleet, name: str) -> None:
-    """If it does not, there is a reason, although none is known here."""
-    fleet.watch(PROVIDER)
-    machine_id = MACHINES[name](fleet)
-    for facts in fleet.connection.fetch(explain.MachineFacts, "why", machine_id=machine_id):
-        assert not explain.evaluate(replace(facts, taken=False)).eligible
