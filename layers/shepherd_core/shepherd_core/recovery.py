@@ -24,7 +24,7 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnavailable,
     ProviderUnusable,
 )
-from shepherd_core.rules.attempts import healthy_until, past_attempts
+from shepherd_core.rules.attempts import past_attempts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,10 +72,17 @@ Outcome = Taken | NotTaken | Failed
 
 
 def position(past: RecoveryRecord, reset_after_seconds: float) -> tuple[list[PastAttempt], datetime | None]:
-    """Return the attempts since the machine's policy started over, and the time if that is now, or None."""
-    attempts = past_attempts(past.history)
-    until = healthy_until(attempts, past.started_at, past.last_heartbeat_at, reset_after_seconds)
-    return attempts if until is None else [], until
+    """
+    Return the attempts since the machine's policy started over; and if that is now, until when it was healthy, or None.
+
+    It is healthy from the start of its agent, or from the last attempt if that is later, to its last heartbeat.
+    """
+    attempts, until = past_attempts(past.history), past.last_heartbeat_at
+    if attempts and past.started_at is not None and until is not None:
+        since = max(past.started_at, attempts[-1].at)
+        if (until - since).total_seconds() >= reset_after_seconds:
+            return [], until
+    return attempts, None
 
 
 class Steps:

@@ -1,11 +1,12 @@
 """What a machine's history says of its recovery."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import UUID
 
 import pytest
+from shepherd_core.bmdb.recovery.remediation import RecoveryRecord
 from shepherd_core.domain.errors import SecretMissing, SecretUnavailable, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.errors.machine import SshAuthenticationFailed
@@ -20,7 +21,8 @@ from shepherd_core.domain.errors.provider import (
 )
 from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.remediation import AgentState, HistoryLine, PastAttempt
-from shepherd_core.rules.attempts import healthy_until, looks, past_attempts, uninterrupted
+from shepherd_core.recovery import position
+from shepherd_core.rules.attempts import looks, past_attempts, uninterrupted
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0
@@ -132,7 +134,7 @@ def test_the_last_days_looks_are_counted_by_their_findings() -> None:
         look(4, None, None),
         look(5, AgentState.ENDED),
     ]
-    assert [looks(history, at(day), seen) for seen in AgentState] == [0, 1, 2]
+    assert looks(history, at(day)) == {AgentState.INSTALLS: 1, AgentState.ENDED: 2}
 
 
 @pytest.mark.parametrize("event", [WorkEvent.HEALTHY, WorkEvent.UNQUARANTINED])
@@ -158,38 +160,31 @@ def test_the_policy_starts_over_after_health_and_after_quarantine(event: WorkEve
 def test_health_lasts_until_the_last_heartbeat(started: float | None, heard: float | None, healthy: bool) -> None:
     """Ten minutes of heartbeats between two faults are no recovery."""
     known = [None if moment is None else at(moment) for moment in (started, heard)]
-    found = healthy_until([PastAttempt("reboot", at(0), concluded=True)], known[0], known[1], HOUR)
-    assert found == (known[1] if healthy else None)
-    assert healthy_until([], known[0], known[1], HOUR) is None, "there is nothing to forget"
+    attempt = line(WorkEvent.ATTEMPTED, at(0), "reboot")
+    past = RecoveryRecord(UUID(int=1), at(HOUR), known[0], known[1], None, "", None, None, None, [attempt])
+    assert position(past, HOUR) == (([], known[1]) if healthy else ([PastAttempt("reboot", at(0))], None))
+    assert position(replace(past, history=[]), HOUR) == ([], None), "there is nothing to forget"
 
 
 LOOKED, ATTEMPTED = WorkEvent.LOOKED, WorkEvent.ATTEMPTED
 
 
 @pytest.mark.parametrize(
-    ("lines", "restarted"),
+    ("event", "step", "restarted"),
     [
-        ([], False),
-        ([(LOOKED, "restart-agent")], True),
-        ([(ATTEMPTED, "restart-agent")], True),
-        ([(ATTEMPTED, "reboot"), (LOOKED, "restart-agent"), (WorkEvent.FINISHED, None)], True),
-        # A look that found it dead, and the step that followed.
-        ([(LOOKED, None)], False),
-        ([(LOOKED, "restart-agent"), (LOOKED, None), (ATTEMPTED, "reboot"), (WorkEvent.FINISHED, None)], False),
-        # The step that followed was certainly not taken.
-        ([(LOOKED, "restart-agent"), (LOOKED, None), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], True),
-        ([(ATTEMPTED, "reboot"), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], False),
-        # A step that keeps the agent changes nothing.
-        ([(LOOKED, "restart-agent"), (ATTEMPTED, "quarantine")], True),
-        ([(ATTEMPTED, "restart-agent"), (ATTEMPTED, "quarantine"), (NOT_TAKEN, "quarantine")], True),
-        ([(ATTEMPTED, "reboot"), (ATTEMPTED, "quarantine")], False),
-        # The quarantine of a machine that was alive, or was repaired, has ended.
-        ([(ATTEMPTED, "reboot"), (WorkEvent.UNQUARANTINED, None)], True),
-        ([(WorkEvent.UNQUARANTINED, None), (LOOKED, None), (ATTEMPTED, "reboot")], False),
-        ([(WorkEvent.UNQUARANTINED, None), (LOOKED, None), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], True),
+        (LOOKED, "restart-agent", True),
+        (ATTEMPTED, "restart-agent", True),
+        (LOOKED, None, False),
+        (ATTEMPTED, "quarantine", False),
+        (WorkEvent.UNQUARANTINED, None, True),
     ],
 )
-def test_agent_restarts_interrupt_no_machine(lines: Sequence[tuple[WorkEvent, str | None]], restarted: bool) -> None:
+def test_agent_restarts_interrupt_no_machine(event: WorkEvent, step: str | None, restarted: bool) -> None:
     """It may be healthy although it has no agent on record, so it is looked at."""
-    history = [line(event, at(number), step) for number, (event, step) in enumerate(lines)]
-    assert uninterrupted(history) is restarted
+    history = [line(LOOKED, at(0), None), line(event, at(1), step), line(LOOKED, at(3), None)]
+    assert [uninterrupted(history, rebooted_at) for rebooted_at in (None, at(0), at(1), at(2))] == [
+        restarted,
+        restarted,
+        False,
+        False,
+    ]

@@ -16,6 +16,7 @@ from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable
 
     from shepherd_core.domain.clock import Permission
@@ -158,10 +159,8 @@ class LookTarget:
     address: str
     host_key: str
     """The pinned one."""
-    restarts: int
-    """How often agents that had ended were started anew in the last day."""
-    waits: int
-    """How often an installation was waited for in the last day."""
+    before: Counter[AgentState | None]
+    """What looks saw in the last day, and how often, after which the machine was left alone."""
 
 
 @dataclass(frozen=True, slots=True)

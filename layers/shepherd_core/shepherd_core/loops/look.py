@@ -30,10 +30,11 @@ TEXTS = {
 }
 """What people are told that a look saw."""
 
-_MAX_RESTARTS = 3
-"""How often in a day an agent that has ended is started anew, before the policy goes on."""
-_MAX_WAITS = 24
-"""How often in a day an installation is waited for, before the agent is started anew."""
+_MOST = {AgentState.ENDED: 3, AgentState.INSTALLS: 24}
+"""
+How often in a day an agent that has ended is started anew before the policy goes on, and an installation is waited for
+before its agent is started anew.
+"""
 
 
 class Look:
@@ -67,16 +68,15 @@ class Look:
             if error.fault is Fault.OURS or isinstance(error, SshAuthenticationFailed):
                 raise
             return replace(decision, looked=cause_of(error).text, look_error=error)
-        kind, looked = RESTART_AGENT, TEXTS[state]
-        decision = replace(decision, seen=state)
-        if state is AgentState.ENDED and target.restarts >= _MAX_RESTARTS:
-            return replace(decision, looked=f"{looked}, as {target.restarts} times before in the last day")
-        if state is AgentState.INSTALLS and target.waits < _MAX_WAITS:
-            kind = AWAIT_INSTALLATION
-        elif state is AgentState.INSTALLS:
-            looked = f"{looked}, as {target.waits} times before in the last day"
+        looked, times = TEXTS[state], target.before[state]
+        if often := state in _MOST and times >= _MOST[state]:
+            looked = f"{looked}, as {times} times before in the last day"
+        decision = replace(decision, looked=looked, seen=state)
+        if often and state is AgentState.ENDED:
+            return decision
+        kind = AWAIT_INSTALLATION if state is AgentState.INSTALLS and not often else RESTART_AGENT
         timeouts = replace(decision.step.timeouts, boot_wait=0.0)
-        return replace(decision, step=Step(kind, 1, timeouts), number=1, looked=looked, alive=True)
+        return replace(decision, step=Step(kind, 1, timeouts), number=1, alive=True)
 
     def _agent_state(self, target: LookTarget, deadline: Deadline) -> AgentState:
         connection = self._dialer.dial(target.address, target.host_key, deadline)

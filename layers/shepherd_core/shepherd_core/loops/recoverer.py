@@ -25,7 +25,7 @@ from shepherd_core.domain.budget import WHOLE_PROVIDER, Budget, where
 from shepherd_core.domain.clock import Permission
 from shepherd_core.domain.errors import HeldBack, NoLongerDue
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.remediation import QUARANTINE, AgentState, LookTarget, NextStep
+from shepherd_core.domain.remediation import QUARANTINE, LookTarget, NextStep
 from shepherd_core.loops.base import Admission, Loop, log_failure
 from shepherd_core.recovery import NotTaken, Outcome, Steps, Taken, position
 from shepherd_core.rules.attempts import looks, uninterrupted
@@ -179,19 +179,12 @@ class Recoverer(Loop[Outcome]):
         return HeldBack(f"the budget of {where(at)}, {tight.per_hour} an hour, is used up{reason}", _WAIT_SECONDS)
 
     def _target(self, work: Work, past: RecoveryRecord) -> LookTarget | None:
-        """
-        Return where to look at a machine; None: it is not known, or there is no agent to look for.
-
-        A restart of the agent, or the end of a quarantine, deletes the agent's facts but not the agent. It may run
-        although the Initializer could not start another one, as during an installation.
-        """
+        """Return where to look at a machine; None: it is not known, or there is no agent to look for."""
         if self._look is None or past.address is None or work.host_key is None:
             return None
-        if past.started_at is None and not uninterrupted(past.history):
+        if past.started_at is None and not uninterrupted(past.history, past.rebooted_at):
             return None
-        before = partial(looks, past.history, past.now)
-        restarts, waits = before(AgentState.ENDED), before(AgentState.INSTALLS)
-        return LookTarget(past.address, work.host_key, restarts=restarts, waits=waits)
+        return LookTarget(past.address, work.host_key, looks(past.history, past.now))
 
     def work_on(self, task: Task) -> Outcome:
         """Take the step that was decided, unless a look or the budget speaks against it."""

@@ -7,16 +7,17 @@ history since the machine was last healthy for long enough.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import Fault
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.remediation import STEPS, PastAttempt
+from shepherd_core.domain.remediation import RESTART_AGENT, PastAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from datetime import datetime
 
     from shepherd_core.domain.remediation import AgentState, HistoryLine
@@ -72,52 +73,23 @@ def _counts(end: HistoryLine) -> bool:
     return end.fault is not Fault.PROVIDER or end.kind in _ABOUT_THE_MACHINE or end.others_taken
 
 
-def looks(history: Iterable[HistoryLine], now: datetime, seen: AgentState) -> int:
-    """Return how often in the last day a look saw *seen*, and the machine was not interrupted."""
-    return sum(
-        line.event == WorkEvent.LOOKED
-        and line.step is not None
-        and line.seen is seen
-        and (now - line.at).total_seconds() < _DAY_SECONDS
+def looks(history: Iterable[HistoryLine], now: datetime) -> Counter[AgentState | None]:
+    """Return what looks saw in the last day, and how often, after which the machine was not interrupted."""
+    return Counter(
+        line.seen
         for line in history
+        if line.event == WorkEvent.LOOKED and line.step and (now - line.at).total_seconds() < _DAY_SECONDS
     )
 
 
-def uninterrupted(history: Iterable[HistoryLine]) -> bool:
+def uninterrupted(history: Iterable[HistoryLine], rebooted_at: datetime | None) -> bool:
     """
-    Return whether no step interrupted the machine since its agent's facts were deleted; *history* is oldest first.
+    Return whether the machine was left alone when it lost its agent's facts: the agent may still run, or install.
 
-    A restart of the agent and the end of a quarantine delete only the facts: the agent may still run or install.
+    So do a restart of the agent and the end of a quarantine. *rebooted_at*: when it was interrupted last.
     """
-    restarted = before = False
-    for line in history:
-        match line.event:
-            case WorkEvent.UNQUARANTINED:
-                restarted = True
-            case WorkEvent.LOOKED if line.step is not None:
-                restarted = True
-            case WorkEvent.ATTEMPTED:
-                before, kind = restarted, STEPS.get(line.step or "")
-                if kind is None or kind.loses_agent:
-                    restarted = kind is not None and not kind.reboots
-            case WorkEvent.NOT_TAKEN:
-                restarted = before
-    return restarted
-
-
-def healthy_until(
-    attempts: Sequence[PastAttempt],
-    started_at: datetime | None,
-    last_heartbeat_at: datetime | None,
-    reset_after_seconds: float,
-) -> datetime | None:
-    """
-    Return until when the machine was healthy, if that was long enough for its policy to start over; else None.
-
-    It is healthy from the start of its agent, or from the last attempt if that
-    is later, to its last heartbeat. None also if there are no *attempts* to forget.
-    """
-    if not attempts or started_at is None or last_heartbeat_at is None:
-        return None
-    since = max(started_at, attempts[-1].at)
-    return last_heartbeat_at if (last_heartbeat_at - since).total_seconds() >= reset_after_seconds else None
+    return any(
+        (line.event == WorkEvent.UNQUARANTINED or line.step == RESTART_AGENT.name)
+        and (rebooted_at is None or line.at > rebooted_at)
+        for line in history
+    )

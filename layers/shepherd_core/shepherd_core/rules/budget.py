@@ -3,10 +3,7 @@ The budget of recovery: how many machines may be interrupted in an hour. Pure ru
 
 The more of a fleet is dead, the more likely the fault is not in its machines, and the
 less an interruption helps. So the budget gets smaller, and a machine that finds it used
-up waits. Nothing is switched off: no timeout starts again, and looks and agent starts,
-which interrupt nothing, go on.
-
-A step must be within the budget of its location and within that of its provider.
+up waits. A step must be within the budget of its location and within that of its provider.
 """
 
 from __future__ import annotations
@@ -68,23 +65,20 @@ def permitted(
     """
     Return the machines of *asked*, with their locations, that may be interrupted now; the first come first.
 
-    *steps*: by location, how many were interrupted in the last hour and in the last six. Locations may be
-    ``WHOLE_PROVIDER``, which has the machines without one. A location without a budget has none left.
+    *steps*: by location, how many were interrupted in the last hour and in the last six. ``WHOLE_PROVIDER`` has the
+    machines without a location. A location without a budget has none left.
     """
-    hour, six_hours = Counter({at: n for at, (n, _) in steps.items()}), Counter({at: n for at, (_, n) in steps.items()})
-    whole, whole_six_hours = hour.total(), six_hours.total()
+    hour, six_hours = (Counter({at: each[of] for at, each in steps.items()}) for of in (0, 1))
+    hour[WHOLE_PROVIDER], six_hours[WHOLE_PROVIDER] = hour.total(), six_hours.total()
     found: set[UUID] = set()
     for machine_id, location in asked.items():
-        most = budgets[location].per_hour if location in budgets else 0
-        if (
-            whole + len(found) < budgets[WHOLE_PROVIDER].per_hour
-            and whole_six_hours + len(found) < 2 * limits.per_hour
-            and hour[location] < most
-            and six_hours[location] < 2 * limits.per_hour
+        scopes = {location, WHOLE_PROVIDER}
+        if all(
+            at in budgets and hour[at] < budgets[at].per_hour and six_hours[at] < 2 * limits.per_hour for at in scopes
         ):
             found.add(machine_id)
-            hour[location] += 1
-            six_hours[location] += 1
+            hour.update(scopes)
+            six_hours.update(scopes)
     return found
 
 

@@ -59,6 +59,8 @@ class RecoveryRecord:
     """Of the machine, as the provider listed it last."""
     location: str
     """``WHOLE_PROVIDER``: it has none."""
+    rebooted_at: datetime | None
+    """When it was interrupted last."""
     failed_agent: str | None
     """The SHA-256 of the agent whose answer failed when its start was tried last."""
     failed_kind: FailureKind | None

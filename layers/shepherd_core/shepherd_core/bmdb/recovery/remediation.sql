@@ -9,11 +9,13 @@ SELECT
     h.agent_heartbeat_at AS last_heartbeat_at,
     p.provider_ip_address AS address,
     coalesce(p.provider_location, '') AS location,
+    nullif(r.rebooted_at, '-infinity') AS rebooted_at,
     f.agent_sha256 AS failed_agent,
     f.kind AS failed_kind
 FROM machine_provided p
 LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
+LEFT JOIN machine_rebooted r ON r.machine_id = p.machine_id
 LEFT JOIN work_backoff f
     ON f.machine_id = p.machine_id
     AND f.process = 'ShepherdAgentStart'
