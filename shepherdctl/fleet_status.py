@@ -24,7 +24,7 @@ def read(connection: Connection) -> FleetStatus:
         server.now(connection),
         overview.fleet_counts(connection, [SILENT_SECONDS], places=True),
         overview.unsteady(connection),
-        remediation.failed_starts(connection),
+        remediation.bad_agents(connection),
         budget.shown_budgets(connection),
         provisioning.waiting(connection),
         len(pauses.pauses_in_force(connection)),

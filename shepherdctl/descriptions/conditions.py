@@ -18,7 +18,6 @@ from shepherd_core.domain.budget import Brake, where
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.states import State
-from shepherd_core.rules.bad_agent import bad_agents
 from shepherd_core.settings.functions import FUNCTION_SECONDS
 from shepherd_core.settings.providers import find, known
 from shepherd_core.telemetry import Metric
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.recovery.budget import ShownBudget
     from shepherd_core.bmdb.wire.server import Transaction
     from shepherd_core.bmdb.work.ticks import Tick
-    from shepherd_core.domain.records import FailedStarts
+    from shepherd_core.domain.records import BadAgent
 
 EXIT_STATUS = 3
 """Of ``shepherdctl status``, if something needs attention."""
@@ -127,7 +126,7 @@ class FleetStatus:
     machines: Sequence[FleetCount]
     """By location, and by whether the last heartbeat is younger than ``SILENT_SECONDS``."""
     unsteady: Sequence[Unsteady]
-    failed_starts: Sequence[FailedStarts]
+    bad_agents: Sequence[BadAgent]
     budgets: Sequence[ShownBudget]
     waiting: Sequence[Waiting]
     pauses: int
@@ -154,7 +153,7 @@ def conditions(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> list[Cond
         *_of_loops(fleet, loop_minutes),
         *_of_machines(fleet),
         *_of_unsteady(fleet.unsteady),
-        *_of_agents(fleet.failed_starts),
+        *_of_agents(fleet.bad_agents),
     ]
     names = list(ConditionName)
     return sorted(found, key=lambda each: (names.index(each.name), each.since or fleet.now))
@@ -359,8 +358,8 @@ def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
             )
 
 
-def _of_agents(starts: Iterable[FailedStarts]) -> Iterator[Condition]:
-    for each in bad_agents(starts):
+def _of_agents(agents: Iterable[BadAgent]) -> Iterator[Condition]:
+    for each in agents:
         cure = (
             "upload another agent, and set its agent_sha256; then shepherdctl machine retry "
             f"--cause {each.kind} --reason 'new agent'"

@@ -13,7 +13,7 @@ from shepherd_core.bmdb.wire.server import Transaction
 from shepherd_core.bmdb.work.ticks import Tick
 from shepherd_core.domain.budget import Brake
 from shepherd_core.domain.errors.kinds import FailureKind
-from shepherd_core.domain.records import FailedStarts
+from shepherd_core.domain.records import BadAgent
 from shepherd_core.domain.states import State
 from shepherd_core.settings.functions import LOOPS
 
@@ -127,7 +127,7 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
         ),
         ({"machines": [count(State.QUARANTINED, 2)]}, "quarantined: 2 machines of redfish in quarantine"),
         (
-            {"failed_starts": [FailedStarts("ab12", FailureKind.AGENT_EXITED, 3, succeeded=False)]},
+            {"bad_agents": [BadAgent("ab12", FailureKind.AGENT_EXITED, 3)]},
             "bad-agent: no step is taken: the agent ab12 fails on 3 machines, with agent-exited, and runs on none",
         ),
         ({"unsteady": [Unsteady("ec2", 0, 1)]}, "reports-again: 1 machine of ec2 in quarantine, and the agent reports"),

@@ -141,7 +141,7 @@ READS_ALL = {
     "fleet_counts": "people ask how the whole fleet is",
     "failures": "people ask what fails in the whole fleet",
     "unsteady": "the same",
-    "failed_starts": "machines on which the agent fails, which are few",
+    "bad_agents": "machines on which the agent fails, which are few",
     "find_oldest_transaction": "the connections, and who they belong to",
     "find_machines": "people ask it, by the beginning of an id",
     "locations": "people ask it, and mistype",

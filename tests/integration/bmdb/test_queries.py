@@ -7,12 +7,16 @@ from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.machines.search import matching
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import MachineUnknown
+from shepherd_core.domain.errors.kinds import FailureKind
+from shepherd_core.domain.errors.machine import AgentExited, MalformedAnswer, TakeoverFailed
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.records import BadAgent
 
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import Fleet, claimed
@@ -167,3 +171,22 @@ def test_concurrent_deletions_of_history_do_not_wait(fleet: Fleet, connection: C
 
     connection.transact(unit)
     assert fleet.sql("SELECT count(*) FROM work_history") == [[0]]
+
+
+@pytest.mark.parametrize(("failing", "running", "bad"), [(3, 0, True), (2, 0, False), (9, 1, False)])
+def test_an_agent_that_fails_alike_on_three_machines_and_runs_on_none_is_bad(
+    fleet: Fleet, failing: int, running: int, bad: bool
+) -> None:
+    """One machine less may be chance; and what runs elsewhere is not the agent's fault."""
+    machines = fleet.machines(failing + 2)
+    fleet.machines(1 + running, started_ago=60)
+    fleet.sql(f"UPDATE machine_agent_started SET agent_sha256 = CASE WHEN {running} = 0 THEN 'other' ELSE 'ab12' END")
+    session = fleet.open_session()
+    failures = [AgentExited("status 7")] * failing + [MalformedAnswer("?"), TimeLimitExceeded()]
+    for error in failures:
+        if isinstance(error, TakeoverFailed):
+            error.agent_sha256 = "ab12"
+    works = {held.machine_id: held for held in claimed(session, START)}
+    work.fail(session, {works[each]: Failure(error, 60) for each, error in zip(machines, failures, strict=True)})
+    found = remediation.bad_agents(fleet.connection)
+    assert found == ([BadAgent("ab12", FailureKind.AGENT_EXITED, failing)] if bad else [])

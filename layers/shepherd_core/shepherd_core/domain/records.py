@@ -54,14 +54,12 @@ class Provided:
 
 
 @record
-class FailedStarts:
-    """The machines on which the same agent fails in the same way."""
+class BadAgent:
+    """An agent that fails in the same way on several machines, and runs on none."""
 
     agent_sha256: str
     kind: FailureKind
     machines: int
-    succeeded: bool
-    """This agent runs on some machine."""
 
     def __str__(self) -> str:
         """Return what fails, human-readable."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Permission
     from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.domain.records import FailedStarts
+    from shepherd_core.domain.records import BadAgent
 
     Take = Callable[[ProviderId, Permission], None]
     """Takes a step on a machine. As a method of ``Provider``: confirms the permission just before its request."""
@@ -188,7 +188,7 @@ class NextStep:
     """What the look saw; None: it saw nothing, or there was none."""
     look_error: Exception | None = None
     """Why the look saw nothing."""
-    bad_agent: FailedStarts | None = None
+    bad_agent: BadAgent | None = None
     """No step: the machine does not come back because of this agent."""
     alive: bool = False
     """The look saw that the machine is alive: at most its agent is started anew, which is no attempt."""

@@ -1,21 +1,15 @@
 """
 The Recoverer: brings unhealthy machines back step by step, and quarantines those that stay unhealthy.
 
-The next step follows from the machine's history; ``rules.remediation`` has the
-rules, and ``shepherd_core.recovery`` takes it. Just before that the machine's health
-is checked once more: a machine that reports again, or was paused, is left alone; if
-it answers over SSH, only its agent is started anew (``loops.look``).
-
-A step that interrupts must be within the budget (``rules.budget``); else the machine
-waits, and is looked at again. After an outage of ours, agents have two minutes to
-report before anything is interrupted. Where the agent is at fault, no step is taken
-(``rules.bad_agent``).
+A machine that answers over SSH is not interrupted (``loops.look``). A step that interrupts
+must be within the budget (``rules.budget``); else the machine waits, and is looked at again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
@@ -29,7 +23,6 @@ from shepherd_core.domain.remediation import QUARANTINE, LookTarget, NextStep
 from shepherd_core.loops.base import Admission, Loop, log_failure
 from shepherd_core.recovery import NotTaken, Outcome, Steps, Taken, position
 from shepherd_core.rules.attempts import looks, uninterrupted
-from shepherd_core.rules.bad_agent import bad_agents
 from shepherd_core.rules.budget import BudgetLimits, budgets, permitted
 from shepherd_core.rules.policy import possible
 from shepherd_core.rules.remediation import next_step
@@ -99,7 +92,7 @@ class Recoverer(Loop[Outcome]):
         fleet = budget.read_fleet(session, provider)
         self._settled = fleet.settled
         self._budgets = budgets(fleet.figures, self._rules.limits, was_silent=fleet.silent)
-        limited = {location: each for location, each in self._budgets.items() if each.brake}
+        limited = {location: each for location, each in sorted(self._budgets.items()) if each.brake}
         if limited or fleet.limited:
             budget.show_budgets(session, provider, limited)
         for location, each in limited.items():
@@ -111,7 +104,7 @@ class Recoverer(Loop[Outcome]):
             Metric.QUARANTINED: fleet.quarantined,
             Metric.NO_ACCESS: fleet.no_access,
         }
-        reasons = tuple(f"{where(location)}: {each.reason}" for location, each in sorted(limited.items()))
+        reasons = tuple(f"{where(location)}: {each.reason}" for location, each in limited.items())
         return Admission(Candidates(fleet.candidates, len(fleet.candidates)), reasons, counts)
 
     def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
@@ -125,58 +118,22 @@ class Recoverer(Loop[Outcome]):
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NextStep]:
         """Choose each machine's next step."""
         records = remediation.recovery_records(session, works)
-        starts = remediation.failed_starts(session.connection) if any(p.failed_agent for p in records.values()) else ()
-        bad = bad_agents(starts)
+        failing = any(past.failed_agent for past in records.values())
+        bad = remediation.bad_agents(session.connection) if failing else []
         decisions = {}
         for work, past in records.items():
+            attempts, until = position(past, self._rules.reset_after_seconds)
+            decision = next_step(self._rules.policy, self._provider.capabilities, attempts, past.now)
             failed = past.failed_agent, past.failed_kind
-            agent = next((each for each in bad if (each.agent_sha256, each.kind) == failed), None)
-            decisions[work] = replace(self._next_step(work, past), bad_agent=agent)
+            decisions[work] = replace(
+                decision,
+                healthy_until=until,
+                look=self._target(work, past) if decision.interrupts else None,
+                location=past.location,
+                confirmed=_confirmed(past),
+                bad_agent=next((each for each in bad if (each.agent_sha256, each.kind) == failed), None),
+            )
         return decisions
-
-    def _next_step(self, work: Work, past: RecoveryRecord) -> NextStep:
-        attempts, until = position(past, self._rules.reset_after_seconds)
-        decision = next_step(self._rules.policy, self._provider.capabilities, attempts, past.now)
-        look = self._target(work, past) if decision.interrupts else None
-        found_dead = _confirmed(past)
-        return replace(decision, healthy_until=until, look=look, location=past.location, confirmed=found_dead)
-
-    def answer(self, session: Session, asked: Mapping[Work, NextStep | None]) -> Mapping[Work, Exception | None]:
-        """Record the steps that are about to be taken; None asks whether the machine may still be interrupted."""
-        answers: dict[Work, Exception | None] = dict.fromkeys(work for work, step in asked.items() if step is None)
-        if answers:
-            answers |= remediation.no_longer_due(session, self._provider.name, list(answers))
-        steps = {work: step for work, step in asked.items() if step is not None}
-        if harmless := {work: step for work, step in steps.items() if not step.interrupts}:
-            answers |= dict.fromkeys(remediation.record_attempts(session, harmless))
-        if others := {work: step for work, step in steps.items() if step.interrupts}:
-            answers |= self._permit(session, others)
-        return answers
-
-    def _permit(self, session: Session, steps: Mapping[Work, NextStep]) -> Mapping[Work, Exception | None]:
-        """Record those of the steps that are within the budget."""
-        ready = {work.machine_id: each.location for work, each in steps.items() if self._settled or each.confirmed}
-
-        def permit(taken: Mapping[str, tuple[int, int]]) -> set[UUID]:
-            return permitted(ready, self._budgets, taken, self._rules.limits)
-
-        recorded = remediation.permit_attempts(session, self._provider.name, steps, permit)
-        return {
-            work: None if work in recorded else self._held_back(each, ready=work.machine_id in ready)
-            for work, each in steps.items()
-        }
-
-    def _held_back(self, decision: NextStep, *, ready: bool) -> HeldBack:
-        if not ready:
-            return HeldBack("agents have two minutes to report after an outage of ours", _OUTAGE_SECONDS)
-        near, whole = (self._budgets.get(at, Budget(0)) for at in (decision.location, WHOLE_PROVIDER))
-        tight, at = min(
-            (near, decision.location),
-            (whole, WHOLE_PROVIDER),
-            key=lambda each: (each[0].per_hour, each[0].brake is None),
-        )
-        reason = f", because {tight.reason}" if tight.brake else ""
-        return HeldBack(f"the budget of {where(at)}, {tight.per_hour} an hour, is used up{reason}", _WAIT_SECONDS)
 
     def _target(self, work: Work, past: RecoveryRecord) -> LookTarget | None:
         """Return where to look at a machine; None: it is not known, or there is no agent to look for."""
@@ -185,6 +142,33 @@ class Recoverer(Loop[Outcome]):
         if past.started_at is None and not uninterrupted(past.history, past.rebooted_at):
             return None
         return LookTarget(past.address, work.host_key, looks(past.history, past.now))
+
+    def answer(self, session: Session, asked: Mapping[Work, NextStep | None]) -> Mapping[Work, Exception | None]:
+        """Record the steps that are about to be taken; None asks whether the machine may still be interrupted."""
+        answers: dict[Work, Exception | None] = dict.fromkeys(work for work, step in asked.items() if step is None)
+        if answers:
+            answers |= remediation.no_longer_due(session, self._provider.name, list(answers))
+        if steps := {work: step for work, step in asked.items() if step is not None}:
+            asking = {work: step for work, step in steps.items() if step.interrupts}
+            ready = {work.machine_id: each.location for work, each in asking.items() if self._may_interrupt(each)}
+            permit = partial(permitted, ready, self._budgets, limits=self._rules.limits)
+            recorded = remediation.record_attempts(session, steps, self._provider.name, permit)
+            answers |= {work: self._held_back(each) for work, each in asking.items()} | dict.fromkeys(recorded)
+        return answers
+
+    def _may_interrupt(self, decision: NextStep) -> bool:
+        """Return whether agents had time to report, also after an outage of ours."""
+        return self._settled or decision.confirmed
+
+    def _held_back(self, decision: NextStep) -> HeldBack:
+        if not self._may_interrupt(decision):
+            return HeldBack("agents have two minutes to report after an outage of ours", _OUTAGE_SECONDS)
+        tight, at = min(
+            ((self._budgets.get(at, Budget(0)), at) for at in (decision.location, WHOLE_PROVIDER)),
+            key=lambda each: (each[0].per_hour, each[0].brake is None),
+        )
+        reason = f", because {tight.reason}" if tight.brake else ""
+        return HeldBack(f"the budget of {where(at)}, {tight.per_hour} an hour, is used up{reason}", _WAIT_SECONDS)
 
     def work_on(self, task: Task) -> Outcome:
         """Take the step that was decided, unless a look or the budget speaks against it."""
@@ -232,17 +216,11 @@ class Recoverer(Loop[Outcome]):
 
 
 def _confirmed(past: RecoveryRecord) -> bool:
-    """
-    Return whether an earlier look, two minutes ago or more, found the machine dead: so it had time to report.
-
-    Looks before its last step say nothing: it may have come back since.
-    """
-    others = (line.at for line in past.history if line.event != WorkEvent.LOOKED)
-    since = max((at for at in (past.started_at, past.last_heartbeat_at, *others) if at is not None), default=None)
+    """Return whether a look since its last heartbeat and step found the machine dead, two minutes ago or more."""
+    since = past.last_heartbeat_at or past.started_at
     return any(
-        line.event == WorkEvent.LOOKED
-        and line.step is None
+        line.step is None
         and (since is None or line.at > since)
         and (past.now - line.at).total_seconds() >= _OUTAGE_SECONDS
-        for line in past.history
+        for line in takewhile(lambda line: line.event == WorkEvent.LOOKED, reversed(past.history))
     )

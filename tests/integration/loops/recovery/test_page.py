@@ -22,7 +22,6 @@ from shepherd_core.domain.errors.provider import NotSupported, ProviderForbidden
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import AgentState
 from shepherd_core.operator.adopt_forget import ActionResult
-from shepherd_core.rules.bad_agent import bad_agents
 from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
 
@@ -269,9 +268,7 @@ def _bad_agent(stage: Stage, row: Row) -> None:
     (again,) = row.seconds
     for after in (30 * MINUTE, again, again):
         stage.expect(after, "Canceled")
-    assert [each.agent_sha256 for each in bad_agents(remediation.failed_starts(stage.fleet.connection))] == [
-        AgentFile.sha256
-    ]
+    assert [each.agent_sha256 for each in remediation.bad_agents(stage.fleet.connection)] == [AgentFile.sha256]
     stage.fleet.sql("UPDATE machine_agent_started SET agent_sha256 = :agent", agent=AgentFile.sha256)
     stage.site.seen = SshTimedOut("no answer")
     stage.expect(again, "Looked", *REBOOTED)

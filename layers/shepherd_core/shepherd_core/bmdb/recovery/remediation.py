@@ -23,7 +23,7 @@ from shepherd_core.domain.errors import NoLongerDue
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import Process, WorkEvent
-from shepherd_core.domain.records import FailedStarts, record
+from shepherd_core.domain.records import BadAgent, record
 from shepherd_core.domain.remediation import HistoryLine
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.backoff import Backoff
     from shepherd_core.domain.remediation import NextStep
 
-    Permit = Callable[[Mapping[str, tuple[int, int]]], Collection[UUID]]
+    Permit = Callable[[Mapping[str, tuple[int, int]]], set[UUID]]
     """
     Returns the machines that may be interrupted, from how many were in the last hour and in the last six, by location.
     """
@@ -79,39 +79,9 @@ def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, Reco
     return {work: found[work.machine_id] for work in works}
 
 
-def failed_starts(connection: Connection) -> list[FailedStarts]:
-    """Return the machines on which the answer of an agent failed last, by agent and kind."""
-    return connection.fetch(FailedStarts, "failed_starts")
-
-
-def record_attempts(session: Session, moves: Mapping[Work, NextStep]) -> list[Work]:
-    """
-    Record that these steps are about to be taken, and what was seen before; return the works whose steps may be taken.
-
-    The others are not this session's any more. May run twice. Steps that lose the SSH
-    host key delete the pinned one, because from now on the machine may have another.
-
-    Raises:
-        SessionExpired: the deadline passed. Take none of the steps.
-    """
-    return _record_attempts(session.fetch, moves)
-
-
-def permit_attempts(session: Session, provider: str, moves: Mapping[Work, NextStep], permit: Permit) -> list[Work]:
-    """
-    Do the same for steps that interrupt machines of *provider*, as far as *permit* lets them.
-
-    Of the others, the look is recorded alone. Two concurrent permissions never count the same steps. May run twice.
-    """
-    connection = session.connection
-
-    def unit() -> list[Work]:
-        connection.run("lock_budget", provider=provider)
-        counted = connection.fetch(_Steps, "count_steps", provider=provider)
-        granted = permit({each.location: (each.steps, each.steps_six_hours) for each in counted})
-        return _record_attempts(partial(connection.fetch, **session.key), moves, granted)
-
-    return session.transact(unit)
+def bad_agents(connection: Connection) -> list[BadAgent]:
+    """Return the agents that are at fault for machines that do not come back."""
+    return connection.fetch(BadAgent, "bad_agents")
 
 
 @record
@@ -121,26 +91,49 @@ class _Steps:
     steps_six_hours: int
 
 
-def _record_attempts(
-    fetch: Callable[..., list[UUID]], moves: Mapping[Work, NextStep], granted: Collection[UUID] | None = None
+def record_attempts(
+    session: Session, moves: Mapping[Work, NextStep], provider: str = "", permit: Permit | None = None
 ) -> list[Work]:
-    held = [granted is not None and work.machine_id not in granted for work in moves]
-    steps = list(moves.values())
-    failed = work.causes([move.look_error for move in steps])
+    """
+    Record that these steps are about to be taken, and what was seen before; return the works whose steps may be taken.
+
+    The others are not this session's any more, or would interrupt machines of *provider* that *permit* refuses: of
+    these, the look is recorded alone. Two concurrent permissions never count the same steps. Steps that lose the SSH
+    host key delete the pinned one, because from now on the machine may have another. May run twice.
+
+    Raises:
+        SessionExpired: the deadline passed. Take none of the steps.
+    """
+    asked = {work.machine_id for work, move in moves.items() if move.interrupts}
+    if permit is None or not asked:
+        return _record(session.fetch, moves, set())
+    connection, may = session.connection, permit
+
+    def unit() -> list[Work]:
+        connection.run("lock_budget", provider=provider)
+        counted = connection.fetch(_Steps, "count_steps", provider=provider)
+        held = asked - may({each.location: (each.steps, each.steps_six_hours) for each in counted})
+        return _record(partial(connection.fetch, **session.key), moves, held)
+
+    return session.transact(unit)
+
+
+def _record(fetch: Callable[..., list[UUID]], moves: Mapping[Work, NextStep], held: Collection[UUID]) -> list[Work]:
+    failed = work.causes([move.look_error for move in moves.values()])
     permitted = fetch(
         UUID,
         "record_attempts",
         machine_ids=[work.machine_id for work in moves],
-        steps=[move.step.name for move in steps],
-        healthy_untils=[move.healthy_until for move in steps],
-        lose_host_key=[move.step.kind.loses_host_key for move in steps],
-        reboots=[move.step.kind.reboots for move in steps],
-        looked=[move.looked or (_NOT_LOOKED if waits else None) for move, waits in zip(steps, held, strict=True)],
-        seen=[move.seen for move in steps],
+        steps=[move.step.name for move in moves.values()],
+        healthy_untils=[move.healthy_until for move in moves.values()],
+        lose_host_key=[move.step.kind.loses_host_key for move in moves.values()],
+        reboots=[move.step.kind.reboots for move in moves.values()],
+        looked=[move.looked or (_NOT_LOOKED if work.machine_id in held else None) for work, move in moves.items()],
+        seen=[move.seen for move in moves.values()],
         kinds=failed["kinds"],
         faults=failed["faults"],
-        alive=[move.alive for move in steps],
-        held=held,
+        alive=[move.alive for move in moves.values()],
+        held=[work.machine_id in held for work in moves],
     )
     if not permitted:
         raise SessionExpired

@@ -23,17 +23,14 @@ LEFT JOIN work_backoff f
     AND a.machine_id IS NULL
 WHERE p.machine_id = ANY(:machine_ids::uuid[]);
 
--- name: failed_starts
--- The machines on which the answer of an agent failed last, by agent and kind.
-SELECT
-    b.agent_sha256,
-    b.kind,
-    count(*) AS machines,
-    EXISTS (SELECT 1 FROM machine_agent_started WHERE agent_sha256 = b.agent_sha256) AS succeeded
+-- name: bad_agents
+-- The agents that are at fault: they failed alike on several machines (two may have one fault by chance), and run on none.
+SELECT b.agent_sha256, b.kind, count(*) AS machines
 FROM work_backoff b
 JOIN machine_provided p ON p.machine_id = b.machine_id
 WHERE b.agent_sha256 IS NOT NULL AND b.last_interval_seconds IS NOT NULL
 GROUP BY 1, 2
+HAVING count(*) >= 3 AND NOT EXISTS (SELECT 1 FROM machine_agent_started WHERE agent_sha256 = b.agent_sha256)
 ORDER BY 1, 2;
 
 -- name: recovery_history
