@@ -90,10 +90,10 @@ class Recoverer(Loop[Outcome]):
     def admit(self, session: Session, provider: str) -> Admission:
         """Read the fleet, and judge the budgets. Every machine that may need recovery is admitted, to be looked at."""
         fleet = budget.read_fleet(session, provider)
-        self._settled = fleet.settled
-        self._budgets = budgets(fleet.figures, self._rules.limits, was_silent=fleet.silent)
+        self._settled = fleet.provider.settled
+        self._budgets = budgets(fleet.figures, self._rules.limits, was_silent=fleet.provider.silent)
         limited = {location: each for location, each in sorted(self._budgets.items()) if each.brake}
-        if limited or fleet.limited:
+        if limited or fleet.provider.limited:
             budget.show_budgets(session, provider, limited)
         for location, each in limited.items():
             facts = {"steps_per_hour": each.per_hour, "brake": each.brake, "reason": each.reason}
@@ -101,8 +101,8 @@ class Recoverer(Loop[Outcome]):
         counts = {
             Metric.RECOVERY_LIMITED: len(limited),
             Metric.DEAD: sum(each.dead for each in fleet.figures.values()),
-            Metric.QUARANTINED: fleet.quarantined,
-            Metric.NO_ACCESS: fleet.no_access,
+            Metric.QUARANTINED: fleet.provider.quarantined,
+            Metric.NO_ACCESS: fleet.provider.no_access,
         }
         reasons = tuple(f"{where(location)}: {each.reason}" for location, each in limited.items())
         return Admission(Candidates(fleet.candidates, len(fleet.candidates)), reasons, counts)

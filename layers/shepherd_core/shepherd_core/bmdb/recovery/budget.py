@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -24,39 +24,36 @@ _CANDIDATES = 2000
 """Number of machines that one reading returns; of each location the longest waiting come first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """The fleet of a provider, as one reading found it."""
-
-    figures: dict[str, FleetFigures]
-    """Of each location; ``WHOLE_PROVIDER`` stands for machines without one."""
-    candidates: tuple[Candidate, ...]
-    """The machines that may need recovery, the longest waiting first."""
-    settled: bool
-    """Functions reached the BMDB between seven and two minutes ago, so that agents could report since."""
-    silent: bool
-    """Two minutes ago, no machine of the provider reported."""
-    limited: bool
-    """Operators are shown a budget that is smaller than usual."""
-    quarantined: int
-    no_access: int
-    """Number of machines on which no agent can be started, or that cannot be looked at, until an operator acts."""
-
-
 @record
-class _Location(FleetFigures):
-    """One location, and what holds for the provider."""
+class LocationFleet(FleetFigures):
+    """One location of a provider, and what holds for the provider."""
 
     location: str | None = None
-    """None: the provider has no machines."""
+    """``WHOLE_PROVIDER`` stands for machines without one; None: the provider has no machines."""
     ids: list[UUID] | None = None
     due_seconds: list[float] | None = None
     suspects: list[bool] | None = None
     settled: bool = False
+    """Functions reached the BMDB between seven and two minutes ago, so that agents could report since."""
     silent: bool = False
+    """Two minutes ago, no machine of the provider reported."""
     limited: bool = False
+    """Operators are shown a budget that is smaller than usual."""
     quarantined: int = 0
     no_access: int = 0
+    """Number of machines on which no agent can be started, or that cannot be looked at, until an operator acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The fleet of a provider, as one reading found it."""
+
+    figures: Mapping[str, FleetFigures]
+    """Of each location."""
+    candidates: tuple[Candidate, ...]
+    """The machines that may need recovery, the longest waiting first."""
+    provider: LocationFleet
+    """What holds for the provider."""
 
 
 def read_fleet(session: Session, provider: str) -> Fleet:
@@ -66,7 +63,7 @@ def read_fleet(session: Session, provider: str) -> Fleet:
     Raises:
         SessionExpired: the deadline passed.
     """
-    rows = session.fetch(_Location, "read_fleet", provider=provider, process=Process.RECOVERY, limit=_CANDIDATES)
+    rows = session.fetch(LocationFleet, "read_fleet", provider=provider, process=Process.RECOVERY, limit=_CANDIDATES)
     if not rows:
         raise SessionExpired
     found = [
@@ -74,14 +71,8 @@ def read_fleet(session: Session, provider: str) -> Fleet:
         for row in rows
         for each in zip(row.ids or (), row.due_seconds or (), row.suspects or (), strict=True)
     ]
-    figures = {
-        row.location: FleetFigures(**{each.name: getattr(row, each.name) for each in fields(FleetFigures)})
-        for row in rows
-        if row.location is not None
-    }
     candidates = tuple(sorted(found, key=lambda each: -each.due_seconds))
-    one = rows[0]
-    return Fleet(figures, candidates, one.settled, one.silent, one.limited, one.quarantined, one.no_access)
+    return Fleet({row.location: row for row in rows if row.location is not None}, candidates, rows[0])
 
 
 def show_budgets(session: Session, provider: str, budgets: Mapping[str, Budget]) -> None:
@@ -91,16 +82,15 @@ def show_budgets(session: Session, provider: str, budgets: Mapping[str, Budget])
     Raises:
         SessionExpired: the deadline passed.
     """
-    shown = list(budgets.values())
     session.run("end_budgets", provider=provider, limited=list(budgets))
     rows = session.run(
         "set_budgets",
         provider=provider,
         limited=list(budgets),
-        per_hour=[each.per_hour for each in shown],
-        brakes=[each.brake for each in shown],
-        reasons=[each.reason for each in shown],
-        last=[each.lasts for each in shown],
+        per_hour=[each.per_hour for each in budgets.values()],
+        brakes=[each.brake for each in budgets.values()],
+        reasons=[each.reason for each in budgets.values()],
+        last=[each.lasts for each in budgets.values()],
     )
     if not rows[0][0]:
         raise SessionExpired

@@ -2,10 +2,8 @@
 
 -- name: read_fleet
 -- The fleet of the provider by its facts, in one reading: a row for each location ('': machines without one) with its
--- figures (see FleetFigures) and the machines that may need recovery, the longest waiting first; one row in any case,
+-- figures (see LocationFleet) and the machines that may need recovery, the longest waiting first; one row in any case,
 -- unless the session has expired.
--- settled: functions reached the BMDB between seven and two minutes ago, so that agents could report since. silent: two
--- minutes ago, no machine of the provider reported.
 WITH {session},
 policy AS (
     SELECT
@@ -96,7 +94,7 @@ interrupted AS MATERIALIZED (
     SELECT
         r.machine_id,
         coalesce(n.location, '') AS location,
-        n.process = 'ShepherdRecovery' AS watched,
+        n.process IS NOT DISTINCT FROM 'ShepherdRecovery' AS watched,
         r.rebooted_at > statement_timestamp() - interval '1 hour' AS recently
     FROM machine_rebooted r
     CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = r.machine_id LIMIT 1) AS n
@@ -105,7 +103,7 @@ interrupted AS MATERIALIZED (
 dead AS (
     SELECT machine_id, location, watched FROM dark WHERE NOT alive
     UNION
-    SELECT machine_id, location, coalesce(watched, false) FROM interrupted
+    SELECT machine_id, location, watched FROM interrupted
 ),
 unreached AS (
     SELECT location FROM dark WHERE fault = 'unreached' AND dark_at > statement_timestamp() - interval '6 hours'
@@ -122,31 +120,28 @@ reached AS (
 figures AS (
     SELECT
         location,
-        sum(watched) AS watched,
-        sum(reporting) AS reporting,
-        sum(heard) AS heard,
-        sum(losing) AS losing,
-        sum(dead) AS dead,
-        sum(without_agent) AS without_agent,
-        sum(steps) AS steps,
-        sum(steps_six_hours) AS steps_six_hours,
-        sum(unreached) AS unreached,
-        sum(reached) AS reached
+        sum(fleet)::bigint AS fleet,
+        sum(reporting)::bigint AS reporting,
+        sum(heard)::bigint AS heard,
+        sum(losing)::bigint AS losing,
+        sum(dead)::bigint AS dead,
+        sum(steps)::bigint AS steps,
+        sum(steps_six_hours)::bigint AS steps_six_hours,
+        sum(unreached)::bigint AS unreached,
+        sum(reached)::bigint AS reached
     FROM (
-        SELECT coalesce(location, ''), fresh, fresh, heard, losing, 0, 0, 0, 0, 0, 0 FROM counted
+        SELECT coalesce(location, ''), fresh, fresh, heard, losing, 0, 0, 0, 0, 0 FROM counted
         UNION ALL
-        SELECT location, watched::integer, (reported AND dark_at > statement_timestamp())::integer, 0, 0, 0, 0, 0, 0, 0, 0 FROM others
+        SELECT location, watched::integer, (reported AND dark_at > statement_timestamp())::integer, 0, 0, 0, 0, 0, 0, 0 FROM others
         UNION ALL
-        SELECT location, 0, 0, 0, 0, 1, CASE WHEN watched THEN 0 ELSE 1 END, 0, 0, 0, 0 FROM dead
+        SELECT location, (NOT watched)::integer, 0, 0, 0, 1, 0, 0, 0, 0 FROM dead
         UNION ALL
-        SELECT location, 0, 0, 0, 0, 0, 0, CASE WHEN recently THEN 1 ELSE 0 END, 1, 0, 0 FROM interrupted
+        SELECT location, 0, 0, 0, 0, 0, recently::integer, 1, 0, 0 FROM interrupted
         UNION ALL
-        SELECT location, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0 FROM unreached
+        SELECT location, 0, 0, 0, 0, 0, 0, 0, 1, 0 FROM unreached
         UNION ALL
-        SELECT location, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1 FROM reached
-    ) AS x (
-        location, watched, reporting, heard, losing, dead, without_agent, steps, steps_six_hours, unreached, reached
-    )
+        SELECT location, 0, 0, 0, 0, 0, 0, 0, 0, 1 FROM reached
+    ) AS x (location, fleet, reporting, heard, losing, dead, steps, steps_six_hours, unreached, reached)
     GROUP BY location
 ),
 -- Without what keeps a machine back; a claim looks at each of them again. Of each location the longest waiting come
@@ -193,23 +188,13 @@ SELECT
         JOIN machine_provided p ON p.machine_id = z.machine_id
         WHERE p.provider = :provider
     ) AS quarantined,
-    -- Machines on which no agent can be started, or that cannot be looked at, until an operator acts.
     (
         SELECT count(DISTINCT b.machine_id)
         FROM work_backoff b
         JOIN machine_provided p ON p.machine_id = b.machine_id
         WHERE b.fault = 'access' AND p.provider = :provider
     ) AS no_access,
-    f.location,
-    (f.watched + f.without_agent)::bigint AS fleet,
-    f.reporting::bigint,
-    f.dead::bigint,
-    f.heard::bigint,
-    f.losing::bigint,
-    f.steps::bigint,
-    f.steps_six_hours::bigint,
-    f.unreached::bigint,
-    f.reached::bigint,
+    f.*,
     c.ids,
     c.due_seconds,
     c.suspects
