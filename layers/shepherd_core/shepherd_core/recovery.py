@@ -1,11 +1,9 @@
 """
 A step of recovery on a machine: what came before it, taking it, and what came of it.
 
-The Recoverer and operators take steps. Both record a step first
-(``bmdb.recovery.remediation``), so that it counts even if the process is killed
-then. A step that the provider certainly did not take is no attempt. If no answer
-came, it may have been taken: then it is not repeated, and the machine is waited for
-as after any step.
+A step is recorded before it is taken, so that it counts even if the process is killed
+then. One that the provider certainly did not take is no attempt. If no answer came, it
+may have been taken: the machine is waited for as after any step.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class Taken:
     """The step was taken, or may have been."""
 
     decision: NextStep
-    lost_answer: Exception | None = None
+    error: Exception | None = None
     """Why no answer came to the request for the step; None: the provider accepted it."""
 
 
@@ -56,16 +54,16 @@ class Taken:
 class NotTaken:
     """Nothing was done to the machine."""
 
-    reason: Exception
-    step: str | None = None
-    """The step that was on record; None: none was."""
+    error: Exception
+    recorded: bool = False
+    """The step was on record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The step failed after a request that interrupts the machine: it may have been taken."""
 
-    reason: Exception
+    error: Exception
 
 
 Outcome = Taken | NotTaken | Failed
@@ -98,7 +96,7 @@ class Steps:
 
     def take(self, work: Work, decision: NextStep, permission: Permission) -> Outcome:
         """Take a step that is on record; the provider is asked at most once for a step that it accepts."""
-        recorded = None if decision.concludes or decision.alive else decision.step.name
+        recorded = not (decision.concludes or decision.alive)
         try:
             if recorded and decision.step.kind in self._takes:
                 self._ask(decision.step.kind, work.provider_id, permission)
@@ -148,24 +146,16 @@ class Steps:
         The facts of lost agents are deleted, so that the machines need an agent start.
         """
         ended: set[UUID] = set()
-        if not_taken := {work: each.reason for work, each in outcomes.items() if isinstance(each, NotTaken)}:
+        if not_taken := {work: each.error for work, each in outcomes.items() if isinstance(each, NotTaken)}:
             ended |= remediation.leave_alone(session, not_taken, self._backoff)
         if failed := {
-            work: Failure(each.reason, self._backoff.next(work.last_interval_seconds))
+            work: Failure(each.error, self._backoff.next(work.last_interval_seconds))
             for work, each in outcomes.items()
             if isinstance(each, Failed)
         }:
             ended |= fail(session, failed)
         taken = {work: each for work, each in outcomes.items() if isinstance(each, Taken)}
         for step in {each.decision.step for each in taken.values()}:
-            works = [work for work, each in taken.items() if each.decision.step == step]
-            ended |= finish_recovery(
-                session,
-                works,
-                step.timeouts.boot_wait,
-                grace_seconds=step.timeouts.grace,
-                cooldown_seconds=step.timeouts.cooldown,
-                kind=step.kind,
-                lost_answers={work: error for work in works if (error := taken[work].lost_answer)},
-            )
+            errors = {work: each.error for work, each in taken.items() if each.decision.step == step}
+            ended |= finish_recovery(session, errors, step)
         return ended

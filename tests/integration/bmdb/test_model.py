@@ -61,6 +61,7 @@ from tests.support.bmdb.reference.model import (
     Model,
     Pause,
 )
+from tests.support.bmdb.work_ends import finish_recovery
 from tests.support.waiting import WAIT_SECONDS, eventually
 
 MACHINES = 3
@@ -805,7 +806,7 @@ def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
         return (
             work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None) for held in works})
             if process is Process.AGENT_START
-            else work.finish_recovery(session, works, SETTLE_SECONDS, grace_seconds=GRACE_SECONDS)
+            else finish_recovery(session, works, SETTLE_SECONDS, GRACE_SECONDS)
         )
     return remediation.quarantine(session, dict.fromkeys(works, "enough"))
 

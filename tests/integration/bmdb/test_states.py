@@ -27,6 +27,7 @@ from shepherdctl.descriptions.state import Observer, observe_machine, with_pause
 from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.reference.combinations import COMBINATIONS, Combination, drawn, plant
+from tests.support.bmdb.work_ends import finish_recovery
 
 
 def test_the_bmdb_derives_the_state_from_every_combination_of_facts(fleet: Fleet) -> None:
@@ -166,7 +167,7 @@ def recover(recorder: Recorder, session: Session) -> None:
     """Take a step on unhealthy machines, some of which report just before it is recorded."""
     works = claimed(session, Process.RECOVERY)
     report(recorder, session, works=works[::2])
-    work.finish_recovery(session, works, 0, grace_seconds=HOUR)
+    finish_recovery(session, works, 0)
 
 
 def quarantine(
@@ -216,7 +217,7 @@ def unquarantine(recorder: Recorder, _: Session) -> None:
 
 def reboot(recorder: Recorder, session: Session) -> None:
     held = [work.start_work(session, each, "?") for each in recorder.machines]
-    work.finish_recovery(session, held, 0, grace_seconds=HOUR)
+    finish_recovery(session, held, 0)
 
 
 def watch(recorder: Recorder, _: Session, *, startup: float, heartbeat: float) -> None:

@@ -16,6 +16,7 @@ from shepherd_core.domain.remediation import REBOOT, REINSTALL, USUAL_TIMEOUTS, 
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import Fleet, claimed, ids
+from tests.support.bmdb.work_ends import finish_recovery
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 KEY = bytes(range(32))
@@ -101,7 +102,7 @@ def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, sessi
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     held = claimed(session, RECOVER)
     remediation.record_attempts(session, dict.fromkeys(held, NextStep(Step(REBOOT, 1, USUAL_TIMEOUTS), 1)))
-    assert work.finish_recovery(session, held, 120) == {machine_id}
+    assert finish_recovery(session, held, 120) == {machine_id}
     assert fleet.facts(machine_id) == {"host_key", "rebooted"}
     assert claimed(session, START) == []
     assert claimed(session, RECOVER) == []
@@ -121,7 +122,7 @@ def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: P
         work.finish_agent_start(session, {held: AgentStarted(KEY, None)})
         fleet.change("DELETE FROM machine_agent_started")
     else:
-        work.finish_recovery(session, [held], 0)
+        finish_recovery(session, [held], 0)
         fleet.change(
             f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', '\\x{KEY.hex()}')"
         )

@@ -31,7 +31,7 @@ from simulator.environment.postgres import Postgres
 from tests.chaos.sample import SEED, drawn
 from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Backends, Fleet, claimed
-from tests.support.bmdb.work_ends import KEY
+from tests.support.bmdb.work_ends import KEY, finish_recovery
 from tests.support.waiting import WAIT_SECONDS, eventually
 
 DAY = 24 * HOUR
@@ -169,9 +169,8 @@ class Case:
     def awaited(self) -> None:
         """Let it be claimed for an agent start, after a recovery from which it did not come back."""
         self.machine_id = self.fleet.unhealthy_machine(reported_ago=2 * HOUR)
-        work.finish_recovery(
-            self._session, claimed(self._session, Process.RECOVERY), 0, grace_seconds=GRACE_SECONDS, kind=RESTART_AGENT
-        )
+        held = claimed(self._session, Process.RECOVERY)
+        finish_recovery(self._session, held, 0, GRACE_SECONDS, kind=RESTART_AGENT)
         (self.held,) = claimed(self._session, Process.AGENT_START)
         self._hold_up()
 
@@ -213,9 +212,7 @@ DEEDS: dict[str, Callable[[Case, Connection], object]] = {
     "heartbeat": lambda case, over: reports.accept_heartbeat(over, case.heard(1), STALE_SECONDS),
     "forget": lambda case, over: decommissioning.forget(case.locking(over), PROVIDER, case.machine_id, ORDER),
     "release": _release,
-    "finish_recovery": lambda case, over: work.finish_recovery(
-        case.working(over), [case.held], 120, grace_seconds=GRACE_SECONDS, cooldown_seconds=600
-    ),
+    "finish_recovery": lambda case, over: finish_recovery(case.working(over), [case.held], 120, GRACE_SECONDS, 600),
     "finish_agent_start": lambda case, over: work.finish_agent_start(
         case.working(over), {case.held: work.AgentStarted(KEY, None)}
     ),

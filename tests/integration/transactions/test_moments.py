@@ -22,7 +22,7 @@ from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.work_ends import ENDS, End
+from tests.support.bmdb.work_ends import ENDS, End, finish_recovery
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 MOMENT = 0.4
@@ -95,9 +95,7 @@ def test_a_backoff_begins_when_it_is_recorded(fleet: Fleet, session: Session) ->
 
 
 CONCLUSIONS: dict[str, Callable[[Session, Sequence[work.Work]], object]] = {
-    "finish_recovery": lambda session, held: work.finish_recovery(
-        session, held, 0, grace_seconds=0, cooldown_seconds=0
-    ),
+    "finish_recovery": lambda session, held: finish_recovery(session, held, 0, 0),
     "fail": lambda session, held: work.fail(session, {each: Failure(ShepherdError("no luck"), 0) for each in held}),
     "cancel": work.cancel,
     "leave_alone": lambda session, held: remediation.leave_alone(

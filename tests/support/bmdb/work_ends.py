@@ -1,6 +1,6 @@
 """Every way to end work, for the rules that hold for all of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -9,6 +9,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.remediation import REBOOT, Step, StepKind, Timeouts
 
 from tests.support.bmdb.fleet import Fleet
 
@@ -30,8 +31,17 @@ def _finish_agent_start(session: Session, held: Sequence[work.Work]) -> set[UUID
     return work.finish_agent_start(session, {each: AgentStarted(KEY, "host key") for each in held})
 
 
-def _finish_recovery(session: Session, held: Sequence[work.Work]) -> set[UUID]:
-    return work.finish_recovery(session, held, 60)
+def finish_recovery(
+    session: Session,
+    held: Iterable[work.Work],
+    boot_wait: float = 60,
+    grace: float = 3600,
+    cooldown: float = 0,
+    kind: StepKind = REBOOT,
+) -> set[UUID]:
+    """Record that a step was taken."""
+    step = Step(kind, 1, Timeouts(boot_wait=boot_wait, grace=grace, cooldown=cooldown))
+    return work.finish_recovery(session, dict.fromkeys(held), step)
 
 
 def _fail(session: Session, held: Sequence[work.Work]) -> set[UUID]:
@@ -40,7 +50,7 @@ def _fail(session: Session, held: Sequence[work.Work]) -> set[UUID]:
 
 ENDS = {
     "finish_agent_start": End(Process.AGENT_START, "Finished", _finish_agent_start),
-    "finish_recovery": End(Process.RECOVERY, "Finished", _finish_recovery),
+    "finish_recovery": End(Process.RECOVERY, "Finished", finish_recovery),
     "fail": End(Process.AGENT_START, "Failed", _fail),
     "cancel": End(Process.AGENT_START, "Canceled", work.cancel),
 }

@@ -193,10 +193,10 @@ class Recoverer(Loop[Outcome]):
             if isinstance(outcome, Taken):
                 if outcome.decision.step.kind is QUARANTINE:
                     quarantined[work] = outcome.decision.summary
-            elif isinstance(outcome.reason, NoLongerDue):
-                telemetry.info("work no longer needed", machine_id=work.machine_id, reason=outcome.reason)
+            elif isinstance(outcome.error, NoLongerDue):
+                telemetry.info("work no longer needed", machine_id=work.machine_id, reason=outcome.error)
             else:
-                log_failure(work, outcome.reason, self.backoff.next(work.last_interval_seconds))
+                log_failure(work, outcome.error, self.backoff.next(work.last_interval_seconds))
         ended = self._steps.finish(session, {work: each for work, each in done.items() if work not in quarantined})
         if quarantined:
             ended |= remediation.quarantine(session, quarantined)
@@ -209,9 +209,9 @@ class Recoverer(Loop[Outcome]):
         """Return what the outcome of a step is counted as."""
         if isinstance(result, Taken):
             return (Metric.FINISHED, Metric.FOUND_ALIVE) if result.decision.alive else (Metric.FINISHED,)
-        if isinstance(result.reason, NoLongerDue):
-            return (Metric.HELD_BACK if isinstance(result.reason, HeldBack) else Metric.NO_LONGER_DUE,)
-        not_taken = isinstance(result, NotTaken) and result.step
+        if isinstance(result.error, NoLongerDue):
+            return (Metric.HELD_BACK if isinstance(result.error, HeldBack) else Metric.NO_LONGER_DUE,)
+        not_taken = isinstance(result, NotTaken) and result.recorded
         return (Metric.FAILED, Metric.NOT_TAKEN) if not_taken else (Metric.FAILED,)
 
 

@@ -1,10 +1,9 @@
 """
 A remediation step that an operator takes on single machines, such as a reboot.
 
-It goes through the record of the remediation policy: the machine is locked, as by
-a claim; the attempt is recorded before the provider is asked, and concluded
-after. So no loop works on the machine meanwhile, the Recoverer counts the attempt
-as one of its own, and waits for its outcome if this process is killed.
+It is locked and recorded as one of the Recoverer's: no loop works on the machine
+meanwhile, the Recoverer counts the attempt as one of its own, and waits for its outcome
+if this process is killed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Clock
     from shepherd_core.domain.provider import Provider
     from shepherd_core.domain.remediation import Step
-    from shepherd_core.recovery import Outcome, Steps
+    from shepherd_core.recovery import Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ class Reboot:
     machine_seconds: float
     session_seconds: float
 
-    def require(self) -> None:
+    def __post_init__(self) -> None:
         """
         Check that the provider can take the step.
 
@@ -70,9 +69,8 @@ class Reboot:
         if machine.provider_id is None:
             return outcome.with_result(ActionResult.REFUSED, "it is not provided yet")
         if machine.provider != self.provider.name:
-            return outcome.with_result(
-                ActionResult.REFUSED, f"it is of {machine.provider}: use the settings of that provider"
-            )
+            text = f"it is of {machine.provider}: use the settings of that provider"
+            return outcome.with_result(ActionResult.REFUSED, text)
         return outcome
 
     def carry_out(
@@ -109,16 +107,25 @@ class Reboot:
         if changed := self._changed(machine, record, seen_at):
             cancel(session, [work])
             return outcome.with_result(ActionResult.REFUSED, changed)
-        decision = self._decision(record)
+        attempts, until = position(record, self.reset_after_seconds)
+        number = 1 + sum(attempt.step == self.step.name for attempt in attempts)
+        decision = NextStep(self.step, number, healthy_until=until)
         if not remediation.record_attempts(session, {work: decision}):
             return outcome.with_result(ActionResult.REFUSED, "its work was lost: nothing was done")
         telemetry.info("remediation step of an operator", machine_id=work.machine_id, step=self.step.name)
         permission = Permission(Deadline(self.clock, self.machine_seconds, session.seconds_left))
         came = session.run_renewing(lambda: self.steps.take(work, decision, permission))
         ended = self.steps.finish(session, {work: came})
-        if isinstance(came, Taken) and ended and came.lost_answer is None:
+        if came.error is None and ended:
             return outcome.with_result(ActionResult.DONE, "the provider accepted")
-        return outcome.with_result(ActionResult.REFUSED, _trouble(came, lost=not ended))
+        if came.error is None:
+            trouble = "the provider accepted, but the work was lost: see its history"
+        elif isinstance(came.error, ShepherdError):
+            unknown = "it is unknown whether the provider accepted: " if isinstance(came, Taken) else ""
+            trouble = f"{unknown}{cause_of(came.error)}"
+        else:
+            raise came.error
+        return outcome.with_result(ActionResult.REFUSED, trouble)
 
     def _changed(self, machine: FoundMachine, record: RecoveryRecord, seen_at: datetime) -> str | None:
         """Return what happened to the machine since it was seen; None: nothing. No other session works on it now."""
@@ -129,19 +136,3 @@ class Reboot:
             return f"it was {machine.state} and is {now.state} now: check it again"
         begun = [line for line in record.history if line.event == WorkEvent.ATTEMPTED and line.at > seen_at]
         return f"{begun[-1].step} was begun by another session meanwhile: check it again" if begun else None
-
-    def _decision(self, record: RecoveryRecord) -> NextStep:
-        attempts, until = position(record, self.reset_after_seconds)
-        number = 1 + sum(attempt.step == self.step.name for attempt in attempts)
-        return NextStep(self.step, number, healthy_until=until)
-
-
-def _trouble(came: Outcome, *, lost: bool) -> str:
-    """Return what is to be told of a step that is not done. What nobody thought of is raised."""
-    if not isinstance(came, Taken):
-        if not isinstance(came.reason, ShepherdError):
-            raise came.reason
-        return str(cause_of(came.reason))
-    if lost or came.lost_answer is None:
-        return "the provider accepted, but the work was lost: see its history"
-    return f"it is unknown whether the provider accepted: {cause_of(came.lost_answer)}"

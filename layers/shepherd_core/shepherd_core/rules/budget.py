@@ -92,10 +92,15 @@ def _silent(provider: FleetFigures, *, was_silent: bool) -> Budget | None:
 
 
 def _budget(figures: FleetFigures, limits: BudgetLimits) -> Budget:
-    if reason := _losing(figures):
-        return Budget(0, Brake.LOSING, reason)
-    slow = min(_SLOW, limits.per_hour)
-    if reason := _over_share(figures, limits.dead_share):
+    heard, losing, dead, fleet = figures.heard, figures.losing, figures.dead, figures.fleet
+    # In a small fleet, chance alone can exceed the share. Where half of all machines lose requests, it hardly ever adds
+    # more than two and a half standard deviations.
+    if heard >= _SHARE_FROM and losing > max(round(_LOSING_SHARE * heard, 9), heard / 2 + 1.25 * math.sqrt(heard)):
+        return Budget(0, Brake.LOSING, f"{losing} of {heard} machines that report had lost requests")
+    slow, share = min(_SLOW, limits.per_hour), limits.dead_share
+    few = dead < _FEW or 2 * dead <= fleet if fleet < _SHARE_FROM else dead <= round(share * fleet, 9)
+    if share < 1 and not few:
+        reason = f"{dead} of {fleet} machines are dead, or were interrupted in the last six hours"
         return Budget(slow, Brake.SHARE, reason)
     if figures.unreached >= _SSH_FAILS and figures.unreached > figures.reached:
         reason = (
@@ -108,24 +113,3 @@ def _budget(figures: FleetFigures, limits: BudgetLimits) -> Budget:
         reason = f"{hour} machines were interrupted in the last hour and {six_hours} in the last six"
         return Budget(limits.per_hour, Brake.NUMBER, f"{reason}, the limits are {limits.per_hour} and twice that")
     return Budget(limits.per_hour)
-
-
-def _losing(figures: FleetFigures) -> str | None:
-    """Return why missing heartbeats prove nothing."""
-    # In a small fleet, chance alone can exceed the share. Where half of all machines lose requests, it hardly ever adds
-    # more than two and a half standard deviations.
-    most = max(round(_LOSING_SHARE * figures.heard, 9), figures.heard / 2 + 1.25 * math.sqrt(figures.heard))
-    if figures.heard < _SHARE_FROM or figures.losing <= most:
-        return None
-    return f"{figures.losing} of {figures.heard} machines that report had lost requests"
-
-
-def _over_share(figures: FleetFigures, share: float) -> str | None:
-    """Return why too much of the fleet is dead to interrupt more than the least."""
-    if figures.fleet < _SHARE_FROM:
-        over = figures.dead >= _FEW and 2 * figures.dead > figures.fleet
-    else:
-        over = figures.dead > round(share * figures.fleet, 9)
-    if share == 1 or not over:
-        return None
-    return f"{figures.dead} of {figures.fleet} machines are dead, or were interrupted in the last six hours"

@@ -47,7 +47,7 @@ def reboot(kind: StepKind) -> Reboot:
     ours, provider = providers.load(RecovererSettings)
     connection = adapters.bmdb(ours, role="operator")
     require(connection)
-    made = Reboot(
+    return Reboot(
         provider=provider,
         connection=connection,
         clock=adapters.CLOCK,
@@ -57,5 +57,3 @@ def reboot(kind: StepKind) -> Reboot:
         machine_seconds=pace.current.machine_seconds,
         session_seconds=pace.current.session_seconds,
     )
-    made.require()
-    return made

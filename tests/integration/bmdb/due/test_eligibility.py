@@ -17,6 +17,7 @@ from shepherd_core.settings.functions import PROCESS_OF_LOOP
 from tests.support import defaults
 from tests.support.bmdb.fleet import Fleet, claimed, ids
 from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
+from tests.support.bmdb.work_ends import finish_recovery
 
 LOOPS = tuple(PROCESS_OF_LOOP.values())
 
@@ -59,7 +60,7 @@ def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
         session = fleet.open_session()
         held = claimed(session, Process.RECOVERY)
         remediation.record_attempts(session, dict.fromkeys(held, NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)))
-        work.finish_recovery(session, held, settle)
+        finish_recovery(session, held, settle)
         session.close()
         fleet.pass_time(ago)
         return machine_id

@@ -20,6 +20,7 @@ from shepherd_core.domain.remediation import REBOOT, USUAL_TIMEOUTS, NextStep, S
 from shepherdctl.descriptions.cures import CURES
 from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
+from tests.support.bmdb.work_ends import finish_recovery
 from tests.support.command_line import CommandLine
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -77,7 +78,7 @@ def awaited(fleet: Fleet) -> UUID:
     session = fleet.open_session()
     works = claimed(session, RECOVER)
     remediation.record_attempts(session, dict.fromkeys(works, NextStep(Step(REBOOT, 1, USUAL_TIMEOUTS), 1)))
-    work.finish_recovery(session, works, 120, grace_seconds=1800)
+    finish_recovery(session, works, 120, 1800)
     session.close()
     return machine_id
 

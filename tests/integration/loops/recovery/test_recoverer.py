@@ -188,7 +188,7 @@ def test_a_session_that_is_over_reboots_nothing(env: RecovererSetup, clock: Manu
         clock.now += 31
     outcome = loop.work_on(attempt)
     assert isinstance(outcome, NotTaken)
-    assert isinstance(outcome.reason, SessionExpired)
+    assert isinstance(outcome.error, SessionExpired)
     assert env.provider.asked == []
     assert env.reboots(machine) == 0
 

@@ -572,7 +572,7 @@ def test_a_reporting_machine_loses_neither_its_agent_nor_its_freedom(env: Remedi
     record_heartbeat(env.fleet.connection, env.machine)
     outcome = loop.work_on(attempt)
     assert isinstance(outcome, NotTaken)
-    assert str(outcome.reason) == "its agent reports again"
+    assert str(outcome.error) == "its agent reports again"
     assert loop.finish(session, {held: outcome}) == {env.machine}
     assert env.told[-2:] == [f"NotTaken {attempt.decision.step.name}", "Recovered"]
     assert env.fleet.facts(env.machine) >= {"agent_started", "agent_heartbeat"}

@@ -24,13 +24,12 @@ from shepherd_core.domain.errors.bmdb import MachineUnknown, SessionExpired, Wor
 from shepherd_core.domain.errors.machine import TakeoverFailed
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId, WorkEvent
 from shepherd_core.domain.records import record
-from shepherd_core.domain.remediation import REBOOT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.domain.remediation import StepKind
+    from shepherd_core.domain.remediation import Step
 
 CLAIM_LIMIT = 100
 """The most machines that one claim can take."""
@@ -191,38 +190,24 @@ def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> s
     )
 
 
-def finish_recovery(
-    session: Session,
-    done: Sequence[Work],
-    boot_wait_seconds: float,
-    *,
-    grace_seconds: float | None = None,
-    cooldown_seconds: float = 0,
-    kind: StepKind = REBOOT,
-    lost_answers: Mapping[Work, Exception] | None = None,
-) -> set[UUID]:
+def finish_recovery(session: Session, done: Mapping[Work, Exception | None], step: Step) -> set[UUID]:
     """
-    Record that a step of this *kind* was taken, and return the machines whose work this ended.
+    Record that the *step* was taken, and return the machines whose work this ended.
 
-    If it loses the agents, delete them and their heartbeats, and delay the agent
-    start by *boot_wait_seconds*.
-
-    A machine whose agent cannot be started within *grace_seconds* needs recovery
-    again; None: it never does. No recovery is claimed for
-    *cooldown_seconds*. If the machines boot, that is recorded, and counts in the budget.
-    *lost_answers* says for some works why it is unknown whether the step was taken.
+    If it loses the agents, delete them and their heartbeats. For each work, *done* says why it is unknown whether the
+    step was taken, or None.
     """
-    errors = lost_answers or {}
+    kind, timeouts = step.kind, step.timeouts
     return end(
         session,
         "finish_recovery",
         WorkEvent.FINISHED,
-        done,
-        **causes([errors.get(work) for work in done]),
+        list(done),
+        **causes(done.values()),
         asked_step=kind.name if kind.needs else None,
-        boot_wait_seconds=boot_wait_seconds,
-        grace_seconds=grace_seconds,
-        cooldown_seconds=cooldown_seconds if kind.loses_agent else max(cooldown_seconds, grace_seconds or 0),
+        boot_wait_seconds=timeouts.boot_wait,
+        grace_seconds=timeouts.grace,
+        cooldown_seconds=timeouts.cooldown if kind.loses_agent else max(timeouts.cooldown, timeouts.grace),
         rebooted=kind.reboots,
         loses_agent=kind.loses_agent,
     )

@@ -198,9 +198,8 @@ SELECT machine_id FROM started;
 -- agent and its heartbeat; the next agent start waits until the machine should have booted, and ignores earlier failures.
 -- Otherwise what the machine needs stays the same.
 --
--- If :grace_seconds is given and the machine has no agent after that time, it needs recovery again. For
--- :cooldown_seconds it gets no other step, whether it came back or not. :rebooted is false if only the agent was
--- restarted.
+-- If the machine has no agent after :grace_seconds, it needs recovery again. For :cooldown_seconds it gets no other step,
+-- whether it came back or not. :rebooted is false if only the agent was restarted.
 WITH {ended_work},
 step AS (
     SELECT clock_timestamp() AS taken_at
@@ -223,7 +222,6 @@ grace_rows AS (
     SELECT e.machine_id, s.taken_at, s.taken_at + :grace_seconds::float8 * interval '1 second'
     FROM work_deleted e
     CROSS JOIN step s
-    WHERE :grace_seconds::float8 IS NOT NULL
     ON CONFLICT (machine_id) DO UPDATE SET grace_began_at = excluded.grace_began_at, grace_until = excluded.grace_until
 ),
 backoff_reset AS (
