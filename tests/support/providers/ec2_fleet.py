@@ -17,36 +17,33 @@ from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, subnets
 _OUR_LINE = ssh_keys.public_line(ssh_keys.generate())
 
 
-def ec2_settings() -> Ec2Settings:
-    """Return how to reach a fleet of six instances at most."""
-    return Ec2Settings(fleet=FLEET, limit=6, subnets=",".join(subnets()), image=IMAGE, machine_type="m5.metal")
+class Ec2Fleet:
+    """Three machines that were created an hour ago, of six that the settings allow."""
 
+    def __init__(self, fleet: Fleet, api: Ec2Api) -> None:
+        self._api = api
+        given = {"fleet": FLEET, "limit": 6, "subnets": ",".join(subnets()), "image": IMAGE, "machine_type": "m5.metal"}
+        self._provider = Ec2Provider(Ec2Settings.model_validate(given), lambda: _OUR_LINE, SystemClock())
+        self.environment = {"SHEPHERD_PROVIDER": "ec2"}
+        self.environment |= {variable(Ec2Settings, name): str(value) for name, value in given.items()}
+        limits = PlanLimits(max_machines=3, chunk=9, drift_limit=0, assimilate=False, abandon_seconds=HOUR)
+        pace = RateLimits(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
+        provisioner = Provisioner(self._provider, fleet.connection, SystemClock(), limits, pace)
+        provisioner.run(Deadline(SystemClock(), 600), "a test")
+        fleet.pass_time(HOUR)
+        self.machines: dict[str, UUID] = provided(fleet)
+        """By provider id."""
 
-def environment(settings: Ec2Settings) -> dict[str, str]:
-    named = {variable(Ec2Settings, name): str(value) for name, value in settings.model_dump(exclude_unset=True).items()}
-    return {"SHEPHERD_PROVIDER": "ec2", **named}
+    def create(self, token: UUID) -> str:
+        """Create a machine past the BMDB, and return its provider id."""
+        deadline = Deadline(SystemClock(), 60)
+        capacity = next(each for each in self._provider.list_machines(deadline) if each.availability == "KnownUnused")
+        return self._provider.create_machine(capacity, token, deadline).provider_id
 
+    def end(self, name: str) -> None:
+        self._api.set_state(name, "terminated", "Client.UserInitiatedShutdown")
 
-def three_machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
-    """Return the ids of three machines that were created an hour ago, by provider id."""
-    provider = Ec2Provider(settings, lambda: _OUR_LINE, SystemClock())
-    limits = PlanLimits(max_machines=3, chunk=9, drift_limit=0, assimilate=False, abandon_seconds=HOUR)
-    pace = RateLimits(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
-    Provisioner(provider, fleet.connection, SystemClock(), limits, pace).run(Deadline(SystemClock(), 600), "a test")
-    fleet.pass_time(HOUR)
-    return provided(fleet)
-
-
-def create(settings: Ec2Settings, token: UUID) -> str:
-    provider = Ec2Provider(settings, lambda: _OUR_LINE, SystemClock())
-    deadline = Deadline(SystemClock(), 60)
-    capacity = next(each for each in provider.list_machines(deadline) if each.availability == "KnownUnused")
-    return provider.create_machine(capacity, token, deadline).provider_id
-
-
-def end(api: Ec2Api, name: str) -> None:
-    api.set_state(name, "terminated", "Client.UserInitiatedShutdown")
-
-
-def living(api: Ec2Api) -> set[str]:
-    return {found.id for found in api.instances() if found._state.name not in ("terminated", "shutting-down")}
+    @property
+    def living(self) -> set[str]:
+        gone = ("terminated", "shutting-down")
+        return {found.id for found in self._api.instances() if found._state.name not in gone}

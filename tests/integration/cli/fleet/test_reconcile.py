@@ -1,50 +1,17 @@
 """The commands that show where provider and BMDB disagree, and that end it."""
 
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.command_line import CommandLine
-from tests.support.providers.ec2_api import Ec2Api, ec2_api
-from tests.support.providers.ec2_fleet import create as create_instance
-from tests.support.providers.ec2_fleet import ec2_settings, end, environment, living, three_machines
+from tests.support.providers.ec2_fleet import Ec2Fleet
 
 WHY = ("--reason", "it is gone")
-
-
-@pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
-    """Return an account without instances, which processes find too."""
-    with ec2_api() as api:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
-        yield api
-
-
-@pytest.fixture
-def settings(api: Ec2Api) -> Ec2Settings:
-    return ec2_settings()
-
-
-@pytest.fixture
-def shepherdctl(fleet: Fleet, settings: Ec2Settings) -> CommandLine:
-    return CommandLine(fleet.settings, environment(settings))
-
-
-@pytest.fixture
-def machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
-    return three_machines(fleet, settings)
-
-
-@pytest.fixture
-def create(settings: Ec2Settings) -> Callable[[UUID], str]:
-    return partial(create_instance, settings)
 
 
 def begin(fleet: Fleet) -> UUID:
@@ -53,29 +20,27 @@ def begin(fleet: Fleet) -> UUID:
     return begun
 
 
-def test_two_sides_that_agree_are_a_success(shepherdctl: CommandLine, machines: dict[str, UUID]) -> None:
-    del machines
+def test_two_sides_that_agree_are_a_success(shepherdctl: CommandLine, ec2: Ec2Fleet) -> None:
     assert shepherdctl.load("reconcile") == {"provider": "ec2", "drift": []}
     assert "ec2: 0 machines with drift" in shepherdctl.told("reconcile")
 
 
-def test_each_difference_is_shown_with_class_and_way_out(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, create: Callable[[UUID], str]
-) -> None:
-    gone, alive, _ = machines
-    end(api, gone)
-    end(api, alive)
+def test_each_difference_is_shown_with_class_and_way_out(fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet) -> None:
+    gone, alive, _ = ec2.machines
+    ec2.end(gone)
+    ec2.end(alive)
     fleet.sql(
-        "INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp() - interval '2 minutes')", id=machines[alive]
+        "INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp() - interval '2 minutes')",
+        id=ec2.machines[alive],
     )
     begun = begin(fleet)
-    ours, foreign = create(begun), create(uuid4())
+    ours, foreign = ec2.create(begun), ec2.create(uuid4())
     result = shepherdctl("reconcile", "-o", "json")
     assert result.exit_code == 3
     found = {row["provider_id"]: row for row in json.loads(result.stdout)["drift"]}
     assert {name: (row["class"], row["machine_id"], row["operator_action"]) for name, row in found.items()} == {
-        gone: ("vanished", str(machines[gone]), f"machine forget {machines[gone]}"),
-        alive: ("disputed", str(machines[alive]), "find out why the provider does not list it"),
+        gone: ("vanished", str(ec2.machines[gone]), f"machine forget {ec2.machines[gone]}"),
+        alive: ("disputed", str(ec2.machines[alive]), "find out why the provider does not list it"),
         ours: ("adoptable", str(begun), f"machine adopt {ours}"),
         foreign: ("foreign", None, f"find out who owns it; machine adopt --class foreign {foreign}"),
     }
@@ -89,10 +54,10 @@ def test_each_difference_is_shown_with_class_and_way_out(
 
 
 def test_a_vanished_machine_is_forgotten_and_still_looked_up(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet
 ) -> None:
-    name, machine_id = next(iter(machines.items()))
-    end(api, name)
+    name, machine_id = next(iter(ec2.machines.items()))
+    ec2.end(name)
     dry = shepherdctl("machine", "forget", name, *WHY, "--dry-run")
     assert (dry.exit_code, len(provided(fleet))) == (0, 3)
     assert dry.stdout.splitlines()[1].split()[:3] == ["ready", name, str(machine_id)]
@@ -116,8 +81,8 @@ def test_a_vanished_machine_is_forgotten_and_still_looked_up(
     assert shepherdctl("history", str(machine_id)).exit_code == 0
 
 
-def test_a_refused_machine_fails_the_command(fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID]) -> None:
-    name = next(iter(machines))
+def test_a_refused_machine_fails_the_command(fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet) -> None:
+    name = next(iter(ec2.machines))
     result = shepherdctl("machine", "forget", name, *WHY, "--yes")
     assert result.exit_code == 1
     assert "the provider has it in use; release gives it back" in result.stdout
@@ -128,11 +93,11 @@ def test_a_refused_machine_fails_the_command(fleet: Fleet, shepherdctl: CommandL
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_machines_are_forgotten_when_their_name_or_number_is_typed(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, number: int
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet, number: int
 ) -> None:
-    names = list(machines)[:number]
+    names = list(ec2.machines)[:number]
     for name in names:
-        end(api, name)
+        ec2.end(name)
     arguments = ("machine", "forget", *names, *WHY)
     assert shepherdctl(*arguments).exit_code == 2  # there is nobody to ask
     shepherdctl.on_terminal(80, *arguments, typed="yes\n", status=1)
@@ -141,11 +106,8 @@ def test_machines_are_forgotten_when_their_name_or_number_is_typed(
     assert len(provided(fleet)) == 3 - number
 
 
-def test_machines_are_adopted_as_far_as_the_limit_allows(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], create: Callable[[UUID], str]
-) -> None:
-    del machines
-    names = [create(uuid4()) for _ in range(2)]
+def test_machines_are_adopted_as_far_as_the_limit_allows(fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet) -> None:
+    names = [ec2.create(uuid4()) for _ in range(2)]
     shepherdctl.environment["SHEPHERD_MAX_MACHINES"] = "4"
     document = json.loads(shepherdctl("machine", "adopt", *names, "--class", "foreign", "--yes", "-o", "json").stdout)
     assert [machine["result"] for machine in document["machines"]] == ["done", "refused"]
@@ -157,53 +119,53 @@ def test_machines_are_adopted_as_far_as_the_limit_allows(
 
 
 def test_all_machines_of_a_class_are_adopted_by_one_command(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], create: Callable[[UUID], str]
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet
 ) -> None:
     """The way back after a restore from a backup: it shows what it will do, and asks for the number of machines."""
-    names = {create(uuid4()) for _ in range(2)}
-    ours = create(begin(fleet))
+    names = {ec2.create(uuid4()) for _ in range(2)}
+    ours = ec2.create(begin(fleet))
     arguments = ("machine", "adopt", "--all", "--class", "foreign")
     dry = shepherdctl.load(*arguments, "--dry-run")
     assert {(one["provider_id"], one["result"]) for one in dry["machines"]} == {(name, "ready") for name in names}
     shepherdctl.on_terminal(80, *arguments, typed="2 machines\n", status=0)
-    assert set(provided(fleet)) == {*machines, *names}
+    assert set(provided(fleet)) == {*ec2.machines, *names}
     assert shepherdctl.load(*arguments, "--yes")["machines"] == []
     assert ours not in provided(fleet)
 
 
 @pytest.mark.parametrize(("rightly", "status"), [(True, 0), (False, 1)])
 def test_a_release_always_needs_the_name_of_the_machine(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, *, rightly: bool, status: int
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet, *, rightly: bool, status: int
 ) -> None:
-    name, machine_id = next(iter(machines.items()))
+    name, machine_id = next(iter(ec2.machines.items()))
     arguments = ("machine", "release", str(machine_id)[:12], *WHY)
     assert shepherdctl(*arguments).exit_code == 2
     assert shepherdctl(*arguments, "--dry-run").exit_code == 0
-    assert name in living(api)
+    assert name in ec2.living
     shepherdctl.on_terminal(80, *arguments, typed=f"{name}\n" if rightly else "yes\n", status=status)
-    assert (name in living(api), name in provided(fleet)) == ((False, False) if rightly else (True, True))
+    assert (name in ec2.living, name in provided(fleet)) == ((False, False) if rightly else (True, True))
 
 
 def test_a_machine_whose_agent_reports_is_released_only_on_purpose(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet
 ) -> None:
-    name, machine_id = next(iter(machines.items()))
+    name, machine_id = next(iter(ec2.machines.items()))
     fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=machine_id)
     arguments = ("machine", "release", name, *WHY, "--yes")
     refused = shepherdctl(*arguments)
     assert refused.exit_code == 1
     assert "its agent reported" in refused.stdout
-    assert name in living(api)
+    assert name in ec2.living
     assert shepherdctl(*arguments, "--despite-heartbeat").exit_code == 0
-    assert name not in living(api)
+    assert name not in ec2.living
     assert shepherdctl.load("machine", "show", str(machine_id))["state"] == "released"
 
 
 def test_a_requested_release_is_shown_and_can_be_taken_back(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet
 ) -> None:
     """The operator's machine crashed before the provider heard of it."""
-    name, machine_id = next(iter(machines.items()))
+    name, machine_id = next(iter(ec2.machines.items()))
     fleet.sql(
         "INSERT INTO machine_release (machine_id, asked_at, asked_by, reason) "
         "VALUES (:id, now() - interval '1 hour', 'alice', 'slow')",
@@ -215,19 +177,21 @@ def test_a_requested_release_is_shown_and_can_be_taken_back(
     assert (row["class"], row["operator_action"]) == ("stranded", f"machine release {machine_id}")
     assert shepherdctl("machine", "release", name, "--cancel", *WHY, "--yes").exit_code == 0
     assert shepherdctl("reconcile").exit_code == 0
-    assert name in living(api)
+    assert name in ec2.living
 
 
 def test_a_release_retires_a_machine_also_after_an_interruption(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet
 ) -> None:
     """A crash may come after the pause, or after the release was recorded and before the provider was asked."""
-    paused, asked, _ = machines
+    paused, asked, _ = ec2.machines
     shepherdctl.read("pause", "--machine", paused, *WHY)
-    fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, 'ana', '?')", id=machines[asked])
-    done = shepherdctl("machine", "retire", *map(str, [machines[paused], machines[asked]]), *WHY, "--yes")
+    fleet.sql(
+        "INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, 'ana', '?')", id=ec2.machines[asked]
+    )
+    done = shepherdctl("machine", "retire", *map(str, [ec2.machines[paused], ec2.machines[asked]]), *WHY, "--yes")
     assert (done.exit_code, done.stdout.count("released")) == (0, 2)
-    assert living(api) == set(machines) - {paused, asked}
+    assert ec2.living == set(ec2.machines) - {paused, asked}
     assert fleet.sql("SELECT * FROM pauses") == []
 
 

@@ -3,7 +3,6 @@
 import json
 import shlex
 import time
-from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
@@ -11,28 +10,19 @@ from shepherd_core.bmdb.work import work
 
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
-from tests.support.providers.ec2_api import ec2_api
-from tests.support.providers.ec2_fleet import ec2_settings, environment, three_machines
+from tests.support.providers.ec2_fleet import Ec2Fleet
 
 
-@pytest.fixture
-def machines(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, UUID]]:
-    with ec2_api() as api:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
-        monkeypatch.setattr(time, "sleep", lambda _: None)  # until a machine is off
-        yield three_machines(fleet, ec2_settings())
-
-
-@pytest.fixture
-def shepherdctl(fleet: Fleet) -> CommandLine:
-    return CommandLine(fleet.settings, environment(ec2_settings()))
+@pytest.fixture(autouse=True)
+def _no_wait_until_a_machine_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
 
 
 @pytest.mark.parametrize(("typed", "events"), [("healthy {}", ["reboot"]), ("{}", [])])
 def test_rebooting_a_healthy_machine_needs_a_confirmation_that_says_so(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], typed: str, events: list[str]
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet, typed: str, events: list[str]
 ) -> None:
-    name, machine_id = next(iter(machines.items()))
+    name, machine_id = next(iter(ec2.machines.items()))
     fleet.change(
         f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now(), decode(repeat('5e', 32), 'hex'))",
         f"INSERT INTO machine_agent_heartbeat VALUES ('{machine_id}', clock_timestamp())",
@@ -46,26 +36,26 @@ def test_rebooting_a_healthy_machine_needs_a_confirmation_that_says_so(
     assert [line["failed_cause"] for line in history if line["event"] == "Started"] == ["ana: new kernel"] * len(events)
 
 
-def test_matches_reboot_and_others_are_named(fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID]) -> None:
-    first, *others = sorted(machines.values())
+def test_matches_reboot_and_others_are_named(fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet) -> None:
+    first, *others = sorted(ec2.machines.values())
     work.start_work(fleet.open_session(), first, "?")
     result = shepherdctl("machine", "power-cycle", "--state", "needs_agent", "--reason", "x", "--yes", "-o", "json")
     assert result.exit_code == 1
     rows = {UUID(each["machine_id"]): each for each in json.loads(result.stdout)["machines"]}
-    assert rows.keys() == set(machines.values())
+    assert rows.keys() == set(ec2.machines.values())
     assert (rows[first]["result"], "is being worked on" in rows[first]["text"]) == ("refused", True)
     assert {rows[other]["result"] for other in others} == {"done"}
 
 
 @pytest.mark.parametrize("brake", ["silent", "ssh"])
 def test_machines_are_rebooted_although_the_budget_is_used_up(
-    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], brake: str
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet, brake: str
 ) -> None:
     """By the command that status prints: what holds the Recoverer back does not hold an operator back."""
-    elsewhere, *down = machines.values()
+    elsewhere, *down = ec2.machines.values()
     fleet.watch("ec2")
     fleet.sql("DELETE FROM work_backoff")
-    for machine_id in machines.values():
+    for machine_id in ec2.machines.values():
         fleet.locate(machine_id, "fra" if machine_id == elsewhere else "rack 3")
         if brake == "ssh":
             fleet.make_overdue(machine_id)
