@@ -34,13 +34,9 @@ def upload(source: str, text: str) -> None:
         boto3.client("ssm").put_parameter(Name="/shepherd/settings", Value=text, Type="String", Overwrite=True)
 
 
-@pytest.fixture
-def _bucket(aws: None) -> None:
-    boto3.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
-
-
 @pytest.fixture(params=[S3, SSM])
-def source(_bucket: None, request: pytest.FixtureRequest) -> str:
+def source(aws: None, request: pytest.FixtureRequest) -> str:
+    boto3.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
     found: str = request.param
     return found
 

@@ -54,7 +54,7 @@ class Machine:
 
 @dataclass
 class Fleet:
-    """A fleet of which the first machine dies; each request of an agent is lost with the same probability."""
+    """Six hours of a fleet of which the first machine dies; each request is lost with the same probability."""
 
     size: int
     loss: float
@@ -69,7 +69,7 @@ class Fleet:
     interrupted: list[tuple[float, int]] = field(default_factory=list)
     """When, and which machine."""
 
-    def run(self) -> None:
+    def __post_init__(self) -> None:
         chance = random.Random(f"{self.size} {self.loss} {self.interval}")
         self.looks = random.Random(f"looks {self.size} {self.loss} {self.interval}")
         self.machines = [Machine(chance.uniform(0, self.interval), self.interval) for _ in range(self.size)]
@@ -124,7 +124,6 @@ class Fleet:
 def test_no_healthy_machine_is_interrupted_whatever_is_lost(size: int, loss: float, interval: float) -> None:
     """For six hours; and a machine that is dead is recovered within twice the usual time, at up to half lost."""
     fleet = Fleet(size, loss, interval)
-    fleet.run()
     assert {number for _, number in fleet.interrupted} <= {0}
     if loss <= 0.5:
         usual = defaults.HEALTH.heartbeat_timeout_seconds + TICK
@@ -136,7 +135,6 @@ def test_no_healthy_machine_is_interrupted_whatever_is_lost(size: int, loss: flo
 def test_no_healthy_machine_is_interrupted_where_looks_fail_as_often(size: int, loss: float, interval: float) -> None:
     """A network that loses heartbeats may lose SSH as well: so far, agents that repeat what is lost are enough."""
     fleet = Fleet(size, loss, interval, look_loss=loss)
-    fleet.run()
     assert {number for _, number in fleet.interrupted} == {0}
     assert DIES_AT < fleet.interrupted[0][0] <= DIES_AT + 2 * (defaults.HEALTH.heartbeat_timeout_seconds + TICK)
 
@@ -146,7 +144,6 @@ def test_no_healthy_machine_is_interrupted_where_looks_fail_as_often(size: int, 
 def test_where_looks_fail_more_the_budget_bounds_interruptions(size: int, loss: float, interval: float) -> None:
     """From half on, nothing tells a machine that is alive from a dead one; six hours cost less than a third wave."""
     fleet = Fleet(size, loss, interval, look_loss=loss)
-    fleet.run()
     assert len({number for _, number in fleet.interrupted}) <= min(2 * defaults.LIMITS.per_hour, size)
 
 
@@ -154,7 +151,6 @@ def test_where_looks_fail_more_the_budget_bounds_interruptions(size: int, loss: 
 def test_without_a_look_healthy_machines_are_interrupted(size: int) -> None:
     """So it is the look that protects them in this model, not a model that is too kind."""
     fleet = Fleet(size, 0.75, look_loss=1)
-    fleet.run()
     assert {number for _, number in fleet.interrupted} - {0}
 
 
@@ -163,7 +159,6 @@ def test_without_a_look_healthy_machines_are_interrupted(size: int) -> None:
 def test_a_count_of_lost_requests_protects_without_a_look(size: int, loss: float, interval: float) -> None:
     """At 90 % loss nearly all of those that report have lost requests before."""
     fleet = Fleet(size, loss, interval, look_loss=1)
-    fleet.run()
     assert fleet.interrupted == []
 
 
@@ -172,7 +167,6 @@ def test_a_count_of_lost_requests_protects_without_a_look(size: int, loss: float
 def test_a_late_or_silent_third_delays_no_dead_machines_recovery(size: int, odd: str) -> None:
     """They harm nobody but themselves, by a lossy link or on purpose."""
     fleet = Fleet(size, 0, late=odd == "late", silent=odd == "silent")
-    fleet.run()
     assert {number for _, number in fleet.interrupted} == {0}
     assert DIES_AT < fleet.interrupted[0][0] <= DIES_AT + HOUR
 

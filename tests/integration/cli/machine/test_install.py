@@ -6,30 +6,31 @@ import subprocess
 import threading
 import time
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.agents import installation, reports
-from shepherd_core.bmdb.agents.reports import HeartbeatOutcome
+from shepherd_core.agent.endpoint import AgentRequest
+from shepherd_core.bmdb.agents import installation
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, NetworkInterface, Node
 from shepherd_core.domain.pb.callback_pb2 import (
     AgentHardwareReport,
     HeartbeatRequest,
+    HeartbeatResponse,
     MetropolisInstallation,
     OSImageRef,
-    OSInstallationReport,
     OSInstallationRequest,
 )
 
 from agent.shepherd_agent.installation.permit import NotPermitted, Permit
 from agent.shepherd_agent.messages import InstallationRequest
 from tests.support.agents.installation_key import taught
+from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.fleet import Fleet, claimed, ids
 from tests.support.command_line import CommandLine, without_styles
 
-KEY = bytes.fromhex("5e" * 32)
 URL = "https://images.example.com/metropolis.img"
 SHA256 = "0f" * 32
 IMAGE = ("--image", URL, "--sha256", SHA256)
@@ -37,38 +38,20 @@ OS_IMAGE = f"registry.example.com:5000/metropolis/os:1.2@sha256:{SHA256}"
 RECORDED = Path(__file__).parents[3] / "data/wire/cloud.bmaas.server.api.HeartbeatRequest.bin"
 
 
-def heard(
-    fleet: Fleet,
-    machine_id: UUID,
-    *,
-    hardware: reports.ReportedHardware | None = None,
-    installation: reports.ReportedInstallation | None = None,
-) -> HeartbeatOutcome | None:
-    agent = reports.reporting_agent(fleet.connection, machine_id)
-    signed_at = max(agent.time, (agent.signed_at or 0) + 1)
-    heartbeat = reports.Heartbeat(
-        machine_id=machine_id, public_key=KEY, signed_at=signed_at, hardware=hardware, installation=installation
-    )
-    return reports.accept_heartbeat(fleet.connection, heartbeat, 300)
+@pytest.fixture
+def agent(fleet: Fleet) -> SignedAgent:
+    return SignedAgent(fleet)
 
 
-def reported(fleet: Fleet, machine_id: UUID, generation: int, error: str | None = None) -> None:
-    report = OSInstallationReport(generation=generation)
-    if error is None:
-        report.success.SetInParent()
-    else:
-        report.error.error = error
-    installation = reports.ReportedInstallation(
-        raw=report.SerializeToString(), generation=generation, result="Success" if error is None else "Error"
-    )
-    assert heard(fleet, machine_id, installation=installation)
+def heard(fleet: Fleet, request: AgentRequest) -> OSInstallationRequest:
+    """Return what an agent is asked for in the answer to its heartbeat."""
+    answer = endpoint(fleet.connection).handle(request)
+    assert answer.status == HTTPStatus.OK, answer.body
+    return HeartbeatResponse.FromString(answer.body).installation_request
 
 
-def reported_hardware(fleet: Fleet, machine_id: UUID, report: AgentHardwareReport) -> None:
-    hardware = reports.ReportedHardware(
-        raw=report.SerializeToString(), hardware_threads=1, memory_bytes=1, disks=1, disk_bytes=1
-    )
-    assert heard(fleet, machine_id, hardware=hardware)
+def reported_hardware(fleet: Fleet, agent: SignedAgent, report: AgentHardwareReport) -> None:
+    heard(fleet, agent.request(HeartbeatRequest(hardware_report=report)))
 
 
 def shown(text: str) -> dict[str, list[str]]:
@@ -80,13 +63,14 @@ def shown(text: str) -> dict[str, list[str]]:
     return found
 
 
-def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, shepherdctl: CommandLine, tmp_path: Path) -> None:
-    machine_id = fleet.started_machine()
+def test_the_agent_gets_what_the_operator_asked_for(
+    fleet: Fleet, agent: SignedAgent, shepherdctl: CommandLine, tmp_path: Path
+) -> None:
     parameters = tmp_path / "node.pb"
     parameters.write_bytes(b"\x0a\x07secret\xff")
     asked = shepherdctl.load("machine", "install", "machine-1", *IMAGE, "--node-parameters", str(parameters), "--yes")
     assert asked == {
-        "machine_id": str(machine_id),
+        "machine_id": str(agent.machine_id),
         "provider": "static",
         "provider_id": "machine-1",
         "generation": 1,
@@ -98,32 +82,28 @@ def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, shepherdct
         "node_parameters_bytes": 9,
         "dry_run": False,
     }
-    answer = heard(fleet, machine_id)
-    assert answer is not None
-    assert answer.request is not None
-    generation, raw = answer.generation, answer.request
+    sent = heard(fleet, agent.request())
     metropolis = MetropolisInstallation(
         image_url=URL, image_sha256=bytes.fromhex(SHA256), node_parameters=b"\x0a\x07secret\xff"
     )
-    sent = OSInstallationRequest.FromString(raw)
-    assert (generation, sent.generation, sent.metropolis) == (1, 1, metropolis)
+    assert (sent.generation, sent.metropolis) == (1, metropolis)
     asked_for = OSInstallationRequest(generation=1, metropolis=metropolis)
-    assert permitted(machine_id, raw, tmp_path / "agent.generation", hours=23.9) == asked_for
+    assert permitted(agent.machine_id, sent.SerializeToString(), tmp_path / "agent.generation", hours=23.9) == asked_for
     with pytest.raises(NotPermitted, match="expired"):
-        permitted(machine_id, raw, tmp_path / "agent.generation", hours=24.1)
+        permitted(agent.machine_id, sent.SerializeToString(), tmp_path / "agent.generation", hours=24.1)
 
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert facts["installation"] == ["generation 1, requested just now, pending"]
     assert (facts["image"], facts["image SHA-256"], facts["node parameters"]) == ([URL], [SHA256], ["9 bytes"])
     assert "outcome" not in facts
 
-    reported(fleet, machine_id, 1, "no disk\nwas found")
+    heard(fleet, agent.outcome(1, "no disk\nwas found"))
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert facts["installation"] == ["generation 1, requested just now"]
     assert facts["outcome"] == ["generation 1 failed, reported just now: no disk was found"]
 
     assert shepherdctl.load("machine", "install", "machine-1", *IMAGE, "--yes")["generation"] == 2
-    reported(fleet, machine_id, 2)
+    heard(fleet, agent.outcome(2))
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert facts["outcome"] == ["generation 2 succeeded, reported just now"]
     assert facts["state"] == ["installed"]
@@ -136,13 +116,9 @@ def permitted(machine_id: UUID, raw: bytes, record: Path, hours: float) -> OSIns
     return OSInstallationRequest.FromString(permit.check(InstallationRequest.decode(raw)).received)
 
 
-def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.started_machine()
+def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet, agent: SignedAgent, shepherdctl: CommandLine) -> None:
     shepherdctl.read(*("machine", "install", "machine-1", "--os-image", OS_IMAGE, "--root-device", "nvme0n1", "--yes"))
-    answer = heard(fleet, machine_id)
-    assert answer is not None
-    assert answer.request is not None
-    sent = OSInstallationRequest.FromString(answer.request).metropolis
+    sent = heard(fleet, agent.request()).metropolis
     assert sent == MetropolisInstallation(
         node_parameters=b"",
         root_device="nvme0n1",
@@ -160,8 +136,7 @@ def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet, shepherdctl: Com
     assert "image SHA-256" not in facts
 
 
-def test_json_has_request_and_report(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.started_machine()
+def test_json_has_request_and_report(fleet: Fleet, agent: SignedAgent, shepherdctl: CommandLine) -> None:
     assert shepherdctl.load("machine", "show", "machine-1")["installation"] is None
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
     installation = shepherdctl.load("machine", "show", "machine-1")["installation"]
@@ -178,30 +153,31 @@ def test_json_has_request_and_report(fleet: Fleet, shepherdctl: CommandLine) -> 
         },
         "report": None,
     }
-    reported(fleet, machine_id, 1, "two\nlines")
+    heard(fleet, agent.outcome(1, "two\nlines"))
     installation = shepherdctl.load("machine", "show", "machine-1")["installation"]
     assert installation["report"].pop("reported_at").endswith("Z")
     assert installation["report"] == {"generation": 1, "result": "Error", "error": "two\nlines"}
     assert installation["pending"] is False
 
 
-def test_only_a_successful_installation_ends_the_work_of_the_loops(fleet: Fleet, shepherdctl: CommandLine) -> None:
+def test_only_a_successful_installation_ends_the_work_of_the_loops(
+    fleet: Fleet, agent: SignedAgent, shepherdctl: CommandLine
+) -> None:
     """After a failed installation the machine still runs our agent; after a successful one it must not be rebooted."""
-    machine_id = fleet.started_machine(3 * 3600)
     session = fleet.open_session(24 * 3600)
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
-    reported(fleet, machine_id, 1, "no disk")
+    heard(fleet, agent.outcome(1, "no disk"))
     fleet.pass_time(600)
     (held,) = claimed(session, Process.RECOVERY)
     session.close()
-    assert held.machine_id == machine_id
+    assert held.machine_id == agent.machine_id
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
-    reported(fleet, machine_id, 2)
+    heard(fleet, agent.outcome(2))
     fleet.pass_time(600)
     session = fleet.open_session(24 * 3600)
     assert claimed(session, Process.RECOVERY) == claimed(session, Process.AGENT_START) == []
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
-    assert ids(claimed(session, Process.RECOVERY)) == [machine_id]
+    assert ids(claimed(session, Process.RECOVERY)) == [agent.machine_id]
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -394,9 +370,8 @@ def test_neither_parameters_nor_what_entitles_to_an_image_is_shown(fleet: Fleet,
 # Hardware.
 
 
-def test_the_hardware_is_shown_in_words(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.started_machine()
-    reported_hardware(fleet, machine_id, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
+def test_the_hardware_is_shown_in_words(fleet: Fleet, agent: SignedAgent, shepherdctl: CommandLine) -> None:
+    reported_hardware(fleet, agent, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert {name: facts[name] for name in list(facts)[list(facts).index("hardware") :]} == {
         "hardware": ["reported just now"],
@@ -412,10 +387,9 @@ def test_the_hardware_is_shown_in_words(fleet: Fleet, shepherdctl: CommandLine) 
     }
 
 
-def test_programs_get_the_hardware_exactly(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.started_machine()
+def test_programs_get_the_hardware_exactly(fleet: Fleet, agent: SignedAgent, shepherdctl: CommandLine) -> None:
     assert shepherdctl.load("machine", "show", "machine-1")["hardware"] is None
-    reported_hardware(fleet, machine_id, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
+    reported_hardware(fleet, agent, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
     hardware = shepherdctl.load("machine", "show", "machine-1")["hardware"]
     assert hardware.pop("reported_at").endswith("Z")
     assert hardware == {
@@ -465,9 +439,10 @@ def test_programs_get_the_hardware_exactly(fleet: Fleet, shepherdctl: CommandLin
     }
 
 
-def test_reports_that_are_empty_or_of_later_agents_are_shown(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.started_machine()
-    reported_hardware(fleet, machine_id, AgentHardwareReport())
+def test_reports_that_are_empty_or_of_later_agents_are_shown(
+    fleet: Fleet, agent: SignedAgent, shepherdctl: CommandLine
+) -> None:
+    reported_hardware(fleet, agent, AgentHardwareReport())
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert list(facts)[-1] == "hardware"
     later = AgentHardwareReport(
@@ -486,7 +461,7 @@ def test_reports_that_are_empty_or_of_later_agents_are_shown(fleet: Fleet, sheph
             efi_support=99,  # type: ignore[arg-type]  # the same
         )
     )
-    reported_hardware(fleet, machine_id, later)
+    reported_hardware(fleet, agent, later)
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert facts["processor"] == ["unnamed"]
     assert facts["disk"] == [
@@ -498,11 +473,11 @@ def test_reports_that_are_empty_or_of_later_agents_are_shown(fleet: Fleet, sheph
     assert (disk["protocol"], disk["media_errors"], disk["usage_ratio"]) == (None, 1, 1.5)
 
 
-def test_a_ratio_that_is_no_number_is_not_known(fleet: Fleet, shepherdctl: CommandLine) -> None:
+def test_a_ratio_that_is_no_number_is_not_known(fleet: Fleet, agent: SignedAgent, shepherdctl: CommandLine) -> None:
     """JSON has no such numbers, and one machine must not keep a program from reading."""
     disk = BlockDevice(usage_ratio=float("nan"), available_spare_ratio=float("inf"))
     node = Node(memory_installed_bytes=1, memory_usable_ratio=float("nan"), block_device=[disk])
-    reported_hardware(fleet, fleet.started_machine(), AgentHardwareReport(report=node))
+    reported_hardware(fleet, agent, AgentHardwareReport(report=node))
     hardware = shepherdctl.load("machine", "show", "machine-1")["hardware"]
     (shown_disk,) = hardware["disks"]
     ratios = hardware["memory_usable_ratio"], shown_disk["usage_ratio"], shown_disk["available_spare_ratio"]
@@ -511,12 +486,11 @@ def test_a_ratio_that_is_no_number_is_not_known(fleet: Fleet, shepherdctl: Comma
     assert (facts["memory"], facts["disk"]) == (["1 B"], ["unknown size"])
 
 
-def test_text_of_agents_cannot_control_the_terminal(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.started_machine()
+def test_text_of_agents_cannot_control_the_terminal(fleet: Fleet, agent: SignedAgent, shepherdctl: CommandLine) -> None:
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
     evil = "\x1b]0;owned\x07[red]x[/red]\x9b31m"
-    reported(fleet, machine_id, 1, evil)
-    reported_hardware(fleet, machine_id, AgentHardwareReport(report=Node(product=evil), warning=[evil]))
+    heard(fleet, agent.outcome(1, evil))
+    reported_hardware(fleet, agent, AgentHardwareReport(report=Node(product=evil), warning=[evil]))
     screen = without_styles(shepherdctl.on_terminal(80, "machine", "show", "machine-1"))
     assert not set("\x1b\x07\x9b") & set(screen)
     assert screen.count("[red]x[/red]") == 3
