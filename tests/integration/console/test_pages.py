@@ -31,9 +31,6 @@ ESCAPED = (
 
 @pytest.fixture
 def mixed(fleet: Fleet) -> dict[State, UUID]:
-    installed = fleet.started_machine(HOUR)
-    fleet.request_installation(installed, 1)
-    fleet.report_installation(installed, 1)
     creating = fleet.bare_machine()
     fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'static', 'rack-7', now())", id=creating)
     return {
@@ -42,7 +39,7 @@ def mixed(fleet: Fleet) -> dict[State, UUID]:
         State.STARTING: fleet.started_machine(60),
         State.RUNNING: fleet.reporting_machine(60),
         State.UNHEALTHY: fleet.unhealthy_machine(2 * HOUR),
-        State.INSTALLED: installed,
+        State.INSTALLED: fleet.install(fleet.started_machine(HOUR)),
         State.FAILED: fleet.fail(fleet.provided_machine(), "deploy failed"),
         State.QUARANTINED: fleet.quarantine(fleet.unhealthy_machine(), "PolicyExhausted: x"),
     }
@@ -80,9 +77,7 @@ def test_the_fleet_is_counted_as_status_does(fleet: Fleet) -> None:
         f"DELETE FROM machine_agent_started WHERE machine_id = '{gone}'",
         f"INSERT INTO machine_grace VALUES ('{gone}', now(), now())",
     )
-    installed = fleet.reporting_machine(60)
-    fleet.request_installation(installed, 2)
-    fleet.report_installation(installed, 2)
+    fleet.install(fleet.reporting_machine(60), 2)
     again = fleet.reporting_machine(60)
     fleet.request_installation(again, 3)
     fleet.report_installation(again, 2)

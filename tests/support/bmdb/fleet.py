@@ -374,6 +374,11 @@ class Fleet:
             "SET generation = excluded.generation, os_installation_result = excluded.os_installation_result"
         )
 
+    def install(self, machine_id: UUID, generation: int = 1) -> UUID:
+        self.request_installation(machine_id, generation)
+        self.report_installation(machine_id, generation)
+        return machine_id
+
     def expire(self, session: Session) -> None:
         self.sql(
             "UPDATE sessions SET deadline = clock_timestamp() - interval '1 second' WHERE session_id = :id",

@@ -26,9 +26,7 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
         fleet.started_machine(60)
         fleet.reporting_machine(60)
         fleet.unhealthy_machine(2 * HOUR)
-        installed = fleet.started_machine(HOUR)
-        fleet.request_installation(installed, 1)
-        fleet.report_installation(installed, 1)
+        fleet.install(fleet.started_machine(HOUR))
     return CommandLine(fleet.settings, NO_LOOPS)
 
 

@@ -214,9 +214,7 @@ def test_a_pending_request_is_replaced_only_on_request(fleet: Fleet, shepherdctl
 
 
 def test_a_dry_run_shows_the_request_and_changes_nothing(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.started_machine()
-    fleet.request_installation(machine_id, 4)
-    fleet.report_installation(machine_id, 4)
+    fleet.install(fleet.started_machine(), 4)
     result = shepherdctl("machine", "install", "machine-1", *IMAGE, "--dry-run")
     assert result.exit_code == 0
     assert shown(result.stdout)["generation"] == ["5"]

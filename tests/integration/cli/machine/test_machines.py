@@ -47,13 +47,6 @@ def paused(fleet: Fleet) -> UUID:
     return machine_id
 
 
-def installed(fleet: Fleet) -> UUID:
-    machine_id = fleet.started_machine()
-    fleet.request_installation(machine_id, 2)
-    fleet.report_installation(machine_id, 2)
-    return machine_id
-
-
 @pytest.mark.parametrize(
     ("plant", "state", "words"),
     [
@@ -69,7 +62,7 @@ def installed(fleet: Fleet) -> UUID:
             "starting",
             r"starting, agent started 1\d s ago, no heartbeat yet",
         ),
-        (installed, "installed", "installed"),
+        (lambda fleet: fleet.install(fleet.started_machine(), 2), "installed", "installed"),
         (lambda fleet: failed(fleet, ShepherdError("no luck")), "needs_agent", "needs agent, backing off for 10 min"),
         (worked_on, "needs_agent", "needs agent, being worked on"),
         (paused, "unhealthy", "unhealthy, no heartbeat for 2 h, paused by alice"),

@@ -44,13 +44,6 @@ def given_up(fleet: Fleet) -> UUID:
     return machine_id
 
 
-def installed(fleet: Fleet) -> UUID:
-    machine_id = fleet.unhealthy_machine()
-    fleet.request_installation(machine_id, 1)
-    fleet.report_installation(machine_id, 1)
-    return machine_id
-
-
 def locked(fleet: Fleet) -> UUID:
     machine_id = fleet.provided_machine()
     work.start_work(fleet.open_session(), machine_id, "?")
@@ -94,60 +87,29 @@ def in_vain(fleet: Fleet) -> UUID:
     return machine_id
 
 
-CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[str | None, str]]] = {
-    "bare": (Fleet.bare_machine, ("not_provided", "not provided yet"), ("not_provided", "not provided yet")),
-    "provided": (Fleet.provided_machine, (None, "due"), ("not_needed", "it has no agent that could be unhealthy")),
-    "agent just started": (
-        Fleet.started_machine,
-        ("not_needed", "its agent was started"),
-        ("not_due", "its agent was started recently, and has not reported yet"),
-    ),
-    "reporting": (
-        lambda fleet: fleet.reporting_machine(60),
-        ("not_needed", "its agent was started"),
-        ("not_due", "its agent reports"),
-    ),
-    "unhealthy": (Fleet.unhealthy_machine, ("not_needed", "its agent was started"), (None, "due")),
-    "failed": (
-        failed,
-        ("backoff", "backing off: nothing listens"),
-        ("not_needed", "it has no agent that could be unhealthy"),
-    ),
-    "in quarantine": (
-        given_up,
-        ("quarantined", "in quarantine: still unhealthy after reboot 3 times"),
-        ("quarantined", "in quarantine: still unhealthy after reboot 3 times"),
-    ),
-    "installed": (
-        installed,
-        ("installed", "the requested system is installed: no loop works on it any more"),
-        ("installed", "the requested system is installed: no loop works on it any more"),
-    ),
-    "failed for good": (
-        lambda fleet: fleet.fail(fleet.provided_machine(), "deploy failed: no disk"),
-        ("failed", "it failed for good at its provider, and keeps its place: deploy failed: no disk"),
-        ("failed", "it failed for good at its provider, and keeps its place: deploy failed: no disk"),
-    ),
-    "failed for good, and its agent reports": (
-        lambda fleet: fleet.fail(fleet.reporting_machine(60)),
-        ("not_needed", "its agent was started"),
-        ("not_due", "its agent reports"),
-    ),
-    "locked": (
-        locked,
-        ("locked", "being worked on by test (a test)"),
-        ("not_needed", "it has no agent that could be unhealthy"),
-    ),
-    "paused": (
-        paused,
-        ("paused", "paused by alice: moving racks"),
-        ("not_needed", "it has no agent that could be unhealthy"),
-    ),
-    "held back": (
-        held_back,
-        ("not_needed", "its agent was started"),
-        ("backoff", "waiting: the budget of location ams, 1 an hour, is used up"),
-    ),
+Verdict = tuple[str | None, str]
+DUE: Verdict = (None, "due")
+NO_AGENT = ("not_needed", "it has no agent that could be unhealthy")
+STARTED, REPORTS = ("not_needed", "its agent was started"), ("not_due", "its agent reports")
+SILENT = ("not_due", "its agent was started recently, and has not reported yet")
+NOT_PROVIDED = ("not_provided", "not provided yet")
+GIVEN_UP = ("quarantined", "in quarantine: still unhealthy after reboot 3 times")
+INSTALLED = ("installed", "the requested system is installed: no loop works on it any more")
+FAILED = ("failed", "it failed for good at its provider, and keeps its place: no disk")
+CASES: dict[str, tuple[Callable[[Fleet], UUID], Verdict, Verdict]] = {
+    "bare": (Fleet.bare_machine, NOT_PROVIDED, NOT_PROVIDED),
+    "provided": (Fleet.provided_machine, DUE, NO_AGENT),
+    "agent just started": (Fleet.started_machine, STARTED, SILENT),
+    "reporting": (lambda fleet: fleet.reporting_machine(60), STARTED, REPORTS),
+    "unhealthy": (Fleet.unhealthy_machine, STARTED, DUE),
+    "failed": (failed, ("backoff", "backing off: nothing listens"), NO_AGENT),
+    "in quarantine": (given_up, GIVEN_UP, GIVEN_UP),
+    "installed": (lambda fleet: fleet.install(fleet.unhealthy_machine()), INSTALLED, INSTALLED),
+    "failed for good": (lambda fleet: fleet.fail(fleet.provided_machine(), "no disk"), FAILED, FAILED),
+    "failed for good, and its agent reports": (lambda fleet: fleet.fail(fleet.reporting_machine(60)), STARTED, REPORTS),
+    "locked": (locked, ("locked", "being worked on by test (a test)"), NO_AGENT),
+    "paused": (paused, ("paused", "paused by alice: moving racks"), NO_AGENT),
+    "held back": (held_back, STARTED, ("backoff", "waiting: the budget of location ams, 1 an hour, is used up")),
     "rebooted": (
         awaited,
         ("not_due", "it may still be booting: its boot wait is not over"),
