@@ -190,6 +190,11 @@ class Bmdb(RuleBasedStateMachine):
             function = self.functions[at]
             function.session.close()
             self.model.close(function.number)
+        self._replace(at)
+
+    def _replace(self, at: int) -> None:
+        """Begin another function; the server has no room for the connections of all that there ever were."""
+        self.functions[at].session.connection.close()
         self.functions[at] = self._function()
 
     def _function(self) -> Function:
@@ -348,7 +353,7 @@ class Bmdb(RuleBasedStateMachine):
     ) -> None:
         """Carry out a whole invocation of a loop, which may be late, and may be killed in the middle."""
         self.pass_time(units)
-        self.functions[at] = self._function()
+        self._replace(at)
         self.claim(at, process, MACHINES, None, event)
         if self.handed_out and how is not None:
             if self.handed_out[-1][1].process is Process.RECOVERY:
@@ -605,7 +610,7 @@ class Bmdb(RuleBasedStateMachine):
         if first == second == "forget" and before > 1:
             return  # one session removes one machine at a time: the second would find the lock of the first
         machine %= len(self.machines)
-        self.functions[0] = self._function()  # which reaps, as the operator's own session would
+        self._replace(0)  # which reaps, as the operator's own session would
         connections = [self.fleet.connect(), self.fleet.connect()]
         for connection in connections:
             connection.run("now")
@@ -771,7 +776,7 @@ class Bmdb(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Let every session expire and check once more: then all started work must have ended."""
         self.pass_time(60)
-        self.functions[0] = self._function()
+        self._replace(0)
         assert not +self.model.unended()
         self._compare_histories()
         self.fleet.disconnect()
