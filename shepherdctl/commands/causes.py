@@ -1,7 +1,5 @@
 """The command that shows what fails across the fleet."""
 
-from dataclasses import asdict
-
 from shepherd_core.bmdb.machines import overview
 
 from shepherdctl import fleet_status
@@ -11,6 +9,7 @@ from shepherdctl.descriptions.cures import CURES, cures, told
 from shepherdctl.options import LocationOption, ProviderOption
 from shepherdctl.output.conditions import described, print_conditions
 from shepherdctl.output.formats import loop_name, relative
+from shepherdctl.output.json_fields import in_words
 from shepherdctl.output.printing import Column, Form, Output, document, ids, note, table
 
 
@@ -34,9 +33,7 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
         fleet = fleet_status.read(connection)
     wrong = only(fleet_status.judged(fleet), provider, location)
     if output is Form.JSON:
-        failing = [
-            {**asdict(one), "loop": loop_name(one.loop).lower(), "cure": CURES.get(one.kind or "")} for one in found
-        ]
+        failing = [{**in_words(one), "cure": CURES.get(one.kind or "")} for one in found]
         document({"conditions": described(wrong), "causes": failing})
         return
     print_conditions(wrong, fleet.now)

@@ -33,8 +33,8 @@ def migrate(
         version = migrations.schema_version(connection)
         roles = [] if dry_run else adapters.make_roles(connection)
     if output is Form.JSON:
-        listed = [{"version": migration.version, "name": migration.name} for migration in applied]
-        document({"dry_run": dry_run, "migrations": listed, "bmdb_version": version, "roles": roles})
+        listed = [{"number": migration.version, "name": migration.name} for migration in applied]
+        document({"dry_run": dry_run, "migrations": listed, "schema_version": version, "roles": roles})
         return
     outcome = "would be applied" if dry_run else "applied"
     table(
@@ -55,15 +55,15 @@ def status(output: Output = Form.TABLE) -> None:
 
     Examples:
       shepherdctl db status
-      shepherdctl db status -o json | jq '.bmdb_version == .code_version'
+      shepherdctl db status -o json | jq '.schema_version == .needed_version'
     """
     code_version = migrations.migrations()[-1].version
     with bmdb(*load(MigratorSettings)) as connection:
         version = migrations.schema_version(connection)
         pending = migrations.migrate(connection, dry_run=True) if version <= code_version else []
     if output is Form.JSON:
-        listed = [{"version": migration.version, "name": migration.name} for migration in pending]
-        document({"bmdb_version": version, "code_version": code_version, "pending": listed})
+        listed = [{"number": migration.version, "name": migration.name} for migration in pending]
+        document({"schema_version": version, "needed_version": code_version, "migrations": listed})
         return
     if version > code_version:
         result = "the BMDB is newer than this code: deploy the code that matches it"

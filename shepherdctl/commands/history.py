@@ -45,14 +45,14 @@ def history(
 
     Examples:
       shepherdctl history 3f2a --limit 20
-      shepherdctl history rack1-3 -o json | jq -r '.[].failed_cause'
+      shepherdctl history rack1-3 -o json | jq -r '.events[].cause'
     """
     with bmdb() as connection:
         events = _events(connection, machine, limit + 1)
         now = server.now(connection)
     shown = events[:limit][::-1]
     if output is Form.JSON:
-        document(shown)
+        document({"events": shown})
     else:
         print_events(fold(shown), now)
         if not shown:

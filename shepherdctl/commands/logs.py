@@ -52,14 +52,15 @@ def logs(
 
     Reads the stack's log groups in CloudWatch Logs, with your AWS credentials and
     region; SHEPHERD_LOGS names the stack if it is not "shepherd", or the log file
-    of a simulated environment. JSON has the whole lines. The agent API does not
+    of a simulated environment. JSON has the whole lines, in
+    "record". The agent API does not
     log reports that it accepts. For a machine that is gone, give its whole
     machine id.
 
     Examples:
       shepherdctl logs 3f2a
       shepherdctl logs rack1-3 --since 1d --function initializer
-      shepherdctl logs 3f2a -o json | jq '.[] | select(.level == "ERROR")'
+      shepherdctl logs 3f2a -o json | jq '.lines[] | select(.level == "ERROR")'
     """
     source = load(OperatorSettings)[0].logs
     with bmdb() as connection:
@@ -71,7 +72,20 @@ def logs(
         shown.append(line)
         total += 1
     if output is Form.JSON:
-        document([{"at": line.at, "function": line.function, **line.record} for line in shown])
+        document(
+            {
+                "lines": [
+                    {
+                        "at": line.at,
+                        "function": line.function,
+                        "level": line.record.get("level"),
+                        "message": line.record["message"],
+                        "record": line.record,
+                    }
+                    for line in shown
+                ]
+            }
+        )
     else:
         print_lines(shown)
     if total > limit:

@@ -100,7 +100,7 @@ def pause(
             dry_run=dry_run,
         )
     if output is Form.JSON:
-        document(created)
+        document({"pauses": created})
         return
     lasts = "until resumed" if seconds is None else f"for {span(seconds)}"
     table(
@@ -118,13 +118,13 @@ def pauses(output: Output = Form.TABLE) -> None:
 
     Examples:
       shepherdctl pauses
-      shepherdctl pauses -o json | jq -r '.[].owner'
+      shepherdctl pauses -o json | jq -r '.pauses[].owner'
     """
     with bmdb() as connection:
         found = pauses_in_force(connection)
         now = server.now(connection)
     if output is Form.JSON:
-        document(found)
+        document({"pauses": found})
         return
     table(
         [
@@ -197,7 +197,7 @@ def resume(
             _confirm(chosen, yes=yes)
         ended = chosen if dry_run else [one for one in chosen if end_pause(connection, one.pause_id, owner)]
     if output is Form.JSON:
-        document(ended)
+        document({"pauses": ended})
     else:
         table(
             [

@@ -62,13 +62,14 @@ def run(
     finally:
         telemetry.unbind()
     plan = result.get("plan")
+    counts = {name: count for name, count in result.items() if name not in _HEAD}
     if output is Form.JSON:
-        document({name: _with_times(part) for name, part in result.items()} if dry_run else result)
+        done = {name: _in_words(part) for name, part in counts.items()} if dry_run else {"counts": counts}
+        document({**{name: result[name] for name in _HEAD}, **done})
     elif dry_run:
         _print_plan(plan, result)
     else:
-        counts = [(name.replace("_", " "), count) for name, count in result.items() if name not in _HEAD]
-        facts(counts)
+        facts([(name.replace("_", " "), count) for name, count in counts.items()])
         if not counts:
             note("nothing was done: see the log above")
 
@@ -85,12 +86,19 @@ def _print_plan(plan: object, result: Mapping[str, Any]) -> None:
         _print_steps(named)
 
 
-def _with_times(plan: object) -> object:
-    """Return *plan*; if it is a list of machines, with their times, which are text, as datetimes."""
+def _in_words(plan: object) -> object:
+    """Return *plan*; if it is a list of machines, with their loops, and their times as datetimes."""
     if not isinstance(plan, list):
         return plan
     return [
-        {**work, "due_at": datetime.fromisoformat(work["due_at"])} if isinstance(work, dict) else work for work in plan
+        {
+            **{name: value for name, value in work.items() if name != "process"},
+            "loop": loop_name(work["process"]).lower(),
+            "due_at": datetime.fromisoformat(work["due_at"]),
+        }
+        if isinstance(work, dict)
+        else work
+        for work in plan
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from shepherdctl.options import SeedOption, SimulatedProviderOption, SpeedOption  # noqa: TC001 - typer reads them
 from shepherdctl.output.live_view import finish, live_view, watch
-from shepherdctl.output.printing import Form, Output, counted
+from shepherdctl.output.printing import Form, Output, counted, document
 from shepherdctl.output.verdict import conclude, print_summary
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def simulate(
         problems = violated_invariants(environment)
         summary = {**report(environment), "problems": problems}
         if output is Form.JSON:
-            typer.echo(json.dumps(summary, indent=2))
+            document(summary)
         else:
             print_summary(console, summary)
         verdict = (

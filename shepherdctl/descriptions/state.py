@@ -15,7 +15,7 @@ from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.states import State
 
 from shepherdctl.output.formats import relative, span
-from shepherdctl.output.printing import columns
+from shepherdctl.output.json_fields import in_words
 
 STYLES = {
     State.RUNNING: "green",
@@ -81,5 +81,5 @@ def observe_machine(connection: Connection, name: str) -> tuple[ShownMachine, Ob
 def with_pauses(machine: FoundMachine, observer: Observer) -> dict[str, Any]:
     """Return *machine* as JSON shows it: with the pauses that cover it."""
     pauses = observer.pauses_of(machine)
-    shown = {name: value for name, value in columns(machine).items() if name != "pause_ids"}
+    shown = {name: value for name, value in in_words(machine).items() if name != "pause_ids"}
     return {**shown, "paused": bool(pauses), "pauses": pauses}

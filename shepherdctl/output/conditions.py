@@ -1,7 +1,6 @@
 """The conditions of a fleet, as people and as programs read them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +8,7 @@ from rich.text import Text
 
 from shepherdctl.descriptions.conditions import Condition, Severity
 from shepherdctl.output.formats import relative
+from shepherdctl.output.json_fields import in_words
 from shepherdctl.output.printing import Column, note, table
 
 
@@ -31,4 +31,4 @@ def print_conditions(found: Sequence[Condition], now: datetime) -> None:
 
 def described(found: Sequence[Condition]) -> list[dict[str, Any]]:
     """Return the conditions for a JSON document."""
-    return [{**asdict(each), "severity": each.name.severity} for each in found]
+    return [{**in_words(each), "severity": each.name.severity} for each in found]

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shepherdctl.output.formats import iso
+from shepherdctl.output.json_fields import VERSION, in_words
 
 T = TypeVar("T")
 
@@ -153,9 +154,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def document(value: object) -> None:
-    """Print *value* as one JSON document: ids as strings, times as ISO 8601 in UTC."""
-    sys.stdout.write(json.dumps(plain(value), indent=2) + "\n")
+def document(value: Mapping[str, object]) -> None:
+    """Print *value* as one JSON document, after its version."""
+    sys.stdout.write(json.dumps(plain({"version": VERSION, **value}), indent=2) + "\n")
 
 
 def spreadsheet(titles: Sequence[str], rows: Iterable[Sequence[str | int | None]], file: TextIO | None = None) -> None:
@@ -202,7 +203,7 @@ def plain(value: object) -> Any:
         case list() | tuple():
             return [plain(item) for item in value]
         case _ if is_dataclass(value):
-            return plain(columns(value))
+            return plain(in_words(value))
         case _:
             return str(value)
 

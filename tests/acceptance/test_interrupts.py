@@ -143,7 +143,7 @@ def test_a_held_fleet_is_operated_from_a_second_shell(start: Callable[..., Start
     shell = ["sh", "-c", f". {settings}; {SHEPHERDCTL[0]} machine list -o json"]
 
     def listed() -> list[dict[str, object]]:
-        return list(json.loads(subprocess.run(shell, check=True, capture_output=True, text=True).stdout))
+        return list(json.loads(subprocess.run(shell, check=True, capture_output=True, text=True).stdout)["machines"])
 
     started.when(lambda: [each["provider"] for each in listed()] == ["redfish"] * 2)
     started.interrupt(signal.SIGINT)

@@ -32,6 +32,7 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from typer.testing import Result
 
 from shepherdctl.main import app, main
+from shepherdctl.output.json_fields import FIELDS, OPEN, VERSION
 from tests.support.agents import installation_key
 from tests.support.bmdb.warm import server_processes
 
@@ -79,8 +80,8 @@ class CommandLine:
         return " ".join(without_styles(result.stderr).replace("│", " ").split())
 
     def load(self, *arguments: str, status: int = 0) -> Any:
-        """Return the one JSON document that it prints."""
-        return json.loads(self.read(*arguments, "-o", "json", status=status))
+        """Return the one JSON document that it prints, without its version; of one that has only a list, the list."""
+        return content(self.read(*arguments, "-o", "json", status=status))
 
     def process(self, *arguments: str, output: IO[str] | None = None) -> subprocess.CompletedProcess[str]:
         with TemporaryFile("w+") as kept, TemporaryFile("w+") as errors:
@@ -193,6 +194,23 @@ def _ended(process: ForkServerProcess) -> int:
     process.close()
     assert status is not None, f"it runs for longer than {_SECONDS} s"
     return status
+
+
+def content(document: str) -> Any:
+    version, *parts = json.loads(document).items()
+    assert version == ("version", VERSION)
+    assert undocumented(dict(parts)) == set()
+    (_, first), *others = parts
+    return first if not others and isinstance(first, list) else dict(parts)
+
+
+def undocumented(value: object) -> set[str]:
+    """Return the names of fields that ``FIELDS`` does not have."""
+    if isinstance(value, list):
+        return set().union(*map(undocumented, value))
+    if not isinstance(value, dict):
+        return set()
+    return (value.keys() - FIELDS).union(*(undocumented(part) for name, part in value.items() if name not in OPEN))
 
 
 def without_styles(text: str) -> str:

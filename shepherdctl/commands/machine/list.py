@@ -142,7 +142,7 @@ def list_machines(
       shepherdctl machine list --provider redfish --location rack3 --watch 5s
       shepherdctl machine list --cause ssh-timed-out --sort state-age
       shepherdctl machine list --columns provider-id,address,state --limit 1000
-      shepherdctl machine list -o json | jq -r '.[].state'
+      shepherdctl machine list -o json | jq -r '.machines[].state'
     """
     if after is not None and sort not in _PAGED:
         message = "--after needs --sort id or created."
@@ -225,7 +225,7 @@ def _worst_first(
 
 def _show(machines: list[FoundMachine], observer: Observer, more: str, output: Form, columns: tuple[str, ...]) -> None:
     if output is Form.JSON:
-        document([with_pauses(machine, observer) for machine in machines])
+        document({"machines": [with_pauses(machine, observer) for machine in machines]})
     else:
         _print(machines, observer, columns)
     if more:

@@ -1,7 +1,5 @@
 """The command that ends the backoffs of machines."""
 
-from dataclasses import asdict
-
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
@@ -69,7 +67,7 @@ def retry(
             for machine in found
         ]
     if output is Form.JSON:
-        listed = [{"machine_id": machine_id, "ended": [asdict(each) for each in ended]} for machine_id, ended in rows]
+        listed = [{"machine_id": machine_id, "ended": ended} for machine_id, ended in rows]
         document({"dry_run": dry_run, "machines": listed})
         return
     ended = [(machine_id, backoff) for machine_id, backoffs in rows for backoff in backoffs]

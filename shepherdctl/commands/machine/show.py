@@ -56,8 +56,8 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
         events = read_history(connection, found.machine_id, _EVENTS)[::-1]
     sent = None if report is None else hardware.plain(report.raw, report.reported_at)
     if output is Form.JSON:
-        processes = [plain(verdict) for verdict in verdicts]
-        document({**with_pauses(found, observer), "installation": requested, "hardware": sent, "processes": processes})
+        loops = [plain(verdict) for verdict in verdicts]
+        document({**with_pauses(found, observer), "installation": requested, "hardware": sent, "loops": loops})
         return
     facts(rows(found, observer, requested, sent))
     note("")

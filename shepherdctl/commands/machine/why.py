@@ -28,14 +28,14 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
 
     Examples:
       shepherdctl machine why 3f2a
-      shepherdctl machine why 3f2a -o json | jq -r '.processes[].blocked_by'
+      shepherdctl machine why 3f2a -o json | jq -r '.loops[].blocked_by'
     """
     (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
         machine_id = lookup.find_machine(connection, machine)
         verdicts, now = explain.why(connection, machine_id)
     if output is Form.JSON:
-        document({"machine_id": machine_id, "processes": [plain(verdict) for verdict in verdicts]})
+        document({"machine_id": machine_id, "loops": [plain(verdict) for verdict in verdicts]})
         return
     print_verdicts(verdicts, now)
 
@@ -63,7 +63,7 @@ def print_verdicts(verdicts: Sequence[Verdict], now: datetime) -> None:
 def plain(verdict: Verdict) -> dict[str, object]:
     """Return a verdict for a JSON document."""
     return {
-        "process": verdict.process,
+        "loop": loop_name(verdict.process).lower(),
         "eligible": verdict.eligible,
         "blocked_by": verdict.blocked_by,
         "kind": verdict.kind,

@@ -41,7 +41,7 @@ def check(source: SourceArgument = None, output_form: Output = Form.TABLE) -> No
     found = effective(document)
     faults += found.faults
     if output_form is Form.JSON:
-        printing.document({"hash": document and document.hash, "provider": found.provider, "faults": faults})
+        printing.document({"settings_hash": document and document.hash, "provider": found.provider, "faults": faults})
         if faults:
             raise typer.Exit(1)
         return

@@ -44,7 +44,7 @@ def show(
     if output_form is Form.JSON:
         printing.document(
             {
-                "hash": document and document.hash,
+                "settings_hash": document and document.hash,
                 "provider": found.provider,
                 "settings": [{"key": key, "value": value.value, "source": value.source} for key, value in rows],
                 "faults": faults,

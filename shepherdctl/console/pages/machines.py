@@ -24,6 +24,7 @@ from shepherdctl.descriptions import commands
 from shepherdctl.descriptions.state import Observer, with_pauses
 from shepherdctl.options import PROVIDERS
 from shepherdctl.output.formats import duration, iso
+from shepherdctl.output.json_fields import VERSION
 from shepherdctl.output.printing import plain, spreadsheet
 
 if TYPE_CHECKING:
@@ -49,16 +50,16 @@ _COLUMNS = (
     "machine_id",
     "provider",
     "provider_id",
-    "provider_ip_address",
-    "provider_location",
+    "address",
+    "location",
     "provider_status",
     "state",
     "paused",
     "being_worked_on",
     "backing_off",
-    "machine_created_at",
+    "created_at",
     "agent_started_at",
-    "agent_heartbeat_at",
+    "heartbeat_at",
 )
 
 
@@ -181,13 +182,14 @@ def csv(bmdb: BmdbReader, query: Query) -> Iterator[str]:
 
 
 def json_lines(bmdb: BmdbReader, query: Query) -> Iterator[str]:
-    """Yield all machines that match, as one JSON document: a list of records, as ``machine list -o json``."""
-    separator = "[\n"
+    """Yield all machines that match, as the JSON document of ``machine list -o json``."""
+    yield f'{{"version": {VERSION}, "machines": ['
+    separator = "\n"
     for machines in _all(bmdb, query):
         for machine in machines:
             yield separator + json.dumps(plain(machine))
             separator = ",\n"
-    yield "[]\n" if separator == "[\n" else "\n]\n"
+    yield "\n]}\n"
 
 
 def file_name(connection: Connection, kind: str) -> str:

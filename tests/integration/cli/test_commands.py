@@ -227,8 +227,8 @@ def test_messages_come_as_they_are_and_on_one_line(shepherdctl: CommandLine) -> 
 def test_migrate_brings_an_empty_database_up_to_date(empty_database: BmdbSettings) -> None:
     shepherdctl = CommandLine(empty_database)
     first = shepherdctl.load("db", "migrate")
-    assert [migration["version"] for migration in first["migrations"]] == list(range(1, NEWEST + 1))
-    assert first["bmdb_version"] == NEWEST
+    assert [migration["number"] for migration in first["migrations"]] == list(range(1, NEWEST + 1))
+    assert first["schema_version"] == NEWEST
     assert f"nothing to apply: the BMDB has version {NEWEST}" in shepherdctl.told("db", "migrate")
 
 
@@ -236,9 +236,9 @@ def test_a_dry_run_of_migrate_lists_migrations_and_changes_nothing(empty_databas
     shepherdctl = CommandLine(empty_database)
     assert shepherdctl.read("db", "migrate", "--dry-run").count("would be applied") == NEWEST
     assert shepherdctl.load("db", "status") == {
-        "bmdb_version": 0,
-        "code_version": NEWEST,
-        "pending": [{"version": one.version, "name": one.name} for one in migrations()],
+        "schema_version": 0,
+        "needed_version": NEWEST,
+        "migrations": [{"number": one.version, "name": one.name} for one in migrations()],
     }
 
 

@@ -1,6 +1,5 @@
 """The shell commands by which docs/security.md leads through a rotation of the SSH key, run on machines."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -89,8 +88,8 @@ def machines(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> It
         machines.admit("first", ssh_keys.public_line(OLD))  # without a line's end
         machines.admit("second", f"{ssh_keys.public_line(OTHER)}\n{ssh_keys.public_line(OLD)} old\n")
         machines.admit("third", f"{ssh_keys.public_line(OTHER)}\n")
-        listed = CommandLine(fleet.settings).load("machine", "list", "--limit", "1000000")
-        (tmp_path / "listed").write_text(json.dumps(listed))
+        listed = CommandLine(fleet.settings).read("machine", "list", "--limit", "1000000", "-o", "json")
+        (tmp_path / "listed").write_text(listed)
         (tmp_path / "parameter.ssh-key").write_text(NEW)
         (tmp_path / "parameter.ssh-key.previous").write_text(OLD)
         for name, command in {

@@ -74,7 +74,7 @@ def test_logs_and_metrics_do_not_mix_with_data(shepherdctl: Callable[[Listing], 
     ran = shepherdctl(RACK).process("run", "provisioner", "-o", "json")
     document = json.loads(ran.stdout)
     assert (document["loop"], document["provider"], document["dry_run"]) == ("provisioner", "static", False)
-    assert (document["created"], document["drifted"]) == (2, 0)
+    assert (document["counts"]["created"], document["counts"]["drifted"]) == (2, 0)
     lines = logged(ran.stderr)
     assert [line["provider_id"] for line in lines if line.get("message") == "machine provided"] == [
         "rack1-1",

@@ -233,13 +233,13 @@ def test_downloads_have_all_that_match(visitor: Visitor, fleet: Fleet, mixed: di
     assert response.headers["Content-Disposition"].startswith('attachment; filename="machines-')
     rows = list(csv.DictReader(io.StringIO(response.text)))
     assert {row["machine_id"]: row["state"] for row in rows} == {str(each): state for state, each in mixed.items()}
-    assert [row["provider_location"] for row in rows if row["state"] == "running"] == ["'=1+1"]
+    assert [row["location"] for row in rows if row["state"] == "running"] == ["'=1+1"]
     expected = CommandLine(fleet.settings).load("machine", "list", "--state", "unhealthy")
-    (found,) = visitor.get("/machines.json?state=unhealthy").json()
+    (found,) = visitor.get("/machines.json?state=unhealthy").json()["machines"]
     assert {name: found[name] for name in expected[0]} == expected[0]
-    both = visitor.get("/machines.json?state=unhealthy&state=quarantined&state_younger=2h").json()
+    both = visitor.get("/machines.json?state=unhealthy&state=quarantined&state_younger=2h").json()["machines"]
     assert {each["state"] for each in both} == {"unhealthy", "quarantined"}
-    assert visitor.get("/machines.json?text=none").json() == []
+    assert visitor.get("/machines.json?text=none").json() == {"version": 1, "machines": []}
     assert visitor.read("/machines.csv?text=none").startswith("machine_id,provider,")
 
 
@@ -252,7 +252,7 @@ def test_the_machine_page_says_why_as_the_command_does(visitor: Visitor, fleet: 
         id=machine_id,
     )
     text = visitor.text(f"/machines/{machine_id}")
-    for verdict in CommandLine(fleet.settings).load("machine", "why", str(machine_id))["processes"]:
+    for verdict in CommandLine(fleet.settings).load("machine", "why", str(machine_id))["loops"]:
         assert verdict["reason"] in text
     assert "Recoverer Failed provider-unavailable: it rains" in text
     assert f"provider-unavailable: {CURES['provider-unavailable']}" in text

@@ -81,7 +81,7 @@ def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet, shepherdct
     fleet.reporting_machine(120)
     fleet.sql("UPDATE recovery_policy SET heartbeat_timeout_seconds = 60")
     assert "no heartbeat for 2 min" in shepherdctl.read("machine", "list")
-    assert shepherdctl.load("machine", "why", "machine-1")["processes"][1]["eligible"]
+    assert shepherdctl.load("machine", "why", "machine-1")["loops"][1]["eligible"]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_json_has_whole_ids_utc_times_and_nothing_for_people(fleet: Fleet, sheph
     machine_id = fleet.unhealthy_machine()
     (machine,) = shepherdctl.load("machine", "list")
     assert machine["machine_id"] == str(machine_id)
-    assert machine["needs"] == "ShepherdRecovery"
-    assert machine["agent_heartbeat_at"].endswith("Z")
-    assert datetime.fromisoformat(machine["agent_heartbeat_at"]).tzinfo is not None
+    assert machine["watched_by"] == "recoverer"
+    assert machine["heartbeat_at"].endswith("Z")
+    assert datetime.fromisoformat(machine["heartbeat_at"]).tzinfo is not None
     assert (machine["backing_off"], machine["being_worked_on"]) == (False, False)
 
 
@@ -184,7 +184,7 @@ def test_machines_that_need_attention_are_listed_first(fleet: Fleet, shepherdctl
         for location in locations:
             fleet.locate(plant[state](), location)
     listed = shepherdctl.load("machine", "list")
-    assert [(machine["state"], machine["provider_location"]) for machine in listed] == [
+    assert [(machine["state"], machine["location"]) for machine in listed] == [
         ("unhealthy", "a"),
         ("unhealthy", "b"),
         ("running", "a"),
@@ -254,7 +254,7 @@ def test_a_machines_page_tells_what_happened_and_what_to_do(fleet: Fleet, tmp_pa
         assert expected in found.stdout
     assert "takeover INFO" not in found.stdout
     assert re.findall(r"Initializer  (Started|Failed) ", found.stdout) == ["Started", "Failed"]
-    told, why = (shepherdctl.load("machine", command, "machine-1")["processes"] for command in ("show", "why"))
+    told, why = (shepherdctl.load("machine", command, "machine-1")["loops"] for command in ("show", "why"))
     assert told == why
 
 
@@ -327,7 +327,7 @@ def test_history_is_shown_newest_last_with_causes(fleet: Fleet, shepherdctl: Com
     machine_id = failed(fleet, SshRefused("nothing listens"))
     events = shepherdctl.load("history", str(machine_id))
     assert [event["event"] for event in events] == ["Started", "Failed"]
-    assert (events[-1]["kind"], events[-1]["failed_cause"]) == ("ssh-refused", "nothing listens")
+    assert (events[-1]["kind"], events[-1]["cause"]) == ("ssh-refused", "nothing listens")
     lines = shepherdctl.read("history", str(machine_id)).splitlines()
     assert "ssh-refused: nothing listens" in lines[-1]
     newest = shepherdctl("history", str(machine_id), "--limit", "1")

@@ -33,7 +33,7 @@ def test_rebooting_a_healthy_machine_needs_a_confirmation_that_says_so(
     shepherdctl.on_terminal(80, *arguments, typed=typed.format(name) + "\n", status=int(not events))
     history = shepherdctl.load("history", str(machine_id))
     assert [line["step"] for line in history if line["event"] == "Attempted"] == events
-    assert [line["failed_cause"] for line in history if line["event"] == "Started"] == ["ana: new kernel"] * len(events)
+    assert [line["cause"] for line in history if line["event"] == "Started"] == ["ana: new kernel"] * len(events)
 
 
 def test_matches_reboot_and_others_are_named(fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet) -> None:

@@ -128,9 +128,9 @@ def test_the_first_thing_that_blocks_each_process_is_shown(fleet: Fleet, shepher
     plant, *expected = CASES[case]
     machine_id = plant(fleet)
     told = shepherdctl.load("machine", "why", str(machine_id))
-    assert [process["process"] for process in told["processes"]] == [START, RECOVER]
-    assert [(process["blocked_by"], process["reason"]) for process in told["processes"]] == expected
-    assert [process["eligible"] for process in told["processes"]] == [block is None for block, _ in expected]
+    assert [loop["loop"] for loop in told["loops"]] == ["initializer", "recoverer"]
+    assert [(loop["blocked_by"], loop["reason"]) for loop in told["loops"]] == expected
+    assert [loop["eligible"] for loop in told["loops"]] == [block is None for block, _ in expected]
     shown = shepherdctl.read("machine", "why", str(machine_id))
     for _, because in expected:
         assert because in shown
@@ -145,28 +145,28 @@ def ends(process: dict[str, Any], name: str, now: datetime) -> int | None:
 
 
 @pytest.mark.parametrize(
-    ("case", "process", "until", "next_at"),
+    ("case", "loop", "until", "next_at"),
     [
-        ("provided", START, None, 0),
-        ("failed", START, 10, 10),
-        ("reporting", RECOVER, 9, 9),
-        ("agent just started", RECOVER, 30, 30),
-        ("paused", START, 60, 60),
-        ("locked", START, 60, 60),
-        ("held back", RECOVER, 5, 5),
-        ("in quarantine", RECOVER, None, None),
-        ("rebooted", START, 2, 2),
-        ("rebooted", RECOVER, None, None),
-        ("rebooted, in vain", RECOVER, 28, 28),
+        ("provided", "initializer", None, 0),
+        ("failed", "initializer", 10, 10),
+        ("reporting", "recoverer", 9, 9),
+        ("agent just started", "recoverer", 30, 30),
+        ("paused", "initializer", 60, 60),
+        ("locked", "initializer", 60, 60),
+        ("held back", "recoverer", 5, 5),
+        ("in quarantine", "recoverer", None, None),
+        ("rebooted", "initializer", 2, 2),
+        ("rebooted", "recoverer", None, None),
+        ("rebooted, in vain", "recoverer", 28, 28),
     ],
 )
 def test_the_blocks_end_and_the_next_try_are_shown(
-    fleet: Fleet, shepherdctl: CommandLine, case: str, process: Process, until: int | None, next_at: int | None
+    fleet: Fleet, shepherdctl: CommandLine, case: str, loop: str, until: int | None, next_at: int | None
 ) -> None:
     """An operator decides by that whether to wait or to act; unknown times are not invented."""
     machine_id = CASES[case][0](fleet)
     told = shepherdctl.load("machine", "why", str(machine_id))
-    (found,) = (each for each in told["processes"] if each["process"] == process)
+    (found,) = (each for each in told["loops"] if each["loop"] == loop)
     now = server.now(fleet.connection)
     assert (ends(found, "until", now), ends(found, "next_at", now)) == (until, next_at)
 
@@ -183,8 +183,11 @@ def test_the_failures_of_other_machines_are_not_shown(fleet: Fleet, shepherdctl:
     failed(fleet)
     machine_id = in_vain(fleet)
     told = shepherdctl.load("machine", "why", str(machine_id))
-    reasons = [(process["process"], process["reason"]) for process in told["processes"]]
-    assert reasons == [(START, "backing off: no answer"), (RECOVER, "it is expected back, and its grace is not over")]
+    reasons = [(loop["loop"], loop["reason"]) for loop in told["loops"]]
+    assert reasons == [
+        ("initializer", "backing off: no answer"),
+        ("recoverer", "it is expected back, and its grace is not over"),
+    ]
 
 
 def test_a_healthy_machine_is_checked_again_without_an_end(fleet: Fleet, shepherdctl: CommandLine) -> None:
@@ -200,7 +203,7 @@ def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet, she
     pauses.pause(fleet.connection, owner="alice", reason="moving racks", machine_id=machine_id, seconds=HOUR)
     told = shepherdctl.load("machine", "why", str(machine_id))
     now = server.now(fleet.connection)
-    assert (ends(told["processes"][0], "until", now), ends(told["processes"][0], "next_at", now)) == (60, 120)
+    assert (ends(told["loops"][0], "until", now), ends(told["loops"][0], "next_at", now)) == (60, 120)
 
 
 def test_retry_ends_backoffs_and_leaves_a_line_of_history(fleet: Fleet, shepherdctl: CommandLine) -> None:
