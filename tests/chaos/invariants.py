@@ -437,8 +437,8 @@ def _devices(environment: Environment, *, watched: bool) -> list[dict[str, Any]]
             {
                 "id": device.id,
                 "active": device.state == "active",
-                "ours": device.hostname.startswith(PREFIX),
-                "tokens": [tag.removeprefix(TOKEN_TAG) for tag in device.tags if tag.startswith(TOKEN_TAG)],
+                "ours": device.name.startswith(PREFIX),
+                "tokens": [tag.removeprefix(TOKEN_TAG) for tag in device.fields["tags"] if tag.startswith(TOKEN_TAG)],
                 "actions": len(device.actions_taken),
                 "may_act": device.id in environment.may_be_rebooted,
                 "made_now": seen is not None and device.id not in seen,

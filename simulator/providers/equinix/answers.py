@@ -3,8 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from simulator.providers.equinix.records import DeviceRecord, KeyRecord
-from simulator.providers.kit.machines import RequestRefused
+from simulator.providers.kit.machines import FakeMachine, RequestRefused
 from simulator.providers.kit.rest import Call, Page
 
 Json = dict[str, Any]
@@ -24,11 +23,11 @@ class Nested(NamedTuple):
 class Objects:
     """The devices and reservations of one answer."""
 
-    def __init__(self, reservations: Collection[str], devices: Mapping[str, DeviceRecord]) -> None:
+    def __init__(self, reservations: Collection[str], devices: Mapping[str, FakeMachine]) -> None:
         self._reservations = reservations
-        self._occupants = {device.reservation_id: device for device in devices.values() if device.reservation_id}
+        self._occupants = {reservation_of(each): each for each in devices.values() if reservation_of(each)}
 
-    def occupant(self, reservation_id: str) -> DeviceRecord | None:
+    def occupant(self, reservation_id: str) -> FakeMachine | None:
         """Return the device on a reservation, None if it is free."""
         return self._occupants.get(reservation_id)
 
@@ -51,13 +50,13 @@ class Objects:
             raise RequestRefused(422, *(text for text, holds in objections.items() if holds))
         return identity
 
-    def device(self, device: DeviceRecord) -> Json:
+    def device(self, device: FakeMachine) -> Json:
         """Return a device; its private address comes first."""
         body = {
             **_head("devices", device.id),
-            "hostname": device.hostname,
+            "hostname": device.name,
             "state": device.state,
-            "tags": list(device.tags),
+            "tags": device.fields.get("tags", []),
             "facility": _facility(),
             "metro": _metro(),
             "ip_addresses": [
@@ -66,10 +65,8 @@ class Objects:
                 if device.address is not None
             ],
         }
-        if device.reservation_id is not None:
-            body["hardware_reservation"] = _nested(
-                "hardware-reservations", device.reservation_id, self.reservation, device.reservation_id
-            )
+        if (on := reservation_of(device)) is not None:
+            body["hardware_reservation"] = _nested("hardware-reservations", on, self.reservation, on)
         return body
 
     def reservation(self, identity: str) -> Json:
@@ -85,12 +82,18 @@ class Objects:
         }
 
 
-def key_json(key: KeyRecord) -> Json:
+def key_json(key_id: str, key: Json) -> Json:
     """Return an SSH key."""
-    return {**_head("ssh-keys", key.id), "label": key.label, "key": key.key, "created_at": "2026-01-31T23:59:59Z"}
+    return {**_head("ssh-keys", key_id), **key, "created_at": "2026-01-31T23:59:59Z"}
 
 
-def shown(body: Json, call: Call) -> Json:
+def reservation_of(device: FakeMachine) -> str | None:
+    """Return the reservation that a device is on."""
+    found: str | None = device.fields.get("hardware_reservation_id")
+    return found
+
+
+def included(body: Json, call: Call) -> Json:
     """Return *body* with the nested objects that the call includes by their dotted names."""
     return _expanded(body, {name for name in call.query.get("include", "").split(",") if name})
 

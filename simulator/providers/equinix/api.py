@@ -10,26 +10,41 @@ are never there, a device that is being made cannot be deleted, and a reservatio
 is not provisionable while a device occupies it.
 """
 
-import copy
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from simulator.environment.faults import Rule
-from simulator.providers.equinix.answers import BASE, Json, Objects, key_json, meta, shown
-from simulator.providers.equinix.records import DeviceRecord, Devices, KeyRecord
+from simulator.providers.equinix.answers import BASE, Json, Objects, included, key_json, meta
 from simulator.providers.kit.credentials import in_header
 from simulator.providers.kit.hardware import Hardware
+from simulator.providers.kit.hosting import HostingApi
 from simulator.providers.kit.http_server import HttpRequest, Reply
-from simulator.providers.kit.machines import Options, RequestRefused, States
-from simulator.providers.kit.rest import Call, RestApi, route
-
-T = TypeVar("T")
+from simulator.providers.kit.machines import FakeMachine, FakeMachines, Options, RequestRefused, States
+from simulator.providers.kit.rest import Call, route
 
 _UNREACHABLE = "192.0.2.1"  # reserved for documentation: no host has it
 _OPERATING_SYSTEMS = ("debian_12", "ubuntu_22_04", "ubuntu_24_04")
 
 
-class EquinixApi(RestApi):
+class _Devices(FakeMachines[FakeMachine]):
+    """The devices of the project."""
+
+    def delete(self, machine: FakeMachine) -> None:
+        """
+        Begin to delete a device.
+
+        Raises:
+            RequestRefused: it is being made or deleted.
+        """
+        if machine.state in ("queued", "provisioning", "reinstalling", "deprovisioning"):
+            raise self.objection(machine, "delete")
+        super().delete(machine)
+
+    def objection(self, machine: FakeMachine, action: str) -> RequestRefused:
+        """Return the answer to an action that the state of a device does not allow."""
+        return RequestRefused(422, f"Cannot {action} a device that is {machine.state}")
+
+
+class EquinixApi(HostingApi):
     """
     The API on its own port; a context manager.
 
@@ -38,27 +53,24 @@ class EquinixApi(RestApi):
     """
 
     base = BASE
-    page_size = 10
-    machines: Devices
+    servers = "/devices"
+    public_key = "key"
+    page_size: ClassVar[int] = 10
 
     def __init__(
-        self,
-        hardware: Hardware,
-        *,
-        project_id: str,
-        api_key: str,
-        reservations: int,
-        options: Options | None = None,
-        faults: Iterable[Rule] = (),
-        address: str = "127.0.0.1",
+        self, hardware: Hardware, *, project_id: str, reservations: int, options: Options | None = None, **more: Any
     ) -> None:
         """Create the project with so many *reservations*; answer from ``start`` on."""
-        options = options or Options()
-        devices = Devices(hardware, options, States())
-        super().__init__(hardware, secret=api_key, options=options, faults=faults, address=address, machines=devices)
-        self._project_id = project_id
+        project, options = f"/projects/{project_id}", options or Options()
+        self.orders, self.key_store = f"{project}/devices", f"{project}/ssh-keys"
+        self._listed = f"{project}/hardware-reservations"
+        devices = _Devices(hardware, options, States())
         self._reservations = [devices.new_id() for _ in range(reservations)]
-        self._keys: dict[str, KeyRecord] = {}
+        super().__init__(hardware, options=options, machines=devices, **more)
+
+    def path_of(self, path: str) -> str:
+        """See ``RestApi``."""
+        return super().path_of(path).replace("RESERVATIONS", self._listed)
 
     def logged_in(self, http: HttpRequest) -> bool:
         """Look for the key in a header of its own."""
@@ -72,35 +84,25 @@ class EquinixApi(RestApi):
 
     # What tests and environments see and do
 
-    def devices(self) -> list[DeviceRecord]:
-        """Return the devices, oldest first."""
-        return self._copied(self.machines.all)
-
     def reservations(self) -> list[str]:
         """Return the ids of the reservations."""
         return list(self._reservations)
 
-    def keys(self) -> list[KeyRecord]:
-        """Return the SSH keys."""
-        return self._copied(self._keys)
-
     def add_active_device(
         self, hostname: str, tags: Sequence[str] = (), *, reservation_id: str | None = None, racked: bool = True
-    ) -> DeviceRecord:
+    ) -> FakeMachine:
         """
         Add an active device, as an operator would in the console, and return it.
 
-        It accepts every key of the project. Unless it is *racked*, nothing answers at its address.
+        Unless it is *racked*, nothing answers at its address.
         """
         with self.machines.lock:
             if reservation_id is not None and self._objects().occupant(reservation_id) is not None:
                 raise ValueError(f"reservation {reservation_id} is in use")
-            device = self._made(hostname, reservation_id, list(tags), list(self._keys.values()))
-            device.address = None if racked else _UNREACHABLE
-            self.machines.add_active(device)
-            return copy.deepcopy(device)
+            fields = {"hardware_reservation_id": reservation_id, "tags": list(tags)}
+            return self.add_active(hostname, address=None if racked else _UNREACHABLE, **fields)
 
-    def occupy(self, reservation_id: str) -> DeviceRecord:
+    def occupy(self, reservation_id: str) -> FakeMachine:
         """Put another user's device on a free reservation and return it."""
         return self.add_active_device("somebody-else", reservation_id=reservation_id, racked=False)
 
@@ -109,128 +111,79 @@ class EquinixApi(RestApi):
         with self.machines.lock:
             self.machines.forget(self.machines.all[device_id])
 
-    def remove_keys(self) -> None:
-        """Remove all SSH keys."""
-        with self.machines.lock:
-            self._keys.clear()
-
     # Reservations
 
-    @route("GET", "/projects/{id}/hardware-reservations")
-    def list_reservations(self, call: Call, project_id: str) -> Any:
+    @route("GET", "RESERVATIONS")
+    def list_reservations(self, call: Call) -> Any:
         """List the reservations of the project."""
-        shown_by = self._objects().reservation
-        return self._listing(call, project_id, "hardware_reservations", self._reservations, shown_by)
+        return self.listing(call, "hardware_reservations", [*map(self._objects().reservation, self._reservations)])
 
     @route("GET", "/hardware-reservations/{id}")
     def get_reservation(self, call: Call, reservation_id: str) -> Any:
         """Return a reservation."""
         if reservation_id not in self._reservations:
             raise RequestRefused(404, "Not found")
-        return shown(self._objects().reservation(reservation_id), call)
+        return included(self._objects().reservation(reservation_id), call)
 
     # Devices
 
-    @route("GET", "/projects/{id}/devices")
-    def list_devices(self, call: Call, project_id: str) -> Any:
+    def shown(self, machine: FakeMachine) -> Json:
+        """See ``HostingApi``."""
+        return self._objects().device(machine)
+
+    def single(self, call: Call, shown: Json) -> Any:
+        """See ``HostingApi``."""
+        return included(shown, call)
+
+    def listing(self, call: Call, name: str, items: list[Json]) -> Any:
+        """See ``HostingApi``; keys are not paged."""
+        if name == "ssh_keys":
+            return {name: items}
+        entries, page = self.page(call, items)
+        return {name: [included(each, call) for each in entries], "meta": meta(call.path, page)}
+
+    def list_servers(self, call: Call) -> Any:
         """List the devices of the project: newest first, unless sorted."""
         tag = call.query.get("tag")
-        found = [device for device in reversed(self.machines.all.values()) if tag in (None, *device.tags)]
+        found = [each for each in reversed(self.machines.all.values()) if tag in (None, *each.fields.get("tags", []))]
         if "sort_by" in call.query:
-            found.sort(key=lambda device: device.hostname)
-        return self._listing(call, project_id, "devices", found, self._objects().device)
-
-    @route("GET", "/devices/{id}")
-    def get_device(self, call: Call, device_id: str) -> Any:
-        """Return a device."""
-        return shown(self._objects().device(_found(self.machines.all, device_id)), call)
-
-    @route("DELETE", "/devices/{id}")
-    def delete_device(self, _: Call, device_id: str) -> Any:
-        """Begin to delete a device."""
-        self.machines.delete(_found(self.machines.all, device_id))
+            found.sort(key=lambda device: device.name)
+        return self.listing(call, "devices", [*map(self._objects().device, found)])
 
     @route("POST", "/devices/{id}/actions")
     def act(self, call: Call, device_id: str) -> Any:
         """Begin an action: accepted at once, carried out later."""
-        device, wanted = _found(self.machines.all, device_id), _body(call)
+        device, wanted = self.machine(device_id), _body(call)
         if wanted.get("type") not in ("reboot", "reinstall"):
             raise RequestRefused(422, f"type: {wanted.get('type')!r} is not an action")
-        system = _operating_system(wanted.get("operating_system", device.operating_system))
+        _check_system(wanted.get("operating_system", _OPERATING_SYSTEMS[0]))
         self.machines.act(device, wanted["type"])
-        device.operating_system = system
         return Reply(status=202)
 
-    @route("POST", "/projects/{id}/devices")
-    def create_device(self, call: Call, project_id: str) -> Any:
+    def ordered(self, call: Call) -> FakeMachine:
         """Begin to create a device on a reservation."""
-        self._check_project(project_id)
         wanted = _body(call, "hostname", "plan", "operating_system", "metro", "hardware_reservation_id")
-        system, reservation_id = _operating_system(wanted["operating_system"]), self._objects().free(wanted)
-        named = wanted.get("project_ssh_keys", [])
-        if unknown := [each for each in named if each not in self._keys]:
-            raise RequestRefused(422, f"project_ssh_keys: {unknown[0]!r} is not a key of the project")
+        _check_system(wanted["operating_system"])
+        fields = {"hardware_reservation_id": self._objects().free(wanted), "tags": wanted.get("tags", [])}
         # The key trap: a device gets every key if the request names none.
-        keys = [key for key in self._keys.values() if not named or key.id in named]
-        device = self._made(wanted["hostname"], reservation_id, wanted.get("tags", []), keys)
-        device.operating_system = system
-        self.machines.add(device)
-        return Reply(status=201, body=shown(self._objects().device(device), call))
+        lines = self.lines(wanted.get("project_ssh_keys") or self.keys)
+        return self.create(wanted["hostname"], lines, **fields)
 
     # SSH keys
 
-    @route("GET", "/projects/{id}/ssh-keys")
-    def list_keys(self, _: Call, project_id: str) -> Any:
-        """List the keys; not paged."""
-        self._check_project(project_id)
-        return {"ssh_keys": [key_json(key) for key in self._keys.values()]}
+    def key(self, key_id: str, fields: Json) -> Json:
+        """See ``HostingApi``."""
+        return key_json(key_id, fields)
 
-    @route("POST", "/projects/{id}/ssh-keys")
-    def create_key(self, call: Call, project_id: str) -> Any:
-        """Add a key; several keys may have the same label."""
-        self._check_project(project_id)
+    def new_key(self, call: Call) -> Json:
+        """See ``HostingApi``; several keys may have the same label."""
         wanted = _body(call, "label", "key")
         if not wanted["key"].startswith("ssh-"):
             raise RequestRefused(422, "key: is not an SSH public key")
-        if any(key.key.split()[1] == wanted["key"].split()[1] for key in self._keys.values()):
-            raise RequestRefused(422, "key: has already been taken")
-        key = KeyRecord(id=self.machines.new_id(), label=wanted["label"], key=wanted["key"].strip())
-        self._keys[key.id] = key
-        return Reply(status=201, body=key_json(key))
-
-    def _copied(self, records: dict[str, T]) -> list[T]:
-        with self.machines.lock:
-            return copy.deepcopy(list(records.values()))
+        return {"label": wanted["label"], "key": wanted["key"].strip()}
 
     def _objects(self) -> Objects:
         return Objects(self._reservations, self.machines.all)
-
-    def _check_project(self, project_id: str) -> None:
-        if project_id != self._project_id:
-            raise RequestRefused(404, "Not found")
-
-    def _listing(self, call: Call, project_id: str, name: str, items: Sequence[T], body: Callable[[T], Json]) -> Json:
-        """Return the page of *items* that *call* asks for, each shown by *body*."""
-        self._check_project(project_id)
-        entries, page = self.page(call, items)
-        return {name: [shown(body(item), call) for item in entries], "meta": meta(call.path, page)}
-
-    def _made(self, hostname: str, reservation_id: str | None, tags: list[str], keys: list[KeyRecord]) -> DeviceRecord:
-        return DeviceRecord(
-            id=self.machines.new_id(),
-            hostname=hostname,
-            operating_system="ubuntu_24_04",
-            reservation_id=reservation_id,
-            tags=tags,
-            ssh_keys=keys,
-            authorized_key="\n".join(key.key for key in keys),
-        )
-
-
-def _found(records: dict[str, T], identity: str) -> T:
-    if identity not in records:
-        raise RequestRefused(404, "Not found")
-    return records[identity]
 
 
 def _body(call: Call, *required: str) -> Json:
@@ -246,7 +199,6 @@ def _body(call: Call, *required: str) -> Json:
     return body
 
 
-def _operating_system(slug: str) -> str:
+def _check_system(slug: str) -> None:
     if slug not in _OPERATING_SYSTEMS:
         raise RequestRefused(422, f"operating_system: {slug!r} is not a valid operating system")
-    return slug

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.providers.kit.machines import RequestRefused
+from simulator.providers.kit.machines import FakeMachine, RequestRefused
 
 Json = dict[str, Any]
 
@@ -47,16 +47,12 @@ class Armed:
 
 
 @dataclass(kw_only=True)
-class RobotServer:
-    """A rented server; fields that are not given are made up."""
+class RobotServer(FakeMachine):
+    """A rented server, by its number; fields that are not given are made up."""
 
-    number: int
-    name: str
-    ip: str | None = ""
-    """Empty: the address of the hardware. None: IPv6 only."""
+    ipv4: bool = True
     ipv6_net: str | None = "2001:db8:42::"
     dc: str = "FSN1-DC1"
-    status: str = "ready"
     cancelled: bool = False
     resets: Sequence[str] = ("sw", "hw", "man")
     """Empty: Robot cannot reset it."""
@@ -92,7 +88,8 @@ class RobotKey:
 
 def identity(server: RobotServer) -> Json:
     """Return the fields that identify a server in each of its objects."""
-    return {"server_ip": server.ip, "server_ipv6_net": server.ipv6_net, "server_number": server.number}
+    ip = server.address if server.ipv4 else None
+    return {"server_ip": ip, "server_ipv6_net": server.ipv6_net, "server_number": int(server.id)}
 
 
 def listed(server: RobotServer) -> Json:
@@ -103,10 +100,10 @@ def listed(server: RobotServer) -> Json:
         "product": "AX41-NVMe",
         "dc": server.dc,
         "traffic": "unlimited",
-        "status": server.status,
+        "status": server.state,
         "cancelled": server.cancelled,
         "paid_until": "2027-01-31",
-        "ip": None if server.ip is None else [server.ip],
+        "ip": [server.address] if server.ipv4 else None,
         "subnet": None if server.ipv6_net is None else [{"ip": server.ipv6_net, "mask": "64"}],
     }
 

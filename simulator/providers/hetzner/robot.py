@@ -8,12 +8,11 @@ fail: an active boot configuration cannot be activated again, and a reset cannot
 be taken back.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
-from simulator.environment.faults import Rule
 from simulator.providers.hetzner.objects import (
     BOOTS,
     CHOICE,
@@ -31,7 +30,7 @@ from simulator.providers.hetzner.objects import (
 from simulator.providers.kit.credentials import basic
 from simulator.providers.kit.hardware import Hardware
 from simulator.providers.kit.http_server import HttpRequest, Reply
-from simulator.providers.kit.machines import Options, RequestRefused
+from simulator.providers.kit.machines import RequestRefused, States
 from simulator.providers.kit.rest import Call, RestApi, route
 
 
@@ -43,25 +42,17 @@ class HetznerRobot(RestApi):
     returns are copies.
     """
 
+    states = States(active="ready")
+
     def __init__(
-        self,
-        hardware: Hardware,
-        *,
-        secret: str,
-        servers: Sequence[RobotServer],
-        authorized_key: str = "",
-        options: Options | None = None,
-        faults: Iterable[Rule] = (),
-        address: str = "127.0.0.1",
+        self, hardware: Hardware, *, servers: Sequence[RobotServer], authorized_key: str = "", **more: Any
     ) -> None:
-        """Create the account with its *servers*, which accept *authorized_key*; *secret* is ``USER:PASSWORD``."""
-        super().__init__(hardware, secret=secret, options=options, faults=faults, address=address)
-        self._keys: dict[str, RobotKey] = {}
-        self._servers: dict[int, RobotServer] = {}
+        """Create the account with its *servers*, which accept *authorized_key*; its secret is ``USER:PASSWORD``."""
+        super().__init__(hardware, **more)
+        self.keys: dict[str, RobotKey] = {}
         for server in servers:
-            racked = hardware.rack(str(server.number), authorized_key, 0)
-            server.ip = racked if server.ip == "" else server.ip
-            self._servers[server.number] = server
+            server.authorized_key = authorized_key
+            self.machines.add_active(server)
 
     def error(self, refused: RequestRefused) -> Any:
         """See ``RestApi``."""
@@ -70,29 +61,12 @@ class HetznerRobot(RestApi):
             code, more = refused.code, refused.more
         return {"error": {"status": refused.status, "code": code, "message": code.lower(), **more}}
 
-    # What tests and environments see and do
-
-    def names(self) -> set[str]:
-        """Return the numbers of the servers."""
-        return {str(number) for number in self._servers}
-
-    def change(self, number: int, **fields: Any) -> None:  # type: ignore[override]  # by number
-        """Set fields of a server, as an operator or the vendor could."""
-        with self.machines.lock:
-            for name, value in fields.items():
-                setattr(self._servers[number], name, value)
-
-    def remove_keys(self) -> None:
-        """Empty the key store."""
-        with self.machines.lock:
-            self._keys.clear()
-
     # Servers and resets
 
     @route("GET", "/server")
     def list_servers(self, _: Call) -> Any:
         """List the servers."""
-        return [{"server": listed(server)} for server in self._servers.values()]
+        return [{"server": listed(server)} for server in self.machines.all.values()]
 
     @route("GET", "/server/{number}")
     def get_server(self, _: Call, number: str) -> Any:
@@ -125,7 +99,7 @@ class HetznerRobot(RestApi):
     def get_boots(self, _: Call, number: str) -> Any:
         """Return the boot configurations of a server."""
         server = self._bootable(number)
-        return {"boot": {kind: boot(server, kind, self._keys) if kind in server.boots else None for kind in BOOTS}}
+        return {"boot": {kind: boot(server, kind, self.keys) if kind in server.boots else None for kind in BOOTS}}
 
     @route("POST", "/boot/{number}/rescue")
     @route("POST", "/boot/{number}/linux")
@@ -136,13 +110,13 @@ class HetznerRobot(RestApi):
         server, keys = self._bootable(number, kind), tuple(filter(None, [form.get("authorized_key")]))
         invalid = [CHOICE[kind]] if form[CHOICE[kind]] not in OFFERED[kind] else []
         invalid += ["lang"] if form.get("lang", "en") != "en" else []
-        invalid += ["authorized_key"] if set(keys) - set(self._keys) else []
+        invalid += ["authorized_key"] if set(keys) - set(self.keys) else []
         if invalid:
             raise RobotRefused("INVALID_INPUT", invalid=invalid)
         if server.armed is not None:
             raise RobotRefused("BOOT_ALREADY_ENABLED")
         server.armed = Armed(kind=kind, choice=form[CHOICE[kind]], keys=keys)
-        return {kind: boot(server, kind, self._keys)}
+        return {kind: boot(server, kind, self.keys)}
 
     @route("DELETE", "/boot/{number}/rescue")
     @route("DELETE", "/boot/{number}/linux")
@@ -152,16 +126,16 @@ class HetznerRobot(RestApi):
         server = self._bootable(number, kind)
         if server.armed is not None and server.armed.kind == kind:
             server.armed = None
-        return {kind: boot(server, kind, self._keys)}
+        return {kind: boot(server, kind, self.keys)}
 
     # SSH keys
 
     @route("GET", "/key")
     def list_keys(self, _: Call) -> Any:
         """List the keys."""
-        if not self._keys:
+        if not self.keys:
             raise RobotRefused("NOT_FOUND")
-        return [{"key": key_json(key)} for key in self._keys.values()]
+        return [{"key": key_json(key)} for key in self.keys.values()]
 
     @route("POST", "/key")
     def post_key(self, call: Call) -> Reply:
@@ -170,9 +144,9 @@ class HetznerRobot(RestApi):
         key = RobotKey(name=form["name"], line=" ".join(form["data"].split()[:2]))
         if not key.fingerprint or not key.name:
             raise RobotRefused("INVALID_INPUT", invalid=["name" if key.fingerprint else "data"])
-        if key.fingerprint in self._keys:
+        if key.fingerprint in self.keys:
             raise RobotRefused("KEY_ALREADY_EXISTS")
-        self._keys[key.fingerprint] = key
+        self.keys[key.fingerprint] = key
         return Reply(status=201, body={"key": key_json(key)})
 
     def logged_in(self, http: HttpRequest) -> bool:
@@ -180,9 +154,10 @@ class HetznerRobot(RestApi):
         return basic(http, self.secret)
 
     def _rented(self, number: str) -> RobotServer:
-        if not number.isdecimal() or int(number) not in self._servers:
+        if number not in self.machines.all:
             raise RobotRefused("SERVER_NOT_FOUND")
-        return self._servers[int(number)]
+        found: RobotServer = self.machines.all[number]
+        return found
 
     def _resettable(self, number: str) -> RobotServer:
         server = self._rented(number)
@@ -201,7 +176,7 @@ class HetznerRobot(RestApi):
         with self.machines.lock:
             happens = server.take_effect(kind)
         if happens is not None:
-            getattr(self.machines.hardware, happens)(str(server.number))
+            getattr(self.machines.hardware, happens)(server.id)
 
 
 def _form(call: Call, *required: str) -> Json:

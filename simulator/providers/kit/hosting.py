@@ -15,9 +15,11 @@ Json = dict[str, Any]
 class HostingApi(RestApi):
     """One account; its machines have the ``fields`` of the requests that ordered them."""
 
-    servers: ClassVar[str] = "/servers"
+    servers: str = "/servers"
     """The path of the servers, SERVERS in the routes."""
-    key_store: ClassVar[str] = "/ssh-keys"
+    orders: str = ""
+    """The path where they are listed and ordered, ORDERS in the routes, if it is another one."""
+    key_store: str = "/ssh-keys"
     """The path of the SSH keys, KEYS in the routes."""
     public_key: ClassVar[str] = "public_key"
     """The field with the line of a key."""
@@ -44,7 +46,7 @@ class HostingApi(RestApi):
     def listing(self, call: Call, name: str, items: list[Json]) -> Any:
         """Return the page of a listing of ``servers`` or ``ssh_keys``."""
 
-    def single(self, shown: Json) -> Any:
+    def single(self, call: Call, shown: Json) -> Any:  # noqa: ARG002 - for others
         """Return the answer with one object."""
         return shown
 
@@ -58,7 +60,8 @@ class HostingApi(RestApi):
 
     def path_of(self, path: str) -> str:
         """See ``RestApi``."""
-        return path.replace("SERVERS", self.servers).replace("KEYS", self.key_store)
+        orders = self.orders or self.servers
+        return path.replace("SERVERS", self.servers).replace("ORDERS", orders).replace("KEYS", self.key_store)
 
     def lines(self, key_ids: Iterable[str]) -> str:
         """
@@ -71,7 +74,7 @@ class HostingApi(RestApi):
             raise RequestRefused(self.invalid, f"there is no SSH key {unknown[0]!r}")
         return "\n".join(self.keys[each][self.public_key] for each in key_ids)
 
-    @route("GET", "SERVERS")
+    @route("GET", "ORDERS")
     def list_servers(self, call: Call) -> Any:
         """List the servers."""
         asked = {name.removeprefix("filter[").rstrip("]"): call.query.get(name) for name in self.filters}
@@ -83,14 +86,14 @@ class HostingApi(RestApi):
         return self.listing(call, "servers", [self.shown(each) for each in found])
 
     @route("GET", "SERVERS/{id}")
-    def get_server(self, _: Call, machine_id: str) -> Any:
+    def get_server(self, call: Call, machine_id: str) -> Any:
         """Return one server."""
-        return self.single(self.shown(self.machine(machine_id)))
+        return self.single(call, self.shown(self.machine(machine_id)))
 
-    @route("POST", "SERVERS")
+    @route("POST", "ORDERS")
     def create_server(self, call: Call) -> Reply:
         """Begin to make a server."""
-        return Reply(status=self.made, body=self.single(self.shown(self.ordered(call))))
+        return Reply(status=self.made, body=self.single(call, self.shown(self.ordered(call))))
 
     @route("DELETE", "SERVERS/{id}")
     def delete(self, _: Call, machine_id: str) -> Any:
@@ -109,4 +112,4 @@ class HostingApi(RestApi):
         if any(each[self.public_key] == given[self.public_key] for each in self.keys.values()):
             raise RequestRefused(self.invalid, "the key has already been taken")
         self.keys[key_id] = given
-        return Reply(status=self.made, body=self.single(self.key(key_id, given)))
+        return Reply(status=self.made, body=self.single(call, self.key(key_id, given)))

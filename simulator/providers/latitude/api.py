@@ -41,7 +41,7 @@ class LatitudeApi(HostingApi):
         counted = {"stats": {"total": {"count": page.total}}} if call.query.get("stats[total]") == "count" else {}
         return {"data": list(shown), "meta": counted}
 
-    def single(self, shown: Json) -> Any:
+    def single(self, call: Call, shown: Json) -> Any:  # noqa: ARG002 - always alike
         """See ``HostingApi``."""
         return {"data": shown}
 

@@ -253,7 +253,7 @@ class Updates:
             environment.machine_at_provider(machine_id)
         self._gone = machines[0]
         self._fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
-        environment.api.forget(environment.api.devices()[0].id)
+        environment.api.forget(environment.api.snapshot()[0].id)
         return environment
 
     def tick(self, environment: Environment, points: Steps) -> Mapping[Metric, float]:

@@ -157,7 +157,7 @@ def _guessed(environment: Environment, counts: Mapping[Metric, float]) -> list[s
     done = {
         Metric.FINISHED: ended.get("Finished", 0),
         Metric.FAILED: ended.get("Failed", 0),
-        Metric.CREATED: len([each for each in environment.api.devices() if each.id in provided(environment.fleet)]),
+        Metric.CREATED: len([each for each in environment.api.snapshot() if each.id in provided(environment.fleet)]),
         Metric.UPDATED: environment.fleet.sql(
             "SELECT count(*) FROM machine_provided WHERE provider_status IS NOT NULL"
         )[0][0],

@@ -75,6 +75,6 @@ class Decommissioning:
         found += [] if left.get(self._released) is True else [f"{self._released} is not released"]
         found += [] if list(provided(self._fleet)) == [self._adopted] else [f"{self._adopted} is not adopted"]
         found += (
-            [] if [each.id for each in environment.api.devices()] == [self._adopted] else ["the devices are not right"]
+            [] if [each.id for each in environment.api.snapshot()] == [self._adopted] else ["the devices are not right"]
         )
         return found

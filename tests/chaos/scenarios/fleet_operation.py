@@ -111,7 +111,7 @@ class FleetOperation:
         devices = {machine_id: environment.machine_at_provider(machine_id) for machine_id in ours}
         environment.may_be_rebooted = {devices[machine_id] for machine_id in self._unhealthy}
         self._operators.arrange(environment)
-        environment.limit = len(environment.api.devices()) + _CAPACITY
+        environment.limit = len(environment.api.snapshot()) + _CAPACITY
         fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
         return environment
 
@@ -155,7 +155,7 @@ class FleetOperation:
 
     def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
-        ours = {device.id for device in environment.api.devices() if device.hostname.startswith(PREFIX)}
+        ours = {device.id for device in environment.api.snapshot() if device.name.startswith(PREFIX)}
         found = [] if len(ours) == environment.limit else [f"{len(ours)} of {environment.limit} machines exist"]
         found += [f"{each} is not recorded" for each in ours - set(provided(self._fleet))]
         intents = self._fleet.sql("SELECT machine_id FROM machine_creation_intent")

@@ -86,7 +86,7 @@ class Provisioning:
         first, second = environment.api.reservations()[:2]
         # An intent without a machine, on capacity that is used by others.
         environment.api.occupy(first)
-        environment.foreign = {device.id for device in environment.api.devices()}
+        environment.foreign = {device.id for device in environment.api.snapshot()}
         self._intend(first, age=2 * HOUR)
         # An intent of a second ago, without a machine yet.
         self._intend(second, age=1)
@@ -122,7 +122,7 @@ class Provisioning:
 
     def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
-        ours = {device.id for device in environment.api.devices() if device.hostname.startswith(PREFIX)}
+        ours = {device.id for device in environment.api.snapshot() if device.name.startswith(PREFIX)}
         # The vanished machine counts towards the limit until an operator forgets it.
         found = [] if len(ours) == environment.limit - 1 else [f"{len(ours)} of {environment.limit - 1} machines exist"]
         found += [f"{each} is not recorded" for each in ours - set(provided(self._fleet))]
@@ -311,7 +311,7 @@ class Recoveries:
     def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
         found = []
-        rebooted = {device.id for device in environment.api.devices() if "reboot" in device.actions_taken}
+        rebooted = {device.id for device in environment.api.snapshot() if "reboot" in device.actions_taken}
         for machine_id in self._unhealthy:
             shown = lookup.show_machine(environment.fleet.connection, machine_id)
             if shown.provider_id not in rebooted and not environment.counts_as_rebooted(machine_id):

@@ -68,7 +68,7 @@ class Environment:
         self.fleet.sql(_TICK)
         for provider in ("equinix", PROVIDER):
             self.fleet.watch(provider)
-        self.api = EquinixApi(self.hardware, project_id=PROJECT, api_key=API_KEY, reservations=self.reservations)
+        self.api = EquinixApi(self.hardware, project_id=PROJECT, secret=API_KEY, reservations=self.reservations)
         self.api.start()
 
     def close(self) -> None:

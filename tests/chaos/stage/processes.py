@@ -311,8 +311,8 @@ def _converge(environment: Environment, functions: Functions, unhealthy: list[UU
 
 
 def _missing(environment: Environment, unhealthy: list[UUID]) -> list[str]:
-    ours = {device.id for device in environment.api.devices() if device.hostname.startswith(PREFIX)}
-    acted = {device.id for device in environment.api.devices() if device.actions_taken}
+    ours = {device.id for device in environment.api.snapshot() if device.name.startswith(PREFIX)}
+    acted = {device.id for device in environment.api.snapshot() if device.actions_taken}
     known = provided(environment.fleet)
     found = [] if len(ours) == environment.limit else [f"{len(ours)} of {environment.limit} machines exist"]
     found += [f"{each} is not recorded" for each in ours - set(known)]

@@ -49,4 +49,4 @@ class Deleting(EquinixProvider):
         going = answer.status_code == 422 and "deprovisioning" in answer.text
         if answer.status_code not in (204, 404) and not going:
             raise ProviderRefused(str(answer.status_code))
-        eventually(lambda: provider_id not in {device.id for device in self._api_server.devices()})
+        eventually(lambda: provider_id not in {device.id for device in self._api_server.snapshot()})

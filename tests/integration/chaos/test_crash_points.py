@@ -245,9 +245,9 @@ def test_invariants_see_surplus_machines_at_the_provider(real_time: Fleet) -> No
     scenario = Provisioning(real_time)
     with closing(scenario.arrange()) as environment:
         assert invoke(scenario, environment, Explored(), KillAt()) == []
-        (ours, *_) = (device for device in environment.api.devices() if device.hostname.startswith(PREFIX))
+        (ours, *_) = (device for device in environment.api.snapshot() if device.name.startswith(PREFIX))
         for _ in range(3):
-            environment.api.add_active_device(f"{PREFIX}again", ours.tags, racked=False)
+            environment.api.add_active_device(f"{PREFIX}again", ours.fields["tags"], racked=False)
         environment.api.add_active_device(f"{PREFIX}unknown", [token_tag(uuid4())], racked=False)
         broken = {found.split(":")[0] for found in violations(environment)}
         assert broken == {

@@ -361,10 +361,10 @@ def latitude_servers() -> LatitudeApi:
 
 APIS: dict[str, Callable[[], Any]] = {
     "equinix": lambda: EquinixApi(
-        NoHardware(), project_id=REQUIRED["equinix"]["project"], api_key="a-key", reservations=1
+        NoHardware(), project_id=REQUIRED["equinix"]["project"], secret="a-key", reservations=1
     ),
     "hetzner": lambda: HetznerRobot(
-        NoHardware(), secret="a-user:a-password", servers=[RobotServer(number=1, name="ours-1")]
+        NoHardware(), secret="a-user:a-password", servers=[RobotServer(id="1", name="ours-1")]
     ),
     "ironic": ironic_nodes,
     "latitude": latitude_servers,

@@ -22,7 +22,7 @@ KEY = "an-api-key-that-nobody-may-see"
 
 def settled(api: EquinixApi, hardware: NoHardware) -> bool:
     """Return whether everything that was asked of the provider has happened."""
-    devices = api.devices()
+    devices = api.snapshot()
     wanted = sum(device.actions_taken.count("reboot") for device in devices)
     done = [method for method, _ in hardware.calls].count("reboot")
     return done == wanted and all(device.state == "active" and device.address for device in devices)
@@ -36,11 +36,11 @@ class TestEquinix(ProviderContract, ProviderFaults):
         """Return a project with a machine of ours, one of somebody else, and three free reservations."""
         hardware = NoHardware()
         options = Options(per_page_cap=2)
-        with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=5, options=options) as api:
+        with EquinixApi(hardware, project_id=PROJECT, secret=KEY, reservations=5, options=options) as api:
             Description("equinix").hold(api)
             ids = api.reservations()
             api.add_active_device("shepherd-by-hand", reservation_id=ids[0])
-            foreign = api.add_active_device("web-server", reservation_id=ids[1])
+            api.add_active_device("web-server", reservation_id=ids[1])
 
             settings = EquinixSettings(
                 project=PROJECT, credential_parameter="/unused", fleet="shepherd-", key_name="shepherd", api_url=api.url
@@ -50,9 +50,9 @@ class TestEquinix(ProviderContract, ProviderFaults):
                 hardware,
                 EmptyPage(path="/projects/{id}/devices", times=0),
                 provider=EquinixProvider(settings, lambda: KEY, lambda: PUBLIC_KEY, clock),
-                capacity_ids=frozenset(ids) - {foreign.reservation_id or ""},
+                capacity_ids=frozenset(ids) - {ids[1]},
                 stores_tokens=True,
-                remove_keys=api.remove_keys,
+                remove_keys=api.keys.clear,
                 keyed=("create",),
                 settle=lambda: eventually(lambda: settled(api, hardware)),
                 confuse=lambda _: api.faults.add(SetValue(times=0, at="**.state", value="unheard of")),

@@ -30,11 +30,11 @@ class TestHetzner(ProviderContract, ProviderFaults):
         """Return an account with three servers of ours, one that is cancelled, and one for something else."""
         hardware = NoHardware()
         servers = [
-            RobotServer(number=11, name="shepherd-a"),
-            RobotServer(number=12, name="shepherd-b", resets=("power", "power_long", "hw", "man")),
-            RobotServer(number=13, name="shepherd-c", ip=None),
-            RobotServer(number=14, name="shepherd-d", cancelled=True),
-            RobotServer(number=15, name="web-server"),
+            RobotServer(id="11", name="shepherd-a"),
+            RobotServer(id="12", name="shepherd-b", resets=("power", "power_long", "hw", "man")),
+            RobotServer(id="13", name="shepherd-c", ipv4=False),
+            RobotServer(id="14", name="shepherd-d", cancelled=True),
+            RobotServer(id="15", name="web-server"),
         ]
         with HetznerRobot(hardware, secret=f"{USER}:{PASSWORD}", servers=servers) as robot:
             Description("hetzner").hold(robot)
@@ -48,9 +48,9 @@ class TestHetzner(ProviderContract, ProviderFaults):
                 provider=HetznerProvider(settings, lambda: f"{USER}:{PASSWORD}", lambda: PUBLIC_KEY, clock),
                 capacity_ids=frozenset({"11", "12", "13", "14"}),
                 stores_tokens=False,
-                remove_keys=robot.remove_keys,
+                remove_keys=robot.keys.clear,
                 keyed=("reinstall",),
-                confuse=lambda provider_id: robot.change(int(provider_id), status="unheard of"),
+                confuse=lambda provider_id: robot.change(provider_id, state="unheard of"),
                 secret=PASSWORD,
                 places=Places(path="/server", id="*.server.server_number", address="*.server.server_ip"),
             )
