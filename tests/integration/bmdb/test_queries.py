@@ -174,7 +174,7 @@ def test_concurrent_deletions_of_history_do_not_wait(fleet: Fleet, connection: C
 
 
 @pytest.mark.parametrize(("failing", "running", "bad"), [(3, 0, True), (2, 0, False), (9, 1, False)])
-def test_an_agent_that_fails_alike_on_three_machines_and_runs_on_none_is_bad(
+def test_an_agent_that_fails_alike_on_three_machines_is_bad(
     fleet: Fleet, failing: int, running: int, bad: bool
 ) -> None:
     """One machine less may be chance; and what runs elsewhere is not the agent's fault."""
