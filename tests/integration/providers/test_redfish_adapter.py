@@ -394,6 +394,7 @@ def test_a_silent_bmc_leaves_its_machine_in_the_listing(
         (NAME, ProviderStatus.UNKNOWN),
         ("rack-002", ProviderStatus.RUNNING),
     ]
+    assert [machine.hardware for machine in listing] == [entry["Bmc"] for entry in site.rack.entries]
     assert NAME in capsys.readouterr().out  # why it is unknown
     assert adapter.create_machine(listing[0], uuid4(), deadline).provider_id == NAME
 

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -67,10 +68,15 @@ def failing(error: BaseException, times: int = 1, effect: Callable[[], object] =
     return fail
 
 
-def static(names: list[str]) -> Edge:
-    return Edge(
-        StaticProvider(lambda: json.dumps([{"ID": name, "Addr": f"192.0.2.{ord(name[0])}"} for name in names]).encode())
-    )
+class Racks(StaticProvider):
+    """A list whose entries name their hardware behind the first letter of their ids."""
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        return [replace(each, hardware=each.provider_id[1:] or None) for each in super().list_machines(deadline)]
+
+
+def static(names: list[str], kind: type[StaticProvider] = StaticProvider) -> Edge:
+    return Edge(kind(lambda: json.dumps([{"ID": name, "Addr": f"192.0.2.{ord(name[0])}"} for name in names]).encode()))
 
 
 def provided(fleet: Fleet) -> dict[str, UUID]:

@@ -147,14 +147,23 @@ def test_the_text_of_drift_says_what_the_class_does_not(seen: Comparison, end: s
 
 KEY, ELSEWHERE = "ssh-ed25519 A", IPv4Address("192.0.2.2")
 LOST = known("a", 1, address="192.0.2.1", host_key=KEY)
+OF_BMC = known("a", 1, address="192.0.2.1", host_key=KEY, hardware="https://bmc1")
 REBINDING: dict[str, tuple[Comparison, str]] = {
     "the same host key": (
         both(listed("b", address=ELSEWHERE, host_key=KEY), provided=(LOST,)),
-        "has its host key or address",
+        "has its hardware, host key or address",
     ),
-    "the same address": (both(listed("b"), provided=(LOST,)), "has its host key or address"),
+    "the same address": (both(listed("b"), provided=(LOST,)), "has its hardware, host key or address"),
     "the same address, another host key": (
         both(listed("b", host_key="ssh-ed25519 B"), provided=(LOST,)),
+        "shows nothing of it",
+    ),
+    "the same BMC alone": (
+        both(listed("b", address=ELSEWHERE, host_key="ssh-ed25519 B", hardware="https://bmc1"), provided=(OF_BMC,)),
+        "has its hardware, host key or address",
+    ),
+    "another BMC": (
+        both(listed("b", host_key=KEY, hardware="https://bmc2"), provided=(OF_BMC,)),
         "shows nothing of it",
     ),
     "another address": (both(listed("b", address=ELSEWHERE), provided=(LOST,)), "shows nothing of it"),
@@ -191,7 +200,7 @@ def test_a_machine_under_another_id_is_not_adopted() -> None:
     seen = both(listed("b"), provided=(LOST,))
     (outcome,) = Adopt((ProviderId("b"),), DriftKind.ADOPTABLE, 0, "me").evaluate(seen)
     assert outcome.result is ActionResult.REFUSED
-    assert seen.drift[ProviderId("a")].text.endswith("; b has its host key or address")
+    assert seen.drift[ProviderId("a")].text.endswith("; b has its hardware, host key or address")
 
 
 def test_a_machine_is_found_by_its_id() -> None:

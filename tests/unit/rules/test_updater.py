@@ -13,7 +13,7 @@ from shepherd_core.loops.updater import changes
 from shepherd_core.rules.drift import YOUNG_SECONDS
 
 OLD = YOUNG_SECONDS + 1
-UP = Facts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING, None)
+UP = Facts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING, None, None)
 MACHINE = Machine(
     provider_id=ProviderId("a"),
     availability=Availability.KNOWN_USED,
@@ -25,7 +25,7 @@ MACHINE = Machine(
 
 
 def known(facts: Facts = UP, name: str = "a", age_seconds: float = OLD) -> KnownMachine:
-    was = (facts.reservation_id, facts.address, facts.location, facts.status, facts.failure)
+    was = (facts.reservation_id, facts.address, facts.location, facts.status, facts.failure, facts.hardware)
     return KnownMachine(*was, UUID(int=ord(name)), ProviderId(name), age_seconds)
 
 
@@ -57,7 +57,7 @@ def test_listed_facts_are_recorded(listed: dict[str, Any], on_record: dict[str, 
 
 
 def test_a_machine_without_record_gets_all_of_it() -> None:
-    assert now([MACHINE], known(Facts(None, None, None, None, None))) == {"a": UP}
+    assert now([MACHINE], known(Facts(*[None] * 6))) == {"a": UP}
 
 
 @pytest.mark.parametrize("availability", [Availability.KNOWN_USED, Availability.POSSIBLY_USED])

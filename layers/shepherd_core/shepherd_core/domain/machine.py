@@ -123,6 +123,8 @@ class Machine:
     """The machine id that Shepherd gave as idempotency token when it created the machine."""
     host_key: str | None = None
     """Its SSH host key, ``ssh-ed25519 AAAA...``, if the provider knows it: pinned before the first contact."""
+    hardware: str | None = None
+    """What names the hardware whatever its id and address are, such as its BMC, if the provider knows it."""
 
     @property
     def capacity_id(self) -> str | None:

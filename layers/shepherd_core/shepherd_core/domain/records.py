@@ -51,6 +51,8 @@ class Provided:
     """As the provider listed it last."""
     host_key: str | None = None
     """The SSH host key that is pinned."""
+    hardware: str | None = None
+    """As the provider listed it last."""
 
 
 @record

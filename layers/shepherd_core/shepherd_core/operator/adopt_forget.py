@@ -142,7 +142,7 @@ class Adopt(OperatorAction):
                 text = f"it is {drift.kind}, and {self.kind} machines were to be adopted: {drift.text}"
                 outcomes.append(ActionOutcome(ActionResult.REFUSED, text, name))
             elif name in old_ids:
-                text = f"it has the host key or address of {old_ids[name]}: rebind or forget that first"
+                text = f"it has the hardware, host key or address of {old_ids[name]}: rebind or forget that first"
                 outcomes.append(ActionOutcome(ActionResult.REFUSED, text, name))
             elif intended is None and self.max_machines and managed >= self.max_machines:
                 outcomes.append(
@@ -184,7 +184,7 @@ class Rebind(OperatorAction):
             return [outcome.with_result(ActionResult.DONE, "has this id")]
         if objection := next(self._objections(provided, comparison), None):
             return [outcome.with_result(ActionResult.REFUSED, objection)]
-        same = "has its host key or address" if comparison.moved.get(old) == new else "shows nothing of it"
+        same = "has its hardware, host key or address" if comparison.moved.get(old) == new else "shows nothing of it"
         return [outcome.with_result(ActionResult.READY, f"machine {self.machine_id} was {old}; {new} {same}")]
 
     def _objections(self, provided: Provided, comparison: Comparison) -> Iterator[str]:

@@ -173,21 +173,33 @@ def _moved(
 ) -> dict[ProviderId, ProviderId]:
     """Return, for machines that are not in use, the entry of the same hardware under an id that the BMDB lacks."""
     gone = [ledger.known[name] for name in ledger.known.keys() - used.keys()]
-    gone = [each for each in gone if each.released_seconds is None and (each.address or each.host_key)]
+    gone = [each for each in gone if each.released_seconds is None and (each.hardware or each.address or each.host_key)]
     if not gone:
         return {}
     others = [
         machine for machine in listing if machine.provider_id not in ledger.known and machine.provider_id != INVALID
     ]
+    by_hardware = {machine.hardware: machine for machine in others if machine.hardware}
     by_key = {machine.host_key: machine for machine in others if machine.host_key}
     by_address = {str(machine.address): machine for machine in others if machine.address is not None}
     found: dict[ProviderId, ProviderId] = {}
     for each in gone:
-        machine = by_key.get(each.host_key or "") or by_address.get(each.address or "")
-        # Two host keys that differ are two machines, of which one has got the address of the other.
-        if machine is not None and (not (each.host_key and machine.host_key) or each.host_key == machine.host_key):
+        machine = (
+            by_hardware.get(each.hardware or "")
+            or by_key.get(each.host_key or "")
+            or by_address.get(each.address or "")
+        )
+        if machine is not None and _same(each, machine):
             found[each.provider_id] = machine.provider_id
     return found
+
+
+def _same(provided: Provided, machine: Machine) -> bool:
+    """Return whether nothing contradicts that the two, which have something in common, are one machine."""
+    for ours, theirs in ((provided.hardware, machine.hardware), (provided.host_key, machine.host_key)):
+        if ours and theirs:
+            return ours == theirs  # if not, one has got the address of the other
+    return True
 
 
 def _known_drift(provided: Provided, machine: Machine | None, moved_to: ProviderId | None) -> Drift | None:
@@ -199,7 +211,7 @@ def _known_drift(provided: Provided, machine: Machine | None, moved_to: Provider
         return None
     words = f"{provided.provider_id} (machine {provided.machine_id}) {found[1]}"
     if moved_to is not None:
-        words += f"; {moved_to} has its host key or address"
+        words += f"; {moved_to} has its hardware, host key or address"
     return Drift(found[0], provided.provider_id, provided.machine_id, words)
 
 

@@ -34,7 +34,7 @@ from shepherd_core.telemetry import Metric
 from tests.conftest import ManualClock
 from tests.integration.bmdb.listings.test_provisioning import MACHINE
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.capacity import Edge, Killed, failing, intents, provided, static
+from tests.support.bmdb.capacity import Edge, Killed, Racks, failing, intents, provided, static
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
 from tests.support.providers.fake_provider import Cloud
@@ -269,6 +269,22 @@ def test_no_machine_is_created_beside_one_that_got_another_id(fleet: Fleet, cloc
     assert len(provided(fleet)) == 3
     assert pauses.pauses_in_force(fleet.connection) == []
     assert fleet.sql("SELECT failed_cause FROM work_history WHERE event = 'Rebound'") == [["me: a1 is now a2"]]
+
+
+def test_no_machine_is_created_beside_one_of_the_same_hardware(fleet: Fleet, clock: ManualClock) -> None:
+    """Its id and its address changed at once: what remains is its BMC."""
+    names = ["a1", "b2"]
+    operator = Operator(fleet, static(names, Racks), clock)
+    operator.provision()
+    machine_id = provided(fleet)["a1"]
+    fleet.pass_time(30 * HOUR)
+    names[:] = ["c1", "b2", "a3"]
+    for _ in range(3):
+        operator.provision()
+    assert set(provided(fleet)) == {"a1", "b2", "a3"}
+    assert results(operator.rebind(machine_id, "c1")) == [ActionResult.DONE]
+    assert operator.provision(drift_limit=0)[Metric.DRIFTED] == 0
+    assert provided(fleet)["c1"] == machine_id
 
 
 # --- forget ---

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 """The most changes that one statement writes."""
-LONGEST_FAILURE = 500
-"""Characters of a provider's word that are stored."""
+LONGEST_WORD = 500
+"""Characters that are stored of what a provider says of a failure, or of the hardware."""
 
 
 @record
@@ -43,6 +43,8 @@ class Facts:
     """None: the provider has not been asked yet."""
     failure: str | None
     """What it says of a failure for good."""
+    hardware: str | None
+    """What names the hardware."""
 
     @classmethod
     def of(cls, machine: Machine) -> Facts:
@@ -52,8 +54,8 @@ class Facts:
         Texts too long for the BMDB are cut: refusing them would block all other machines.
         """
         address = None if machine.address is None else str(machine.address)
-        failure = _text(machine.failure, LONGEST_FAILURE)
-        return cls(_text(machine.reservation_id), address, _text(machine.location), machine.status, failure)
+        failure, hardware = _text(machine.failure, LONGEST_WORD), _text(machine.hardware, LONGEST_WORD)
+        return cls(_text(machine.reservation_id), address, _text(machine.location), machine.status, failure, hardware)
 
 
 @record
@@ -68,7 +70,7 @@ class KnownMachine(Facts):
     @property
     def facts(self) -> Facts:
         """Return its facts on record."""
-        return Facts(self.reservation_id, self.address, self.location, self.status, self.failure)
+        return Facts(self.reservation_id, self.address, self.location, self.status, self.failure, self.hardware)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,7 @@ def write(session: Session, provider: str, changes: Sequence[FactsChange]) -> li
         locations=[change.now.location for change in changes],
         statuses=[change.now.status for change in changes],
         failures=[change.now.failure for change in changes],
+        hardware=[change.now.hardware for change in changes],
     )
     if not rows:
         raise SessionExpired

@@ -52,15 +52,17 @@ updated_machines AS (
         provider_ip_address = g.address,
         provider_location = g.location,
         provider_status = g.status,
-        provider_failure = g.failure
+        provider_failure = g.failure,
+        provider_hardware = g.hardware
     FROM unnest(
         :machine_ids::uuid[],
         :reservation_ids::text[],
         :addresses::text[],
         :locations::text[],
         :statuses::text[],
-        :failures::text[]
-    ) AS g (machine_id, reservation_id, address, location, status, failure)
+        :failures::text[],
+        :hardware::text[]
+    ) AS g (machine_id, reservation_id, address, location, status, failure, hardware)
     WHERE p.machine_id = g.machine_id AND EXISTS (SELECT 1 FROM session_renewed)
     RETURNING p.machine_id
 )

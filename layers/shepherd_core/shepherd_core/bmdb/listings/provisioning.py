@@ -181,6 +181,7 @@ def _listed(machine: Machine) -> dict[str, str | None]:
         "provider_location": machine.location,
         "provider_status": machine.status,
         "provider_failure": machine.failure,
+        "provider_hardware": machine.hardware,
     }
 
 

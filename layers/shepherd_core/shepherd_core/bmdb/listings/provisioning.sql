@@ -80,6 +80,7 @@ SELECT
     extract(epoch FROM clock_timestamp() - r.accepted_at)::float8 AS released_seconds,
     EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id) AS quarantined,
     p.provider_ip_address AS address,
+    p.provider_hardware AS hardware,
     k.host_key
 FROM unusual u
 JOIN machine_provided p ON p.machine_id = u.machine_id
@@ -139,11 +140,11 @@ WITH {locked_provider},
 provided_row AS (
     INSERT INTO machine_provided (
         machine_id, provider, provider_id, provider_reservation_id, provider_ip_address, provider_location,
-        provider_status, provider_failure
+        provider_status, provider_failure, provider_hardware
     )
     SELECT
         :machine_id::uuid, f.provider, :provider_id, :provider_reservation_id, :provider_ip_address,
-        :provider_location, :provider_status, :provider_failure
+        :provider_location, :provider_status, :provider_failure, :provider_hardware
     FROM locked_provider f
     RETURNING machine_id, provider
 ),
@@ -191,7 +192,7 @@ rebound AS (
     UPDATE machine_provided
     SET provider_id = :provider_id, provider_reservation_id = :provider_reservation_id,
         provider_ip_address = :provider_ip_address, provider_location = :provider_location,
-        provider_status = :provider_status, provider_failure = :provider_failure
+        provider_status = :provider_status, provider_failure = :provider_failure, provider_hardware = :provider_hardware
     WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM locked_provider)
     RETURNING machine_id
 ),

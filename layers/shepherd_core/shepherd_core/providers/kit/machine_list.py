@@ -99,7 +99,7 @@ class MachineList:
             entry = self.entry(capacity.provider_id, deadline)
         except MachineNotFound as error:
             raise ProviderRefused(f"{error} any more, so it cannot become machine {token}") from error
-        return replace(machine(entry, status), availability=Availability.KNOWN_USED)
+        return replace(machine(entry, status, capacity.hardware), availability=Availability.KNOWN_USED)
 
     @property
     def fields(self) -> Mapping[str, ListField]:
@@ -162,7 +162,7 @@ class MachineList:
         return values, faults
 
 
-def machine(entry: Entry, status: ProviderStatus) -> Machine:
+def machine(entry: Entry, status: ProviderStatus, hardware: str | None = None) -> Machine:
     """Return *entry* as a machine."""
     return Machine(
         provider_id=ProviderId(entry["ID"]),
@@ -171,6 +171,7 @@ def machine(entry: Entry, status: ProviderStatus) -> Machine:
         location=entry.get("Location"),
         status=status,
         host_key=entry.get("HostKey"),
+        hardware=hardware,
     )
 
 

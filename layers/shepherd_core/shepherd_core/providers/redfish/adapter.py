@@ -23,7 +23,7 @@ from shepherd_core.providers.kit.context import readable
 from shepherd_core.providers.kit.machine_list import machine
 from shepherd_core.providers.redfish.bmc import BmcOptions, connected
 from shepherd_core.providers.redfish.login import BmcCredentials
-from shepherd_core.providers.redfish.machine_list import redfish_list
+from shepherd_core.providers.redfish.machine_list import hardware, redfish_list
 from shepherd_core.providers.redfish.system import ComputerSystem, path_of_the_only, status
 from shepherd_core.providers.redfish.transport import BmcAccess
 
@@ -112,12 +112,12 @@ class RedfishProvider(Provider):
         if failures:
             telemetry.warning("power states are unknown", machines=len(failures), reasons=sorted(failures)[:_LOGGED])
         known = {provider_id: status for statuses in found for provider_id, status in statuses.items()}
-        return [machine(entry, known[entry["ID"]]) for entry in entries]
+        return [machine(entry, known[entry["ID"]], hardware(entry)) for entry in entries]
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
         """Return one entry with its power state; here it is an error if the BMC does not answer."""
         entry = self._list.entry(provider_id, deadline)
-        return machine(entry, self._status(entry, self._bmc_access(entry), deadline))
+        return machine(entry, self._status(entry, self._bmc_access(entry), deadline), hardware(entry))
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
         """Return the entry of *capacity*, as used; see ``MachineList.take``."""

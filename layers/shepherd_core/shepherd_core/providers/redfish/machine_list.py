@@ -20,6 +20,11 @@ def redfish_list(read: Callable[[], bytes]) -> MachineList:
     return MachineList(read, _FIELDS, _disagreements)
 
 
+def hardware(entry: Entry) -> str:
+    """Return what names the machine itself: its BMC and, if the list has it, its system there."""
+    return f"{entry['Bmc']}{entry.get('System', '').rstrip('/')}"
+
+
 def _bmc(value: object) -> str | None:
     """Return the normalized URL without a slash at the end, because URLs identify BMCs."""
     if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:

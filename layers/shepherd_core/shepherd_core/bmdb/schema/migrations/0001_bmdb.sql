@@ -46,7 +46,8 @@ CREATE TABLE machine_creation_intent (
 
 CREATE INDEX machine_creation_intent_by_provider ON machine_creation_intent (provider);
 
--- The provider has the machine; what it lists about it; provider_failure is its word for a failure for good. Written by the
+-- The provider has the machine; what it lists about it; provider_failure is its word for a failure for good,
+-- provider_hardware what names the hardware whatever its id and address are. Written by the
 -- Provisioner, kept up to date by the Updater; goes when the machine is forgotten or released. The index of the primary key has what the view machine_need reads:
 -- the health snapshot looks up 1,000 machines by random ids, each in a page of its own.
 CREATE TABLE machine_provided (
@@ -59,6 +60,7 @@ CREATE TABLE machine_provided (
     provider_status text CONSTRAINT machine_provided_status CHECK (provider_status IN
         ('Missing', 'Provisioning', 'ProvisioningFailedPermanent', 'Running', 'Stopped', 'Unknown')),
     provider_failure text,
+    provider_hardware text,
     PRIMARY KEY (machine_id) INCLUDE (provider, provider_location),
     CONSTRAINT machine_provided_once UNIQUE (provider, provider_id)
 );
@@ -620,6 +622,7 @@ SELECT
     p.provider_location,
     p.provider_status,
     p.provider_failure,
+    p.provider_hardware,
     -- No join here and below: the planner overestimates not_ready, and would read all machines.
     (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id) AS machine_created_at,
     (
