@@ -24,7 +24,7 @@ Besides the tables, the queries read:
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from shepherd_core.providers.equinix.objects import TOKEN_TAG
 
@@ -41,312 +41,235 @@ HEARTBEAT_TIMEOUT = "600 seconds"
 _ENDS = "('Finished', 'Failed', 'Canceled', 'Expired', 'Recovered')"
 
 
-class Invariant(NamedTuple):
-    """One promise."""
-
-    name: str
-    why: str
-    broken: str
-    """The query for violations; it returns a text for each."""
-
-
-INVARIANTS = (
-    Invariant(
-        "no_machine_is_created_twice",
-        "One machine at the provider for each in the BMDB: a second one is paid for and not used.",
-        """
-        SELECT format('%s machines at the provider carry %s', count(*), token)
-        FROM device d CROSS JOIN LATERAL unnest(d.tokens) AS t (token) GROUP BY token HAVING count(*) > 1
-        UNION ALL
-        SELECT format('%s is recorded for %s, and was made for %s', d.id, p.machine_id, d.tokens[1])
-        FROM device d JOIN machine_provided p ON p.provider_id = d.id
-        WHERE d.tokens[1] IS NOT NULL AND d.tokens[1] <> p.machine_id::text
-        """,
-    ),
-    Invariant(
-        "no_more_machines_than_the_limit",
-        "Machines above the limit cost money that was not planned.",
-        """
-        SELECT format('%s machines, the limit is %s', count(*), :limit::bigint)
-        FROM device WHERE ours HAVING :limit::bigint BETWEEN 1 AND count(*) - 1
-        """,
-    ),
-    Invariant(
-        "no_machine_has_two_live_works",
-        "A machine has at most one live work, over all processes.",
-        """
-        SELECT format('%s has %s live works at once', w.machine_id, count(*))
-        FROM work w JOIN sessions s ON s.session_id = w.session_id
-        WHERE s.deadline > clock_timestamp()
-        GROUP BY w.machine_id HAVING count(*) > 1
-        """,
-    ),
-    Invariant(
-        "an_expired_session_commits_nothing",
-        "Another session may have its machines by now. Canceling work that is still its own does no damage.",
-        """
-        SELECT format('%s: session %s recorded %s after its deadline', h.machine_id, h.session_id, h.event)
+INVARIANTS = {
+    "no_machine_is_created_twice": """
+    SELECT format('%s machines at the provider carry %s', count(*), token)
+    FROM device d CROSS JOIN LATERAL unnest(d.tokens) AS t (token) GROUP BY token HAVING count(*) > 1
+    UNION ALL
+    SELECT format('%s is recorded for %s, and was made for %s', d.id, p.machine_id, d.tokens[1])
+    FROM device d JOIN machine_provided p ON p.provider_id = d.id
+    WHERE d.tokens[1] IS NOT NULL AND d.tokens[1] <> p.machine_id::text
+    """,
+    "no_more_machines_than_the_limit": """
+    SELECT format('%s machines, the limit is %s', count(*), :limit::bigint)
+    FROM device WHERE ours HAVING :limit::bigint BETWEEN 1 AND count(*) - 1
+    """,
+    "no_machine_has_two_live_works": """
+    SELECT format('%s has %s live works at once', w.machine_id, count(*))
+    FROM work w JOIN sessions s ON s.session_id = w.session_id
+    WHERE s.deadline > clock_timestamp()
+    GROUP BY w.machine_id HAVING count(*) > 1
+    """,
+    # Another session may have its machines by now. Canceling work that is still its own does no damage.
+    "an_expired_session_commits_nothing": """
+    SELECT format('%s: session %s recorded %s after its deadline', h.machine_id, h.session_id, h.event)
+    FROM work_history h
+    JOIN (SELECT session_id, deadline FROM sessions UNION SELECT session_id, deadline FROM session_seen) s
+        ON s.session_id = h.session_id
+    WHERE h.event NOT IN ('Expired', 'Canceled')
+    GROUP BY h.machine_id, h.session_id, h.event, h.timestamp
+    HAVING h.timestamp > max(s.deadline) + :margin::float8 * interval '1 second'
+    UNION ALL
+    SELECT format('session %s recorded an intent for machine %s after its deadline', s.session_id, i.machine_id)
+    FROM machine_creation_intent i
+    JOIN provisioner_lock l ON l.provider = i.provider
+    JOIN sessions s ON s.session_id = l.session_id
+    WHERE i.intended_at > s.deadline
+    """,
+    # As finished, failed, canceled, expired or recovered. Work that has not ended has a row in the table work.
+    "every_started_work_ends_once": f"""
+    SELECT format('%s: %s work of %s started, %s ended, %s still open', machine_id, started, process, ended, held)
+    FROM (
+        SELECT machine_id, process,
+            count(*) FILTER (WHERE event = 'Started') AS started,
+            count(*) FILTER (WHERE event IN {_ENDS}) AS ended,
+            (
+                SELECT count(w.began_at) FROM work w WHERE w.machine_id = h.machine_id AND w.process = h.process
+            ) AS held
+        FROM work_history h GROUP BY machine_id, process
+    ) AS counted WHERE started <> ended + held
+    UNION ALL
+    SELECT format('%s: session %s began %s, which has no event', w.machine_id, w.session_id, w.process)
+    FROM work w
+    WHERE w.began_at IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM work_history h
+        WHERE h.machine_id = w.machine_id
+            AND h.process = w.process
+            AND h.session_id = w.session_id
+            AND h.event = 'Started'
+    )
+    """,
+    # One work takes one step, or none after a look. If it is counted twice, the machine is quarantined too early.
+    "every_step_is_recorded_once": """
+    SELECT format('%s: %s steps are recorded for one work', machine_id, count(*))
+    FROM (
+        SELECT machine_id, event, step,
+            count(*) FILTER (WHERE event = 'Started') OVER (PARTITION BY machine_id ORDER BY timestamp) AS work
+        FROM work_history WHERE process = 'ShepherdRecovery'
+    ) AS numbered
+    WHERE event = 'Attempted' OR event = 'Looked' AND step IS NOT NULL
+    GROUP BY machine_id, work HAVING count(*) > 1
+    """,
+    # A machine is due for the process that it needs, not later than after the longest wait.
+    "no_machine_waits_without_end": f"""
+    SELECT format('%s needs %s, but is due for it at %s', machine_id, process, greatest(due_at, backoff_until))
+    FROM machine_eligibility
+    WHERE process IS NOT NULL
+        AND paused_until IS NULL
+        AND (NOT overdue OR due_at <> 'infinity') -- no agent start has failed: its recovery is not needed yet
+        AND coalesce(greatest(due_at, backoff_until), 'infinity')
+            > clock_timestamp() + interval '{LONGEST_WAIT}'
+    """,
+    # By a tick that had room for it: the machine would wait for another one.
+    "no_ready_machine_is_left": """
+    SELECT format('%s is ready for %s since %s, the tick of %s left it', e.machine_id, e.process, r.since, began_at)
+    FROM ready_seen r
+    JOIN machine_eligibility e ON e.machine_id = r.machine_id AND e.process = r.process AND e.ready
+    JOIN ticks t ON t.provider = e.provider AND t.began_at > r.since
+    WHERE (t.loop, r.process) IN (('initializer', 'ShepherdAgentStart'), ('recoverer', 'ShepherdRecovery'))
+        AND t.outcome = 'Succeeded'
+        AND (t.counts->>'incomplete')::bigint = 0
+    """,
+    "a_paused_machine_is_not_touched": """
+    SELECT format('%s is paused, and %s was %s', h.machine_id, h.process, h.event)
+    FROM work_history h JOIN pauses x ON x.machine_id = h.machine_id
+    WHERE h.event = 'Started' AND h.timestamp > x.created_at + :margin::float8 * interval '1 second'
+    """,
+    "a_quarantined_machine_is_not_touched": """
+    SELECT format('%s is in quarantine, and %s was %s', h.machine_id, h.process, h.event)
+    FROM work_history h JOIN machine_quarantine z ON z.machine_id = h.machine_id
+    WHERE h.event = 'Started' AND h.timestamp > z.quarantined_at
+    """,
+    "no_healthy_machine_is_rebooted": f"""
+    SELECT format('%s was interrupted %s times although it was healthy', id, actions)
+    FROM device WHERE actions > 0 AND NOT may_act
+    UNION ALL
+    SELECT format('%s was claimed for recovery at %s, heartbeat at %s', w.machine_id, h.at, b.agent_heartbeat_at)
+    FROM work w
+    JOIN machine_agent_heartbeat b ON b.machine_id = w.machine_id
+    JOIN machine_agent_started a ON a.machine_id = w.machine_id AND a.agent_started_at <= b.agent_heartbeat_at
+    CROSS JOIN LATERAL (
+        SELECT max(timestamp) AS at FROM work_history h
+        WHERE h.machine_id = w.machine_id AND h.process = w.process AND h.event = 'Started'
+    ) AS h
+    WHERE w.process = 'ShepherdRecovery'
+        AND b.agent_heartbeat_at BETWEEN h.at - interval '{HEARTBEAT_TIMEOUT}' + interval '1 second'
+            AND h.at - :margin::float8 * interval '1 second'
+    UNION ALL
+    SELECT format('%s was interrupted after a heartbeat at %s', d.id, b.agent_heartbeat_at)
+    FROM device d
+    JOIN machine_provided p ON p.provider_id = d.id
+    JOIN machine_agent_heartbeat b ON b.machine_id = p.machine_id
+    JOIN machine_agent_started a ON a.machine_id = p.machine_id AND a.agent_started_at <= b.agent_heartbeat_at
+    WHERE d.acted_now
+        AND b.agent_heartbeat_at > clock_timestamp() - interval '{HEARTBEAT_TIMEOUT}' + interval '1 second'
+        AND b.agent_heartbeat_at < coalesce(d.decided_at, clock_timestamp())
+    """,
+    # By loops, in an hour. If many machines seem dead at once, the fault is probably elsewhere.
+    "no_more_machines_are_interrupted_than_the_budget_permits": """
+    SELECT format('%s machines were interrupted in an hour, the last one at %s', count(DISTINCT b.machine_id), a.at)
+    FROM interrupted a JOIN interrupted b ON b.at BETWEEN a.at - interval '1 hour' AND a.at
+    GROUP BY a.at HAVING count(DISTINCT b.machine_id) > :steps_per_hour::bigint
+    """,
+    "every_effect_is_explained_by_a_record": """
+    SELECT format('nothing in the BMDB explains %s with token %s', d.id, token)
+    FROM device d CROSS JOIN LATERAL unnest(d.tokens) AS t (token)
+    WHERE NOT EXISTS (SELECT 1 FROM machines m WHERE m.machine_id::text = token)
+    UNION ALL
+    SELECT format('%s was interrupted %s times, and fewer attempts are recorded', d.id, d.actions)
+    FROM device d JOIN machine_provided p ON p.provider_id = d.id
+    WHERE d.actions > (
+        SELECT count(*) FILTER (WHERE h.event = 'Attempted') - count(*) FILTER (WHERE h.event = 'NotTaken')
         FROM work_history h
-        JOIN (SELECT session_id, deadline FROM sessions UNION SELECT session_id, deadline FROM session_seen) s
-            ON s.session_id = h.session_id
-        WHERE h.event NOT IN ('Expired', 'Canceled')
-        GROUP BY h.machine_id, h.session_id, h.event, h.timestamp
-        HAVING h.timestamp > max(s.deadline) + :margin::float8 * interval '1 second'
-        UNION ALL
-        SELECT format('session %s recorded an intent for machine %s after its deadline', s.session_id, i.machine_id)
-        FROM machine_creation_intent i
-        JOIN provisioner_lock l ON l.provider = i.provider
-        JOIN sessions s ON s.session_id = l.session_id
-        WHERE i.intended_at > s.deadline
-        """,
-    ),
-    Invariant(
-        "every_started_work_ends_once",
-        "As finished, failed, canceled, expired or recovered. Work that has not ended has a row in the table work.",
-        f"""
-        SELECT format('%s: %s work of %s started, %s ended, %s still open', machine_id, started, process, ended, held)
-        FROM (
-            SELECT machine_id, process,
-                count(*) FILTER (WHERE event = 'Started') AS started,
-                count(*) FILTER (WHERE event IN {_ENDS}) AS ended,
-                (
-                    SELECT count(w.began_at) FROM work w WHERE w.machine_id = h.machine_id AND w.process = h.process
-                ) AS held
-            FROM work_history h GROUP BY machine_id, process
-        ) AS counted WHERE started <> ended + held
-        UNION ALL
-        SELECT format('%s: session %s began %s, which has no event', w.machine_id, w.session_id, w.process)
-        FROM work w
-        WHERE w.began_at IS NOT NULL AND NOT EXISTS (
-            SELECT 1 FROM work_history h
-            WHERE h.machine_id = w.machine_id
-                AND h.process = w.process
-                AND h.session_id = w.session_id
-                AND h.event = 'Started'
-        )
-        """,
-    ),
-    Invariant(
-        "every_step_is_recorded_once",
-        "One work takes one step, or none after a look. If it is counted twice, the machine is quarantined too early.",
-        """
-        SELECT format('%s: %s steps are recorded for one work', machine_id, count(*))
-        FROM (
-            SELECT machine_id, event, step,
-                count(*) FILTER (WHERE event = 'Started') OVER (PARTITION BY machine_id ORDER BY timestamp) AS work
-            FROM work_history WHERE process = 'ShepherdRecovery'
-        ) AS numbered
-        WHERE event = 'Attempted' OR event = 'Looked' AND step IS NOT NULL
-        GROUP BY machine_id, work HAVING count(*) > 1
-        """,
-    ),
-    Invariant(
-        "no_machine_waits_without_end",
-        "A machine is due for the process that it needs, not later than after the longest wait.",
-        f"""
-        SELECT format('%s needs %s, but is due for it at %s', machine_id, process, greatest(due_at, backoff_until))
-        FROM machine_eligibility
-        WHERE process IS NOT NULL
-            AND paused_until IS NULL
-            AND (NOT overdue OR due_at <> 'infinity') -- no agent start has failed: its recovery is not needed yet
-            AND coalesce(greatest(due_at, backoff_until), 'infinity')
-                > clock_timestamp() + interval '{LONGEST_WAIT}'
-        """,
-    ),
-    Invariant(
-        "no_ready_machine_is_left",
-        "By a tick that had room for it: the machine would wait for another one.",
-        """
-        SELECT format('%s is ready for %s since %s, the tick of %s left it', e.machine_id, e.process, r.since, began_at)
-        FROM ready_seen r
-        JOIN machine_eligibility e ON e.machine_id = r.machine_id AND e.process = r.process AND e.ready
-        JOIN ticks t ON t.provider = e.provider AND t.began_at > r.since
-        WHERE (t.loop, r.process) IN (('initializer', 'ShepherdAgentStart'), ('recoverer', 'ShepherdRecovery'))
-            AND t.outcome = 'Succeeded'
-            AND (t.counts->>'incomplete')::bigint = 0
-        """,
-    ),
-    Invariant(
-        "a_paused_machine_is_not_touched",
-        "An operator may be working on it.",
-        """
-        SELECT format('%s is paused, and %s was %s', h.machine_id, h.process, h.event)
-        FROM work_history h JOIN pauses x ON x.machine_id = h.machine_id
-        WHERE h.event = 'Started' AND h.timestamp > x.created_at + :margin::float8 * interval '1 second'
-        """,
-    ),
-    Invariant(
-        "a_quarantined_machine_is_not_touched",
-        "Recovery has ended for it, and an operator may be working on it.",
-        """
-        SELECT format('%s is in quarantine, and %s was %s', h.machine_id, h.process, h.event)
-        FROM work_history h JOIN machine_quarantine z ON z.machine_id = h.machine_id
-        WHERE h.event = 'Started' AND h.timestamp > z.quarantined_at
-        """,
-    ),
-    Invariant(
-        "no_healthy_machine_is_rebooted",
-        "A reboot interrupts the work that the machine does for its users.",
-        f"""
-        SELECT format('%s was interrupted %s times although it was healthy', id, actions)
-        FROM device WHERE actions > 0 AND NOT may_act
-        UNION ALL
-        SELECT format('%s was claimed for recovery at %s, heartbeat at %s', w.machine_id, h.at, b.agent_heartbeat_at)
-        FROM work w
-        JOIN machine_agent_heartbeat b ON b.machine_id = w.machine_id
-        JOIN machine_agent_started a ON a.machine_id = w.machine_id AND a.agent_started_at <= b.agent_heartbeat_at
-        CROSS JOIN LATERAL (
-            SELECT max(timestamp) AS at FROM work_history h
-            WHERE h.machine_id = w.machine_id AND h.process = w.process AND h.event = 'Started'
-        ) AS h
-        WHERE w.process = 'ShepherdRecovery'
-            AND b.agent_heartbeat_at BETWEEN h.at - interval '{HEARTBEAT_TIMEOUT}' + interval '1 second'
-                AND h.at - :margin::float8 * interval '1 second'
-        UNION ALL
-        SELECT format('%s was interrupted after a heartbeat at %s', d.id, b.agent_heartbeat_at)
-        FROM device d
-        JOIN machine_provided p ON p.provider_id = d.id
-        JOIN machine_agent_heartbeat b ON b.machine_id = p.machine_id
-        JOIN machine_agent_started a ON a.machine_id = p.machine_id AND a.agent_started_at <= b.agent_heartbeat_at
-        WHERE d.acted_now
-            AND b.agent_heartbeat_at > clock_timestamp() - interval '{HEARTBEAT_TIMEOUT}' + interval '1 second'
-            AND b.agent_heartbeat_at < coalesce(d.decided_at, clock_timestamp())
-        """,
-    ),
-    Invariant(
-        "no_more_machines_are_interrupted_than_the_budget_permits",
-        "By loops, in an hour. If many machines seem dead at once, the fault is probably elsewhere.",
-        """
-        SELECT format('%s machines were interrupted in an hour, the last one at %s', count(DISTINCT b.machine_id), a.at)
-        FROM interrupted a JOIN interrupted b ON b.at BETWEEN a.at - interval '1 hour' AND a.at
-        GROUP BY a.at HAVING count(DISTINCT b.machine_id) > :steps_per_hour::bigint
-        """,
-    ),
-    Invariant(
-        "every_effect_is_explained_by_a_record",
-        "The BMDB says why a machine exists and why it was rebooted.",
-        """
-        SELECT format('nothing in the BMDB explains %s with token %s', d.id, token)
-        FROM device d CROSS JOIN LATERAL unnest(d.tokens) AS t (token)
-        WHERE NOT EXISTS (SELECT 1 FROM machines m WHERE m.machine_id::text = token)
-        UNION ALL
-        SELECT format('%s was interrupted %s times, and fewer attempts are recorded', d.id, d.actions)
-        FROM device d JOIN machine_provided p ON p.provider_id = d.id
-        WHERE d.actions > (
-            SELECT count(*) FILTER (WHERE h.event = 'Attempted') - count(*) FILTER (WHERE h.event = 'NotTaken')
-            FROM work_history h
-            WHERE h.machine_id = p.machine_id AND h.process = 'ShepherdRecovery'
-        )
-        """,
-    ),
-    Invariant(
-        "no_machine_is_quarantined_untried",
-        "Quarantine comes only after a step that may have been taken, or that the provider refused for the machine.",
-        r"""
-        SELECT format('%s is quarantined without any attempt', z.machine_id)
-        FROM machine_quarantine z
-        JOIN work_history q ON q.machine_id = z.machine_id AND q.event = 'Quarantined'
-        WHERE (
-            SELECT count(*) FILTER (WHERE h.event = 'Attempted' AND h.step <> 'quarantine')
-                - count(*) FILTER (
-                    WHERE h.event = 'NotTaken' AND h.step <> 'quarantine'
-                        AND coalesce(h.kind, '') NOT IN ('provider-refused', 'machine-not-found', 'not-supported')
-                        AND NOT (h.fault = 'provider' AND (
-                            SELECT count(DISTINCT o.timestamp < h.timestamp) = 2
-                            FROM work_history o
-                            WHERE o.event = 'Finished' AND o.step IS NOT NULL AND o.kind IS NULL
-                                AND o.machine_id <> h.machine_id
-                                AND o.timestamp BETWEEN h.timestamp - '1 hour'::interval AND h.timestamp + '1 hour'
-                        ))
-                )
-            FROM work_history h WHERE h.machine_id = z.machine_id
-        ) <= 0
-        """,
-    ),
-    Invariant(
-        "every_release_is_explained_by_a_record",
-        "The BMDB says who released a machine, and why.",
-        """
-        SELECT format('%s was released, and the BMDB has no record of the release of machine %s', r.key, r.value)
-        FROM jsonb_each_text(:to_release::jsonb) r
-        WHERE NOT EXISTS (SELECT 1 FROM device d WHERE d.id = r.key AND d.active)
-            AND NOT EXISTS (SELECT 1 FROM machine_release m WHERE m.machine_id::text = r.value)
-            AND NOT EXISTS (
-                SELECT 1 FROM machine_tombstone m WHERE m.machine_id::text = r.value AND m.how = 'Released'
+        WHERE h.machine_id = p.machine_id AND h.process = 'ShepherdRecovery'
+    )
+    """,
+    # Quarantine comes only after a step that may have been taken, or that the provider refused for the machine.
+    "no_machine_is_quarantined_untried": r"""
+    SELECT format('%s is quarantined without any attempt', z.machine_id)
+    FROM machine_quarantine z
+    JOIN work_history q ON q.machine_id = z.machine_id AND q.event = 'Quarantined'
+    WHERE (
+        SELECT count(*) FILTER (WHERE h.event = 'Attempted' AND h.step <> 'quarantine')
+            - count(*) FILTER (
+                WHERE h.event = 'NotTaken' AND h.step <> 'quarantine'
+                    AND coalesce(h.kind, '') NOT IN ('provider-refused', 'machine-not-found', 'not-supported')
+                    AND NOT (h.fault = 'provider' AND (
+                        SELECT count(DISTINCT o.timestamp < h.timestamp) = 2
+                        FROM work_history o
+                        WHERE o.event = 'Finished' AND o.step IS NOT NULL AND o.kind IS NULL
+                            AND o.machine_id <> h.machine_id
+                            AND o.timestamp BETWEEN h.timestamp - '1 hour'::interval AND h.timestamp + '1 hour'
+                    ))
             )
-        """,
-    ),
-    Invariant(
-        "no_effect_without_a_live_session",
-        "After a session has expired, the next one may have had the same effect already.",
-        """
-        SELECT format('%s was interrupted, and no live session has work on it', d.id)
-        FROM device d JOIN machine_provided p ON p.provider_id = d.id
-        WHERE d.acted_now AND NOT EXISTS (
-            SELECT 1 FROM work w JOIN sessions s ON s.session_id = w.session_id
-            WHERE w.machine_id = p.machine_id AND w.process = 'ShepherdRecovery' AND s.deadline > clock_timestamp()
+        FROM work_history h WHERE h.machine_id = z.machine_id
+    ) <= 0
+    """,
+    "every_release_is_explained_by_a_record": """
+    SELECT format('%s was released, and the BMDB has no record of the release of machine %s', r.key, r.value)
+    FROM jsonb_each_text(:to_release::jsonb) r
+    WHERE NOT EXISTS (SELECT 1 FROM device d WHERE d.id = r.key AND d.active)
+        AND NOT EXISTS (SELECT 1 FROM machine_release m WHERE m.machine_id::text = r.value)
+        AND NOT EXISTS (
+            SELECT 1 FROM machine_tombstone m WHERE m.machine_id::text = r.value AND m.how = 'Released'
         )
-        UNION ALL
-        SELECT format('%s was created, and no Provisioner has a live session', d.id)
-        FROM device d
-        WHERE d.made_now AND d.tokens[1] IS NOT NULL AND NOT EXISTS (
-            SELECT 1 FROM provisioner_lock l JOIN sessions s ON s.session_id = l.session_id
-            WHERE s.deadline > clock_timestamp()
-        )
-        """,
-    ),
-    Invariant(
-        "every_failure_names_its_cause",
-        "The operator has no other information about the failure.",
-        r"""
-        SELECT format('%s: %s failed for "%s"', machine_id, process, failed_cause) FROM work_history
-        WHERE event = 'Failed' AND (kind IS NULL OR fault IS NULL OR coalesce(failed_cause, '') = '')
-        """,
-    ),
-    Invariant(
-        "every_tick_is_recorded_when_its_session_ends",
-        "The operator sees what each invocation did, also of one that was killed.",
-        """
-        SELECT format('the session %s is open, and its tick has ended', session_id)
-        FROM ticks WHERE session_id IN (SELECT session_id FROM sessions)
-        UNION ALL
-        SELECT DISTINCT format('the session %s of %s is gone, and there is no tick', session_id, process)
-        FROM work_history
-        WHERE event = 'Started'
-            AND process IN ('ShepherdAgentStart', 'ShepherdRecovery')
-            AND session_id IS NOT NULL
-            AND failed_cause IS DISTINCT FROM 'an operator: chaos' -- a command is no tick
-            AND session_id NOT IN (SELECT session_id FROM sessions UNION SELECT session_id FROM ticks)
-        UNION ALL
-        SELECT format('the tick %s of the %s has fewer rows in the history than in %s', session_id, loop, counts)
-        FROM ticks t
-        WHERE (counts->>'finished')::bigint > (
-            SELECT count(*) FROM work_history h WHERE h.session_id = t.session_id AND h.event <> 'Started'
-        )
-        """,
-    ),
-    Invariant(
-        "related_rows_come_and_go_together",
-        "Rows that belong together come and go together.",
-        """
-        SELECT format('work by %s without a session', session_id)
-        FROM work WHERE session_id NOT IN (SELECT session_id FROM sessions)
-        UNION ALL
-        SELECT format('%s is provided and still intended', machine_id)
-        FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM machine_provided)
-        UNION ALL
-        SELECT format('%s was decommissioned, and still has %s', x.machine_id, y.what)
-        FROM machine_tombstone x
-        JOIN (
-            SELECT machine_id, 'a provider' AS what FROM machine_provided
-            UNION ALL SELECT machine_id, 'an agent' FROM machine_agent_started
-            UNION ALL SELECT machine_id, 'a heartbeat' FROM machine_agent_heartbeat
-            UNION ALL SELECT machine_id, 'a wanted installation' FROM machine_os_installation_request
-            UNION ALL SELECT machine_id, 'a pause' FROM pauses
-        ) AS y ON y.machine_id = x.machine_id
-        """,
-    ),
-)
+    """,
+    # After a session has expired, the next one may have had the same effect already.
+    "no_effect_without_a_live_session": """
+    SELECT format('%s was interrupted, and no live session has work on it', d.id)
+    FROM device d JOIN machine_provided p ON p.provider_id = d.id
+    WHERE d.acted_now AND NOT EXISTS (
+        SELECT 1 FROM work w JOIN sessions s ON s.session_id = w.session_id
+        WHERE w.machine_id = p.machine_id AND w.process = 'ShepherdRecovery' AND s.deadline > clock_timestamp()
+    )
+    UNION ALL
+    SELECT format('%s was created, and no Provisioner has a live session', d.id)
+    FROM device d
+    WHERE d.made_now AND d.tokens[1] IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM provisioner_lock l JOIN sessions s ON s.session_id = l.session_id
+        WHERE s.deadline > clock_timestamp()
+    )
+    """,
+    "every_failure_names_its_cause": r"""
+    SELECT format('%s: %s failed for "%s"', machine_id, process, failed_cause) FROM work_history
+    WHERE event = 'Failed' AND (kind IS NULL OR fault IS NULL OR coalesce(failed_cause, '') = '')
+    """,
+    "every_tick_is_recorded_when_its_session_ends": """
+    SELECT format('the session %s is open, and its tick has ended', session_id)
+    FROM ticks WHERE session_id IN (SELECT session_id FROM sessions)
+    UNION ALL
+    SELECT DISTINCT format('the session %s of %s is gone, and there is no tick', session_id, process)
+    FROM work_history
+    WHERE event = 'Started'
+        AND process IN ('ShepherdAgentStart', 'ShepherdRecovery')
+        AND session_id IS NOT NULL
+        AND failed_cause IS DISTINCT FROM 'an operator: chaos' -- a command is no tick
+        AND session_id NOT IN (SELECT session_id FROM sessions UNION SELECT session_id FROM ticks)
+    UNION ALL
+    SELECT format('the tick %s of the %s has fewer rows in the history than in %s', session_id, loop, counts)
+    FROM ticks t
+    WHERE (counts->>'finished')::bigint > (
+        SELECT count(*) FROM work_history h WHERE h.session_id = t.session_id AND h.event <> 'Started'
+    )
+    """,
+    "related_rows_come_and_go_together": """
+    SELECT format('work by %s without a session', session_id)
+    FROM work WHERE session_id NOT IN (SELECT session_id FROM sessions)
+    UNION ALL
+    SELECT format('%s is provided and still intended', machine_id)
+    FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM machine_provided)
+    UNION ALL
+    SELECT format('%s was decommissioned, and still has %s', x.machine_id, y.what)
+    FROM machine_tombstone x
+    JOIN (
+        SELECT machine_id, 'a provider' AS what FROM machine_provided
+        UNION ALL SELECT machine_id, 'an agent' FROM machine_agent_started
+        UNION ALL SELECT machine_id, 'a heartbeat' FROM machine_agent_heartbeat
+        UNION ALL SELECT machine_id, 'a wanted installation' FROM machine_os_installation_request
+        UNION ALL SELECT machine_id, 'a pause' FROM pauses
+    ) AS y ON y.machine_id = x.machine_id
+    """,
+}
 
 SEEN = """
 CREATE TEMPORARY TABLE IF NOT EXISTS session_seen (session_id uuid PRIMARY KEY, deadline timestamptz);
@@ -395,7 +318,7 @@ interrupted AS (
 _ALL = _DEVICES + "\nUNION ALL\n".join(
     [
         "SELECT NULL AS name, pg_current_snapshot()::text AS fault",
-        *(f"SELECT '{each.name}', format FROM ({each.broken}) AS broken" for each in INVARIANTS),
+        *(f"SELECT '{name}', format FROM ({broken}) AS broken" for name, broken in INVARIANTS.items()),
     ]
 )
 _SNAPSHOT = "SELECT pg_current_snapshot()::text"
