@@ -55,8 +55,6 @@ _THERE = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(CAST(:pids AS in
 
 
 class Action(Enum):
-    """An action of the scheduler."""
-
     CONTINUE = auto()
     KILL_BEFORE = auto()
     KILL_AFTER = auto()
@@ -64,15 +62,11 @@ class Action(Enum):
 
 
 class Choices(Protocol):
-    """Chooses the next action of the scheduler."""
-
     def choose(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
         """Return the next action and one of the *stopped* threads; *last*: the invocation that continued last."""
 
 
 class Stop(NamedTuple):
-    """A thread that stopped before an effect."""
-
     actor: str
     """Its invocation."""
     thread: str
@@ -88,8 +82,6 @@ class _State(Enum):
 
 @dataclass(eq=False)
 class _Actor:
-    """One invocation."""
-
     name: str
     killed: bool = False
     connections_closed: bool = False
@@ -111,8 +103,6 @@ class _Thread:
 
 @dataclass
 class Ran:
-    """The result of one schedule."""
-
     trace: list[str] = field(default_factory=list)
     """All actions, in order."""
     broken: list[str] = field(default_factory=list)
@@ -193,7 +183,6 @@ class Scheduler:
     """A ``Guard`` for several invocations at once."""
 
     def __init__(self, environment: Environment, choices: Choices) -> None:
-        """Follow *choices*."""
         self._environment = environment
         self._choices = choices
         self._change = threading.Condition()
@@ -206,12 +195,10 @@ class Scheduler:
 
     @property
     def killed(self) -> bool:
-        """Whether the calling invocation was killed."""
         mine = self._by_ident.get(threading.get_ident())
         return mine is not None and mine.actor.killed
 
     def starts(self, thread: threading.Thread) -> None:
-        """See ``Guard``."""
         parent = self._by_ident.get(threading.get_ident())
         if parent is None:
             return
@@ -219,7 +206,6 @@ class Scheduler:
         self._add(_Thread(parent.actor, f"{parent.name}.{parent.children}", thread))
 
     def effect(self, name: str, call: Callable[[], T]) -> T:
-        """See ``Guard``."""
         mine = self._by_ident.get(threading.get_ident())
         if mine is None:
             return call()
@@ -247,7 +233,6 @@ class Scheduler:
     # Called by the scheduler.
 
     def run(self, cast: Mapping[str, Callable[[], object]], points: Points) -> Ran:
-        """Run the invocations of *cast* inside *points* until all have ended, and return the result."""
         violations(self._environment, watched=True)
         with self._waits.noted(), points:
             for name in sorted(cast):
@@ -345,7 +330,6 @@ class Scheduler:
                 self._change.wait(_LOOK_SECONDS)
 
     def _all_blocked(self, busy: list[_Thread]) -> bool:
-        """Return whether all threads that are in an effect wait for row locks."""
         if not busy:
             return True
         if any(time.monotonic() - each.since < _BLOCKED_SECONDS for each in busy):

@@ -38,8 +38,6 @@ class Killed(BaseException):
 
 
 class Guard(Protocol):
-    """Decides at each crash point."""
-
     @property
     def killed(self) -> bool:
         """Whether the invocation was killed."""
@@ -71,13 +69,11 @@ class KillAt:
         self.killed = False
 
     def __str__(self) -> str:
-        """Return the crash point, if there was a kill."""
         if not self.killed:
             return "not killed"
         return f"killed {'after' if self._after else 'before'} effect {self._at} ({self.names[-1]})"
 
     def effect(self, name: str, call: Callable[[], T]) -> T:
-        """See ``Guard``."""
         with self._lock:
             if self.killed:
                 raise Killed
@@ -95,8 +91,7 @@ class KillAt:
                 self.killed = True
                 raise Killed
 
-    def starts(self, thread: threading.Thread) -> None:
-        """See ``Guard``."""
+    def starts(self, thread: threading.Thread) -> None: ...
 
 
 class ChaosClock(SystemClock):
@@ -107,7 +102,6 @@ class ChaosClock(SystemClock):
         self.ahead = 0.0
 
     def monotonic(self) -> float:
-        """See ``Clock``."""
         if self._guard.killed:
             raise Killed
         return super().monotonic() + self.ahead

@@ -31,8 +31,6 @@ TICK_SECONDS = 280
 
 @dataclass
 class Explored:
-    """The results for one scenario."""
-
     effects: int = 0
     """Outside effects of one undisturbed invocation."""
     kills: int = 0
@@ -69,7 +67,6 @@ def explore_sample(scenario: Scenario, chance: Random, *, gap: float = OUTAGE_SE
 
 
 def undisturbed(scenario: Scenario) -> Explored:
-    """Let *scenario* run without a kill."""
     explored = Explored()
     _explore_one(scenario, explored, OUTAGE_SECONDS, KillAt())
     return explored
@@ -121,7 +118,6 @@ def _explore_one(scenario: Scenario, explored: Explored, gap: float, *kills: Kil
 
 
 def invoke(scenario: Scenario, environment: Environment, explored: Explored, kill: KillAt) -> list[str]:
-    """Carry out one invocation, and return the promises that it broke."""
     found: list[str] = []
 
     def watch() -> None:

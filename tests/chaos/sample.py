@@ -22,7 +22,6 @@ SECONDS = float(os.environ.get("CHAOS_SECONDS", "0"))
 
 
 def chance(key: object) -> Random:
-    """Return what chooses for the test *key*."""
     return Random(f"{SEED} {key}")
 
 

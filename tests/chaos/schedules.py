@@ -34,7 +34,6 @@ class Concurrent:
         self._count = count
 
     def cast(self, environment: Environment, points: Points, chance: Random) -> Cast:
-        """See ``Play``."""
         return {f"invocation {number}": lambda: self.tick(environment, points) for number in range(1, self._count + 1)}
 
 
@@ -47,7 +46,6 @@ class Chance:
         self._kills, self._leaps = _KILLS, _LEAPS
 
     def choose(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
-        """See ``Choices``."""
         mine = [stop for stop in stopped if stop.actor == last]
         stop = self._chance.choice(mine if mine and self._chance.random() >= self._interrupts else stopped)
         if self._leaps and self._chance.random() < 0.02:
@@ -70,7 +68,6 @@ class Interrupting:
         """For each step: which others could have continued, and whether that would have been an interruption."""
 
     def choose(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
-        """See ``Choices``."""
         actors = sorted({stop.actor for stop in stopped})
         usual = last if last in actors else actors[0]
         chosen = self._plan.get(len(self.others), usual)

@@ -18,8 +18,6 @@ WAIT_SECONDS = 900
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a test on the changed copy."""
-
     status: int
     """The exit status of pytest; 1: a test failed."""
     output: str

@@ -26,7 +26,6 @@ def changes(text: str) -> Iterator[tuple[str, int, int, str]]:
 
 
 def functions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Return every function with its qualified name."""
     for node in ast.iter_child_nodes(tree):
         name = inside
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

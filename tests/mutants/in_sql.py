@@ -127,7 +127,6 @@ def _conditions(tokens: list[_Token], index: int) -> Iterator[tuple[int, int, st
 
 
 def _assignments(tokens: list[_Token], index: int) -> Iterator[tuple[int, int, str]]:
-    """Remove one of several assignments."""
     end = _until(tokens, index, BOUNDARIES - {"SET", ","})
     depth = tokens[index].depth
     inside = [each for each in tokens[index + 1 :] if each.end <= end]

@@ -18,14 +18,11 @@ CONTEXT_LINES = 2
 
 @cache
 def source(file: str) -> str:
-    """Return the text of a file of the package."""
     return (PACKAGE / file).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one stretch of text."""
-
     file: str
     """In the package."""
     place: str
@@ -36,12 +33,10 @@ class Mutant:
 
     @property
     def old(self) -> str:
-        """Return the original text."""
         return source(self.file)[self.start : self.end]
 
     @property
     def line(self) -> int:
-        """Return the number of the line in which the change begins."""
         return source(self.file).count("\n", 0, self.start) + 1
 
     @property
@@ -58,7 +53,6 @@ class Mutant:
 
     @property
     def diff(self) -> str:
-        """Return the change as a human-readable diff."""
         lines = difflib.unified_diff(source(self.file).splitlines(), self.changed.splitlines(), n=CONTEXT_LINES)
         return "\n".join(list(lines)[2:])
 
@@ -80,7 +74,6 @@ def files() -> list[str]:
 
 @cache
 def mutants_of(file: str) -> tuple[Mutant, ...]:
-    """Return all mutants of a file."""
     changes = (in_sql if file.endswith(".sql") else in_python).changes(source(file))
     return tuple(Mutant(file, *change) for change in changes)
 

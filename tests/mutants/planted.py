@@ -13,8 +13,6 @@ PLANTED = Path(__file__).with_name("planted.toml")
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """A bug, and the test that must find it."""
-
     bug: str
     edits: tuple[Mutant, ...]
     check: str
@@ -24,7 +22,6 @@ class PlantedBug:
     quick: bool
 
     def plant(self, package: Path) -> None:
-        """Make the changes in a copy of the package."""
         for edit in sorted(self.edits, key=lambda edit: edit.start, reverse=True):
             edit.apply(package)
 
@@ -55,7 +52,6 @@ def edit(file: str, old: str, new: str, statement: str = "") -> Mutant:
 
 
 def planted_bugs() -> list[PlantedBug]:
-    """Return the bugs of planted.toml."""
     return [
         PlantedBug(
             entry["bug"],

@@ -23,7 +23,6 @@ PATIENCE_SECONDS = 60.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the plugins that the environment asks for."""
     if "MUTANTS_RECORD" in os.environ:
         config.pluginmanager.register(_Recorder(Path(os.environ["MUTANTS_RECORD"])))
     if "MUTANTS_ORDER" in os.environ:

@@ -45,15 +45,12 @@ _builtins._reached = _reached
 
 @dataclass(frozen=True)
 class Trial:
-    """A test, its time, and the code that it reaches."""
-
     name: str
     seconds: float
     reached: frozenset[str]
 
     @property
     def file(self) -> str:
-        """Return the file that it is in."""
         return self.name.partition("::")[0]
 
 
@@ -110,7 +107,6 @@ def record(tests: str) -> str:
 
 
 def trials(text: str) -> list[Trial]:
-    """Return the tests of such a record."""
     found = json.loads(text)
     shared = found["shared"]
     return [Trial(name, seconds, frozenset([*reached, *shared])) for name, (seconds, reached) in found["tests"].items()]

@@ -18,8 +18,6 @@ _ACTIONS = "/devices/{id}/actions"
 
 
 def _api(*rules: faults.Rule) -> Callable[[Stage], None]:
-    """Add the fault *rules* to the API."""
-
     def begin(stage: Stage) -> None:
         stage.environment.api.per_page_cap = 2  # so that listings have pages
         for rule in rules:
@@ -69,7 +67,6 @@ def _late(stage: Stage) -> None:
 
 
 def wait_for_timers(environment: Environment) -> None:
-    """Wait until the provider's timers have run."""
     end = time.monotonic() + 20
     while not environment.api.settled():
         assert time.monotonic() < end, "a timer of the provider does not run"

@@ -17,8 +17,6 @@ from tests.support.providers.scripted_http import Answer, scripted_server
 
 
 def _aws(service: str, answer: Answer) -> Callable[[Stage], None]:
-    """Let an AWS service give this answer to every call."""
-
     def begin(stage: Stage) -> None:
         server = stage.undo.enter_context(scripted_server(lambda _: answer))
         name = f"AWS_ENDPOINT_URL_{service}"
@@ -66,7 +64,6 @@ class _Replaced:
         self._agent, self._path = agent, path
 
     def open(self) -> BinaryIO:
-        """Replace the file, then open it."""
         with self._path.open("a") as file:
             file.write("# newer\n")
         return self._agent.open()

@@ -90,11 +90,9 @@ class SkippingClock(SystemClock):
         self._skipped = 0.0
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary moment, including skipped sleeps."""
         return super().monotonic() + self._skipped
 
     def sleep(self, seconds: float) -> None:
-        """Move the clock ahead by *seconds*."""
         self._skipped += max(0.0, seconds)
 
 
@@ -122,7 +120,6 @@ class Access:
     connect_seconds: float = 5.0
 
     def connect(self, environment: Environment) -> Connection:
-        """Return a connection to the BMDB."""
         connection = Connection(
             self.bmdb or environment.fleet.settings, self.password, environment.clock, limits=self.limits
         )
@@ -130,7 +127,6 @@ class Access:
         return connection
 
     def equinix(self, environment: Environment, clock: Clock) -> EquinixProvider:
-        """Return the adapter of the environment's project."""
         settings = equinix_settings(environment.api)
         if self.api_url is not None:
             settings = settings.model_copy(update={"api_url": self.api_url})
@@ -141,12 +137,10 @@ class Provisions(loops.Provisioning):
     """The Provisioner's scenario."""
 
     def __init__(self, fleet: Fleet) -> None:
-        """Play in *fleet*."""
         super().__init__(fleet)
         self.access = Access()
 
     def tick(self, environment: Environment, points: Steps) -> Mapping[Metric, float]:
-        """See ``Scenario``."""
         return Provisioner(
             self.access.equinix(environment, points.clock),
             self.access.connect(environment),
@@ -162,12 +156,10 @@ class Recoveries(loops.Recoveries):
     """The Recoverer's scenario with a smaller fleet, since it runs many times."""
 
     def __init__(self, fleet: Fleet) -> None:
-        """Play in *fleet*."""
         super().__init__(fleet)
         self.access = Access()
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         fleet = self._fleet
         environment = Environment(fleet, SystemClock())
         self._unhealthy = [fleet.unhealthy_machine() for _ in range(2)]
@@ -180,7 +172,6 @@ class Recoveries(loops.Recoveries):
         return environment
 
     def tick(self, environment: Environment, points: Steps) -> Mapping[Metric, float]:
-        """See ``Scenario``."""
         provider = self.access.equinix(environment, points.clock)
         loop = Recoverer(
             provider,
@@ -194,19 +185,16 @@ class AgentStarts(loops.AgentStarts):
     """The Initializer's scenario, with no full disk unless a fault fills it."""
 
     def __init__(self, fleet: Fleet, pool: MachinePool, private_key: str, folder: Path) -> None:
-        """Use all machines of *pool*."""
         super().__init__(fleet, pool, private_key, folder)
         self._agent.write_text(FAULTY_AGENT)
         self.access = Access()
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         environment = super().arrange()
         self._pool.free_disk(self._pool.names()[0])
         return environment
 
     def tick(self, environment: Environment, points: Steps) -> Mapping[Metric, float]:
-        """See ``Scenario``."""
         access = self.access
         entries = [
             {"ID": name, "Addr": access.addresses.get(name, self._pool.address(name))} for name in self._pool.names()
@@ -225,7 +213,6 @@ class AgentStarts(loops.AgentStarts):
         return _run(loop, PROVIDER, access, environment, points.clock)
 
     def machines(self) -> dict[str, UUID]:
-        """Return the machine ids, by the machine's name in the pool."""
         return self._ids
 
     def _fetch(self) -> tuple[AgentBinary, bytes]:
@@ -240,13 +227,11 @@ class Updates:
     name = "updater"
 
     def __init__(self, fleet: Fleet) -> None:
-        """Play in *fleet*."""
         self._fleet = fleet
         self._gone: UUID | None = None
         self.access = Access()
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         environment = Environment(self._fleet, SystemClock())
         machines = [self._fleet.provided_machine() for _ in range(4)]
         for machine_id in machines:
@@ -257,7 +242,6 @@ class Updates:
         return environment
 
     def tick(self, environment: Environment, points: Steps) -> Mapping[Metric, float]:
-        """See ``Scenario``."""
         clock = points.clock
         updater = Updater(
             self.access.equinix(environment, clock), self.access.connect(environment), clock, SESSION_SECONDS, 60
@@ -265,7 +249,6 @@ class Updates:
         return updater.run(Deadline(clock, loops.INVOCATION_SECONDS), "chaos")
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         rows = self._fleet.sql("SELECT machine_id, provider_status FROM machine_provided")
         wanted = {True: "Missing", False: "Running"}
         return [f"{row[0]} is {row[1]} on record" for row in rows if row[1] != wanted[row[0] == self._gone]]

@@ -49,8 +49,6 @@ class Tick:
 
 @dataclass
 class Broken(Explored):
-    """The results for one link of a loop."""
-
     breaks: list[Break] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     """The exchanges of an undisturbed invocation."""
@@ -170,7 +168,6 @@ def _guessed(environment: Environment, counts: Mapping[Metric, float]) -> list[s
 
 
 def _commits(names: list[str], kinds: Sequence[How]) -> list[Break]:
-    """Return all ways of breaking at each COMMIT."""
     numbers = [number for number, name in enumerate(names, 1) if name == "COMMIT"]
     return [Break(number, where, how) for number in numbers for where in WHERE[1:] for how in kinds]
 

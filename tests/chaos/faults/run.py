@@ -56,7 +56,6 @@ def try_machine_faults(scenario: AgentStarts) -> list[str]:
 
 
 def _recovered(scenario: FaultyScenario, environment: Environment) -> list[str]:
-    """Let the schedules continue without the fault."""
     scenario.access = Access()
     try:
         wrong = converge(scenario, environment, Explored())
@@ -67,7 +66,6 @@ def _recovered(scenario: FaultyScenario, environment: Environment) -> list[str]:
 
 
 def _shown(scenario: FaultyScenario, environment: Environment) -> set[str]:
-    """Carry out an invocation, and return how the fault showed."""
     shown: set[str] = set()
     counts: Mapping[Metric, float] = {}
     try:

@@ -19,23 +19,18 @@ from tests.chaos.stage.environment import Environment
 
 @dataclass
 class Stage:
-    """The scenario and environment of a fault."""
-
     scenario: FaultyScenario
     environment: Environment
     undo: ExitStack = field(default_factory=ExitStack)
     """Ends the fault. The ``Access`` is replaced separately."""
 
     def sql(self, text: str, undo: str) -> None:
-        """Run SQL, and *undo* when the fault ends."""
         self.environment.fleet.sql(text)
         self.undo.callback(self.environment.fleet.sql, undo)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of one loop."""
-
     name: str
     loop: str
     begin: Callable[[Stage], object]

@@ -36,7 +36,6 @@ class AtProvider(Environment):
     source: MachineSource
 
     def close(self) -> None:
-        """Close the source too."""
         self.source.close()
         super().close()
 
@@ -50,7 +49,6 @@ class Creating:
         self._spec = find(provider)
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         environment = AtProvider(self._fleet, SystemClock())
         pool: MachinePool = NoHardware()  # type: ignore[assignment]  # it is only used as hardware
         spec = SourceSpec(
@@ -61,7 +59,6 @@ class Creating:
         return environment
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """See ``Scenario``."""
         assert isinstance(environment, AtProvider)
         source = environment.source
         given = {name.removeprefix("SHEPHERD_PROVIDER_").lower(): value for name, value in source.environment.items()}
@@ -83,7 +80,6 @@ class Creating:
         ).run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``. A machine too many never goes away."""
         assert isinstance(environment, AtProvider)
         made = environment.source.in_use()
         recorded = {provider_id: str(machine_id) for provider_id, machine_id in provided(self._fleet).items()}

@@ -28,14 +28,12 @@ class Decommissioning:
     name = "operator"
 
     def __init__(self, fleet: Fleet) -> None:
-        """Play in *fleet*."""
         self._fleet = fleet
         self._released: UUID
         self._forgotten: UUID
         self._adopted = ProviderId("")
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         fleet = self._fleet
         environment = Environment(fleet, SystemClock())
         self._released, self._forgotten = (fleet.provided_machine() for _ in range(2))
@@ -49,7 +47,6 @@ class Decommissioning:
         return environment
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """See ``Scenario``."""
         clock = points.clock
         connection = environment.connect()
         repair = DriftRepair(Deleting(environment.api, clock), connection, clock, 0, SESSION_SECONDS)
@@ -66,7 +63,6 @@ class Decommissioning:
         ]
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         left = {
             tombstone.machine_id: tombstone.released
             for tombstone in provisioning.ledger(environment.fleet.connection, "equinix").tombstones

@@ -52,27 +52,22 @@ class Machines:
         self._made = itertools.count(1)
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Machines:
-        """See ``takeover.Dialer``."""
         return self
 
     host_key = "ssh-ed25519 AAAA"
 
     def has(self, path: str, sha256: str, deadline: Deadline) -> bool:
-        """See ``takeover.Connection``."""
         return False
 
-    def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None:
-        """See ``takeover.Connection``."""
+    def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None: ...
 
     def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
-        """See ``takeover.Connection``."""
         init = TakeoverInit.FromString(stdin)
         key = self.keys[init.machine_id] = next(self._made).to_bytes(32, "big")
         answer = TakeoverResponse(success=TakeoverSuccess(init_message=init, key=key))
         return RunResult(answer.SerializeToString(), b"", 0)
 
-    def close(self) -> None:
-        """See ``takeover.Connection``."""
+    def close(self) -> None: ...
 
 
 class FleetOperation:
@@ -84,7 +79,6 @@ class FleetOperation:
     """Those of recovery."""
 
     def __init__(self, fleet: Fleet) -> None:
-        """Play in *fleet*."""
         self._fleet = fleet
         self._machines = Machines()
         self._fresh: UUID | None = None
@@ -94,7 +88,6 @@ class FleetOperation:
         self._operators = Operators(fleet)
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         fleet = self._fleet
         self._machines = Machines()
         environment = Environment(fleet, SystemClock(), reservations=_CAPACITY)
@@ -116,7 +109,6 @@ class FleetOperation:
         return environment
 
     def cast(self, environment: Environment, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
-        """See ``Play``."""
         actors: list[tuple[str, Callable[[], object]]] = [
             *((name, lambda loop=loop: loop(environment, points)) for name, loop in self.loops.items()),
             ("agent", lambda: self._report(environment, points)),
@@ -129,7 +121,6 @@ class FleetOperation:
 
     @property
     def loops(self) -> dict[str, Callable[[Environment, Points], object]]:
-        """Return one invocation of each loop, by name."""
         return {
             "provisioner": self._provision,
             "initializer": self._initialize,
@@ -138,7 +129,6 @@ class FleetOperation:
         }
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """Invoke every loop once, and let every running agent report."""
         for loop in self.loops.values():
             loop(environment, points)
         running = [machine_id for machine_id in self._machines.keys if self._machines.keys[machine_id]]
@@ -154,7 +144,6 @@ class FleetOperation:
         return None
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         ours = {device.id for device in environment.api.snapshot() if device.name.startswith(PREFIX)}
         found = [] if len(ours) == environment.limit else [f"{len(ours)} of {environment.limit} machines exist"]
         found += [f"{each} is not recorded" for each in ours - set(provided(self._fleet))]
@@ -251,21 +240,17 @@ class OperatorsAndAgents(FleetOperation):
         self._chosen = chosen
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         environment = Environment(self._fleet, SystemClock())
         self._operators.arrange(environment)
         self._fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
         return environment
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """See ``Scenario``."""
         return self._initialize(environment, points)
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         return self._operators.left()
 
     def cast(self, environment: Environment, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
-        """See ``Play``."""
         commands = self._operators.commands(environment, points)
         return {name: commands[name] for name in self._chosen or chance.sample(COMMANDS, chance.randint(2, 3))}

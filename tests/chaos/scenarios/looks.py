@@ -27,7 +27,6 @@ class _Answering(Machines):
         self._state = state
 
     def agent_state(self, path: str, deadline: Deadline) -> AgentState:
-        """See ``takeover.MachineConnection``."""
         return self._state
 
 
@@ -35,7 +34,6 @@ class _Dialer:
     """A ``takeover.Dialer`` of these machines."""
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> _Answering:
-        """See ``takeover.Dialer``."""
         if address == _DEAD:
             message = f"{address} does not answer"
             raise SshTimedOut(message)
@@ -48,7 +46,6 @@ class Looks(Recoveries):
     name = "recoverer, look"
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         fleet = self._fleet
         environment = Environment(fleet, SystemClock())
         self._back = None
@@ -64,7 +61,6 @@ class Looks(Recoveries):
         return environment
 
     def _at(self, address: str) -> UUID:
-        """Return an unhealthy machine with this address and a pinned host key."""
         machine_id = self._fleet.unhealthy_machine()
         self._fleet.sql(
             "UPDATE machine_provided SET provider_ip_address = :at WHERE machine_id = :id", at=address, id=machine_id
@@ -75,11 +71,9 @@ class Looks(Recoveries):
         return machine_id
 
     def look(self, points: Points) -> Look:
-        """See ``Recoveries``."""
         return Look(points.stepped(_Dialer()), "/root/agent", _LOOK_SECONDS, lambda _: None)
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         connection = environment.fleet.connection
         taken = {
             address: {each.step for each in history.read_history(connection, machine_id) if each.event == "Looked"}

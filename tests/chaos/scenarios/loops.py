@@ -77,11 +77,9 @@ class Provisioning:
     name = "provisioner"
 
     def __init__(self, fleet: Fleet) -> None:
-        """Play in *fleet*."""
         self._fleet = fleet
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         environment = Environment(self._fleet, SystemClock(), reservations=5, limit=4)
         first, second = environment.api.reservations()[:2]
         # An intent without a machine, on capacity that is used by others.
@@ -108,7 +106,6 @@ class Provisioning:
         )
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """See ``Scenario``."""
         clock = points.clock
         return Provisioner(
             EquinixProvider(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock),
@@ -121,7 +118,6 @@ class Provisioning:
         ).run(Deadline(clock, INVOCATION_SECONDS), "chaos")
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         ours = {device.id for device in environment.api.snapshot() if device.name.startswith(PREFIX)}
         # The vanished machine counts towards the limit until an operator forgets it.
         found = [] if len(ours) == environment.limit - 1 else [f"{len(ours)} of {environment.limit - 1} machines exist"]
@@ -131,12 +127,9 @@ class Provisioning:
 
 
 class OneCapacity(Provisioning):
-    """Capacity for one machine."""
-
     name = "provisioner, one capacity"
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         return Environment(self._fleet, SystemClock(), reservations=1, limit=2)
 
 
@@ -146,7 +139,6 @@ class AgentStarts:
     name = "initializer"
 
     def __init__(self, fleet: Fleet, pool: MachinePool, private_key: str, folder: Path) -> None:
-        """Use the two machines of *pool*."""
         self._fleet = fleet
         self._pool = pool
         self._key = private_key
@@ -155,7 +147,6 @@ class AgentStarts:
         self._ids: dict[str, UUID] = {}
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         self._ids = {}
         for name in self._pool.names():
             for file in ("agent", "last-key"):
@@ -169,7 +160,6 @@ class AgentStarts:
         return Environment(self._fleet, SystemClock(), pool=self._pool)
 
     def function_settings(self) -> dict[str, str]:
-        """Return the environment variables for a function that works on these machines."""
         listing = self._agent.with_name("machines.json")
         listing.write_text(self._listing())
         return {
@@ -184,7 +174,6 @@ class AgentStarts:
         return json.dumps([{"ID": name, "Addr": self._pool.address(name)} for name in self._pool.names()])
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """See ``Scenario``."""
         clock = points.clock
         loop = Initializer(
             StaticProvider(lambda: self._listing().encode()),
@@ -210,7 +199,6 @@ class AgentStarts:
         return result
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         found = []
         for name, machine_id in self._ids.items():
             file = self._pool.disk(name) / "root/last-key"
@@ -226,13 +214,11 @@ class Answering(EquinixProvider):
     happening: Callable[[str], object] = staticmethod(lambda _: None)
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Call ``happening``, then answer."""
         self.happening(provider_id)
         return super().get_machine(provider_id, deadline)
 
 
 def equinix(environment: Environment, points: Points) -> Answering:
-    """Return the provider of the environment."""
     return Answering(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
 
 
@@ -247,13 +233,11 @@ class Recoveries:
     policy = defaults.POLICY
 
     def __init__(self, fleet: Fleet) -> None:
-        """Play in *fleet*."""
         self._fleet = fleet
         self._unhealthy: list[UUID] = []
         self._back: tuple[UUID, str] | None = None
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         fleet = self._fleet
         environment = Environment(fleet, SystemClock())
         back = fleet.unhealthy_machine()
@@ -274,7 +258,6 @@ class Recoveries:
         return environment
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """See ``Scenario``."""
         clock = points.clock
         provider = equinix(environment, points)
         provider.happening = lambda asked: points.aside(lambda: self._answer(environment, asked))
@@ -295,7 +278,6 @@ class Recoveries:
         )
 
     def look(self, points: Points) -> Look | None:
-        """Return how to look at machines; None: do not."""
         return None
 
     def _answer(self, environment: Environment, asked: str) -> None:
@@ -309,7 +291,6 @@ class Recoveries:
             environment.may_be_rebooted.discard(provider_id)
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         found = []
         rebooted = {device.id for device in environment.api.snapshot() if "reboot" in device.actions_taken}
         for machine_id in self._unhealthy:
@@ -327,7 +308,6 @@ class Quarantining(Recoveries):
     name = "recoverer, quarantine"
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         environment = super().arrange()
         self._all_steps_taken = self._unhealthy.pop()
         steps = ["reboot"] * 3 + ["power-cycle"] * 2
@@ -347,7 +327,6 @@ class Quarantining(Recoveries):
         return environment
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         shown = lookup.show_machine(environment.fleet.connection, self._all_steps_taken)
         return super().missing(environment) + ([] if shown.quarantined_at else ["the machine is not quarantined"])
 
@@ -359,13 +338,11 @@ class ProviderOutage(Recoveries):
     policy = "reboot:1:grace=60,quarantine"
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         environment = super().arrange()
         environment.api.faults.add(FakeAnswer(method="POST", path="/devices/{id}/actions", times=12, status=503))
         return environment
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``; here a machine may be quarantined after an attempt whose function was killed."""
         quarantined = [
             machine_id
             for machine_id in self._unhealthy

@@ -20,7 +20,6 @@ class Reboots(Recoveries):
     name = "reboot"
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """See ``Scenario``."""
         machine_id, connection = self._unhealthy[0], environment.connect()
         if any(line.event == "Attempted" for line in history.read_history(connection, machine_id)):
             return super().tick(environment, points)

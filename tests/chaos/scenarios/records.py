@@ -26,12 +26,10 @@ class Updates:
     name = "updater"
 
     def __init__(self, fleet: Fleet) -> None:
-        """Play in *fleet*."""
         self._fleet = fleet
         self._wanted: dict[UUID, str] = {}
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         environment = Environment(self._fleet, SystemClock())
         machines = [self._fleet.started_machine() for _ in range(4)]
         self._fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
@@ -46,13 +44,11 @@ class Updates:
         return environment
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """See ``Scenario``."""
         provider = EquinixProvider(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
         updater = Updater(provider, environment.connect(), points.clock, SESSION_SECONDS, HOUR)
         return updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         rows = environment.fleet.sql("SELECT machine_id, provider_status, provider_ip_address FROM machine_provided")
         found = [f"{machine_id} is {status}" for machine_id, status, _ in rows if status != self._wanted[machine_id]]
         listed = [(machine_id, at) for machine_id, _, at in rows if self._wanted[machine_id] == "Running"]
@@ -72,14 +68,12 @@ class Reports:
     name = "agent_api"
 
     def __init__(self, fleet: Fleet) -> None:
-        """Play in *fleet*."""
         self._fleet = fleet
         self._agents: list[SignedAgent] = []
         self._unanswered: list[tuple[SignedAgent, HeartbeatRequest]] = []
         self._faults: list[str] = []
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         environment = Environment(self._fleet, SystemClock())
         self._agents = [SignedAgent(self._fleet), SignedAgent(self._fleet)]
         environment.healthy = [agent.machine_id for agent in self._agents]
@@ -95,11 +89,9 @@ class Reports:
         return environment
 
     def request(self) -> AgentRequest:
-        """Return the first unanswered request with a report."""
         return next(agent.request(message) for agent, message in self._unanswered[1:])
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """See ``Scenario``."""
         api = endpoint(environment.connect())
         for agent, message in list(self._unanswered):
             request = points.aside(functools.partial(agent.request, message))
@@ -113,7 +105,6 @@ class Reports:
         return None
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         first = self._agents[0].machine_id
         wanted = {
             "hardware report": ("SELECT 1 FROM machine_hardware_report WHERE machine_id = :id", [[1]]),
@@ -139,24 +130,20 @@ class Installing:
     name = "install"
 
     def __init__(self, fleet: Fleet) -> None:
-        """Play in *fleet*."""
         self._fleet = fleet
         self._machine: UUID | None = None
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         environment = Environment(self._fleet, SystemClock())
         self._machine = self._fleet.started_machine()
         return environment
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """See ``Scenario``."""
         return CommandLine(environment.fleet.settings)(
             *("machine", "install", str(self._machine), "--yes"),
             *("--image", "https://images.example.com/metropolis.img", "--sha256", "0f" * 32),
         )
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         rows = environment.fleet.sql("SELECT machine_id, generation FROM machine_os_installation_request")
         return [] if rows == [[self._machine, 1]] else [f"expected one installation request, got {rows}"]

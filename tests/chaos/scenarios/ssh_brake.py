@@ -20,7 +20,6 @@ class DeadMachines(Machines):
     """Machines that do not answer; a ``takeover.Dialer``."""
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Machines:
-        """See ``takeover.Dialer``."""
         message = f"{address} does not answer"
         raise SshTimedOut(message)
 
@@ -32,12 +31,10 @@ class SshBrake(FleetOperation):
     rules = replace(defaults.RULES, limits=replace(defaults.LIMITS, dead_share=1))
 
     def __init__(self, fleet: Fleet) -> None:
-        """Play in *fleet*."""
         super().__init__(fleet)
         self._dead: list[UUID] = []
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         fleet = self._fleet
         self._machines = DeadMachines()
         environment = Environment(fleet, SystemClock(), steps_per_hour=1)
@@ -51,11 +48,9 @@ class SshBrake(FleetOperation):
         return environment
 
     def tick(self, environment: Environment, points: Points) -> object:
-        """Invoke the Recoverer, then the Initializer."""
         self._recover(environment, points)
         return self._initialize(environment, points)
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``; the other machines wait for hours."""
         taken = any("Attempted" in self._fleet.events(machine_id) for machine_id in self._dead)
         return [] if taken else ["no_machine_waits_without_end: none was recovered"]

@@ -49,7 +49,6 @@ class TwoStacks(FleetOperation):
     name = "two stacks"
 
     def arrange(self) -> Environment:
-        """See ``Scenario``."""
         environment = super().arrange()
         self._rack = Rack(self._fleet, self._machines)
         self._rack.arrange_beside(environment)
@@ -57,18 +56,15 @@ class TwoStacks(FleetOperation):
 
     @property
     def loops(self) -> dict[str, Callable[[Environment, Points], object]]:
-        """Return one invocation of each loop of both, by name."""
         return super().loops | {f"{name} of the rack": loop for name, loop in self._rack.loops.items()}
 
     def cast(self, environment: Environment, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
-        """See ``Play``."""
         chosen = [chance.choice(list(loops)) for loops in (super().loops, self._rack.loops)]
         of_both = [chosen[0], f"{chosen[1]} of the rack", *chance.choices(list(self.loops), k=2)]
         loops = self.loops
         return {f"{name} {number}": partial(loops[name], environment, points) for number, name in enumerate(of_both, 1)}
 
     def missing(self, environment: Environment) -> list[str]:
-        """See ``Scenario``."""
         rows = self._fleet.sql("SELECT provider_id FROM machine_provided WHERE provider = :name", name=Rack.provider)
         found = {row[0] for row in rows}
         missing = {entry["ID"] for entry in Rack.entries} ^ found

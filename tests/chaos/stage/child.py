@@ -60,7 +60,6 @@ class KillSelf:
         self._count = 0
 
     def effect(self, name: str, call: Callable[[], T]) -> T:
-        """See ``Guard``."""
         with self._lock:
             self._count += 1
             fatal = self._count == self._at
@@ -71,8 +70,7 @@ class KillSelf:
             self._kill(name)
         return result
 
-    def starts(self, thread: threading.Thread) -> None:
-        """See ``Guard``."""
+    def starts(self, thread: threading.Thread) -> None: ...
 
     def _kill(self, name: str) -> None:
         os.write(self._pipe, name.encode())

@@ -18,7 +18,6 @@ PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5
 
 
 def equinix_settings(api: EquinixApi) -> EquinixSettings:
-    """Return the settings for a simulated project."""
     return EquinixSettings(
         project=PROJECT,
         credential_parameter="/unused",

@@ -58,8 +58,6 @@ class Break:
 
 @dataclass
 class _Exchange:
-    """The current exchange of a connection."""
-
     number: int = 0
     answered: bool = True
     answer: bytes = b""
@@ -174,7 +172,6 @@ class Proxy(TcpProxy):
             late.wait()
 
     def _begin(self, request: bytes) -> int:
-        """Count an exchange and return its number."""
         with self._counting:
             self.names.append(_name(request) if self._speaks_sql else "")
             return len(self.names)

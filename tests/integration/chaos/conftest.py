@@ -42,7 +42,6 @@ def check(record_property: Callable[[str, object], None]) -> Check:
 
 @pytest.fixture(scope="module")
 def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePool, str]]:
-    """Return two machines and the private key for them."""
     private_key = ssh_keys.generate()
     with MachinePool(tmp_path_factory.mktemp("pool"), 0, boot_seconds=0) as pool:
         client = Client(pool)

@@ -62,7 +62,6 @@ AT_ONCE = 4 if SECONDS else 2
 
 @pytest.fixture(params=LEVELS)
 def isolated(real_time: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    """Return a BMDB in the time of the day, at one of the isolation levels."""
     with real_time.isolated(request.param):
         yield real_time
 
@@ -76,7 +75,6 @@ def test_concurrent_invocations_keep_every_promise(
 
 
 def test_two_provisioners_with_one_capacity_create_one_machine(isolated: Fleet, check: Check) -> None:
-    """A sample of the schedules with at most one interruption; in the long form, with at most two."""
     go_on = more(SCHEDULES, 0.3 / len(LEVELS))
     played = play_all(Concurrent(OneCapacity(isolated)), 2 if SECONDS else 1, Random(SEED), go_on)
     check(played)
@@ -87,12 +85,10 @@ def test_two_provisioners_with_one_capacity_create_one_machine(isolated: Fleet, 
 def test_concurrent_commands_on_one_machine_keep_every_promise(
     isolated: Fleet, pair: tuple[str, str], check: Check
 ) -> None:
-    """Two commands in two shells, or a command at the moment of a heartbeat."""
     check(play_all(OperatorsAndAgents(isolated, *pair), 1, Random(SEED), more(1_000 if WHOLE else SCHEDULES, 0)))
 
 
 def test_a_seed_replays_the_same_schedule(real_time: Fleet) -> None:
-    """Otherwise the finding of a long run could not be repeated."""
     first, again = (normal(play_seed(Concurrent(Provisioning(real_time)), 7).trace) for _ in range(2))
     assert first == again
 
@@ -122,7 +118,6 @@ class _KillsAt:
         self._killed = False
 
     def choose(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
-        """See ``Choices``."""
         if not self._killed and stopped[0].effect.endswith(self._effect):
             self._killed = True
             return Action.KILL_BEFORE, stopped[0]
@@ -153,7 +148,6 @@ def test_a_broken_promise_is_reported_at_the_step_that_breaks_it(real_time: Flee
 
 @pytest.fixture(scope="module")
 def functions(racked: tuple[MachinePool, str]) -> Iterator[Functions]:
-    """Return functions that run as processes."""
     with Functions(AT_ONCE, racked[1]) as functions:
         yield functions
 
@@ -172,7 +166,6 @@ def test_after_sigkill_the_next_invocations_repair_everything(
     every: int,
     check: Check,
 ) -> None:
-    """A real function is ended by SIGKILL, not by an exception."""
     effect = chance("a process").randint(1, EFFECTS)
     reports, starts = Reports(real_time), AgentStarts(real_time, *racked, tmp_path)
     scenarios: dict[str, Scenario] = {
@@ -196,7 +189,6 @@ def test_after_sigkill_the_next_invocations_repair_everything(
 
 
 def test_concurrent_processes_keep_every_promise(real_time: Fleet, functions: Functions, check: Check) -> None:
-    """Without the scheduler: real processes, signals and time."""
     loaded = load(real_time, functions, AT_ONCE, max(1.5, 0.1 * SECONDS), SEED)
     check(loaded)
     assert loaded.invocations > 0

@@ -144,8 +144,6 @@ def test_a_killed_invocation_has_no_further_effect(real_time: Fleet) -> None:
 
 
 def test_code_that_catches_the_kill_is_reported(real_time: Fleet) -> None:
-    """Code that continues after its kill was not killed."""
-
     class Careless(Provisioning):
         def tick(self, environment: Environment, points: Points) -> object:
             with suppress(Killed):
@@ -158,7 +156,6 @@ def test_code_that_catches_the_kill_is_reported(real_time: Fleet) -> None:
 
 
 def test_an_undisturbed_invocation_is_checked_after_every_effect(real_time: Fleet) -> None:
-    """A promise that is broken for a moment is broken."""
     scenario = Recoveries(real_time)
     with closing(scenario.arrange()) as environment:
         explored, kill = Explored(), KillAt()
@@ -271,7 +268,6 @@ def test_an_effect_without_a_live_session_breaks_an_invariant(real_time: Fleet) 
 
 
 def test_the_reliability_page_lists_every_invariant(request: pytest.FixtureRequest) -> None:
-    """The page says that it lists every promise."""
     page = (request.config.rootpath / "docs" / "reliability.md").read_text()
     section = page.partition("## What is promised")[2].partition("\n## ")[0]
     assert [name for name in INVARIANTS if f"`{name}`" not in section] == []

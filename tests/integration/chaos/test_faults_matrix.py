@@ -26,7 +26,6 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
-    """Return a fleet with the real clock."""
     fleet = Fleet(shared_database, SystemClock())
     yield fleet
     fleet.close()
@@ -45,13 +44,11 @@ def _rack(folder: Path, machines: int) -> Iterator[tuple[MachinePool, str]]:
 
 @pytest.fixture(scope="module")
 def one_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePool, str]]:
-    """Return a machine and the private key for it."""
     yield from _rack(tmp_path_factory.mktemp("one"), 1)
 
 
 @pytest.fixture
 def many_machines(tmp_path: Path) -> Iterator[tuple[MachinePool, str]]:
-    """Return a machine for every fault, two healthy ones, and the private key for them."""
     yield from _rack(tmp_path, len(MACHINES) + 2)
 
 
@@ -73,7 +70,6 @@ def test_a_fault_is_named_and_repaired_without_other_damage(
 def test_a_machine_fault_is_named_and_delays_no_other_machine(
     real_time: Fleet, many_machines: tuple[MachinePool, str], tmp_path: Path
 ) -> None:
-    """Every machine fault at the same time, with two healthy machines."""
     assert try_machine_faults(AgentStarts(real_time, *many_machines, tmp_path)) == []
 
 
@@ -85,7 +81,6 @@ def test_a_fault_that_shows_differently_is_reported(real_time: Fleet) -> None:
 
 
 def test_every_named_fault_is_tried(request: pytest.FixtureRequest) -> None:
-    """The list of faults promises that each of them was tried."""
     tried = [(fault.name, fault.loop) for fault in FAULTS] + [(fault.name, "initializer") for fault in MACHINES]
     assert {name for name, _ in tried} == set(NAMED)
     assert {loop for _, loop in tried} == set(LOOPS)

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 def scenario(
     request: pytest.FixtureRequest, real_time: Fleet, racked: tuple[MachinePool, str], tmp_path: Path
 ) -> FaultyScenario:
-    """Return the scenario of the test's loop."""
     if request.param == "initializer":
         return AgentStarts(real_time, *racked, tmp_path)
     kinds: dict[str, type[Provisions | Recoveries | Updates]] = {
@@ -69,6 +68,5 @@ def test_a_connection_broken_at_any_exchange_keeps_every_promise(
 
 @every_link
 def test_a_slow_network_changes_nothing(scenario: FaultyScenario, link: Link) -> None:
-    """Messages may come late, and in pieces of any size."""
     for trickling in drawn((False, True), (scenario.name, link)):
         assert slowly(scenario, link, trickling=trickling) == [], f"seed {SEED}"

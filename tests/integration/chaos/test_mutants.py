@@ -14,18 +14,15 @@ GROWTH = f"{BACKOFF}::test_intervals_grow_as_in_the_worked_examples[policy0-None
 
 
 def changed(file: str, old: str, new: str) -> Mutant:
-    """Return the mutant that replaces the first *old*."""
     start = source(file).index(old)
     return Mutant(file, "Backoff.next", start, start + len(old), new)
 
 
 def trial() -> list[Trial]:
-    """Return the records of a test of the backoff."""
     return [Trial(GROWTH, 0.1, frozenset({"domain/backoff.py:Backoff.next"}))]
 
 
 def test_a_detectable_mutant_is_killed() -> None:
-    """The verdict names the test that failed."""
     assert verdict(changed("domain/backoff.py", "    def next(", "    def nothing("), trial()) == ("killed", GROWTH)
 
 
@@ -56,7 +53,6 @@ def test_a_mutant_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_code_that_a_test_reaches_is_recorded() -> None:
-    """The names of the functions and statements that the test and its fixtures run."""
     (reached,) = trials(
         record("tests/integration/transactions/test_session.py::test_a_session_is_renewed_well_before_its_deadline")
     )
