@@ -20,7 +20,7 @@ import pg8000.core
 import requests.adapters
 from pg8000.native import to_statement
 from shepherd_core.bmdb.statements import statements
-from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.clock import Clock, SystemClock
 
 T = TypeVar("T")
 
@@ -105,6 +105,17 @@ class ChaosClock(SystemClock):
         if self._guard.killed:
             raise Killed
         return super().monotonic() + self.ahead
+
+
+class Context(Protocol):
+    """The context of a tick: ``Points``, or one without crash points."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def stepped(self, thing: Any) -> Any: ...
+
+    def aside(self, call: Callable[[], T]) -> T: ...
 
 
 class Points:

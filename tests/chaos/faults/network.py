@@ -17,12 +17,11 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from shepherd_core.bmdb.wire.driver import TimeLimits
-from shepherd_core.domain.clock import Clock
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.explore import Explored, converge
-from tests.chaos.faults.fault import Access, AgentStarts, FaultyScenario, SkippingClock
+from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Tick, cold
 from tests.chaos.invariants import violations
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.proxy import HOW, WHERE, Break, How, Proxy
@@ -38,13 +37,6 @@ MACHINE_SECONDS = 2.0
 DELAY_SECONDS = 0.003
 _FAR = "127.43.0.1"
 """The address of the proxy to a machine's SSH."""
-
-
-@dataclass
-class Tick:
-    """The context of an invocation without crash points and without sleeps."""
-
-    clock: Clock = field(default_factory=SkippingClock)
 
 
 @dataclass
@@ -107,7 +99,7 @@ def _broken(scenario: FaultyScenario, link: Link, explored: Broken, place: Break
             return False
         explored.breaks.append(place)
         # The network works again, but stalled connections stay stalled: the server does not learn of their end.
-        scenario.access = Access()
+        scenario.access = cold()
         try:
             wrong = violations(environment) + converge(scenario, environment, explored)
         except ShepherdError as error:
@@ -188,7 +180,7 @@ def _between(
     scenario: FaultyScenario, link: Link, environment: Environment, *, patient: bool = False
 ) -> Iterator[Proxy]:
     """Put a proxy into *link*, and close everything at the end. Unless *patient*, timeouts are short."""
-    access = scenario.access = Access()
+    access = scenario.access = cold()
     named: dict[str, Any] = {}
     bmdb = environment.fleet.settings
     target: Path | tuple[str, int] = Path(bmdb.bmdb_host) / f".s.PGSQL.{bmdb.bmdb_port}"
@@ -203,12 +195,7 @@ def _between(
             access.addresses[name] = _FAR
     with Proxy(target, speaks_sql=link == "database", **named) as proxy:
         if link == "database":
-            access.bmdb = bmdb.model_copy(
-                update={
-                    "bmdb_host": "127.0.0.1",
-                    "bmdb_port": proxy.port,
-                }
-            )
+            access.bmdb = bmdb.model_copy(update={"bmdb_host": "127.0.0.1", "bmdb_port": proxy.port})
             seconds = PATIENT_SECONDS if patient else DATABASE_SECONDS
             access.limits = TimeLimits(connect=seconds, statement=seconds)
         elif not patient:

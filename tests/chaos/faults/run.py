@@ -9,8 +9,7 @@ from shepherd_core.telemetry import Metric
 from tests.chaos.explore import Explored, converge
 from tests.chaos.faults.at_machines import MACHINES
 from tests.chaos.faults.at_provider import wait_for_timers
-from tests.chaos.faults.fault import Access, AgentStarts, FaultyScenario
-from tests.chaos.faults.network import Tick
+from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Tick, cold
 from tests.chaos.faults.stage import Fault, Stage
 from tests.chaos.invariants import violations
 from tests.chaos.stage.environment import Environment
@@ -21,7 +20,7 @@ _DRIFTED_ANYWAY = 1
 
 def try_fault(fault: Fault, scenario: FaultyScenario) -> list[str]:
     """Try *fault*; return the violations and every difference from how it must show."""
-    scenario.access = Access()
+    scenario.access = cold()
     with closing(scenario.arrange()) as environment:
         stage = Stage(scenario, environment)
         with stage.undo:
@@ -34,18 +33,18 @@ def try_fault(fault: Fault, scenario: FaultyScenario) -> list[str]:
 
 def try_machine_faults(scenario: AgentStarts) -> list[str]:
     """Try every machine fault at once, each on one machine of many; return all violations and differences."""
-    scenario.access = access = Access(connect_seconds=1, machine_seconds=8, answer_seconds=3)
+    scenario.access = access = cold(connect_seconds=1, machine_seconds=8, answer_seconds=3)
     with closing(scenario.arrange()) as environment:
         stage = Stage(scenario, environment)
         with stage.undo:
-            faulty = dict(zip(scenario.machines(), MACHINES, strict=False))
+            faulty = dict(zip(scenario.ids, MACHINES, strict=False))
             for name, fault in faulty.items():
-                fault.begin(stage, name, scenario.machines()[name])
+                fault.begin(stage, name, scenario.ids[name])
             scenario.tick(environment, Tick())
             environment.fleet.disconnect()
             found = violations(environment)
-            expected = {name: faulty[name].cause if name in faulty else "Finished" for name in scenario.machines()}
-            shown = {name: _end(environment, str(machine_id)) for name, machine_id in scenario.machines().items()}
+            expected = {name: faulty[name].cause if name in faulty else "Finished" for name in scenario.ids}
+            shown = {name: _end(environment, str(machine_id)) for name, machine_id in scenario.ids.items()}
         assert access.addresses  # some faults change it
         found += [
             f"{faulty[name].name if name in faulty else 'nothing'}: {end} instead of {expected[name]}"
@@ -56,7 +55,7 @@ def try_machine_faults(scenario: AgentStarts) -> list[str]:
 
 
 def _recovered(scenario: FaultyScenario, environment: Environment) -> list[str]:
-    scenario.access = Access()
+    scenario.access = cold()
     try:
         wrong = converge(scenario, environment, Explored())
     except ShepherdError as error:

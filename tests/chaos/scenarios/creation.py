@@ -4,10 +4,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
 
-from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.loops.provisioner import Provisioner, RateLimits
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.providers.kit.context import ProviderContext
-from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.settings.providers import find
 from shepherd_core.wiring import providers
 
@@ -16,10 +14,10 @@ from simulator.machines.pool import MachinePool
 from simulator.providers import SimulatedProvider, machine_source
 from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.crash_points import Points
-from tests.chaos.scenarios.loops import INVOCATION_SECONDS
-from tests.chaos.stage.environment import SESSION_SECONDS, Environment
+from tests.chaos.stage.access import provision
+from tests.chaos.stage.environment import Environment
 from tests.support.bmdb.capacity import provided
-from tests.support.bmdb.fleet import HOUR, Fleet
+from tests.support.bmdb.fleet import Fleet
 
 MAKERS = tuple(
     name
@@ -71,13 +69,8 @@ class Creating:
             invalidate_secret=lambda _: None,
             public_key=lambda: next(value for name, value in source.secrets.items() if name.endswith(".pub")),
         )
-        return Provisioner(
-            providers.build(self._spec, settings, context),
-            environment.connect(),
-            points.clock,
-            PlanLimits(max_machines=MACHINES, chunk=2, drift_limit=3, assimilate=False, abandon_seconds=HOUR),
-            RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
-        ).run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+        provider = providers.build(self._spec, settings, context)
+        return provision(provider, environment.connect(), points.clock, MACHINES)
 
     def missing(self, environment: Environment) -> list[str]:
         assert isinstance(environment, AtProvider)

@@ -6,34 +6,25 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 from uuid import UUID
 
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.agent.takeover import AgentBinary, RunResult
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.provider import Provider
 from shepherd_core.domain.remediation import provider_steps
-from shepherd_core.loops import runner
-from shepherd_core.loops.base import Loop
-from shepherd_core.loops.initializer import Initializer, StartOptions
-from shepherd_core.loops.provisioner import Provisioner, RateLimits
+from shepherd_core.loops.initializer import Initializer
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.loops.runner import RunLimits
-from shepherd_core.loops.updater import Updater
-from shepherd_core.providers.equinix.adapter import EquinixProvider
-from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 
 from tests.chaos.crash_points import Points
-from tests.chaos.scenarios.loops import INVOCATION_SECONDS
-from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
+from tests.chaos.stage.access import START, Access, provision, run, update
+from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.operators import COMMANDS, Operators
-from tests.chaos.stage.project import API_KEY, PREFIX, PUBLIC_KEY, equinix_settings
+from tests.chaos.stage.project import PREFIX
 from tests.support import defaults
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.capacity import provided
@@ -163,55 +154,27 @@ class FleetOperation:
     # The invocations.
 
     def _adapter(self, environment: Environment, points: Points) -> Provider:
-        return EquinixProvider(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
+        return Access().equinix(environment, points.clock)
 
     def _provision(self, environment: Environment, points: Points) -> object:
-        return Provisioner(
-            self._adapter(environment, points),
-            environment.connect(),
-            points.clock,
-            # The vanished machine counts until it is forgotten.
-            ReconcileLimits(
-                max_machines=environment.limit + 1, chunk=2, drift_limit=3, assimilate=False, abandon_seconds=HOUR
-            ),
-            RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
-        ).run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+        # The vanished machine counts until it is forgotten.
+        limit = environment.limit + 1
+        return provision(self._adapter(environment, points), environment.connect(), points.clock, limit)
 
     def _initialize(self, environment: Environment, points: Points) -> object:
+        agent = AgentCache(Path("unused")).fetch(__file__)
         loop = Initializer(
-            self._adapter(environment, points),
-            points.stepped(self._machines),
-            lambda: (AgentCache(Path("unused")).fetch(__file__), b""),
-            StartOptions(
-                path="/root/agent",
-                endpoint="agents.example:443",
-                answer_seconds=20,
-                backoff=Backoff(300, 14_400, 1.2),
-            ),
+            self._adapter(environment, points), points.stepped(self._machines), lambda: (agent, b""), START
         )
-        return self._run(loop, environment, points)
+        return run(loop, self.provider, environment.connect(), points.clock)
 
     def _recover(self, environment: Environment, points: Points) -> object:
         provider = self._adapter(environment, points)
         loop = Recoverer(provider, provider_steps(provider), self.rules)
-        return self._run(loop, environment, points)
-
-    def _run(self, loop: Loop[Any], environment: Environment, points: Points) -> object:
-        return runner.run(
-            loop,
-            self.provider,
-            environment.connect(),
-            points.clock,
-            RunLimits(1, MACHINE_SECONDS, SESSION_SECONDS),
-            deadline=Deadline(points.clock, INVOCATION_SECONDS),
-            runtime_info="chaos",
-        )
+        return run(loop, self.provider, environment.connect(), points.clock)
 
     def _update(self, environment: Environment, points: Points) -> object:
-        updater = Updater(
-            self._adapter(environment, points), environment.connect(), points.clock, SESSION_SECONDS, HOUR
-        )
-        return updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+        return update(self._adapter(environment, points), environment.connect(), points.clock, HOUR)
 
     def _report(self, environment: Environment, points: Points) -> object:
         """Let the agent of an unhealthy machine report again."""

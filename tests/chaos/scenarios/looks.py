@@ -9,7 +9,7 @@ from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.remediation import AgentState
 from shepherd_core.loops.look import Look
 
-from tests.chaos.crash_points import Points
+from tests.chaos.crash_points import Context
 from tests.chaos.scenarios.fleet_operation import Machines
 from tests.chaos.scenarios.loops import Recoveries
 from tests.chaos.stage.environment import Environment
@@ -70,7 +70,7 @@ class Looks(Recoveries):
         )
         return machine_id
 
-    def look(self, points: Points) -> Look:
+    def look(self, points: Context) -> Look:
         return Look(points.stepped(_Dialer()), "/root/agent", _LOOK_SECONDS, lambda _: None)
 
     def missing(self, environment: Environment) -> list[str]:

@@ -6,7 +6,7 @@ does, so that no state in memory passes from one tick to the next.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -14,31 +14,25 @@ from uuid import UUID
 
 from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
+from shepherd_core.agent.takeover import AgentBinary
 from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.machine import Machine, ProviderId
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.remediation import provider_steps
-from shepherd_core.loops import runner
-from shepherd_core.loops.initializer import Initializer, StartOptions
+from shepherd_core.loops.initializer import Initializer
 from shepherd_core.loops.look import Look
-from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.loops.runner import RunLimits
-from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
+from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import FakeAnswer
 from simulator.machines.pool import MachinePool
-from tests.chaos.crash_points import Points
-from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
-from tests.chaos.stage.project import API_KEY, PREFIX, PUBLIC_KEY, equinix_settings
+from tests.chaos.crash_points import Context, Points
+from tests.chaos.stage.access import START, Access, provision, run
+from tests.chaos.stage.environment import Environment
+from tests.chaos.stage.project import PREFIX
 from tests.support import defaults
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
-
-INVOCATION_SECONDS = 600
 
 AGENT = """\
 #!/usr/bin/env python3
@@ -78,6 +72,7 @@ class Provisioning:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        self.access = Access()
 
     def arrange(self) -> Environment:
         environment = Environment(self._fleet, SystemClock(), reservations=5, limit=4)
@@ -105,17 +100,9 @@ class Provisioning:
             age=age,
         )
 
-    def tick(self, environment: Environment, points: Points) -> object:
-        clock = points.clock
-        return Provisioner(
-            EquinixProvider(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock),
-            environment.connect(),
-            clock,
-            ReconcileLimits(
-                max_machines=environment.limit, chunk=2, drift_limit=3, assimilate=False, abandon_seconds=HOUR
-            ),
-            RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
-        ).run(Deadline(clock, INVOCATION_SECONDS), "chaos")
+    def tick(self, environment: Environment, points: Context) -> Mapping[Metric, float]:
+        connection = self.access.connect(environment)
+        return provision(self.access.equinix(environment, points.clock), connection, points.clock, environment.limit)
 
     def missing(self, environment: Environment) -> list[str]:
         ours = {device.id for device in environment.api.snapshot() if device.name.startswith(PREFIX)}
@@ -137,6 +124,7 @@ class AgentStarts:
     """Two machines that need their agent; the disk of one is full at first."""
 
     name = "initializer"
+    at_once = 1
 
     def __init__(self, fleet: Fleet, pool: MachinePool, private_key: str, folder: Path) -> None:
         self._fleet = fleet
@@ -144,10 +132,12 @@ class AgentStarts:
         self._key = private_key
         self._agent = folder / "agent"
         self._agent.write_text(AGENT)
-        self._ids: dict[str, UUID] = {}
+        self.ids: dict[str, UUID] = {}
+        """The machine ids, by the machine's name in the pool."""
+        self.access = Access()
 
     def arrange(self) -> Environment:
-        self._ids = {}
+        self.ids = {}
         for name in self._pool.names():
             for file in ("agent", "last-key"):
                 (self._pool.disk(name) / "root" / file).unlink(missing_ok=True)
@@ -155,7 +145,7 @@ class AgentStarts:
             self._fleet.change(
                 f"UPDATE machine_provided SET provider_id = '{name}' WHERE machine_id = '{machine_id}'",
             )
-            self._ids[name] = machine_id
+            self.ids[name] = machine_id
         self._pool.fill_disk(self._pool.names()[0])
         return Environment(self._fleet, SystemClock(), pool=self._pool)
 
@@ -171,55 +161,39 @@ class AgentStarts:
         }
 
     def _listing(self) -> str:
-        return json.dumps([{"ID": name, "Addr": self._pool.address(name)} for name in self._pool.names()])
+        at = {name: self.access.addresses.get(name, self._pool.address(name)) for name in self._pool.names()}
+        return json.dumps([{"ID": name, "Addr": at[name]} for name in at])
 
-    def tick(self, environment: Environment, points: Points) -> object:
-        clock = points.clock
+    def tick(self, environment: Environment, points: Context) -> Mapping[Metric, float]:
+        access = self.access
+        dialer = SshDialer(self._key, "root", self._pool.port, connect_timeout=access.connect_seconds)
         loop = Initializer(
             StaticProvider(lambda: self._listing().encode()),
-            points.stepped(SshDialer(self._key, "root", self._pool.port, connect_timeout=5)),
-            lambda: (AgentCache(Path("unused")).fetch(str(self._agent)), b""),
-            StartOptions(
-                path="/root/agent",
-                endpoint="agents.example:443",
-                answer_seconds=20,
-                backoff=Backoff(300, 14_400, 1.2),
-            ),
+            points.stepped(dialer),
+            self._fetch,
+            replace(START, answer_seconds=access.answer_seconds),
         )
-        result = runner.run(
-            loop,
-            PROVIDER,
-            environment.connect(),
-            clock,
-            RunLimits(1, MACHINE_SECONDS, SESSION_SECONDS),
-            deadline=Deadline(clock, INVOCATION_SECONDS),
-            runtime_info="chaos",
-        )
-        self._pool.free_disk(self._pool.names()[0])
+        connection = access.connect(environment)
+        result = run(loop, PROVIDER, connection, points.clock, self.at_once, access.machine_seconds)
+        self._free_disk()
         return result
+
+    def _free_disk(self) -> None:
+        self._pool.free_disk(self._pool.names()[0])
+
+    def _fetch(self) -> tuple[AgentBinary, bytes]:
+        self.access.prepare()
+        agents = AgentCache(self._agent.parent / "cache")
+        return self.access.agent(agents.fetch(self.access.agent_source or str(self._agent))), b""
 
     def missing(self, environment: Environment) -> list[str]:
         found = []
-        for name, machine_id in self._ids.items():
+        for name, machine_id in self.ids.items():
             file = self._pool.disk(name) / "root/last-key"
             key = lookup.show_machine(environment.fleet.connection, machine_id).agent_public_key
             if key is None or not file.exists() or key != file.read_text():
                 found.append(f"{name} is known by the key {key}, and not by that of its agent")
         return found
-
-
-class Answering(EquinixProvider):
-    """A provider that calls ``happening`` while it is asked about a machine."""
-
-    happening: Callable[[str], object] = staticmethod(lambda _: None)
-
-    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        self.happening(provider_id)
-        return super().get_machine(provider_id, deadline)
-
-
-def equinix(environment: Environment, points: Points) -> Answering:
-    return Answering(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
 
 
 class Recoveries:
@@ -230,12 +204,14 @@ class Recoveries:
     """
 
     name = "recoverer"
-    policy = defaults.POLICY
+    policy = defaults.policy()
+    at_once = 1
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._unhealthy: list[UUID] = []
         self._back: tuple[UUID, str] | None = None
+        self.access = Access()
 
     def arrange(self) -> Environment:
         fleet = self._fleet
@@ -257,27 +233,15 @@ class Recoveries:
         pauses.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=paused)
         return environment
 
-    def tick(self, environment: Environment, points: Points) -> object:
-        clock = points.clock
-        provider = equinix(environment, points)
+    def tick(self, environment: Environment, points: Context) -> Mapping[Metric, float]:
+        provider = self.access.equinix(environment, points.clock)
         provider.happening = lambda asked: points.aside(lambda: self._answer(environment, asked))
-        loop = Recoverer(
-            provider,
-            provider_steps(provider),
-            replace(defaults.RULES, policy=defaults.policy(self.policy)),
-            self.look(points),
-        )
-        return runner.run(
-            loop,
-            "equinix",
-            environment.connect(),
-            clock,
-            RunLimits(1, MACHINE_SECONDS, SESSION_SECONDS),
-            deadline=Deadline(clock, INVOCATION_SECONDS),
-            runtime_info="chaos",
-        )
+        rules = replace(defaults.RULES, policy=self.policy)
+        loop = Recoverer(provider, provider_steps(provider), rules, self.look(points))
+        connection = self.access.connect(environment)
+        return run(loop, "equinix", connection, points.clock, self.at_once, self.access.machine_seconds)
 
-    def look(self, points: Points) -> Look | None:
+    def look(self, points: Context) -> Look | None:
         return None
 
     def _answer(self, environment: Environment, asked: str) -> None:
@@ -335,7 +299,7 @@ class ProviderOutage(Recoveries):
     """The provider answers 503 to all steps for longer than the whole policy takes."""
 
     name = "recoverer, provider outage"
-    policy = "reboot:1:grace=60,quarantine"
+    policy = defaults.policy("reboot:1:grace=60,quarantine")
 
     def arrange(self) -> Environment:
         environment = super().arrange()

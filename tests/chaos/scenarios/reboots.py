@@ -1,5 +1,7 @@
 """Scenario: an operator reboots an unhealthy machine and is killed; the Recoverer goes on."""
 
+from typing import Any
+
 from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history
@@ -8,8 +10,8 @@ from shepherd_core.operator.reboot import Reboot
 from shepherd_core.recovery import Steps
 from shepherd_core.rules.policy import step_of
 
-from tests.chaos.crash_points import Points
-from tests.chaos.scenarios.loops import Recoveries, equinix
+from tests.chaos.crash_points import Context
+from tests.chaos.scenarios.loops import Recoveries
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.support import defaults
 
@@ -19,11 +21,11 @@ class Reboots(Recoveries):
 
     name = "reboot"
 
-    def tick(self, environment: Environment, points: Points) -> object:
+    def tick(self, environment: Environment, points: Context) -> Any:
         machine_id, connection = self._unhealthy[0], environment.connect()
         if any(line.event == "Attempted" for line in history.read_history(connection, machine_id)):
             return super().tick(environment, points)
-        provider = equinix(environment, points)
+        provider = self.access.equinix(environment, points.clock)
         step = Reboot(
             provider=provider,
             connection=connection,

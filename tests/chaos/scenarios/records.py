@@ -1,20 +1,19 @@
 """Scenarios that write records and touch no machine: the Updater, the agent API, an installation request."""
 
 import functools
+from collections.abc import Mapping
 from http import HTTPStatus
 from uuid import UUID
 
 from shepherd_core.agent.endpoint import AgentRequest
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.pb.agent_pb2 import Node
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, OSInstallationReport
-from shepherd_core.loops.updater import Updater
-from shepherd_core.providers.equinix.adapter import EquinixProvider
+from shepherd_core.telemetry import Metric
 
-from tests.chaos.crash_points import Points
-from tests.chaos.scenarios.loops import INVOCATION_SECONDS
-from tests.chaos.stage.environment import SESSION_SECONDS, Environment
-from tests.chaos.stage.project import API_KEY, PUBLIC_KEY, equinix_settings
+from tests.chaos.crash_points import Context, Points
+from tests.chaos.stage.access import Access, update
+from tests.chaos.stage.environment import Environment
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.command_line import CommandLine
@@ -28,6 +27,7 @@ class Updates:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._wanted: dict[UUID, str] = {}
+        self.access = Access()
 
     def arrange(self) -> Environment:
         environment = Environment(self._fleet, SystemClock())
@@ -43,10 +43,9 @@ class Updates:
         self._wanted = {**dict.fromkeys(machines, "Running"), machines[3]: "Missing"}
         return environment
 
-    def tick(self, environment: Environment, points: Points) -> object:
-        provider = EquinixProvider(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
-        updater = Updater(provider, environment.connect(), points.clock, SESSION_SECONDS, HOUR)
-        return updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+    def tick(self, environment: Environment, points: Context) -> Mapping[Metric, float]:
+        provider, connection = self.access.equinix(environment, points.clock), self.access.connect(environment)
+        return update(provider, connection, points.clock, HOUR)
 
     def missing(self, environment: Environment) -> list[str]:
         rows = environment.fleet.sql("SELECT machine_id, provider_status, provider_ip_address FROM machine_provided")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -17,7 +18,7 @@ from shepherd_core.providers.equinix.objects import token_tag
 
 from simulator.environment.postgres import Postgres
 from simulator.machines.pool import MachinePool
-from tests.chaos.crash_points import KillAt, Killed, Points, alive
+from tests.chaos.crash_points import Context, KillAt, Killed, Points, alive
 from tests.chaos.explore import (
     OUTAGE_SECONDS,
     SOON_SECONDS,
@@ -145,10 +146,9 @@ def test_a_killed_invocation_has_no_further_effect(real_time: Fleet) -> None:
 
 def test_code_that_catches_the_kill_is_reported(real_time: Fleet) -> None:
     class Careless(Provisioning):
-        def tick(self, environment: Environment, points: Points) -> object:
+        def tick(self, environment: Environment, points: Context) -> Any:
             with suppress(Killed):
-                super().tick(environment, points)
-            return None
+                return super().tick(environment, points)
 
     scenario = Careless(real_time)
     with closing(scenario.arrange()) as environment:

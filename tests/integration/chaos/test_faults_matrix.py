@@ -15,10 +15,11 @@ from shepherd_core.settings.functions import LOOPS
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.machines.pool import MachinePool
-from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Provisions, Recoveries, Updates
+from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Recoveries, Updates
 from tests.chaos.faults.run import try_fault, try_machine_faults
 from tests.chaos.faults.table import ELSEWHERE, FAULTS, MACHINES, NAMED
 from tests.chaos.sample import SEED, drawn
+from tests.chaos.scenarios.loops import Provisioning
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
 from tests.support.waiting import eventually
@@ -58,7 +59,7 @@ def test_a_fault_is_named_and_repaired_without_other_damage(
 ) -> None:
     """An operator must learn the cause, and must not have to clean up."""
     scenarios: dict[str, Callable[[], FaultyScenario]] = {
-        "provisioner": lambda: Provisions(real_time),
+        "provisioner": lambda: Provisioning(real_time),
         "initializer": lambda: AgentStarts(real_time, *one_machine, tmp_path),
         "recoverer": lambda: Recoveries(real_time),
         "updater": lambda: Updates(real_time),
@@ -75,7 +76,7 @@ def test_a_machine_fault_is_named_and_delays_no_other_machine(
 
 def test_a_fault_that_shows_differently_is_reported(real_time: Fleet) -> None:
     """A table that cannot be wrong checks nothing."""
-    assert try_fault(replace(FAULTS[0], shows=frozenset()), Provisions(real_time)) == [
+    assert try_fault(replace(FAULTS[0], shows=frozenset()), Provisioning(real_time)) == [
         "it showed as ['fails provider-unusable'] instead of []"
     ]
 

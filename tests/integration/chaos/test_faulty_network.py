@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from simulator.machines.pool import MachinePool
-from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Provisions, Recoveries, Updates
+from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Recoveries, Updates
 from tests.chaos.faults.network import Link, explore, slowly
 from tests.chaos.sample import SECONDS, SEED, WHOLE, chance, drawn
+from tests.chaos.scenarios.loops import Provisioning
 from tests.chaos.stage.proxy import WHERE
 from tests.integration.chaos.conftest import Check
 from tests.support.bmdb.fleet import Fleet
@@ -26,8 +27,8 @@ def scenario(
 ) -> FaultyScenario:
     if request.param == "initializer":
         return AgentStarts(real_time, *racked, tmp_path)
-    kinds: dict[str, type[Provisions | Recoveries | Updates]] = {
-        "provisioner": Provisions,
+    kinds: dict[str, type[Provisioning | Recoveries | Updates]] = {
+        "provisioner": Provisioning,
         "recoverer": Recoveries,
         "updater": Updates,
     }
