@@ -94,7 +94,7 @@ def test_only_changed_facts_are_written(
     assert run(listed)[Metric.UPDATED] == 3
     assert [facts(fleet, machine_id) for machine_id in (moved, *others)] == [UP] * 3
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'key', now())", id=moved)
-    listed.put(name_of(fleet, moved), location="fra")
+    listed.put(name_of(fleet, moved), location="fra", hardware="https://bmc1")
     fleet.sql("UPDATE provider_listings SET listed_at = listed_at - interval '2 hours'")
     rest = rows(fleet, *OTHER_TABLES)
     before = {row[0]: row[1] for row in fleet.sql("SELECT machine_id, xmin::text FROM machine_provided")}
@@ -103,8 +103,10 @@ def test_only_changed_facts_are_written(
     assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
     (line,) = log_lines(capsys)  # the BMDB keeps no history of it
     assert (line["message"], line["machine_id"]) == ("machine updated", str(moved))
-    assert line["changed"] == {"location": ["ams", "fra"]}
+    assert line["changed"] == {"location": ["ams", "fra"], "hardware": [None, "https://bmc1"]}
     assert facts(fleet, moved) == ["r", "192.0.2.1", "fra", "Running"]
+    found = fleet.sql("SELECT machine_id, provider_hardware FROM machine_provided WHERE provider_hardware IS NOT NULL")
+    assert found == [[moved, "https://bmc1"]]
     after = {row[0]: row[1] for row in fleet.sql("SELECT machine_id, xmin::text FROM machine_provided")}
     assert {machine_id for machine_id in before if before[machine_id] != after[machine_id]} == {moved}
     assert rows(fleet, *OTHER_TABLES) == rest

@@ -13,7 +13,7 @@ from shepherd_core.loops.updater import changes
 from shepherd_core.rules.drift import YOUNG_SECONDS
 
 OLD = YOUNG_SECONDS + 1
-UP = Facts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING, None, None)
+UP = Facts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING, None, "https://bmc1")
 MACHINE = Machine(
     provider_id=ProviderId("a"),
     availability=Availability.KNOWN_USED,
@@ -21,6 +21,7 @@ MACHINE = Machine(
     reservation_id="r1",
     location="ams",
     status=ProviderStatus.RUNNING,
+    hardware="https://bmc1",
 )
 
 
