@@ -83,6 +83,8 @@ class _Finder:
                 yield (*self._span(node), "pass")
             case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
                 yield (*self._span(node), "pass")
+            case ast.Delete(targets=[ast.Name()]):
+                return  # nothing reads it any more
             case ast.Raise() | ast.Break() | ast.Continue() | ast.Delete() | ast.Return(value=None):
                 yield (*self._span(node), "pass")
             case ast.ExceptHandler(type=ast.Tuple(elts=kinds) as caught):

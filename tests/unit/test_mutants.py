@@ -42,6 +42,8 @@ def sql(text: str) -> set[str]:
         ("x.y = z", {"pass"}),
         ("x = min(y)", {"x = max(y)"}),
         ("raise X", {"pass"}),
+        ("del x.y", {"pass"}),
+        ("del x", set()),
         ("try:\n    x = y\nexcept (A, B):\n    x = z", {
             "try:\n    x = y\nexcept (A,):\n    x = z", "try:\n    x = y\nexcept (B,):\n    x = z",
         }),

@@ -213,6 +213,16 @@ def test_a_machine_that_vanishes_is_missing_until_it_is_back(fleet: Fleet, liste
     assert facts(fleet, machine_id) == facts(fleet, other) == UP
 
 
+def test_a_failed_machine_that_vanishes_stays_failed(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """It is stranded, so the drift limit does not count it."""
+    (machine_id,) = plant(fleet, listed, 1)
+    record(fleet, machine_id, status="ProvisioningFailedPermanent")
+    listed.machines.clear()
+    fleet.pass_time(HOUR)
+    assert counted(run(listed)) == {}
+    assert facts(fleet, machine_id)[3] == "ProvisioningFailedPermanent"
+
+
 def test_a_machine_that_was_just_created_is_not_missed(fleet: Fleet, listed: Listed, run: Run) -> None:
     """Listings lag; it stays not_ready, and is looked for again in a minute."""
     (machine_id,) = plant(fleet, listed, 1, age_seconds=0)

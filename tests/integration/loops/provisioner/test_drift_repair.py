@@ -575,6 +575,18 @@ def test_operators_decide_about_a_release_of_unknown_outcome(
     assert results(operator.keep(machine_id)) == [ActionResult.DONE]
 
 
+def test_the_release_of_a_vanished_machine_cannot_be_canceled(
+    fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud
+) -> None:
+    """Its request without an answer had its effect."""
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
+    edge.before["release"] = failing(ProviderUnavailable("no answer"))
+    operator.release(machine_id)
+    fleet.pass_time(YOUNG_SECONDS)
+    cloud.machines.clear()
+    assert results(operator.keep(machine_id)) == [ActionResult.REFUSED]
+
+
 def test_an_accepted_release_cannot_be_canceled(fleet: Fleet, lister: Operator, listed: Listed) -> None:
     machine_id = old(fleet, fleet.provided_machine(), "static")
     listed.put(known_as(fleet, machine_id))

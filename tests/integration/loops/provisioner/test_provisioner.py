@@ -488,10 +488,13 @@ def test_capacity_that_is_forbidden_is_left_alone_for_a_while(
     assert run(edge, max_machines=max_machines)[Metric.CREATED] == 0
 
 
-def test_a_pause_stops_a_running_invocation(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
+def test_a_pause_stops_a_running_invocation(
+    fleet: Fleet, cloud: Cloud, edge: Edge, run: Run, clock: ManualClock
+) -> None:
     edge.after["create_machine"] = lambda: pauses.pause(fleet.connect(), owner="me", reason="stop")
-    assert run(edge)[Metric.CREATED] == 1
+    assert run(edge, creation_seconds=5)[Metric.CREATED] == 1
     assert_settled(fleet, cloud, 1)
+    assert len(clock.slept) == 1, "it sees the pause at the second creation, and waits for no third"
 
 
 def test_a_pause_of_an_intent_does_not_stop_the_invocation(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
