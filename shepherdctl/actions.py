@@ -8,7 +8,9 @@ from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import pauses
+from shepherd_core.bmdb.machines.search import FoundMachine
 from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import ActionOutcome, OperatorAction
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.rules.drift import Comparison
@@ -25,6 +27,7 @@ class NewPause:
 
     pause_id: UUID | None
     machine_id: UUID | None
+    provider_id: ProviderId | None
     process: str | None
     provider: str | None
     owner: str
@@ -34,7 +37,7 @@ class NewPause:
 
 def pause(
     connection: Connection,
-    machine_ids: Sequence[UUID],
+    machines: Sequence[FoundMachine | ActionOutcome],
     *,
     process: str | None,
     provider: str | None,
@@ -45,8 +48,9 @@ def pause(
 ) -> list[NewPause]:
     """Pause these machines, all or none; without machines, what *process* and *provider* name, or everything."""
 
-    def one(machine_id: UUID | None) -> NewPause:
+    def one(machine: FoundMachine | ActionOutcome | None) -> NewPause:
         pause_id = None
+        machine_id, provider_id = (machine.machine_id, machine.provider_id) if machine else (None, None)
         if not dry_run:
             pause_id = pauses.pause(
                 connection,
@@ -57,10 +61,10 @@ def pause(
                 provider=provider,
                 seconds=seconds,
             )
-        return NewPause(pause_id, machine_id, process, provider, owner, reason, seconds)
+        return NewPause(pause_id, machine_id, provider_id, process, provider, owner, reason, seconds)
 
     def unit() -> list[NewPause]:
-        return [one(machine_id) for machine_id in machine_ids or (None,)]
+        return [one(machine) for machine in machines or (None,)]
 
     return connection.transact(unit)
 

@@ -10,6 +10,7 @@ from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.rules.drift import Comparison
 
 from shepherdctl import actions
+from shepherdctl.output.formats import in_full
 from shepherdctl.output.printing import note
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; required without a terminal.")]
@@ -48,7 +49,7 @@ def carry_out_confirmed(
     if dry_run or not any(outcome.result in (ActionResult.READY, ActionResult.BEGUN) for outcome in expected):
         return expected
     for outcome in expected:
-        note(f"{outcome.provider_id or outcome.machine_id}: {outcome.text}")
+        note(f"{in_full(outcome.provider_id, outcome.machine_id)}: {outcome.text}")
     ready = [outcome for outcome in expected if outcome.result is ActionResult.READY]
     if ready and not yes:
         confirm(str(ready[0].provider_id) if len(ready) == 1 else f"{len(ready)} machines")

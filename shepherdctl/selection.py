@@ -26,7 +26,7 @@ from shepherdctl.completion import location_names, machine_names
 from shepherdctl.confirm import confirm, require_terminal
 from shepherdctl.descriptions.state import Observer
 from shepherdctl.options import MACHINE_NAME, PROVIDERS
-from shepherdctl.output.formats import duration
+from shepherdctl.output.formats import duration, in_full
 from shepherdctl.output.printing import counted, note, one_of
 
 SEVERITY = (
@@ -260,7 +260,7 @@ class Selection:
             return
         observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
         for machine in machines[:_MOST_SHOWN]:
-            note(f"{machine.provider_id or machine.machine_id}: {observer.describe(machine)}")
+            note(f"{in_full(machine.provider_id, machine.machine_id)}: {observer.describe(machine)}")
         if len(machines) > _MOST_SHOWN:
             note(f"and {len(machines) - _MOST_SHOWN} more: shepherdctl machine list shows them, with the same filters")
         confirm(counted(len(machines), "machine"))

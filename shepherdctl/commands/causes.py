@@ -1,6 +1,9 @@
 """The command that shows what fails across the fleet."""
 
+from uuid import UUID
+
 from shepherd_core.bmdb.machines import overview
+from shepherd_core.bmdb.machines.search import Search, matching
 
 from shepherdctl import fleet_status
 from shepherdctl.database import bmdb
@@ -8,7 +11,7 @@ from shepherdctl.descriptions.conditions import only
 from shepherdctl.descriptions.cures import CURES, cures, told
 from shepherdctl.options import LocationOption, ProviderOption
 from shepherdctl.output.conditions import described, print_conditions
-from shepherdctl.output.formats import loop_name, relative
+from shepherdctl.output.formats import in_full, loop_name, relative
 from shepherdctl.output.json_fields import in_words
 from shepherdctl.output.printing import Column, Form, Output, document, ids, note, table
 
@@ -20,7 +23,7 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
     Begins with the conditions that "status" shows. Then counts machines whose
     last work failed and whose agent has not reported since, machines in
     quarantine, and capacity under a penalty. CAUSE is the newest cause of its
-    kind. EXAMPLES are ids of machines or of capacity.
+    kind. EXAMPLES are machines or capacity.
 
     Examples:
       shepherdctl causes
@@ -31,6 +34,15 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
     with bmdb() as connection:
         found = overview.failures(connection, provider=provider, location=location)
         fleet = fleet_status.read(connection)
+        examples = {example for one in found if one.loop != "provisioner" for example in one.examples}
+        named = (
+            {
+                str(each.machine_id): each.provider_id
+                for each in matching(connection, Search(machine_ids=tuple(map(UUID, examples))))
+            }
+            if examples
+            else {}
+        )
     wrong = only(fleet_status.judged(fleet), provider, location)
     if output is Form.JSON:
         failing = [{**in_words(one), "cure": CURES.get(one.kind or "")} for one in found]
@@ -53,7 +65,7 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
                 loop_name(one.loop).capitalize(),
                 told(one.kind, one.cause),
                 one.failed_at and relative(one.failed_at, fleet.now),
-                " ".join(next(short) for _ in one.examples),
+                ", ".join(in_full(named.get(example), next(short)) for example in one.examples),
             )
             for one in found
         ],

@@ -1,22 +1,20 @@
 """The command that shows the history of a machine."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Annotated
-from uuid import UUID
 
 import typer
 from rich.text import Text
-from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.wire import server
-from shepherd_core.bmdb.work.history import HistoryEvent, read_history
+from shepherd_core.bmdb.work.history import read_history
 from shepherd_core.domain.machine import WorkEvent
 
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.cures import cures
 from shepherdctl.descriptions.history import Repeated, fold
+from shepherdctl.descriptions.state import called
 from shepherdctl.options import MachineArgument
 from shepherdctl.output.formats import loop_name, relative
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
@@ -48,12 +46,16 @@ def history(
       shepherdctl history rack1-3 -o json | jq -r '.events[].cause'
     """
     with bmdb() as connection:
-        events = _events(connection, machine, limit + 1)
+        machine_id, name = called(connection, machine)
+        events = read_history(connection, machine_id, limit + 1)
+        if not events:
+            lookup.find_machine(connection, machine)  # or there is none
         now = server.now(connection)
     shown = events[:limit][::-1]
     if output is Form.JSON:
         document({"events": shown})
     else:
+        note(f"machine {name}")
         print_events(fold(shown), now)
         if not shown:
             note("nothing has been done with this machine yet")
@@ -87,11 +89,3 @@ def print_events(shown: Sequence[Repeated], now: datetime) -> None:
     table(columns, rows)
     for cure in cures(each.event.kind for each in shown):
         note(cure)
-
-
-def _events(connection: Connection, name: str, limit: int) -> list[HistoryEvent]:
-    """Return the events, newest first; a machine that is gone is found by its whole id."""
-    with suppress(ValueError):
-        if events := read_history(connection, UUID(name), limit):
-            return events
-    return read_history(connection, lookup.find_machine(connection, name), limit)

@@ -4,18 +4,15 @@ from collections import deque
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Annotated
-from uuid import UUID
 
 import typer
-from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.wire import server
-from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.settings.deployment import OperatorSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.deployment.function_logs import FUNCTIONS, LogLine, lines
+from shepherdctl.descriptions.state import called
 from shepherdctl.options import MachineArgument
 from shepherdctl.output.formats import duration, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, note, one_of, table
@@ -64,7 +61,7 @@ def logs(
     """
     source = load(OperatorSettings)[0].logs
     with bmdb() as connection:
-        machine_id = _machine_id(connection, machine)
+        machine_id, name = called(connection, machine)
         now = server.now(connection)
     shown: deque[LogLine] = deque(maxlen=limit)
     total = 0
@@ -86,12 +83,13 @@ def logs(
                 ]
             }
         )
-    else:
+    elif shown:
+        note(f"machine {name}")
         print_lines(shown)
     if total > limit:
         note(f"only the last {counted(limit, 'line')} of {total} shown: see --limit")
     if not total:
-        note(f"nothing was logged about machine {machine_id} in the last {span(seconds)}")
+        note(f"nothing was logged about machine {name} in the last {span(seconds)}")
 
 
 def print_lines(shown: Iterable[LogLine]) -> None:
@@ -100,15 +98,3 @@ def print_lines(shown: Iterable[LogLine]) -> None:
         [Column("TIME (UTC)"), Column("FUNCTION"), Column("MESSAGE", prose=True)],
         [(f"{line.at:%Y-%m-%d %H:%M:%S}", line.function, described(line.record, _HIDDEN)[:_LONGEST]) for line in shown],
     )
-
-
-def _machine_id(connection: Connection, name: str) -> UUID:
-    """Return the id of the machine called *name*; a whole machine id is accepted even if the machine is gone."""
-    try:
-        return lookup.find_machine(connection, name)
-    except MachineUnknown:
-        try:
-            return UUID(name)
-        except ValueError:
-            pass
-        raise

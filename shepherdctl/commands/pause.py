@@ -23,7 +23,7 @@ from shepherdctl.options import (
     current_user,
     loop_of_machines,
 )
-from shepherdctl.output.formats import duration, relative, scope_in_words, span
+from shepherdctl.output.formats import duration, in_full, relative, scope_in_words, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
 
@@ -91,7 +91,7 @@ def pause(
             selection.confirm(connection, machines)
         created = actions.pause(
             connection,
-            [machine.machine_id for machine in machines],
+            machines,
             process=process,
             provider=providers[0] if len(providers) == 1 else None,
             owner=owner,
@@ -238,6 +238,6 @@ def _described(pauses: Sequence[P]) -> list[tuple[str, str, P]]:
     """Return each pause with its id and its scope in human-readable form."""
     names, machines = ids(one.pause_id for one in pauses), ids(one.machine_id for one in pauses)
     return [
-        (name, scope_in_words(machine, one.process, one.provider), one)
+        (name, scope_in_words(machine and in_full(one.provider_id, machine), one.process, one.provider), one)
         for name, machine, one in zip(names, machines, pauses, strict=True)
     ]

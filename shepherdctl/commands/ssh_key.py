@@ -71,6 +71,7 @@ def rotate(
     ] = "",
     *,
     dry_run: DryRun = False,
+    yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
@@ -79,12 +80,14 @@ def rotate(
     Without --kms-key, the new key is encrypted with the same KMS key as the
     present one. Functions use the new key within five minutes. Machines may have
     either until "ssh-key retire": the Initializer tries the old key where a
-    machine refuses the new one, and logs the machine's address. If this is
+    machine refuses the new one, and logs the machine's address. Asks for
+    confirmation. If this is
     interrupted, run "ssh-key create": it completes what was begun.
 
     Examples:
       shepherdctl ssh-key rotate
     """
+    require_terminal(yes=yes or dry_run)
     store, name = _store()
     current = store.get(name)
     before = ssh_keys.previous_parameter(name)
@@ -95,6 +98,9 @@ def rotate(
     if dry_run:
         note(f"dry run: nothing was changed; {ssh_keys.public_line(current)} would be replaced")
         return
+    if not yes:
+        note(f"all functions use a new key instead of {ssh_keys.public_line(current)}")
+        confirm(name)
     kms_key = kms_key or store.kms_key(name)
     store.put(before, current, replace=True, kms_key=kms_key)
     new = ssh_keys.generate()

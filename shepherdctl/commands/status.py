@@ -116,7 +116,7 @@ def _print(fleet: FleetStatus, wrong: Sequence[Condition]) -> None:
     if fleet.limited_user is not None:
         note(
             "open transactions of other users are not shown; an administrator can change that: "
-            f'GRANT pg_read_all_stats TO "{fleet.limited_user}"'
+            'GRANT pg_read_all_stats TO "{}"'.format(fleet.limited_user.replace('"', '""'))
         )
 
 

@@ -1,9 +1,11 @@
 """The state of a machine, described for operators and as JSON. The BMDB decides it (the view ``machine_states``)."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from rich.text import Text
 from shepherd_core.bmdb.connection import Connection
@@ -12,9 +14,10 @@ from shepherd_core.bmdb.machines.lookup import ShownMachine
 from shepherd_core.bmdb.machines.pauses import Pause, pauses_in_force
 from shepherd_core.bmdb.machines.search import FoundMachine
 from shepherd_core.bmdb.wire import server
+from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.states import State
 
-from shepherdctl.output.formats import relative, span
+from shepherdctl.output.formats import in_full, relative, span
 from shepherdctl.output.json_fields import in_words
 
 STYLES = {
@@ -76,6 +79,22 @@ def observe_machine(connection: Connection, name: str) -> tuple[ShownMachine, Ob
     """
     machine = lookup.show_machine(connection, lookup.find_machine(connection, name))
     return machine, Observer(server.now(connection), pauses_in_force(connection))
+
+
+def called(connection: Connection, name: str) -> tuple[UUID, str]:
+    """
+    Return the id of the machine called *name*, and both its names. For one that is gone, *name* is its whole id.
+
+    Raises:
+        MachineUnknown: no machine is called so, or more than one.
+    """
+    try:
+        machine_id = lookup.find_machine(connection, name)
+    except MachineUnknown:
+        with suppress(ValueError):
+            return UUID(name), name
+        raise
+    return machine_id, in_full(lookup.show_machine(connection, machine_id).provider_id, machine_id)
 
 
 def with_pauses(machine: FoundMachine, observer: Observer) -> dict[str, Any]:

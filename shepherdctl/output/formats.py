@@ -85,6 +85,11 @@ def scope_in_words(machine: str | None, process: str | None, provider: str | Non
     return ", ".join(filter(None, parts)) or "everything"
 
 
+def in_full(provider_id: str | None, machine_id: object) -> str:
+    """Return how people call a machine, with its id: ``rack1-3 (3f2a0c9e)``."""
+    return f"{provider_id} ({machine_id})" if provider_id else str(machine_id)
+
+
 def did(counts: Mapping[str, float]) -> Iterator[str]:
     """Yield the counts that are not 0, in words, in the order of the metrics."""
     for metric in Metric:

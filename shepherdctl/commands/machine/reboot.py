@@ -16,6 +16,7 @@ from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.descriptions.state import Observer
 from shepherdctl.options import DryRun, MachinesArgument, OwnerOption, ReasonOption, current_user
+from shepherdctl.output.formats import in_full
 from shepherdctl.output.outcomes import print_outcomes
 from shepherdctl.output.printing import Form, Output, note
 from shepherdctl.output.readable_log import ReadableLog
@@ -95,7 +96,7 @@ def _interrupt(
             outcomes = [_with_state(*each, observer) for each in zip(outcomes, machines, strict=True)]
         elif ready:
             for machine in ready:
-                note(f"{machine.provider_id}: {observer.describe(machine)}")
+                note(f"{in_full(machine.provider_id, machine.machine_id)}: {observer.describe(machine)}")
             if not yes and (name := _name(ready, ask_for_one=selection.asks)):
                 require_terminal(yes=False)
                 confirm(name)

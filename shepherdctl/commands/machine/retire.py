@@ -18,7 +18,7 @@ from shepherdctl import actions
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.options import DespiteHeartbeat, DryRun, MachinesArgument, ReasonOption, current_user
-from shepherdctl.output.formats import span
+from shepherdctl.output.formats import in_full, span
 from shepherdctl.output.outcomes import print_outcomes
 from shepherdctl.output.printing import Form, Output, counted, note
 from shepherdctl.selection import Selection, selecting
@@ -69,7 +69,7 @@ def retire(
         open_steps = [outcome for _, outcome in steps if outcome.result in (ActionResult.READY, ActionResult.BEGUN)]
         if open_steps and not dry_run:
             for outcome in open_steps:
-                note(f"{outcome.provider_id}: {outcome.text}")
+                note(f"{in_full(outcome.provider_id, outcome.machine_id)}: {outcome.text}")
             if not yes:
                 confirm(str(open_steps[0].provider_id) if len(open_steps) == 1 else f"{len(open_steps)} machines")
             _pause(repair, open_steps, order)
@@ -116,7 +116,7 @@ def _pause(repair: DriftRepair, steps: Sequence[ActionOutcome], order: RemovalRe
         for pause in pauses.pauses_in_force(repair.connection)
         if pause.process is None and pause.expires_at is None
     }
-    new = [step.machine_id for step in steps if step.machine_id is not None and step.machine_id not in paused]
+    new = [step for step in steps if step.machine_id is not None and step.machine_id not in paused]
     if new:
         actions.pause(
             repair.connection,

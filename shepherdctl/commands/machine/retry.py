@@ -55,7 +55,7 @@ def retry(
             selection.confirm(connection, found)
         rows = [
             (
-                machine.machine_id,
+                machine,
                 [
                     backoff
                     for backoff in lookup.show_machine(connection, machine.machine_id).backoffs
@@ -67,12 +67,16 @@ def retry(
             for machine in found
         ]
     if output is Form.JSON:
-        listed = [{"machine_id": machine_id, "ended": ended} for machine_id, ended in rows]
+        listed = [
+            {"machine_id": machine.machine_id, "provider_id": machine.provider_id, "ended": ended}
+            for machine, ended in rows
+        ]
         document({"dry_run": dry_run, "machines": listed})
         return
-    ended = [(machine_id, backoff) for machine_id, backoffs in rows for backoff in backoffs]
+    ended = [(machine, backoff) for machine, backoffs in rows for backoff in backoffs]
     table(
         [
+            Column("PROVIDER ID"),
             Column("MACHINE"),
             Column("WOULD END BACKOFF OF" if dry_run else "ENDED BACKOFF OF"),
             Column("UNTIL"),
@@ -80,12 +84,13 @@ def retry(
         ],
         [
             (
+                machine.provider_id,
                 name,
                 loop_name(backoff.process),
                 relative(backoff.until, now),
                 told(backoff.kind, backoff.cause),
             )
-            for name, (_, backoff) in zip(ids(machine_id for machine_id, _ in ended), ended, strict=True)
+            for name, (machine, backoff) in zip(ids(machine.machine_id for machine, _ in ended), ended, strict=True)
         ],
     )
     if dry_run:

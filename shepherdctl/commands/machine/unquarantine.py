@@ -11,7 +11,7 @@ from shepherd_core.domain.states import State
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
 from shepherdctl.options import DryRun, MachinesArgument, OwnerOption, ReasonOption, current_user
-from shepherdctl.output.formats import relative
+from shepherdctl.output.formats import in_full, relative
 from shepherdctl.output.printing import Column, Form, Output, document, ids, note, table
 from shepherdctl.selection import Selection, selecting
 
@@ -56,16 +56,18 @@ def unquarantine(
                 dry_run or remediation.unquarantine(connection, machine_id, reason=f"{owner}: {reason}")
             ):
                 quarantine = {"quarantined_at": shown.quarantined_at, "cause": shown.quarantine_cause}
-                ended.append({"machine_id": machine_id, **quarantine})
+                ended.append({"machine_id": machine_id, "provider_id": shown.provider_id, **quarantine})
             else:
-                others.append(f"machine {machine_id} is not in quarantine: nothing was changed")
+                others.append(
+                    f"machine {in_full(shown.provider_id, machine_id)} is not in quarantine: nothing was changed"
+                )
     if ended and output is Form.JSON:
         document({"dry_run": dry_run, "machines": ended})
     elif ended:
         rows = zip(ids(one["machine_id"] for one in ended), ended, strict=True)
         table(
-            [Column("MACHINE"), Column("QUARANTINED"), Column("CAUSE", prose=True)],
-            [(name, relative(one["quarantined_at"], now), one["cause"]) for name, one in rows],
+            [Column("PROVIDER ID"), Column("MACHINE"), Column("QUARANTINED"), Column("CAUSE", prose=True)],
+            [(one["provider_id"], name, relative(one["quarantined_at"], now), one["cause"]) for name, one in rows],
         )
         note("dry run: nothing was changed" if dry_run else "the Initializer starts an agent on them next")
     if others:

@@ -10,7 +10,7 @@ from shepherdctl.database import bmdb
 from shepherdctl.descriptions.conditions import EXIT_STATUS
 from shepherdctl.descriptions.state import observe_machine
 from shepherdctl.options import MachineArgument
-from shepherdctl.output.formats import duration, span
+from shepherdctl.output.formats import duration, in_full, span
 from shepherdctl.output.printing import note, one_of
 
 _SECONDS = 5.0
@@ -43,7 +43,7 @@ def wait(
             found, observer = observe_machine(connection, machine)
             if found.state != shown:
                 shown = found.state
-                note(f"{found.provider_id or found.machine_id}: {observer.describe(found).plain}")
+                note(f"{in_full(found.provider_id, found.machine_id)}: {observer.describe(found).plain}")
             if shown == state:
                 return
             left = end - clock.monotonic()

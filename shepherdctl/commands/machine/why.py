@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from rich.text import Text
-from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.recovery.explain import Block, Verdict
 from shepherd_core.settings.functions.bmdb import BmdbSettings
@@ -12,8 +11,9 @@ from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.cures import cures
+from shepherdctl.descriptions.state import observe_machine
 from shepherdctl.options import MachineArgument
-from shepherdctl.output.formats import loop_name, relative
+from shepherdctl.output.formats import in_full, loop_name, relative
 from shepherdctl.output.printing import Column, Form, Output, document, note, table
 
 
@@ -32,12 +32,19 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     """
     (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
-        machine_id = lookup.find_machine(connection, machine)
-        verdicts, now = explain.why(connection, machine_id)
+        found, observer = observe_machine(connection, machine)
+        verdicts, _ = explain.why(connection, found.machine_id)
     if output is Form.JSON:
-        document({"machine_id": machine_id, "loops": [plain(verdict) for verdict in verdicts]})
+        document(
+            {
+                "machine_id": found.machine_id,
+                "provider_id": found.provider_id,
+                "loops": [plain(verdict) for verdict in verdicts],
+            }
+        )
         return
-    print_verdicts(verdicts, now)
+    note(f"machine {in_full(found.provider_id, found.machine_id)}")
+    print_verdicts(verdicts, observer.now)
 
 
 def print_verdicts(verdicts: Sequence[Verdict], now: datetime) -> None:

@@ -107,6 +107,52 @@ def test_an_option_means_the_same_in_all_commands() -> None:
     assert {name for name in shared if f"`{name}`" not in GLOSSARY} == set()
 
 
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
+ASKED = {
+    "machine adopt": "--all",
+    "machine forget": "machine-1 --reason x",
+    "machine forget-host-key": "machine-1",
+    "machine install": f"machine-1 --image https://example.com/image --sha256 {64 * '0'}",
+    "machine pin-host-key": f"machine-1 {HOST_KEY} --replace",
+    "machine power-cycle": "machine-1 machine-2 --reason x",
+    "machine rebind": "machine-1 other",
+    "machine reboot": "--state unhealthy --reason x",
+    "machine release": "machine-1 --reason x",
+    "machine retire": "machine-1 --reason x",
+    "machine retry": "--provider static --reason x",
+    "machine unquarantine": "--provider static --reason x",
+    "pause": "--state quarantined --reason x",
+    "resume": "--all",
+    "settings set": "provisioner.max_machines 3 s3://bucket/settings.toml",
+    "ssh-key retire": "",
+    "ssh-key rotate": "",
+}
+"""What changes more than one thing, or what somebody else did."""
+
+
+@pytest.mark.parametrize(("words", "arguments"), ASKED.items())
+def test_without_a_terminal_to_ask_on_nothing_changes(
+    fleet: Fleet, shepherdctl: CommandLine, words: str, arguments: str
+) -> None:
+    for _ in range(2):
+        fleet.quarantine(fleet.unhealthy_machine())
+    fleet.sql("INSERT INTO machine_host_key SELECT machine_id, 'x AAAA', now() FROM machines")
+    fleet.sql("INSERT INTO pauses (machine_id, owner, reason) SELECT machine_id, 'ana', '' FROM machines")
+    before = fleet.content()
+    assert "confirm with --yes" in shepherdctl.told(*words.split(), *arguments.split(), status=2)
+    assert fleet.content() == before
+
+
+def test_a_command_that_has_a_dry_run_asks() -> None:
+    """But for those that do what the functions do by themselves."""
+
+    def having(option: str) -> set[str]:
+        return {" ".join(words) for words in COMMANDS if option in {one.opts[0] for one in parameters(words)}}
+
+    assert having("--yes") == set(ASKED)
+    assert having("--dry-run") - having("--yes") == {"db migrate", "run"}
+
+
 def test_the_version_needs_no_database() -> None:
     assert CommandLine(None).read("--version") == f"shepherdctl 0.1.0, BMDB schema version {NEWEST}\n"
 

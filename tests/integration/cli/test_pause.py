@@ -18,12 +18,12 @@ REASON = ("--reason", "network maintenance")
     ("arguments", "covers"),
     [
         (["--all"], "everything"),
-        (["--machine", "machine-1"], "machine {machine_id}"),
+        (["--machine", "machine-1"], "machine machine-1 ({machine_id})"),
         (["--loop", "initializer"], "loop Initializer"),
         (["--provider", "static"], "provider static"),
         (
             ["--machine", "machine-1", "--loop", "initializer", "--provider", "static"],
-            "machine {machine_id}, loop Initializer, provider static",
+            "machine machine-1 ({machine_id}), loop Initializer, provider static",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -63,7 +63,7 @@ def test_an_existing_keys_public_half_is_written(shepherdctl: CommandLine) -> No
 
 
 def test_no_command_shows_a_private_key(shepherdctl: CommandLine) -> None:
-    commands = (["create"], ["rotate"], ["show"], ["retire", "--yes"])
+    commands = (["create"], ["rotate", "--yes"], ["show"], ["retire", "--yes"])
     said = [shepherdctl("ssh-key", *command, "-o", "json") for command in commands]
     assert [each.exit_code for each in said] == [0] * 4
     assert "PRIVATE" not in "".join(each.stdout + each.stderr for each in said)
@@ -80,7 +80,7 @@ def test_machines_with_either_key_are_reached_during_a_rotation(
         dialer = initializer(server.port)
         dialer.dialer()
         dialer.dial("127.0.0.1", None, deadline).close()
-        new = shepherdctl.load("ssh-key", "rotate")["public_key"]
+        new = shepherdctl.load("ssh-key", "rotate", "--yes")["public_key"]
         assert (public(PREVIOUS), public(NAME), stored()[PUBLIC][0]) == (old, new, new)
         assert shepherdctl.load("ssh-key", "show") == {"parameter": NAME, "public_key": new, "previous": old}
         adapters.secrets().invalidate(NAME)  # as five minutes do
@@ -103,9 +103,9 @@ def test_machines_with_either_key_are_reached_during_a_rotation(
 
 def test_a_second_rotation_waits_for_the_end_of_the_first(shepherdctl: CommandLine) -> None:
     shepherdctl.read("ssh-key", "create")
-    shepherdctl.read("ssh-key", "rotate")
+    shepherdctl.read("ssh-key", "rotate", "--yes")
     before = stored()
-    assert "end it with ssh-key retire" in shepherdctl.told("ssh-key", "rotate", status=1)
+    assert "end it with ssh-key retire" in shepherdctl.told("ssh-key", "rotate", "--yes", status=1)
     assert stored() == before
 
 
@@ -117,7 +117,7 @@ def test_an_interrupted_rotation_is_completed(shepherdctl: CommandLine, writes: 
     ssm = boto3.client("ssm")
     ssm.put_parameter(Name=PREVIOUS, Value=old, Type="SecureString")
     if writes == 1:
-        shepherdctl.read("ssh-key", "rotate")
+        shepherdctl.read("ssh-key", "rotate", "--yes")
     else:
         ssm.put_parameter(Name=NAME, Value=ssh_keys.generate(), Type="SecureString", Overwrite=True)
         shepherdctl.read("ssh-key", "create")
@@ -133,14 +133,14 @@ def test_a_dry_run_of_a_rotation_changes_nothing(shepherdctl: CommandLine) -> No
 
 
 def test_what_is_missing_is_named(shepherdctl: CommandLine) -> None:
-    for command in ("show", "rotate"):
-        assert f"'{NAME}': there is no such SSM parameter" in shepherdctl.told("ssh-key", command, status=1)
+    for command in (("show",), ("rotate", "--yes")):
+        assert f"'{NAME}': there is no such SSM parameter" in shepherdctl.told("ssh-key", *command, status=1)
     assert "no rotation is under way" in shepherdctl("ssh-key", "retire", "--yes").stderr
 
 
 def test_retiring_a_key_has_to_be_confirmed(shepherdctl: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     shepherdctl.read("ssh-key", "create")
-    shepherdctl.read("ssh-key", "rotate")
+    shepherdctl.read("ssh-key", "rotate", "--yes")
     before = stored()
     assert "confirm with --yes" in shepherdctl.told("ssh-key", "retire", status=2)
     ours, theirs = pty.openpty()
@@ -155,13 +155,13 @@ def test_retiring_a_key_has_to_be_confirmed(shepherdctl: CommandLine, monkeypatc
     assert stored().keys() == {NAME, PUBLIC}
 
 
-@pytest.mark.parametrize("command", [("show",), ("rotate",), ("retire", "--yes"), ("retire", "--dry-run")])
+@pytest.mark.parametrize("command", [("show",), ("rotate", "--yes"), ("retire", "--yes"), ("retire", "--dry-run")])
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_stale_public_half_is_not_shown(shepherdctl: CommandLine, command: tuple[str, ...], missing: bool) -> None:
     """After a rotation that was killed before its last write, operators would put the old key on the machines."""
     shepherdctl.read("ssh-key", "create")
     old = stored()[PUBLIC][0]
-    shepherdctl.read("ssh-key", "rotate")
+    shepherdctl.read("ssh-key", "rotate", "--yes")
     ssm = boto3.client("ssm")
     if missing:
         ssm.delete_parameter(Name=PUBLIC)
@@ -182,12 +182,12 @@ def key_ids(ssm: Any) -> dict[str, str | None]:
 
 def test_a_key_of_the_operators_own_encrypts_the_private_halves(shepherdctl: CommandLine) -> None:
     shepherdctl.read("ssh-key", "create", "--kms-key", "alias/ours")
-    shepherdctl.read("ssh-key", "rotate", "--kms-key", "alias/ours")
+    shepherdctl.read("ssh-key", "rotate", "--yes", "--kms-key", "alias/ours")
     assert key_ids(boto3.client("ssm")) == {NAME: "alias/ours", PREVIOUS: "alias/ours", PUBLIC: None}
 
 
 def test_a_rotation_encrypts_with_what_encrypted_before(shepherdctl: CommandLine) -> None:
     """A key of root on every machine must not fall back to AWS's own because of an option that was left out."""
     shepherdctl.read("ssh-key", "create", "--kms-key", "alias/ours")
-    shepherdctl.read("ssh-key", "rotate")
+    shepherdctl.read("ssh-key", "rotate", "--yes")
     assert key_ids(boto3.client("ssm")) == {NAME: "alias/ours", PREVIOUS: "alias/ours", PUBLIC: None}

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Pause:
 
     pause_id: UUID
     machine_id: UUID | None
+    provider_id: ProviderId | None
+    """Of the machine."""
     process: str | None
     provider: str | None
     owner: str

@@ -22,9 +22,10 @@ RETURNING pause_id;
 
 -- name: pauses_in_force
 -- The pauses in force, oldest first.
-SELECT pause_id, machine_id, process, provider, owner, reason, created_at, expires_at
-FROM pauses_in_force
-ORDER BY created_at;
+SELECT z.pause_id, z.machine_id, p.provider_id, z.process, z.provider, z.owner, z.reason, z.created_at, z.expires_at
+FROM pauses_in_force z
+LEFT JOIN machine_provided p ON p.machine_id = z.machine_id
+ORDER BY z.created_at;
 
 -- name: resume
 -- End one pause; if an operator does, record that in the history of its machine, with what the pause was.
