@@ -37,6 +37,7 @@ COUNTED = PageNumbers(entries="things", total="total")
 UNCOUNTED = PageNumbers(entries="things")
 PLACED = PageNumbers(entries="things", total="meta.total", current="meta.current", more="meta.next")
 LINKED = NextLinks(entries="things", next="next", size="per_page")
+CURSOR = NextLinks(entries="things", next="cursor", cursor="page", total="total", size="per_page")
 
 
 class Things(OAuth2Api):
@@ -51,6 +52,7 @@ class Things(OAuth2Api):
             "total": page.total,
             "meta": {"total": page.total, "current": page.number, "next": page.number < page.last or None},
             "next": following if page.number < page.last else None,
+            "cursor": str(page.number + 1) if page.number < page.last else "",
         }
 
 
@@ -136,6 +138,7 @@ def test_a_credential_that_was_replaced_is_read_past_the_cache(clock: ManualCloc
         (COUNTED, None),
         (UNCOUNTED, None),
         (LINKED, None),
+        (CURSOR, None),
         (PLACED, None),
         (COUNTED, Shrink(path="/things", nth=2)),
         (UNCOUNTED, Shrink(path="/things", nth=2, times=2)),
@@ -154,7 +157,7 @@ def test_a_listing_is_complete(
     assert [each["id"] for each in listed(api, "/things", deadline, paging)] == IDS
 
 
-@pytest.mark.parametrize("paging", [COUNTED, UNCOUNTED, LINKED, PLACED])
+@pytest.mark.parametrize("paging", [COUNTED, UNCOUNTED, LINKED, CURSOR, PLACED])
 @pytest.mark.parametrize(
     "fault",
     [

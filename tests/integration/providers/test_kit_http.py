@@ -93,9 +93,11 @@ def test_a_refusal_is_final(status: int, script: Script, api: HttpApi, deadline:
 
 def test_what_a_status_means_is_up_to_the_caller(script: Script, api: HttpApi, deadline: Deadline) -> None:
     """Actions are queued without an answer; a machine that is gone is news of its own."""
-    for answer in (Answer(202), Answer(204), Answer(201)):
+    for answer in (Answer(202), Answer(204), Answer(201), Answer(202, b"It has begun.")):
         script.answer = in_turn(answer)
         assert api.post("/things", {}, deadline) is None
+    script.answer = in_turn(said(202, id=1))
+    assert api.post("/things", {}, deadline) == {"id": 1}
     script.answer = in_turn(Answer(404))
     with pytest.raises(MachineNotFound):
         api.get("/machine", deadline, missing=MachineNotFound)

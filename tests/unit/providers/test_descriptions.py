@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 from pydantic import AliasPath
 from pydantic.fields import FieldInfo
-from shepherd_core.providers import latitude, phoenixnap, scaleway
+from shepherd_core.providers import latitude, phoenixnap, scaleway, vultr
 from shepherd_core.providers.equinix import objects as equinix
 from shepherd_core.providers.hetzner import objects as hetzner
 from shepherd_core.providers.kit.api_object import ApiObject
@@ -15,7 +15,9 @@ from shepherd_core.providers.kit.api_object import ApiObject
 from tests.support.providers.description import Description
 
 PAGES = Path(__file__).parents[3] / "docs/providers"
-ADAPTERS = {module.__name__.split(".")[2]: module for module in (equinix, hetzner, latitude, phoenixnap, scaleway)}
+ADAPTERS = {
+    module.__name__.split(".")[2]: module for module in (equinix, hetzner, latitude, phoenixnap, scaleway, vultr)
+}
 each = pytest.mark.parametrize(("name", "adapter"), ADAPTERS.items(), ids=ADAPTERS)
 
 
@@ -32,7 +34,9 @@ def test_every_field_that_an_adapter_reads_is_known_from_somewhere(name: str, ad
     described = Description(name)
     fields = dict(described.fields())
     assert set(fields.values()) <= {"", "assumed", *described.known}
-    models = [kind for kind in vars(adapter).values() if isinstance(kind, type) and issubclass(kind, ApiObject)]
+    kinds = (each for each in vars(adapter).values() if getattr(each, "__module__", "") == adapter.__name__)
+    models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, ApiObject)]
+    assert models
     read = {place(name, field) for kind in models for name, field in kind.model_fields.items()}
     known = {f".{field}." for field in fields}
     assert {each for each in read if not any(f".{each}." in field for field in known)} == set()

@@ -111,7 +111,7 @@ class HostingProvider(Provider):
     dialect: ClassVar[Dialect] = COMMON
     restart: ClassVar[Action]
     start: ClassVar[Action]
-    """Switches a server on that is off."""
+    """Switches a server on that is off, if the API tells that one is."""
     _settings: Any
 
     def __init__(

@@ -42,6 +42,7 @@ TEXT_LENGTH = 200
 """The number of characters of a foreign message that an error quotes."""
 
 _WITHOUT_ANSWER = (202, 204)
+"""There may be an answer nevertheless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,7 @@ class HttpApi:
     def _success(self, request: _Request, answer: HttpAnswer, login: Login, missing: type[ProviderError]) -> HttpAnswer:
         """Return the answer if it is a success; raise the error for anything else."""
         if answer.status in _WITHOUT_ANSWER or (answer.status == requests.codes.created and not answer.body):
-            return HttpAnswer(answer.status, b"", None, answer.headers)
+            return answer
         decoded = answer.decoded()
         if requests.codes.ok <= answer.status < requests.codes.multiple_choices:
             if decoded is None:

@@ -58,11 +58,13 @@ class PageNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextLinks:
-    """Pages that name the next one by a link, of which only the query is used. Entries do not move between pages."""
+    """Pages that name the next one, by a cursor or a link. Entries do not move between pages."""
 
     entries: str
     next: str
-    """The place of the link; none is there on the last page."""
+    """The place of the link, of which only the query is used; none is there on the last page."""
+    cursor: str = ""
+    """The parameter that takes what is there, if that is no link."""
     total: str = ""
     size: str = "limit"
     per_page: int = 100
@@ -77,6 +79,8 @@ class NextLinks:
         link = at(answer, self.next)
         if empty or not isinstance(link, str) or not link:
             return None
+        if self.cursor:
+            return {**page, self.cursor: link}
         try:
             return dict(parse_qsl(urlsplit(link).query))
         except ValueError as error:

@@ -31,6 +31,7 @@ BUILT_IN = (
     "redfish",
     "scaleway",
     "static",
+    "vultr",
 )
 """The providers of this package, each with a module that has its settings and its ``SPEC``."""
 

@@ -1,0 +1,1 @@
+"""Vultr's bare metal, simulated."""
