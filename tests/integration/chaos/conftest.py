@@ -3,6 +3,8 @@
 import gc
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from shepherd_core.adapters import ssh_keys
@@ -12,7 +14,7 @@ from tests.chaos.explore import Explored
 from tests.chaos.sample import SECONDS, SEED
 from tests.chaos.schedules import Played
 from tests.chaos.stage.processes import Loaded
-from tests.support.agents.machine_client import Client
+from tests.support.waiting import eventually
 
 Check = Callable[[Explored | Played | Loaded], None]
 
@@ -40,12 +42,18 @@ def check(record_property: Callable[[str, object], None]) -> Check:
     return check
 
 
+@contextmanager
+def rack(folder: Path, count: int) -> Iterator[tuple[MachinePool, str]]:
+    """Yield so many machines that are up, and the private key for them."""
+    private_key = ssh_keys.generate()
+    with MachinePool(folder / "pool", 0, boot_seconds=0) as pool:
+        for number in range(count):
+            pool.rack(f"machine-{number}", ssh_keys.public_line(private_key))
+        eventually(lambda: {pool.state(name) for name in pool.names()} == {"Up"})
+        yield pool, private_key
+
+
 @pytest.fixture(scope="module")
 def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePool, str]]:
-    private_key = ssh_keys.generate()
-    with MachinePool(tmp_path_factory.mktemp("pool"), 0, boot_seconds=0) as pool:
-        client = Client(pool)
-        client.authorized_key = ssh_keys.public_line(private_key)
-        for name in ("a", "b"):
-            client.rack(name)
-        yield pool, private_key
+    with rack(tmp_path_factory.mktemp("pool"), 2) as racked:
+        yield racked
