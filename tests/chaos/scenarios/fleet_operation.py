@@ -24,10 +24,8 @@ from tests.chaos.crash_points import Points
 from tests.chaos.stage.access import START, Access, provision, run, update
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.operators import COMMANDS, Operators
-from tests.chaos.stage.project import PREFIX
 from tests.support import defaults
 from tests.support.agents.signed_agent import SignedAgent, endpoint
-from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, Fleet
 
 _HEALTHY = 12
@@ -135,11 +133,7 @@ class FleetOperation:
         return None
 
     def missing(self, environment: Environment) -> list[str]:
-        ours = {device.id for device in environment.api.snapshot() if device.name.startswith(PREFIX)}
-        found = [] if len(ours) == environment.limit else [f"{len(ours)} of {environment.limit} machines exist"]
-        found += [f"{each} is not recorded" for each in ours - set(provided(self._fleet))]
-        intents = self._fleet.sql("SELECT machine_id FROM machine_creation_intent")
-        found += [f"the intent {row[0]} is still there" for row in intents]
+        found = environment.unprovided(environment.limit)
         keys = self._fleet.sql(
             "SELECT p.machine_id, a.agent_public_key FROM machine_provided p "
             "LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id "

@@ -29,9 +29,7 @@ from simulator.machines.pool import MachinePool
 from tests.chaos.crash_points import Context, Points
 from tests.chaos.stage.access import START, Access, provision, run
 from tests.chaos.stage.environment import Environment
-from tests.chaos.stage.project import PREFIX
 from tests.support import defaults
-from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 
 AGENT = """\
@@ -105,12 +103,8 @@ class Provisioning:
         return provision(self.access.equinix(environment, points.clock), connection, points.clock, environment.limit)
 
     def missing(self, environment: Environment) -> list[str]:
-        ours = {device.id for device in environment.api.snapshot() if device.name.startswith(PREFIX)}
         # The vanished machine counts towards the limit until an operator forgets it.
-        found = [] if len(ours) == environment.limit - 1 else [f"{len(ours)} of {environment.limit - 1} machines exist"]
-        found += [f"{each} is not recorded" for each in ours - set(provided(self._fleet))]
-        intents = self._fleet.sql("SELECT machine_id FROM machine_creation_intent")
-        return found + [f"the intent {row[0]} is still there" for row in intents]
+        return environment.unprovided(environment.limit - 1)
 
 
 class OneCapacity(Provisioning):

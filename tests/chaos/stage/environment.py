@@ -17,6 +17,7 @@ from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.invariants import SEEN
 from tests.chaos.stage.project import API_KEY, PREFIX, PROJECT
 from tests.support import defaults
+from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import PROVIDER, Fleet
 
 SESSION_SECONDS = 60.0
@@ -103,6 +104,14 @@ class Environment:
         """
         need = self.fleet.sql("SELECT process FROM machine_need WHERE machine_id = :id", id=machine_id)
         return need == [[Process.AGENT_START]] and "Attempted" in self.fleet.events(machine_id)
+
+    def unprovided(self, count: int) -> list[str]:
+        """Return what is to be done until *count* machines of ours exist and are on record."""
+        ours = {device.id for device in self.api.snapshot() if device.name.startswith(PREFIX)}
+        found = [] if len(ours) == count else [f"{len(ours)} of {count} machines exist"]
+        found += [f"{each} is not recorded" for each in ours - set(provided(self.fleet))]
+        intents = self.fleet.sql("SELECT machine_id FROM machine_creation_intent")
+        return found + [f"the intent {row[0]} is still there" for row in intents]
 
     def machine_at_provider(self, machine_id: UUID) -> str:
         """Create a device for a machine that stands in the BMDB, and return its provider id."""

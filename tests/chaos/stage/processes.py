@@ -311,19 +311,11 @@ def _converge(environment: Environment, functions: Functions, unhealthy: list[UU
 
 
 def _missing(environment: Environment, unhealthy: list[UUID]) -> list[str]:
-    ours = {device.id for device in environment.api.snapshot() if device.name.startswith(PREFIX)}
     acted = {device.id for device in environment.api.snapshot() if device.actions_taken}
-    known = provided(environment.fleet)
-    found = [] if len(ours) == environment.limit else [f"{len(ours)} of {environment.limit} machines exist"]
-    found += [f"{each} is not recorded" for each in ours - set(known)]
+    found = environment.unprovided(environment.limit)
     found += [
         f"{each} was not rebooted"
-        for name, each in known.items()
+        for name, each in provided(environment.fleet).items()
         if each in unhealthy and name not in acted and not environment.counts_as_rebooted(each)
     ]
-    kept = {"machine_creation_intent": "the intent of {} is still there", "work": "there is still work on {}"}
-    return found + [
-        text.format(row[0])
-        for table, text in kept.items()
-        for row in environment.fleet.sql(f"SELECT machine_id FROM {table}")
-    ]
+    return found + [f"there is still work on {row[0]}" for row in environment.fleet.sql("SELECT machine_id FROM work")]
