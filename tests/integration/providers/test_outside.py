@@ -24,7 +24,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env={"PYTHONPATH": str(folder), "COLUMNS": "200", **environment},
+        env={"PYTHONPATH": str(folder), "COLUMNS": "400", **environment},
         check=False,
         capture_output=True,
         text=True,
@@ -64,7 +64,7 @@ def test_an_installed_provider_is_one_like_all_others(installed: Path, tmp_path:
     assert checked.stderr.endswith(", provider class\n")
     blank = run(installed, "-m", "shepherdctl", "settings", "init", "--provider", "class")
     assert "\n[provider.class]\n" in blank.stdout
-    assert "|static|class>" in run(installed, "-m", "shepherdctl", "causes", "-h").stdout
+    assert "|class>" in run(installed, "-m", "shepherdctl", "causes", "-h").stdout
     program = """
 from shepherd_core.settings.functions.loops import ProvisionerSettings
 from shepherd_core.wiring.providers import load
