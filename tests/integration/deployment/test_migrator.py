@@ -239,6 +239,7 @@ def test_answers_go_to_cloudformation_alone(url: object, bmdb: Connection, clock
     with pytest.raises(EventInvalid, match="it must be at one of CloudFormation's own hosts") as caught:
         handle({**ASKED, "RequestType": "Create", "ResponseURL": url}, lambda: bmdb, clock, 60)
     assert "answer" not in str(caught.value)
+    assert ("evil.example" in str(url)) == ("evil.example" in str(caught.value)), "the host is named"
     assert schema_version(bmdb) == 0
 
 
