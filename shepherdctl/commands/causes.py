@@ -21,7 +21,8 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
     Show what is wrong, the most urgent first, and count what fails now by cause.
 
     Begins with the conditions that "status" shows. Then counts machines whose
-    last work failed and whose agent has not reported since, machines in
+    last work failed and whose agent has not reported since, machines that wait
+    for the budget of recovery, by what the last look at them found, machines in
     quarantine, and capacity under a penalty. CAUSE is the newest cause of its
     kind. EXAMPLES are machines or capacity.
 

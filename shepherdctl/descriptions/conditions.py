@@ -252,20 +252,21 @@ def _runs(loop: str, provider: str) -> bool:
 
 def _late(text: str, provider: str, loop: str, since: datetime | None = None) -> Condition:
     cure = (
-        f"shepherdctl run {loop} --dry-run says whether it could work; if it could, look at its schedule, its reserved "
-        "concurrency and the failure queue"
+        f"`shepherdctl run {loop} --dry-run` says whether it could work; if it could, look at its schedule, its "
+        "reserved concurrency and the failure queue"
     )
     return Condition(ConditionName.LOOP_LATE, text, cure, provider, loop=loop, since=since)
 
 
 def _failed(tick: Tick, here: str) -> Condition:
     name = ConditionName.LOOP_FAILS
-    text, cure = f"{here} was cut off", "look in its log for what became slow: provider, machines or database"
+    text = f"{here} was cut off"
+    cure = f"`shepherdctl run {tick.loop} --dry-run` says what it waits for; if it ends at once, look in its log"
     if tick.outcome != "Expired":
         text = f"{here} failed: {told(tick.kind, tick.cause)}"
         cure = CURES[str(tick.kind)] if tick.kind else "look in its log"
     if tick.kind is FailureKind.DRIFT_LIMIT_EXCEEDED:
-        name, cure = ConditionName.DRIFT_LIMIT_EXCEEDED, f"shepherdctl reconcile names every machine. {cure}"
+        name, cure = ConditionName.DRIFT_LIMIT_EXCEEDED, f"`shepherdctl reconcile` names every machine. {cure}"
     return Condition(name, text, cure, tick.provider, loop=tick.loop)
 
 
@@ -281,7 +282,7 @@ def _of_tick(tick: Tick, here: str) -> Iterator[Condition]:
     if waited > _LONG_WAIT_SECONDS:
         text = f"a machine has waited for the {tick.loop.capitalize()} of {tick.provider} for {span(waited)}"
         cure = (
-            "see shepherdctl pauses; without one, raise the number of machines that an invocation works on at once, "
+            "see `shepherdctl pauses`; without one, raise the number of machines that an invocation works on at once, "
             "or the reserved concurrency"
         )
         since = tick.ended_at - timedelta(seconds=waited)
@@ -292,7 +293,7 @@ def _of_tick(tick: Tick, here: str) -> Iterator[Condition]:
             yield replace(condition, name=name, text=text, cure=cure, machines=count)
     if tick.counts.get(Metric.SETTINGS_REFUSED):
         text = f"the settings document was refused: {here} works with the last good one"
-        cure = "correct it until shepherdctl settings check FILE accepts it, and upload it again"
+        cure = "correct it until `shepherdctl settings check FILE` accepts it, and upload it again"
         yield replace(condition, name=ConditionName.SETTINGS_REFUSED, text=text, cure=cure)
 
 
@@ -300,17 +301,17 @@ _COUNTED = {
     Metric.NO_ACCESS: (
         ConditionName.NO_ACCESS,
         "let no agent start until you act",
-        "shepherdctl causes says why, with the cure of each",
+        "`shepherdctl causes` says why, with the cure of each",
     ),
     Metric.FOUND_ALIVE: (
         ConditionName.FOUND_ALIVE,
         "did not report and answered over SSH",
-        "shepherdctl machine list --sort state names them; if it happens again, look for what keeps their reports away",
+        "`shepherdctl machine list --sort state` names them; if it happens again, find what keeps their reports away",
     ),
     Metric.DRIFTED: (
         ConditionName.DRIFTED,
         "differ between provider and BMDB",
-        "shepherdctl reconcile names them, with the command that repairs each",
+        "`shepherdctl reconcile` names them, with the command that repairs each",
     ),
 }
 
@@ -331,8 +332,8 @@ def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
             yield Condition(
                 ConditionName.QUARANTINED,
                 f"{counted(machines, 'machine')} of {provider} in quarantine",
-                f"shepherdctl machine list --provider {provider} --state quarantined; when one is repaired, "
-                "shepherdctl machine unquarantine ID --reason TEXT",
+                f"`shepherdctl machine list --provider {provider} --state quarantined`; when one is repaired, "
+                "`shepherdctl machine unquarantine ID --reason TEXT`",
                 provider,
                 machines=machines,
             )
@@ -341,8 +342,8 @@ def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
             yield Condition(
                 ConditionName.PLACES_LOST,
                 f"{counted(machines, 'place')} of {provider} lost to machines that failed for good there",
-                f"shepherdctl machine list --provider {provider} --state failed names them, shepherdctl machine why ID "
-                "says why; shepherdctl machine release ID gives one back",
+                f"`shepherdctl machine list --provider {provider} --state failed` names them, "
+                "`shepherdctl machine why ID` says why; `shepherdctl machine release ID` gives one back",
                 provider,
                 machines=machines,
             )
@@ -361,8 +362,8 @@ def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
 def _of_agents(agents: Iterable[BadAgent]) -> Iterator[Condition]:
     for each in agents:
         cure = (
-            "upload another agent, and set its agent_sha256; then shepherdctl machine retry "
-            f"--cause {each.kind} --reason 'new agent'"
+            "`shepherdctl causes` says how it fails; upload another agent, and set its agent_sha256; then "
+            f"`shepherdctl machine retry --cause {each.kind} --reason 'new agent'`"
         )
         yield Condition(ConditionName.BAD_AGENT, f"no step is taken: {each}", cure, machines=each.machines)
 
@@ -376,7 +377,7 @@ def _of_unsteady(unsteady: Sequence[Unsteady]) -> Iterator[Condition]:
         if machines := each.recovered_often:
             name = ConditionName.RECOVERED_OFTEN
             text = f"{counted(machines, 'machine')} of {each.provider} recovered more than five times in a day"
-            cure = f"shepherdctl machine list --sort recoveries names them. {CURES[name]}"
+            cure = f"`shepherdctl machine list --sort recoveries` names them. {CURES[name]}"
             yield Condition(name, text, cure, each.provider, machines=machines)
 
 
@@ -386,15 +387,15 @@ def pace(per_hour: int) -> str:
 
 
 def _reboot(budget: ShownBudget) -> str:
-    """Return the command by which an operator reboots the machines that wait for the budget."""
-    place = f" --location {shlex.quote(budget.location)}" if budget.location else ""
+    """Return the commands that say what the machines have in common, and reboot those that wait for the budget."""
+    place = f"--provider {budget.provider}" + (f" --location {shlex.quote(budget.location)}" if budget.location else "")
     which = (
         "needs_agent --cause ssh-timed-out --cause ssh-refused --cause ssh-connection-lost"
         if budget.brake == Brake.SSH
         else "unhealthy"
     )
-    reboot = f"shepherdctl machine reboot --provider {budget.provider}{place} --state {which}"
-    return f"if the machines are down: {reboot} --reason 'they are down'"
+    reboot = f"shepherdctl machine reboot {place} --state {which} --reason 'they are down'"
+    return f"`shepherdctl causes {place}` says what fails there; if the machines are down: `{reboot}`"
 
 
 def old_transaction(found: Transaction) -> tuple[str, str]:

@@ -215,6 +215,7 @@ SHARED = {
     "death_seconds": {"open_session", "failures", "search_machines"},
     "failed_at": {"failures", "search_machines"},
     "fails": {"failures", "search_machines"},
+    "last_look": {"failures", "search_machines"},
     "quarantine_kind": {"failures", "search_machines", "show_machine", "unsteady", "why"},
     "often": {"failures", "search_machines", "unsteady"},
     "recovered_often": {"failures", "unsteady"},

@@ -80,6 +80,21 @@ b.until - coalesce(b.last_interval_seconds, {death_seconds}) * interval '1 secon
 -- an interval is a wait, not a failure, unless a function died.
 (b.last_interval_seconds IS NOT NULL OR b.deaths > 0) AND coalesce(h.agent_heartbeat_at < {failed_at}, true)
 
+-- fragment: last_look
+-- What the last look at the machine e, whose step waits for the budget, found to be wrong with it.
+SELECT l.kind, l.failed_cause, l.timestamp
+FROM work_backoff b
+CROSS JOIN LATERAL (
+    SELECT kind, failed_cause, timestamp
+    FROM work_history
+    WHERE machine_id = b.machine_id AND process = 'ShepherdRecovery' AND event = 'Looked'
+    ORDER BY timestamp DESC
+    LIMIT 1
+) AS l
+LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
+WHERE b.machine_id = e.machine_id AND b.process = 'ShepherdRecovery' AND b.kind = 'held-back'
+    AND coalesce(h.agent_heartbeat_at < l.timestamp, true)
+
 -- fragment: agent_timeout
 -- How long an agent is healthy without a heartbeat, in the words of the view machine_need.
 interval '1 second' * CASE

@@ -13,7 +13,10 @@ from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.command_line import CommandLine
 
 WHY = "--reason 'they are down'"
-DOWN = "if the machines are down: shepherdctl machine reboot --provider static"
+DOWN = (
+    "`shepherdctl causes --provider static --location ams` says what fails there; if the machines are down: "
+    "`shepherdctl machine reboot --provider static"
+)
 REASON = "8 of 10 machines are dead, or were interrupted in the last six hours"
 NO_LOOPS = {"SHEPHERD_LOOP_MINUTES": "0,0,0,0"}
 BUDGET = "INSERT INTO recovery_budgets (provider, location, per_hour, brake, reason, began_at) "
@@ -171,7 +174,7 @@ def test_what_needs_attention_comes_first_in_every_form(fleet: Fleet) -> None:
         first, *lines = [" ".join(line.split()) for line in result.stdout.splitlines()[:5]]
         assert first == "CONDITION SINCE WHAT IS WRONG"
         assert [line.split()[0] for line in lines] == names
-        assert f"recovery-limited: {DOWN} --location ams --state unhealthy {WHY}" in result.stderr
+        assert f"recovery-limited: {DOWN} --location ams --state unhealthy {WHY}`" in result.stderr
     metrics = shepherdctl.read("status", "-o", "prometheus", status=3).splitlines()
     sample = '{name="quarantined",provider="static",location="",loop="",severity="warning"} 1'
     assert f"shepherd_condition{sample}" in metrics

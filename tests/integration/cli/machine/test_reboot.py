@@ -66,7 +66,7 @@ def test_machines_are_rebooted_although_the_budget_is_used_up(
     (told,) = [
         each for each in shepherdctl.load("status", status=3)["conditions"] if each["name"] == "recovery-limited"
     ]
-    _, _, command = told["cure"].partition("if the machines are down: shepherdctl ")
+    _, _, command = told["cure"].strip("`").partition("if the machines are down: `shepherdctl ")
     done = json.loads(shepherdctl.read(*shlex.split(command), "--yes", "-o", "json"))["machines"]
     assert {UUID(each["machine_id"]): each["result"] for each in done} == dict.fromkeys(down, "done")
     assert all(fleet.events(machine_id) == ["Started", "Attempted", "Finished"] for machine_id in down)

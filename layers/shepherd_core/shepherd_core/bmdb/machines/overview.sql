@@ -92,8 +92,9 @@ LIMIT :limit;
 
 -- name: failures
 -- What fails now, by loop and kind, the most frequent first: machines whose
--- last work failed and whose agent has not reported since, machines in quarantine or recovered often, machines that failed
--- for good at their provider, capacity under a penalty. Reads all machines.
+-- last work failed and whose agent has not reported since, machines that wait for the budget of recovery (by what the last
+-- look found), machines in quarantine or recovered often, machines that failed for good at their provider, capacity under
+-- a penalty. Reads all machines.
 WITH failures AS (
     SELECT
         b.process AS loop,
@@ -107,6 +108,12 @@ WITH failures AS (
     JOIN machine_provided p ON p.machine_id = b.machine_id
     LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
     WHERE {fails}
+    UNION ALL
+    SELECT 'ShepherdRecovery', p.provider, p.provider_location, x.kind, x.failed_cause, e.machine_id::text, x.timestamp
+    FROM (SELECT machine_id FROM work_backoff WHERE kind = 'held-back') AS e
+    JOIN machine_provided p ON p.machine_id = e.machine_id
+    CROSS JOIN LATERAL ({last_look}) AS x
+    WHERE x.kind IS NOT NULL
     UNION ALL
     SELECT 'quarantine', p.provider, p.provider_location, {quarantine_kind}, z.cause, z.machine_id::text, z.quarantined_at
     FROM machine_quarantine z

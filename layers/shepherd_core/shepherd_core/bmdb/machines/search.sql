@@ -98,6 +98,7 @@ FROM (
                 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
                 WHERE b.machine_id = e.machine_id AND b.kind = ANY(:kinds) AND {fails}
             ) > 0
+            OR (SELECT x.kind FROM ({last_look}) AS x) = ANY(:kinds)
             OR 'recovered-often' = ANY(:kinds)
             AND (SELECT {often} FROM machine_recoveries r WHERE r.machine_id = e.machine_id)
         )

@@ -1,0 +1,157 @@
+"""Six incidents: from ``status`` to the cause and its cure it is at most one more command, which ``status`` prints."""
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
+from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.machine import AgentExited
+from shepherd_core.domain.errors.provider import ProviderUnavailable, ProviderUnusable
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
+from tests.support.command_line import CommandLine
+
+LOOPS = {"SHEPHERD_LOOP_MINUTES": "1,0,0,0"}
+
+
+def ticked(fleet: Fleet, error: ShepherdError | None = None, **counts: int) -> None:
+    head = TickHead("provisioner", PROVIDER, "5e771465", "c0de")
+    Session.open(fleet.connection, SystemClock(), head, "1", 60).close(end=TickEnd(counts, error))
+
+
+def limited(fleet: Fleet, location: str, per_hour: int, brake: str, reason: str) -> None:
+    ticked(fleet)
+    fleet.sql(
+        "INSERT INTO recovery_budgets (provider, location, per_hour, brake, reason, began_at) "
+        f"VALUES ('{PROVIDER}', '{location}', {per_hour}, '{brake}', '{reason}', now())"
+    )
+
+
+def rack_without_power(fleet: Fleet) -> None:
+    limited(fleet, "rack 7", 1, "share", "4 of 4 machines are dead")
+    for _ in range(4):
+        machine = fleet.locate(fleet.unhealthy_machine(), "rack 7")
+        fleet.sql(
+            "INSERT INTO work_history (machine_id, process, event, kind, failed_cause) "
+            "VALUES (:id, 'ShepherdRecovery', 'Looked', 'ssh-timed-out', 'no answer in 5 s')",
+            id=machine,
+        )
+        fleet.sql(
+            "INSERT INTO work_backoff (machine_id, process, until, cause, kind) "
+            "VALUES (:id, 'ShepherdRecovery', now() + interval '5 minutes', 'the budget is used up', 'held-back')",
+            id=machine,
+        )
+
+
+def no_report_arrives(fleet: Fleet) -> None:
+    fleet.machines(4, started_ago=3 * HOUR, reported_ago=HOUR / 4)
+    limited(fleet, "", 0, "silent", "no machine of the provider reports")
+
+
+def loop_hangs(fleet: Fleet) -> None:
+    Session.open(fleet.connection, SystemClock(), TickHead("provisioner", PROVIDER, "5e771465", "c0de"), "1", 60)
+    fleet.pass_time(120)
+    fleet.open_session().close()  # finds the tick that was killed
+
+
+def provider_away(fleet: Fleet) -> None:
+    ticked(fleet, ProviderUnavailable("GET /server: status 503"))
+
+
+def bad_agent(fleet: Fleet) -> None:
+    ticked(fleet)
+    fleet.machines(3)
+    session = fleet.open_session()
+    error = AgentExited("status 7: cannot execute binary file")
+    error.agent_sha256 = "ab12"
+    work.fail(session, {each: work.Failure(error, 60) for each in claimed(session, Process.AGENT_START)})
+
+
+def credential_refused(fleet: Fleet) -> None:
+    ticked(fleet, ProviderUnusable("GET /server: status 401: invalid token"))
+
+
+@dataclass(frozen=True)
+class Incident:
+    arranged: Callable[[Fleet], None]
+    condition: str
+    told: list[str]
+    """The cause, and the cure."""
+    command: str = ""
+    """The one that is typed next; none: ``status`` said all."""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+INCIDENTS = [
+    Incident(
+        rack_without_power,
+        "recovery-limited",
+        ["location rack 7", "4  Recoverer  ssh-timed-out: no answer in 5 s", "Look at the machine and the network"],
+        "shepherdctl causes --provider static --location 'rack 7'",
+    ),
+    Incident(
+        no_report_arrives,
+        "recovery-limited",
+        ["static, the whole provider; no machine of the provider reports", "if the machines are down: `shepherdctl"],
+    ),
+    Incident(
+        loop_hangs,
+        "loop-fails",
+        [
+            "the Provisioner of static was cut off",
+            "'no-such-list.json' could not be read",
+            "it must be a readable file",
+        ],
+        "shepherdctl run provisioner --dry-run",
+        {"SHEPHERD_PROVIDER": PROVIDER, "SHEPHERD_PROVIDER_MACHINES": "no-such-list.json"},
+    ),
+    Incident(
+        provider_away,
+        "provider-away",
+        ["static does not answer as it should", "provider-unavailable: GET /server: status 503", "Nothing, unless"],
+    ),
+    Incident(
+        bad_agent,
+        "bad-agent",
+        ["ab12 fails on 3 machines", "agent-exited: status 7: cannot execute binary file", "upload another agent"],
+        "shepherdctl causes",
+    ),
+    Incident(
+        credential_refused,
+        "provider-away",
+        ["provider-unusable: GET /server: status 401: invalid token", "correct the credential"],
+    ),
+]
+
+
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.arranged.__name__)
+def test_two_commands_find_the_cause_and_its_cure(fleet: Fleet, incident: Incident) -> None:
+    incident.arranged(fleet)
+    shepherdctl = CommandLine(fleet.settings, LOOPS | incident.environment)
+    found = shepherdctl("status")
+    assert found.exit_code == 3, found.output
+    assert found.stdout.splitlines()[1].split()[0] == incident.condition
+    output = found.output
+    if incident.command:
+        command = re.findall(f"^{incident.condition}: .*?`(shepherdctl [^`]+)`", found.stderr, re.MULTILINE)[0]
+        assert command == incident.command
+        output += shepherdctl(*shlex.split(command)[1:]).output
+    for text in incident.told:
+        assert text in output
+
+
+def test_the_machines_of_a_cause_are_listed_though_they_wait(fleet: Fleet) -> None:
+    rack_without_power(fleet)
+    shepherdctl = CommandLine(fleet.settings)
+    assert len(shepherdctl.load("machine", "list", "--cause", "ssh-timed-out")) == 4
+    fleet.report([row[0] for row in fleet.sql("SELECT machine_id FROM machine_provided LIMIT 3")])
+    (cause,) = shepherdctl.load("causes", "--location", "rack 7")["causes"]
+    assert (cause["kind"], cause["count"]) == ("ssh-timed-out", 1)
+    assert len(shepherdctl.load("machine", "list", "--cause", "ssh-timed-out")) == 1
