@@ -19,9 +19,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PARTS = {
-    "model": ["integration/bmdb/test_model.py::test_the_bmdb_does_what_its_model_does"],
-    "network": ["integration/chaos/test_faulty_network.py"],
     "crashes": ["integration/chaos/test_crash_points.py"],
+    "network": ["integration/chaos/test_faulty_network.py"],
+    "model": ["integration/bmdb/test_model.py::test_the_bmdb_does_what_its_model_does"],
     "concurrent": ["integration/chaos/test_concurrent_invocations.py"],
     "samples": [
         "integration/chaos/test_faults_matrix.py",
@@ -33,6 +33,7 @@ PARTS = {
         "acceptance/test_interrupts.py::test_even_an_environment_that_is_killed_leaves_nothing_behind",
     ],
 }
+"""What takes longest comes first."""
 
 
 class Telling:
@@ -88,7 +89,8 @@ def main() -> int:
     _tell(f"seed {arguments.seed}")
     return pytest.main(
         [
-            *("-p", "no:cacheprovider", "--numprocesses", str(arguments.at_once), "--dist", "worksteal"),
+            *("-p", "no:cacheprovider", "--numprocesses", str(arguments.at_once), "--dist", "load"),
+            "--maxschedchunk=1",
             *("--hypothesis-profile=long", f"--hypothesis-seed={arguments.seed}", f"--rootdir={ROOT}"),
             *(f"{ROOT}/tests/{test}" for part in arguments.only or PARTS for test in PARTS[part]),
         ],

@@ -71,18 +71,18 @@ def _explore(scenario: Scenario, check: Check, gaps: Iterable[float] = GAPS) -> 
 
 @pytest.mark.parametrize(
     "make",
-    [
-        Provisioning,
+    [  # the longest first
+        SshBrake,
         Recoveries,
+        Decommissioning,
         ProviderOutage,
         Quarantining,
         Looks,
-        SshBrake,
-        Updates,
-        Reports,
-        Installing,
-        Decommissioning,
         Reboots,
+        Reports,
+        Provisioning,
+        Updates,
+        Installing,
     ],
     ids=lambda make: make.name,
 )
