@@ -44,7 +44,8 @@ class Telling:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.user_properties:
-            self._sums.update(dict(report.user_properties))
+            for name, number in report.user_properties:
+                self._sums[name] += int(str(number))
             _tell(f"{report.nodeid.partition('::')[2]}: {_counted(report.user_properties)}, {report.duration:.0f} s")
 
     def pytest_terminal_summary(self) -> None:
