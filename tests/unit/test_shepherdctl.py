@@ -18,6 +18,7 @@ from shepherd_core.domain.states import State
 from shepherdctl import console
 from shepherdctl.console.pages.fleet import STATES
 from shepherdctl.output import formats, printing
+from shepherdctl.output.json_fields import VERSION
 from shepherdctl.selection import SEVERITY
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -127,6 +128,7 @@ def test_a_document_is_json_whatever_is_in_it(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     assert "\x9b" not in printed
     assert json.loads(printed) == {
+        "version": VERSION,
         "id": str(A),
         "at": "2026-03-01T12:00:00.000000Z",
         "process": "ShepherdRecovery",

@@ -6,14 +6,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.listings.provider_facts import Facts, KnownMachine
+from shepherd_core.bmdb.listings.provider_facts import KnownMachine, ProviderFacts
 from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.loops.updater import changes
 from shepherd_core.rules.drift import YOUNG_SECONDS
 
 OLD = YOUNG_SECONDS + 1
-UP = Facts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING, None, "https://bmc1")
+UP = ProviderFacts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING, None, "https://bmc1")
 MACHINE = Machine(
     provider_id=ProviderId("a"),
     availability=Availability.KNOWN_USED,
@@ -25,12 +25,12 @@ MACHINE = Machine(
 )
 
 
-def known(facts: Facts = UP, name: str = "a", age_seconds: float = OLD) -> KnownMachine:
+def known(facts: ProviderFacts = UP, name: str = "a", age_seconds: float = OLD) -> KnownMachine:
     was = (facts.reservation_id, facts.address, facts.location, facts.status, facts.failure, facts.hardware)
     return KnownMachine(*was, UUID(int=ord(name)), ProviderId(name), age_seconds)
 
 
-def now(listing: list[Machine], *on_record: KnownMachine) -> dict[str, Facts]:
+def now(listing: list[Machine], *on_record: KnownMachine) -> dict[str, ProviderFacts]:
     return {change.known.provider_id: change.now for change in changes(listing, on_record)}
 
 
@@ -58,7 +58,7 @@ def test_listed_facts_are_recorded(listed: dict[str, Any], on_record: dict[str, 
 
 
 def test_a_machine_without_record_gets_all_of_it() -> None:
-    assert now([MACHINE], known(Facts(*[None] * 6))) == {"a": UP}
+    assert now([MACHINE], known(ProviderFacts(*[None] * 6))) == {"a": UP}
 
 
 @pytest.mark.parametrize("availability", [Availability.KNOWN_USED, Availability.POSSIBLY_USED])

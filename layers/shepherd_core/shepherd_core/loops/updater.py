@@ -36,9 +36,9 @@ def changes(
     return [change for change in found if change.now != change.known.facts]
 
 
-def _now(known: provider_facts.KnownMachine, machine: Machine | None) -> provider_facts.Facts:
+def _now(known: provider_facts.KnownMachine, machine: Machine | None) -> provider_facts.ProviderFacts:
     if machine is not None:
-        return provider_facts.Facts.of(machine)
+        return provider_facts.ProviderFacts.of(machine)
     # A permanent failure stays on record when the machine is gone. It is then stranded, not vanished, so the drift
     # limit does not count it.
     if known.age_seconds <= YOUNG_SECONDS or known.facts.status is ProviderStatus.PROVISIONING_FAILED_PERMANENT:

@@ -336,7 +336,7 @@ def _facts(fleet: Fleet, session: Session) -> list[provider_facts.FactsChange]:
     fleet.provided_machine()
     assert provider_facts.begin(session, PROVIDER, None)
     return [
-        provider_facts.FactsChange(known, provider_facts.Facts.of(MACHINE))
+        provider_facts.FactsChange(known, provider_facts.ProviderFacts.of(MACHINE))
         for known in provider_facts.known(session.connection, PROVIDER, everything=True)
     ]
 

@@ -33,7 +33,7 @@ LONGEST_WORD = 500
 
 
 @record
-class Facts:
+class ProviderFacts:
     """The facts that a provider lists about a machine, as the BMDB stores them."""
 
     reservation_id: str | None
@@ -47,7 +47,7 @@ class Facts:
     """What names the hardware."""
 
     @classmethod
-    def of(cls, machine: Machine) -> Facts:
+    def of(cls, machine: Machine) -> ProviderFacts:
         """
         Return the facts in the listing.
 
@@ -59,7 +59,7 @@ class Facts:
 
 
 @record
-class KnownMachine(Facts):
+class KnownMachine(ProviderFacts):
     """A machine of the provider, with its facts on record."""
 
     machine_id: UUID
@@ -68,9 +68,9 @@ class KnownMachine(Facts):
     """Since its creation was decided."""
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ProviderFacts:
         """Return its facts on record."""
-        return Facts(self.reservation_id, self.address, self.location, self.status, self.failure, self.hardware)
+        return ProviderFacts(self.reservation_id, self.address, self.location, self.status, self.failure, self.hardware)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class FactsChange:
     """New facts of a machine, which may equal the old ones."""
 
     known: KnownMachine
-    now: Facts
+    now: ProviderFacts
 
     @property
     def changed(self) -> dict[str, tuple[str | None, str | None]]:
