@@ -166,6 +166,10 @@ format: .venv/.ready ## format the code, and repair what the linter can
 settings: .venv/.ready ## write the table of settings in docs/settings.md again
 	@$(BIN)/python -m shepherdctl.descriptions.settings_table docs/settings.md
 
+.PHONY: cli-page
+cli-page: .venv/.ready ## write docs/cli.md again: all commands, and what they print
+	@WRITE_PAGE=1 $(BIN)/python -m pytest -q -n 0 tests/integration/cli/test_page.py
+
 .PHONY: proto
 proto: .venv/.ready ## generate the code for the wire contract from proto/
 	@$(PROTOC) --python_out=$(LAYER) --pyi_out=$(LAYER)

@@ -7,6 +7,7 @@ without markup and without control characters.
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -195,7 +196,7 @@ def plain(value: object) -> Any:
     """Return *value* in the types of JSON."""
     match value:
         case None | bool() | int() | float():
-            return value
+            return None if value == math.inf else value  # JSON has no infinity
         case datetime():
             return iso(value)
         case Mapping():
