@@ -21,7 +21,7 @@ from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.providers.kit.creation import create_once
 from shepherd_core.providers.kit.dialect import said
 from shepherd_core.providers.kit.http import HttpApi, segment
-from shepherd_core.providers.kit.paging import NextLinks, PageNumbers, Paging, listed
+from shepherd_core.providers.kit.paging import NextLinks, Offsets, PageNumbers, Paging, listed
 
 from simulator.environment.faults import EmptyPage, FakeAnswer, RepeatPage, Rule, SetValue, Shrink
 from simulator.providers.kit.hardware import NoHardware
@@ -37,6 +37,7 @@ COUNTED = PageNumbers(entries="things", total="total")
 UNCOUNTED = PageNumbers(entries="things")
 PLACED = PageNumbers(entries="things", total="meta.total", current="meta.current", more="meta.next")
 LINKED = NextLinks(entries="things", next="next", size="per_page")
+SKIPPED = Offsets(entries="things", size="per_page")
 CURSOR = NextLinks(entries="things", next="cursor", cursor="page", total="total", size="per_page")
 
 
@@ -45,7 +46,7 @@ class Things(OAuth2Api):
 
     @route("GET", "/things")
     def list_things(self, call: Call) -> Any:
-        shown, page = self.page(call, IDS)
+        shown, page = self.page(call, IDS[int(call.query.get("offset", 0)) :])
         following = f"{self.url}/things?page={page.number + 1}&per_page={page.size}"
         return {
             "things": [{"id": each} for each in shown],
@@ -139,6 +140,8 @@ def test_a_credential_that_was_replaced_is_read_past_the_cache(clock: ManualCloc
         (UNCOUNTED, None),
         (LINKED, None),
         (CURSOR, None),
+        (SKIPPED, None),
+        (SKIPPED, Shrink(path="/things", nth=2, times=2)),
         (PLACED, None),
         (COUNTED, Shrink(path="/things", nth=2)),
         (UNCOUNTED, Shrink(path="/things", nth=2, times=2)),
@@ -157,7 +160,7 @@ def test_a_listing_is_complete(
     assert [each["id"] for each in listed(api, "/things", deadline, paging)] == IDS
 
 
-@pytest.mark.parametrize("paging", [COUNTED, UNCOUNTED, LINKED, CURSOR, PLACED])
+@pytest.mark.parametrize("paging", [COUNTED, UNCOUNTED, LINKED, CURSOR, SKIPPED, PLACED])
 @pytest.mark.parametrize(
     "fault",
     [

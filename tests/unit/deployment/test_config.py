@@ -79,7 +79,7 @@ def test_all_faults_of_all_types_are_reported_at_once(monkeypatch: pytest.Monkey
 def test_a_fault_names_the_value_and_the_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, **INITIALIZER | {"PROVIDER": "aws"}, SSH_PORT="70000")
     port, provider = faults(InitializerSettings)
-    assert provider.startswith("SHEPHERD_PROVIDER is 'aws': must be ec2, equinix, ")
+    assert provider.startswith("SHEPHERD_PROVIDER is 'aws': must be cherryservers, ec2, ")
     assert provider.endswith("or that of another package.")
     assert port.startswith("SHEPHERD_SSH_PORT is '70000': Input should be less than or equal to 65535")
     assert port.endswith("SSH port of the machines.")

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 from pydantic import AliasPath
 from pydantic.fields import FieldInfo
-from shepherd_core.providers import latitude, phoenixnap, scaleway, vultr
+from shepherd_core.providers import cherryservers, latitude, phoenixnap, scaleway, vultr
 from shepherd_core.providers.equinix import objects as equinix
 from shepherd_core.providers.hetzner import objects as hetzner
 from shepherd_core.providers.kit.api_object import ApiObject
@@ -15,9 +15,8 @@ from shepherd_core.providers.kit.api_object import ApiObject
 from tests.support.providers.description import Description
 
 PAGES = Path(__file__).parents[3] / "docs/providers"
-ADAPTERS = {
-    module.__name__.split(".")[2]: module for module in (equinix, hetzner, latitude, phoenixnap, scaleway, vultr)
-}
+MODULES = (cherryservers, equinix, hetzner, latitude, phoenixnap, scaleway, vultr)
+ADAPTERS = {module.__name__.split(".")[2]: module for module in MODULES}
 each = pytest.mark.parametrize(("name", "adapter"), ADAPTERS.items(), ids=ADAPTERS)
 
 

@@ -27,6 +27,8 @@ def _checked(check: Callable[[object], object], valid: str) -> PlainValidator:
 
 Id = Annotated[str, _checked(fields.identifier, f"a text of 1 to {LONGEST_TEXT} printable characters")]
 """Names a machine or its capacity."""
+NumberId = Annotated[str, _checked(lambda found: str(found) if type(found) is int and found > 0 else None, "a number")]
+"""The same, where the API has a number."""
 Text = Annotated[str, _checked(fields.text, f"a text of at most {LONGEST_TEXT} printable characters")]
 MachineAddress = Annotated[IPv4Address | IPv6Address, _checked(fields.address, "the IP address of one machine")]
 

@@ -121,11 +121,17 @@ class HostingProvider(Provider):
         fleet: str,
         *,
         servers: str = "/servers",
+        orders: str = "",
         query: Mapping[str, str | int] | None = None,
         keys: KeyStore | None = None,
     ) -> None:
-        """*servers* is the path of all servers, *query* lists ours; without *keys*, requests hold the key itself."""
-        self._settings, self._fleet, self._servers, self._query = settings, fleet, servers, query
+        """
+        *servers* is the path of servers, *orders* that where they are listed and ordered, if it is another one.
+
+        *query* lists ours. Without *keys*, requests hold the key itself.
+        """
+        self._settings, self._fleet = settings, fleet
+        self._servers, self._orders, self._query = servers, orders or servers, query
         login = self._login(context.secret(settings.credential_parameter), context)
         self._api = HttpApi(settings.api_url, login, context.clock, dialect=self.dialect)
         self._line, self._stored = context.public_key, None
@@ -184,7 +190,7 @@ class HostingProvider(Provider):
             self._check_offer(deadline)
             order = self._order(self._mark(capacity.capacity_id, token), self._key(deadline))
             with self._watched():
-                answer = self._api.post(self._servers, order, deadline)
+                answer = self._api.post(self._orders, order, deadline)
             machine = self._machine(at(answer, self.place), "the new server")
             if machine is None or machine.token != token:  # not a refusal, which would forget a server that is paid for
                 raise ProviderUnavailable("the server that was made is not the one that was asked for")
@@ -219,7 +225,7 @@ class HostingProvider(Provider):
         self._api.interrupt("POST", f"{self._path(provider_id)}/{path}", body, permission, MachineNotFound)
 
     def _machines(self, deadline: Deadline) -> list[Machine]:
-        entries = listed(self._api, self._servers, deadline, self.paging, self._query)
+        entries = listed(self._api, self._orders, deadline, self.paging, self._query)
         found = (self._machine(each, f"server {at(each, self.paging.id)!r:.80}", ListingInvalid) for each in entries)
         return [machine for machine in found if machine is not None]
 

@@ -57,6 +57,22 @@ class PageNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets(PageNumbers):
+    """Pages after a number of entries."""
+
+    number: str = "offset"
+    size: str = "limit"
+
+    def first(self) -> dict[str, str | int]:
+        """Return the parameters of the first page."""
+        return {self.number: 0, self.size: self.per_page}
+
+    def after(self, answer: Any, page: dict[str, str | int], read: int, *, empty: bool) -> dict[str, str | int] | None:  # noqa: ARG002 - see ``PageNumbers``
+        """Return the parameters of the page after the *read* entries, None if there is none."""
+        return None if empty else {**page, self.number: read}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NextLinks:
     """Pages that name the next one, by a cursor or a link. Entries do not move between pages."""
 

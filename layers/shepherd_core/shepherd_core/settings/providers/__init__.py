@@ -22,6 +22,7 @@ NAME = re.compile(r"[a-z][a-z0-9]{0,31}")
 """What a provider may be called."""
 
 BUILT_IN = (
+    "cherryservers",
     "ec2",
     "equinix",
     "hetzner",

@@ -1,0 +1,1 @@
+"""Cherry Servers, simulated."""
