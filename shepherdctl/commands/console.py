@@ -12,6 +12,9 @@ from shepherdctl.output.printing import note
 
 
 def console(
+    page: Annotated[
+        str, typer.Argument(metavar="[PAGE]", help="Page to open, as a colleague sent it.", show_default=False)
+    ] = "/",
     *,
     port: Annotated[
         int, typer.Option(min=0, max=65_535, metavar="PORT", help="Port on 127.0.0.1.", show_default="any free one")
@@ -32,6 +35,7 @@ def console(
     Examples:
       shepherdctl console
       shepherdctl console --port 8765 --no-browser
+      shepherdctl console '/machines?state=unhealthy&location=rack03'
     """
     try:
         from shepherdctl.console import server  # noqa: PLC0415 - its libraries are an extra
@@ -41,9 +45,10 @@ def console(
     (settings,) = load(BmdbSettings)
     try:
         with server.console(settings, port) as (serving, listening, access):
-            note(f"The console is at {access.address_with_token}\nStop it with Ctrl-C.")
+            address = access.opening(page)
+            note(f"The console is at {address}\nStop it with Ctrl-C.")
             if browser:
-                webbrowser.open(access.address_with_token)
+                webbrowser.open(address)
             serving.run(sockets=[listening])
     except OSError as error:
         message = f"cannot listen on port {port} of 127.0.0.1: {error.strerror}. Choose another with --port."

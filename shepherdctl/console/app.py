@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from uuid import UUID
 
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.domain.errors import ShepherdError
@@ -16,9 +19,13 @@ from starlette.staticfiles import StaticFiles
 
 from shepherdctl.console.guard import STATIC, ConsoleGuard
 from shepherdctl.console.pages import fails, fleet, machine, machines, open_work, rendering
-from shepherdctl.console.pages.machines import FilterInvalid, Query
+from shepherdctl.console.pages.machines import FilterInvalid, PageEmpty, Query
+from shepherdctl.descriptions import commands
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.bmdb.connection import Connection
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -34,6 +41,12 @@ _FAILURES: tuple[tuple[type[Exception], int, str, str], ...] = (
         400,
         "This address asks for something that does not exist.",
         "Correct the address, or use the links above.",
+    ),
+    (
+        PageEmpty,
+        404,
+        "There are no machines on this page.",
+        "The list ends before it: machines may have gone since. Go back to the first page.",
     ),
     (MachineUnknown, 404, "There is no such machine.", "Search for it in the list: the id may belong to another BMDB."),
     (
@@ -80,7 +93,7 @@ class Console:
     def message(
         self, status: int, title: str, advice: str, reason: str = "", *, again: bool = False, known: bool = False
     ) -> Response:
-        """Return a page that says what is wrong and what to do; without *title*, the page that follows the token."""
+        """Return a page that says what is wrong and what to do; without *title*, one that goes on to *advice*."""
         headers = {"Retry-After": str(_RETRY_SECONDS)} if again else None
         context = {"title": title, "advice": advice, "reason": reason, "again": again, "known": known, "code": status}
         return self._page("message.html" if title else "enter.html", status, headers, active="", **context)
@@ -92,23 +105,21 @@ class Console:
         text = self._templates.get_template(template).render(ours | context)
         return HTMLResponse(text, status, headers)
 
-    def _fleet(self, _request: Request) -> Response:
-        return self._page("fleet.html", active="fleet", **self._bmdb.read(fleet.fleet))
+    def _shown(self, request: Request, active: str, template: str, reader: Callable[[Connection], Any]) -> Response:
+        """Return a page that *reader* reads from the BMDB; *active* is its name in the navigation."""
+        asked = request.scope["query_string"].decode("latin-1")
+        send = commands.line("console", quote(request.scope["path"]) + (asked and f"?{asked}"))
+        return self._page(template, active=active, send=send, **self._bmdb.read(reader))
 
-    def _fails(self, _request: Request) -> Response:
-        return self._page("fails.html", active="fails", **self._bmdb.read(fails.fails))
+    def _fleet(self, request: Request) -> Response:
+        return self._shown(request, "fleet", "fleet.html", fleet.fleet)
+
+    def _fails(self, request: Request) -> Response:
+        return self._shown(request, "fails", "fails.html", fails.fails)
 
     def _machines(self, request: Request) -> Response:
         query = Query.parse(request.query_params.multi_items())
-        shown = self._bmdb.read(lambda connection: machines.page(connection, query))
-        if query.after is not None and not shown["machines"] and shown["next"] is None:
-            return self.message(
-                404,
-                "There are no machines on this page.",
-                "The list ends before it: machines may have gone since. Go back to the first page.",
-                known=True,
-            )
-        return self._page("machines.html", active="machines", **shown)
+        return self._shown(request, "machines", "machines.html", lambda connection: machines.page(connection, query))
 
     def _download(self, kind: str, request: Request) -> Response:
         query = Query.parse(request.query_params.multi_items())
@@ -122,17 +133,14 @@ class Console:
         if days is not None and days not in machine.DAYS:
             message = f"days must be one of {', '.join(machine.DAYS)}, not {days!r}"
             raise FilterInvalid(message)
+        with suppress(ValueError, MachineUnknown):  # a name, or the id of another: finding those reads all machines
+            reader = partial(machine.machine, machine_id=UUID(name), days=days)
+            return self._shown(request, "machines", "machine.html", reader)
         machine_id = self._bmdb.read(lambda connection: lookup.find_machine(connection, name))
-        if name != str(machine_id):
-            return RedirectResponse(f"/machines/{machine_id}", 303)
-        return self._page(
-            "machine.html",
-            active="machines",
-            **self._bmdb.read(lambda connection: machine.machine(connection, name, days)),
-        )
+        return RedirectResponse(f"/machines/{machine_id}", 303)
 
-    def _work(self, _request: Request) -> Response:
-        return self._page("work.html", active="work", **self._bmdb.read(open_work.work))
+    def _work(self, request: Request) -> Response:
+        return self._shown(request, "work", "work.html", open_work.work)
 
     def _failed(self, _request: Request, error: Exception) -> Response:
         _, status, title, advice = next(each for each in _FAILURES if isinstance(error, each[0]))

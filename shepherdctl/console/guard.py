@@ -16,7 +16,7 @@ import secrets
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 
@@ -58,8 +58,13 @@ class Access:
 
     @property
     def address_with_token(self) -> str:
-        """Return the address that the command prints."""
-        return f"{self.address}?token={self.token}"
+        """Return the address that opens the page of the fleet."""
+        return self.opening("/")
+
+    def opening(self, page: str) -> str:
+        """Return the address with the token that opens *page*: its path and query, or its address in any console."""
+        path, query = _page(*urlsplit(page)[2:4])
+        return f"{self.address}{path[1:]}?{urlencode([*query, ('token', self.token)])}"
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -98,7 +103,7 @@ class ConsoleGuard:
             return self._refuse(403, "The request comes from another web page.", "Use the console's own pages.")
         token = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("token")
         if token is not None:
-            return self._enter(token[-1])
+            return self._enter(token[-1], scope)
         if scope["path"].startswith(STATIC) or _equal(_cookie(headers, access.cookie), access.session):
             return None
         return self._refuse(
@@ -107,7 +112,7 @@ class ConsoleGuard:
             "Open the address that “shepherdctl console” printed when it started; it has a token in it.",
         )
 
-    def _enter(self, token: str) -> Response:
+    def _enter(self, token: str, scope: Scope) -> Response:
         if not _equal(token, self._access.token):
             return self._refuse(
                 401,
@@ -115,9 +120,15 @@ class ConsoleGuard:
                 "Each start of “shepherdctl console” makes a new one: open the address that it printed last.",
             )
         # Not a redirect: after a link on another site, a browser would follow it without the cookie.
-        response = self._refuse(200, "", "")
+        path, query = _page(quote(scope["path"]), scope["query_string"].decode("latin-1"))
+        response = self._refuse(200, "", path + (f"?{urlencode(query)}" if query else ""))
         response.set_cookie(self._access.cookie, self._access.session, httponly=True, samesite="strict")
         return response
+
+
+def _page(path: str, query: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return a path of this console, whatever *path* is, and the parameters of *query* without a token."""
+    return "/" + path.lstrip("/"), [each for each in parse_qsl(query) if each[0] != "token"]
 
 
 def _equal(text: str, expected: str) -> bool:

@@ -184,7 +184,7 @@ def _of_database(fleet: FleetStatus) -> Iterator[Condition]:
 
 def _of_budgets(fleet: FleetStatus) -> Iterator[Condition]:
     for one in fleet.budgets:
-        worst = _worst(fleet.machines, one.provider, one.location)
+        worst = "" if one.location else _worst(fleet.machines, one.provider)
         yield Condition(
             ConditionName.RECOVERY_LIMITED,
             f"recovery takes {pace(one.per_hour)}: {one.provider}, {where(one.location)}; {one.reason}{worst}",
@@ -197,13 +197,13 @@ def _of_budgets(fleet: FleetStatus) -> Iterator[Condition]:
         )
 
 
-def _worst(counts: Sequence[FleetCount], provider: str, location: str) -> str:
+def _worst(counts: Sequence[FleetCount], provider: str) -> str:
     """Return at which locations the unhealthy machines of a whole provider are."""
     unhealthy: Counter[str] = Counter()
     for each in counts:
         if each.provider == provider and each.state == State.UNHEALTHY and each.location:
             unhealthy[each.location] += each.machines
-    if location or not unhealthy:
+    if not unhealthy:
         return ""
     places = ", ".join(f"{count} at {name}" for name, count in unhealthy.most_common(_WORST))
     more = f" and {len(unhealthy) - _WORST} more locations" if len(unhealthy) > _WORST else ""

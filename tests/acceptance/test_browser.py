@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -11,7 +12,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
@@ -107,12 +108,12 @@ def visit(browser: Browser, access: Access, reported: list[str]) -> Iterator[Cal
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("width", [1280, 390])
 def test_pages_are_accessible(
     visit: Callable[..., Page], access: Access, machine_id: UUID, scheme: str, width: int
 ) -> None:
     page = visit("", color_scheme=scheme, viewport={"width": width, "height": 800})
-    for path in ("", "machines", "machines?location=" + quote(HOSTILE), f"machines/{machine_id}", "work"):
+    for path in ("", "fails", "machines", "machines?location=" + quote(HOSTILE), f"machines/{machine_id}", "work"):
         page.goto(access.address + path)
         page.evaluate(AXE)
         found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
@@ -122,10 +123,30 @@ def test_pages_are_accessible(
         assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url
 
 
+def test_a_telephone_shows_states_and_names(visit: Callable[..., Page]) -> None:
+    page = visit("machines", viewport={"width": 390, "height": 800})
+    for row in page.locator("#list tbody tr").all():
+        for cell in row.locator("td, th").all()[:2]:
+            box = cell.bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= 390, cell.inner_text()
+
+
+def test_times_are_also_those_of_the_reader(visit: Callable[..., Page], access: Access, machine_id: UUID) -> None:
+    page = visit(f"machines/{machine_id}", timezone_id="Asia/Kolkata")
+    utc, local = page.locator("#history time.at").first.inner_text().split(" · ")
+    assert local.endswith("GMT+5:30")
+    minutes = [60 * int(clock[:2]) + int(clock[3:5]) for clock in (utc[-8:], local.split()[-2])]
+    assert (minutes[1] - minutes[0]) % 1440 == 330
+    assert " UTC · " in (page.locator("#history time").first.get_attribute("title") or "")
+    assert page.locator("#read").inner_text().endswith("GMT+5:30")
+
+
 @pytest.mark.parametrize("path", ["machines?location=", "machines/"])
 def test_a_command_is_copied_as_it_is_shown(visit: Callable[..., Page], machine_id: UUID, path: str) -> None:
     path += quote(HOSTILE) if path.endswith("=") else str(machine_id)
     page = visit(path, permissions=["clipboard-read", "clipboard-write"])
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
     command, button = page.locator("dl .command").nth(1), page.locator("dl .copy").nth(1)
     button.click()
     page.get_by_role("button", name="Copied").wait_for()
@@ -149,6 +170,8 @@ def test_a_page_updates_and_keeps_what_readers_do(visit: Callable[..., Page], fl
     page.locator("#timeline a").nth(1).focus()
     pauses.pause(fleet.connection, owner="carl", reason="a new pause", machine_id=machine_id)
     page.get_by_text("a new pause").first.wait_for()
+    fleet.quarantine(machine_id)
+    expect(page).to_have_title(re.compile("^quarantined: "), timeout=_MILLISECONDS)
     assert page.evaluate("document.activeElement.textContent") == "30 days"
     assert page.locator("#times").evaluate("each => each.open")
 

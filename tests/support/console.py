@@ -80,7 +80,9 @@ def said(page: str) -> str:
 
 
 def commands(page: str) -> list[str]:
-    return [unescape(each) for each in re.findall(r'<code class="command">(.*?)</code>', page, re.DOTALL)]
+    """Return the commands of a page; the one that sends it to a colleague is in its foot."""
+    main = page.partition("<footer")[0]
+    return [unescape(each) for each in re.findall(r'<code class="command">(.*?)</code>', main, re.DOTALL)]
 
 
 def words(line: str) -> list[str]:

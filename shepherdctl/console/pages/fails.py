@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from shepherd_core.bmdb.machines import overview
+from shepherd_core.domain.states import State
 
 from shepherdctl import fleet_status
 from shepherdctl.descriptions.conditions import ConditionName, Severity
@@ -13,24 +15,42 @@ from shepherdctl.descriptions.cures import CURES, told
 from shepherdctl.output.formats import loop_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shepherd_core.bmdb.connection import Connection
 
-    from shepherdctl.descriptions.conditions import Condition
-
-_MACHINES = {ConditionName.RECOVERY_LIMITED: "unhealthy", ConditionName.QUARANTINED: "quarantined"}
-"""The state of the machines that a condition is about."""
+WAIT = (State.UNHEALTHY, State.NEEDS_AGENT)
+"""The states of the machines that limited recovery is about."""
+_MACHINES = {
+    ConditionName.RECOVERY_LIMITED: WAIT,
+    ConditionName.NO_REPORTS: (State.UNHEALTHY,),
+    ConditionName.QUARANTINED: (State.QUARANTINED,),
+    ConditionName.PLACES_LOST: (State.FAILED,),
+}
+"""The states of the machines that a condition is about."""
+_EACH = 20
+"""Conditions of the same name that are shown, so that many of one hide no other."""
 
 
 def fails(connection: Connection) -> dict[str, Any]:
     """Return the context of the page's template."""
     fleet = fleet_status.read(connection)
     failing = overview.failures(connection)
+    wrong = fleet_status.judged(fleet)
+    of_name = [list(each) for _, each in groupby(wrong, lambda one: one.name)]
     return {
         "now": fleet.now,
         "conditions": [
-            {"it": one, "urgent": one.name.severity is Severity.URGENT, "query": _query(one)}
-            for one in fleet_status.judged(fleet)
+            {
+                "it": one,
+                "urgent": one.name.severity is Severity.URGENT,
+                "query": query(_MACHINES[one.name], one.provider, one.location) if one.name in _MACHINES else "",
+            }
+            for each in of_name
+            for one in each[:_EACH]
         ],
+        "all_conditions": len(wrong),
+        "more": [(each[0].name, len(each) - _EACH) for each in of_name if len(each) > _EACH],
         "causes": [
             {"it": one, "loop": loop_name(one.loop).capitalize(), "text": told(one.kind, one.cause)} for one in failing
         ],
@@ -38,8 +58,7 @@ def fails(connection: Connection) -> dict[str, Any]:
     }
 
 
-def _query(one: Condition) -> str:
-    """Return the search for the machines that a condition is about; none: there is no such search."""
-    state = _MACHINES.get(one.name)
-    wanted = {"state": state, "provider": one.provider, "location": one.location}
-    return urlencode({key: value for key, value in wanted.items() if value}) if state else ""
+def query(states: Sequence[State], provider: str | None, location: str | None) -> str:
+    """Return the search for machines in *states*, as the query part of an address."""
+    wanted = {"state": states, "provider": provider, "location": location}
+    return urlencode({key: value for key, value in wanted.items() if value}, doseq=True)

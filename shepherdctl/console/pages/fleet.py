@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from shepherd_core.bmdb.machines import overview
 from shepherd_core.bmdb.work.ticks import HALF_HOURS, Tick, TickTotals, last_ticks, tick_totals
 from shepherd_core.domain.budget import where
 from shepherd_core.domain.states import State
 
-from shepherdctl.console.pages import charts
+from shepherdctl.console.pages import charts, fails
 from shepherdctl.descriptions.commands import OF_FLEET
 from shepherdctl.descriptions.conditions import pace
 from shepherdctl.descriptions.cures import told
@@ -19,7 +20,7 @@ from shepherdctl.output.formats import did, scope_in_words, span
 from shepherdctl.output.printing import columns, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.machines.overview import FleetCount, Notice
@@ -47,7 +48,8 @@ _AGE_NAMES = (
     "older",
 )
 TICKS = 30
-_PLACES = 50
+_BAD = (State.QUARANTINED, State.FAILED, State.UNHEALTHY)
+_PLACES = 30
 """Locations that are shown: a page of a fleet with thousands must stay readable."""
 
 
@@ -57,25 +59,30 @@ def fleet(connection: Connection) -> dict[str, Any]:
     notices = overview.fleet_notices(connection)
     ticks = last_ticks(connection, TICKS)
     totals = tick_totals(connection)
-    now = next(one.since for one in notices if one.kind == "now")
+    now = notices.pop(0).since
     places = _places(counts)
+    wrong = [each for each in places if any(each["worst"])]
+    states = [state for state in reversed(STATES) if any(each["states"][state] for each in wrong[:_PLACES])]
     by_state: dict[str, int] = {state: sum(one.machines for one in counts if one.state == state) for state in STATES}
     return {
         "now": now,
         "machines": sum(by_state.values()),
         "by_state": by_state,
         "bar": charts.bar(by_state),
-        "places": (shown := [each for each in places if _unwell(each["states"])][:_PLACES] or places[:_PLACES]),
-        "more_places": len(places) - len(shown),
+        "bad": _BAD,
+        "wrong": sum(by_state[state] for state in _BAD),
+        "places": wrong[:_PLACES],
+        "more_places": len(wrong[_PLACES:]),
+        "healthy_places": len(places) - len(wrong),
+        "place_states": states,
         "place_heads": (
-            "Provider",
             "Location",
+            *(f"{state.replace('_', ' ').capitalize()}#" for state in states),
             "Machines#",
-            *(f"{state.replace('_', ' ').capitalize()}#" for state in STATES),
+            "Provider",
         ),
-        "notices": sorted(
-            (_notice(one) for one in notices if one.kind != "now"), key=lambda one: (not one["severe"], one["since"])
-        ),
+        "notices": sorted((_notice(one) for one in notices), key=lambda one: (not one["severe"], one["since"])),
+        "notices_limit": overview.NOTICES - 1,
         "heartbeats": _heartbeats(counts),
         "loops": _loops(ticks),
         "day": _day(totals),
@@ -84,18 +91,21 @@ def fleet(connection: Connection) -> dict[str, Any]:
 
 
 def _places(counts: Sequence[FleetCount]) -> list[dict[str, Any]]:
-    """Return the number of machines in each state, by provider and location; those with the most unwell ones first."""
+    """Return the number of machines in each state, by provider and location, the worst first."""
     found: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(STATES, 0))
     for one in counts:
         found[one.provider, one.location or ""][one.state] += one.machines
-    return [
-        {"provider": provider, "location": location, "states": states, "machines": sum(states.values())}
-        for (provider, location), states in sorted(found.items(), key=lambda each: (-_unwell(each[1]), each[0]))
+    rows: list[dict[str, Any]] = [
+        {
+            "provider": provider,
+            "location": location,
+            "states": states,
+            "machines": sum(states.values()),
+            "worst": (sum(states[state] for state in _BAD), states[State.NEEDS_AGENT]),
+        }
+        for (provider, location), states in sorted(found.items())
     ]
-
-
-def _unwell(states: Mapping[str, int]) -> int:
-    return states[State.QUARANTINED] + states[State.UNHEALTHY] + states[State.NEEDS_AGENT]
+    return sorted(rows, key=lambda each: each["worst"], reverse=True)
 
 
 def _heartbeats(counts: Sequence[FleetCount]) -> list[dict[str, Any]]:
@@ -118,17 +128,19 @@ def _notice(one: Notice) -> dict[str, Any]:
         case "budget":
             what, severe = f"Recovery takes {pace(one.machines or 0)}", True
             place = f"{one.provider}, {where(one.location or '')}"
+            query = fails.query(fails.WAIT, one.provider, one.location)
         case "limit":
             what = f"{counted(one.machines or 0, 'place')} unused"
             reason = f"the limit of {one.reason} machines is reached"
         case "quarantine":
-            what, severe, query = f"{counted(one.machines or 0, 'machine')} quarantined", True, "state=quarantined"
+            what, severe = f"{counted(one.machines or 0, 'machine')} quarantined", True
+            query = fails.query((State.QUARANTINED,), None, None)
         case _:
             scope = scope_in_words(None, one.process, one.provider)
             machines = None if one.machines is None else counted(one.machines, "machine")
             set_aside = one.owner in SYSTEM_OWNERS
             what = f"{machines or scope[:1].upper() + scope[1:]} {'set aside' if set_aside else 'paused'}"
-            query = "paused=yes"
+            query = urlencode({"paused": "yes"} | ({"provider": one.provider} if one.provider else {}))
     return {**columns(one), "what": what, "place": place, "severe": severe, "why": reason, "query": query}
 
 

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.hardware import hardware_report
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.machines.pauses import pauses_in_force
 from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.recovery.explain import Block
+from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work.history import HistoryEvent, read_history
 
 from shepherdctl.console.pages import charts
@@ -16,30 +19,31 @@ from shepherdctl.descriptions import commands, hardware, installations
 from shepherdctl.descriptions.cures import cures
 from shepherdctl.descriptions.history import fold
 from shepherdctl.descriptions.machine import rows
-from shepherdctl.descriptions.state import observe_machine
+from shepherdctl.descriptions.state import Observer
 from shepherdctl.output.formats import loop_name
 from shepherdctl.output.printing import columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.machines.lookup import ShownMachine
 
-EVENTS = 500
+EVENTS = 200
 DAYS = {"1": 1, "7": 7, "30": 30}
 """The lengths of the timeline, by the value in the address."""
 
 
-def machine(connection: Connection, name: str, days: str | None) -> dict[str, Any]:
+def machine(connection: Connection, machine_id: UUID, days: str | None) -> dict[str, Any]:
     """
-    Return the template's context for the machine called *name*; the timeline goes back *days*, a key of DAYS, if given.
+    Return the template's context for a machine; the timeline goes back *days*, a key of DAYS, if given.
 
     Raises:
-        MachineUnknown: no machine is called so, or more than one.
+        MachineUnknown: there is no such machine.
     """
-    found, observer = observe_machine(connection, name)
-    machine_id = found.machine_id
+    found = lookup.show_machine(connection, machine_id)
+    observer = Observer(server.now(connection), pauses_in_force(connection))
     verdicts, now = explain.why(connection, machine_id)
     report = hardware_report(connection, machine_id)
     requested = installations.plain(installation.load(connection, machine_id))

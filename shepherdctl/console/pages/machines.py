@@ -67,6 +67,10 @@ class FilterInvalid(ShepherdError):
     """An address with a filter that does not exist, or with a value that it cannot have."""
 
 
+class PageEmpty(ShepherdError):
+    """The list ends before this page."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """The query in the address of the page."""
@@ -143,7 +147,12 @@ class Query:
 
 
 def page(connection: Connection, query: Query) -> dict[str, Any]:
-    """Return the context of the template for one page."""
+    """
+    Return the context of the template for one page.
+
+    Raises:
+        PageEmpty: the list ends before it.
+    """
     observer = Observer(server.now(connection), pauses.pauses_in_force(connection))
     found: list[FoundMachine] = []
     after, ends = query.after, time.monotonic() + _SECONDS
@@ -153,6 +162,8 @@ def page(connection: Connection, query: Query) -> dict[str, Any]:
         after = part.after
         if after is None or len(found) == PAGE or time.monotonic() > ends:
             break
+    if query.after is not None and not found and after is None:
+        raise PageEmpty
     return {
         "now": observer.now,
         "query": query,

@@ -10,19 +10,21 @@ from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import open_work
 from shepherd_core.domain.budget import where
 
+from shepherdctl.console.pages.fails import WAIT, query
 from shepherdctl.descriptions.conditions import OLD_TRANSACTION_SECONDS, old_transaction, pace
 from shepherdctl.output.formats import scope_in_words
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
 
-LIMIT = 200
+LIMIT = 30
 """Rows of each table at most."""
 
 
 def work(connection: Connection) -> dict[str, Any]:
     """Return the context of the page's template."""
     pauses = pauses_in_force(connection)
+    budgets = budget.shown_budgets(connection)
     oldest = server.oldest_transaction(connection, OLD_TRANSACTION_SECONDS)
     return {
         "now": server.now(connection),
@@ -34,8 +36,14 @@ def work(connection: Connection) -> dict[str, Any]:
         "pauses": [(one, scope_in_words(None, one.process, one.provider)) for one in pauses[:LIMIT]],
         "all_pauses": len(pauses),
         "budgets": [
-            {"budget": one, "where": where(one.location), "pace": pace(one.per_hour)}
-            for one in budget.shown_budgets(connection)
+            {
+                "budget": one,
+                "where": where(one.location),
+                "pace": pace(one.per_hour),
+                "query": query(WAIT, one.provider, one.location),
+            }
+            for one in budgets[:LIMIT]
         ],
+        "all_budgets": len(budgets),
         "old_transaction": oldest and "; ".join(old_transaction(oldest)),
     }

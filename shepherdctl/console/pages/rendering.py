@@ -25,7 +25,7 @@ def _printed(value: object) -> object:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
+        return Markup('<time class="at" datetime="{}">{:%Y-%m-%d %H:%M:%S}</time>').format(iso(value), value)
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -43,6 +43,11 @@ def _ago(context: Mapping[str, Any], moment: datetime | None) -> str:
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(iso(moment), text)
 
 
+def _tab(number: int, more: object = None) -> str:
+    """Return *number* for the title of a tab; *more*: there are more."""
+    return f"({number}{'+' if more else ''}) " if number else ""
+
+
 def _words(name: object) -> str:
     return str(name).replace("_", " ")
 
@@ -57,5 +62,5 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_printed,
     )
-    made.filters.update(ago=_ago, counted=counted, figure=_figure, span=span, words=_words)
+    made.filters.update(ago=_ago, counted=counted, figure=_figure, span=span, tab=_tab, words=_words)
     return made

@@ -21,6 +21,24 @@
     }, 2000);
   });
 
+  const format = new Intl.DateTimeFormat("sv-SE", {
+    year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
+    timeZoneName: "short",
+  });
+
+  // Times are in UTC; the reader's own stands beside them.
+  const tellLocal = (page) => {
+    for (const time of page.querySelectorAll("time")) {
+      const moment = new Date(time.dateTime);
+      const local = format.format(moment);
+      time.title = `${time.dateTime.slice(0, 19).replace("T", " ")} UTC · ${local}`;
+      if (!time.matches(".at") || !moment.getTimezoneOffset()) continue;
+      const sameDay = time.dateTime.startsWith(local.slice(0, 10));
+      time.append(` · ${sameDay ? local.slice(11) : local}`);
+    }
+  };
+  tellLocal(document);
+
   const live = [...document.querySelectorAll("[data-live]")];
   if (!live.length) return;
   let paused = sessionStorage.getItem("paused") === "yes";
@@ -43,6 +61,8 @@
   const focusable = (part) => [...part.querySelectorAll("a, button, summary, [tabindex]")];
 
   const replace = (page) => {
+    tellLocal(page);
+    document.title = page.title;
     for (const part of live) {
       const fresh = page.getElementById(part.id);
       if (!fresh || selected(part)) continue;

@@ -1,5 +1,7 @@
 """The commands that the pages show for what they show: the real command line takes them."""
 
+from html import unescape
+from urllib.parse import unquote_plus
 from uuid import UUID
 
 import pytest
@@ -59,7 +61,7 @@ def test_the_commands_of_a_machine_are_for_it_alone(visitor: Visitor, machine_id
         f"shepherdctl machine release {machine_id} --reason '…'",
         f"shepherdctl logs {machine_id}",
     ]
-    assert page.count(' class="copy"') == 6
+    assert page.partition("<footer")[0].count(' class="copy"') == 6
     for line in commands(page):
         assert parsed(written(line))
 
@@ -88,6 +90,24 @@ def test_the_commands_follow_the_state_of_the_machine(
     before = names()
     fleet.change(change.replace(":id", f"'{machine_id}'"))
     assert names() == (before | more) - less
+
+
+def test_a_page_can_be_sent_to_a_colleague(visitor: Visitor, machine_id: UUID) -> None:
+    """Whose console has another port and another token."""
+    for path in ("/", f"/machines/{machine_id}?days=7", "/machines?location=rack+7%27%22&state=unhealthy&state=failed"):
+        sent = unescape(visitor.read(path).partition("<footer")[2].partition('<code class="command">')[2])
+        name, options = parsed(sent.partition("</code>")[0])
+        assert name == "console"
+        for page in (
+            options["page"],
+            "http://127.0.0.1:1" + options["page"],
+            options["page"].replace("?", "?token=x&"),
+        ):
+            opened = Visitor(visitor.access, enters=False)
+            response = opened.session.get(visitor.access.opening(page), timeout=30)
+            target = unescape(response.text.partition("0;url=")[2].partition('"')[0])
+            assert opened.read(target) != ""
+            assert unquote_plus(target) == unquote_plus(path)
 
 
 def test_a_providers_pause_is_told_from_a_machines(visitor: Visitor, fleet: Fleet) -> None:

@@ -137,17 +137,101 @@ def test_the_page_of_what_fails_says_what_the_commands_say(visitor: Visitor, fle
         assert one.get("text", one.get("cause")) in text
         assert one["cure"] in text
     assert f"<title>({len(told['conditions'])}) What fails" in page
-    assert "/machines?state=unhealthy&amp;provider=static&amp;location=ams" in page
 
 
-def test_only_locations_with_something_wrong_are_shown(fleet: Fleet) -> None:
+def test_only_locations_with_something_wrong_are_shown(visitor: Visitor, fleet: Fleet) -> None:
     """A fleet with thousands of racks had a page of megabytes every five seconds."""
     fleet.locate(fleet.unhealthy_machine(), "muc")
     fleet.sql("INSERT INTO machines SELECT gen_random_uuid(), now() FROM generate_series(1, 200)")
     fleet.locate(fleet.reporting_machine(60), "fra")
+    for number in range(40):
+        fleet.locate(fleet.fail(fleet.provided_machine(), "deploy failed"), f"rack{number:02}")
+    fleet.locate(fleet.unhealthy_machine(), "muc")
+    for _ in range(3):
+        fleet.locate(fleet.provided_machine(), "new")
     shown = fleet_page.fleet(fleet.connection)
-    assert [each["location"] for each in shown["places"]] == ["muc"]
-    assert shown["more_places"] == 1
+    assert [each["location"] for each in shown["places"]] == ["muc", *(f"rack{number:02}" for number in range(29))]
+    text = visitor.text("/")
+    assert "And 12 more with something wrong. And 1 healthy location." in text
+    assert (
+        "Locations with something wrong, the worst first Location Failed Unhealthy Machines Provider muc 0 2 2" in text
+    )
+
+
+def test_healthy_locations_are_only_counted(visitor: Visitor, fleet: Fleet) -> None:
+    fleet.locate(fleet.reporting_machine(60), "fra")
+    fleet.locate(fleet.started_machine(60), "muc")
+    text = visitor.text("/")
+    assert "2 healthy locations." in text
+    assert [name for name in ("fra", "muc") if name in text] == []
+
+
+LARGE = 150
+"""Of everything that can be many; hundreds of racks at once are a bad day, and the page of the fleet was an error."""
+
+
+@pytest.fixture
+def dire(fleet: Fleet) -> UUID:
+    for name, statement in {
+        "machines": "SELECT gen_random_uuid(), now() - interval '2 days' FROM generate_series(1, :n)",
+        "machine_provided": "SELECT machine_id, 'static', 'rack-' || machine_id, NULL, '192.0.2.1', machine_id::text, "
+        "'Running' FROM machines",
+        "recovery_budgets": "SELECT 'static', machine_id::text, 1, 'share', 'much of it is dead' FROM machines",
+        "machine_release": "SELECT machine_id, now(), 'ana', 'too slow' FROM machines",
+        "pauses (machine_id, owner, reason)": "SELECT machine_id, 'ana', 'ticket ' || machine_id FROM machines",
+        "capacity_penalties": "SELECT 'static', machine_id::text, now() + interval '1 day', 'sold out', "
+        "'capacity-taken' FROM machines",
+    }.items():
+        fleet.change(f"INSERT INTO {name} {statement.replace(':n', str(LARGE))}")
+    machine_id = fleet.unhealthy_machine()
+    fleet.sql(
+        "INSERT INTO work_history SELECT :id, 'ShepherdRecovery', event, now() - n * interval '1 minute', cause "
+        "FROM generate_series(1, 500) AS n, "
+        "(VALUES ('Started', NULL), ('Failed', repeat('no route to host ', 10))) AS x (event, cause)",
+        id=machine_id,
+    )
+    return machine_id
+
+
+def test_a_page_has_100_kilobytes_at_most(visitor: Visitor, dire: UUID) -> None:
+    for path in ("/", "/fails", "/machines", f"/machines/{dire}", "/work"):
+        assert (path, len(visitor.read(path).encode()) <= 100_000) == (path, True)
+
+
+@pytest.mark.usefixtures("dire")
+def test_many_of_a_kind_hide_no_other(visitor: Visitor, fleet: Fleet) -> None:
+    """A lost site limits the recovery of hundreds of racks; the loop that stands still is on the page nonetheless."""
+    fleet.quarantine(fleet.unhealthy_machine())
+    text = visitor.text("/fails")
+    assert f"And {LARGE - 20} more: recovery-limited" in text
+    assert "1 machine of static in quarantine" in text
+    assert "1 machine quarantined" in visitor.text("/")
+
+
+def test_titles_count_what_their_tab_shows(visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]) -> None:
+    fleet.sql("INSERT INTO recovery_budgets VALUES ('static', 'ams', 1, 'share', '8 of 10 are dead')")
+    pauses.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
+    conditions = len(CommandLine(fleet.settings).load("causes")["conditions"])
+    for path, title in {
+        "/": "(3) Fleet",
+        "/fails": f"({conditions}) What fails",
+        "/machines": f"({len(mixed)}) Machines",
+        "/machines?state=running": "(1) Machines",
+        f"/machines/{mixed[State.UNHEALTHY]}": "unhealthy: ",
+        "/work": "(2) Work",
+    }.items():
+        assert f"<title>{title}" in visitor.read(path), path
+
+
+def test_what_is_limited_links_to_its_machines(visitor: Visitor, fleet: Fleet) -> None:
+    found = fleet.locate(fleet.unhealthy_machine(), "ams 1")
+    fleet.locate(fleet.reporting_machine(60), "ams 1")
+    fleet.locate(fleet.unhealthy_machine(), "muc")
+    fleet.sql("INSERT INTO recovery_budgets VALUES ('static', 'ams 1', 1, 'share', '8 of 10 are dead')")
+    query = "state=unhealthy&state=needs_agent&provider=static&location=ams+1"
+    for path in ("/", "/fails", "/work"):
+        assert f'href="/machines?{query.replace("&", "&amp;")}"' in visitor.read(path), path
+    assert [each["machine_id"] for each in visitor.get(f"/machines.json?{query}").json()] == [str(found)]
 
 
 def test_no_number_of_pauses_hides_what_is_worse(visitor: Visitor, fleet: Fleet) -> None:

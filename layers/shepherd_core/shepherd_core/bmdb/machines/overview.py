@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
 
-_NOTICES = 200
+NOTICES = 50
 
 
 @record
@@ -61,8 +61,8 @@ class Notice:
 
 
 def fleet_notices(connection: Connection) -> list[Notice]:
-    """Return what holds machines back, at most 200."""
-    return connection.fetch(Notice, "fleet_notices", limit=_NOTICES)
+    """Return what holds machines back, at most NOTICES; the present time is the first."""
+    return connection.fetch(Notice, "fleet_notices", limit=NOTICES)
 
 
 @record

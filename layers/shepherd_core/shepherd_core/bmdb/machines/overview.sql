@@ -66,8 +66,8 @@ SELECT DISTINCT provider_location FROM machine_provided WHERE provider_location 
 -- name: fleet_notices
 -- What holds machines back, and since when: small budgets of recovery, places that wait for the limit, pauses
 -- (those of single machines by owner and reason) and quarantined machines by kind. machines is null where it is
--- not known. The row now has the time of the statement. Pauses of single machines come last, because there may be more
--- than :limit of them.
+-- not known. The row now has the time of the statement, and comes first. Budgets, then pauses of single machines come last,
+-- because there may be more than :limit of them.
 SELECT *
 FROM (
     SELECT 'now' AS kind, NULL AS provider, NULL AS location, NULL AS process, NULL::bigint AS machines, NULL AS owner,
@@ -87,7 +87,7 @@ FROM (
     FROM machine_quarantine
     GROUP BY kind
 ) AS n
-ORDER BY n.kind = 'pause' AND n.machines IS NOT NULL, n.kind, n.since
+ORDER BY n.kind <> 'now', n.kind = 'pause' AND n.machines IS NOT NULL, n.kind = 'budget', n.since
 LIMIT :limit;
 
 -- name: failures
@@ -136,7 +136,7 @@ WITH failures AS (
         p.machine_id::text, NULL
     FROM machine_need n
     JOIN machine_provided p ON p.machine_id = n.machine_id
-    WHERE n.state = 'failed'
+    WHERE p.provider_status = 'ProvisioningFailedPermanent' AND n.state = 'failed'
     UNION ALL
     SELECT 'provisioner', provider, NULL, kind, cause, capacity_id, NULL
     FROM capacity_penalties
