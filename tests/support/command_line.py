@@ -65,7 +65,10 @@ class CommandLine:
 
     def __call__(self, *arguments: str) -> Result:
         with server_processes():
-            return typer.testing.CliRunner().invoke(app, arguments, env={**_PLAIN, **self.environment})
+            result = typer.testing.CliRunner().invoke(app, arguments, env={**_PLAIN, **self.environment})
+        if arguments[-2:] == ("-o", "json") and result.stdout:
+            content(result.stdout)
+        return result
 
     def read(self, *arguments: str, status: int = 0) -> str:
         """Return what it prints when it ends with the exit status that is due."""
