@@ -10,6 +10,7 @@ from typing import Any
 
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
+from shepherdctl.options import PROVIDERS
 from shepherdctl.output.json_fields import FIELDS
 from tests.support.command_line import COMMAND, CommandLine, without_styles
 
@@ -74,7 +75,8 @@ def page(
         parts += [f"## {name}\n`{synopsis}`: {' '.join(about.split())}\n", *own, shown, "\n"]
     parts.append("## The fields\n\nA field without a value is `null`. Ids are texts, times ISO 8601 in UTC.\n\n")
     rows = (f"| `{name}` | {' | '.join(text.partition(': ')[::2])} |\n" for name, text in FIELDS.items())
-    return "".join([*parts, "| field | type | meaning |\n|---|---|---|\n", *rows])
+    text = "".join([*parts, "| field | type | meaning |\n|---|---|---|\n", *rows])
+    return text.replace(f"<{'|'.join(PROVIDERS)}>", "PROVIDER")
 
 
 def _options(command: Any) -> list[Any]:
