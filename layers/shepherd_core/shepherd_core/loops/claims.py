@@ -11,7 +11,6 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core import telemetry
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work import work as bmdb_work
 from shepherd_core.telemetry import Metric
@@ -107,8 +106,6 @@ class Claims:
         """Put a machine that kills functions into quarantine, and return whether it is one."""
         if work.deaths <= _DEATHS_ALONE or not remediation.quarantine_killer(self.session, work):
             return False
-        cause = "functions died while they worked on it alone"
-        telemetry.warning("machine quarantined", machine_id=work.machine_id, cause=cause)
         self.counts[Metric.FINISHED] += 1
         return True
 

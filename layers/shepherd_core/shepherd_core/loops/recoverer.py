@@ -19,7 +19,7 @@ from shepherd_core.domain.budget import WHOLE_PROVIDER, Budget, where
 from shepherd_core.domain.clock import Permission
 from shepherd_core.domain.errors import HeldBack, NoLongerDue
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.remediation import QUARANTINE, LookTarget, NextStep
+from shepherd_core.domain.remediation import LookTarget, NextStep
 from shepherd_core.loops.base import Admission, Loop, log_failure
 from shepherd_core.recovery import NotTaken, Outcome, Steps, Taken, position
 from shepherd_core.rules.attempts import looks, uninterrupted
@@ -110,9 +110,8 @@ class Recoverer(Loop[Outcome]):
     def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
         """Log the steps that the provider cannot take, and give the provider another chance."""
         self._steps = Steps(self._takes, self._rules.backoff)
-        steps = possible(self._rules.policy, self._provider.capabilities)
         for step in self._rules.policy[:-1]:
-            if step.kind not in steps:
+            if step.kind not in possible(self._rules.policy, self._provider.capabilities):
                 telemetry.warning("remediation step skipped: the provider cannot take it", step=step.name)
 
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NextStep]:
@@ -188,22 +187,14 @@ class Recoverer(Loop[Outcome]):
 
     def finish(self, session: Session, done: Mapping[Work, Outcome]) -> set[UUID]:
         """Commit what came of the steps."""
-        quarantined: dict[Work, str] = {}
         for work, outcome in done.items():
             if isinstance(outcome, Taken):
-                if outcome.decision.step.kind is QUARANTINE:
-                    quarantined[work] = outcome.decision.summary
-            elif isinstance(outcome.error, NoLongerDue):
+                continue
+            if isinstance(outcome.error, NoLongerDue):
                 telemetry.info("work no longer needed", machine_id=work.machine_id, reason=outcome.error)
             else:
                 log_failure(work, outcome.error, self.backoff.next(work.last_interval_seconds))
-        ended = self._steps.finish(session, {work: each for work, each in done.items() if work not in quarantined})
-        if quarantined:
-            ended |= remediation.quarantine(session, quarantined)
-        for work, cause in quarantined.items():
-            if work.machine_id in ended:
-                telemetry.warning("machine quarantined", machine_id=work.machine_id, cause=cause)
-        return ended
+        return self._steps.finish(session, done)
 
     def counted_as(self, result: Outcome) -> Collection[Metric]:
         """Return what the outcome of a step is counted as."""

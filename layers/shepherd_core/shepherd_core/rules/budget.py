@@ -53,7 +53,12 @@ def budgets(fleet: Mapping[str, FleetFigures], limits: BudgetLimits, *, was_sile
     provider = sum(fleet.values(), FleetFigures())
     if any(each.brake is Brake.SSH for each in found.values()):
         provider = replace(provider, unreached=0)  # it is the location's
-    return {**found, WHOLE_PROVIDER: _silent(provider, was_silent=was_silent) or _budget(provider, limits)}
+    whole = _budget(provider, limits)
+    if provider.reporting and was_silent:
+        whole = Budget(0, Brake.SILENT, "no machine reported two minutes ago", lasts=True)
+    elif not provider.reporting and provider.dead >= _SILENT:
+        whole = Budget(0, Brake.SILENT, f"no machine reports, and {provider.dead} are dead")
+    return {**found, WHOLE_PROVIDER: whole}
 
 
 def permitted(
@@ -80,15 +85,6 @@ def permitted(
             hour.update(scopes)
             six_hours.update(scopes)
     return found
-
-
-def _silent(provider: FleetFigures, *, was_silent: bool) -> Budget | None:
-    """Return the budget if it is unknown whether heartbeats arrive at all."""
-    if provider.reporting and was_silent:
-        return Budget(0, Brake.SILENT, "no machine reported two minutes ago", lasts=True)
-    if provider.reporting or provider.dead < _SILENT:
-        return None
-    return Budget(0, Brake.SILENT, f"no machine reports, and {provider.dead} are dead")
 
 
 def _budget(figures: FleetFigures, limits: BudgetLimits) -> Budget:

@@ -6,15 +6,16 @@ The last step is quarantine. ``rules.remediation`` says which step comes next.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.remediation import QUARANTINE, STEPS, USUAL_TIMEOUTS, Step, Timeouts
+from shepherd_core.domain.remediation import QUARANTINE, STEPS, USUAL_TIMEOUTS, Step
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from shepherd_core.domain.provider import Capability
-    from shepherd_core.domain.remediation import StepKind
+    from shepherd_core.domain.remediation import StepKind, Timeouts
 
 MAX_ATTEMPTS = 100
 """Of all steps together: as many attempts as are read from the history."""
@@ -59,8 +60,7 @@ def parse_policy(text: str, timeouts: Timeouts = USUAL_TIMEOUTS) -> tuple[Step, 
 
 def _step(kind: StepKind, options: Sequence[str], timeouts: Timeouts) -> Step:
     attempts = 1
-    seconds = {"boot-wait": timeouts.boot_wait if kind.reboots else 0.0}
-    seconds |= {"grace": timeouts.grace, "cooldown": timeouts.cooldown}
+    given = {} if kind.reboots else {"boot_wait": 0.0}
     for option in options:
         key, equals, value = option.partition("=")
         if kind is QUARANTINE:
@@ -68,16 +68,15 @@ def _step(kind: StepKind, options: Sequence[str], timeouts: Timeouts) -> Step:
             raise ValueError(message)
         if not equals and key.isdecimal() and 1 <= int(key) <= MAX_ATTEMPTS:
             attempts = int(key)
-        elif key in seconds and value.isdecimal() and int(value) <= _MAX_SECONDS:
-            seconds[key] = float(value)
+        elif key in {"boot-wait", "grace", "cooldown"} and value.isdecimal() and int(value) <= _MAX_SECONDS:
+            given[key.replace("-", "_")] = float(value)
         else:
             message = (
                 f"{option!r} of {kind.name} is neither a number of attempts, 1 to {MAX_ATTEMPTS}, nor boot-wait=, "
                 "grace= or cooldown= with whole seconds, at most a week"
             )
             raise ValueError(message)
-    own = Timeouts(boot_wait=seconds["boot-wait"], grace=seconds["grace"], cooldown=seconds["cooldown"])
-    return Step(kind, attempts, own)
+    return Step(kind, attempts, replace(timeouts, **given))
 
 
 def possible(policy: Iterable[Step], capabilities: Collection[Capability]) -> tuple[StepKind, ...]:

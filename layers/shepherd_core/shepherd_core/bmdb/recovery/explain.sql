@@ -36,60 +36,46 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS y ON true
 CROSS JOIN LATERAL (
+    SELECT
+        x.process = 'ShepherdAgentStart' AS starts, n.due_at < 'infinity' AS known, b.until > statement_timestamp() AS waits
+) AS k
+-- The first reason that holds and has a text.
+CROSS JOIN LATERAL (
     SELECT r.*
     FROM (
         VALUES
             (1, p.machine_id IS NULL, 'not_provided', 'not provided yet', NULL, NULL),
             (
-                2, z.machine_id IS NOT NULL, 'quarantined', 'in quarantine: ' || z.cause
-                || CASE {quarantine_kind} WHEN 'reports-again' THEN ', and its agent reports again' ELSE '' END,
-                NULL, {quarantine_kind}
+                2, {quarantine_kind} = 'reports-again', 'quarantined',
+                'in quarantine: ' || z.cause || ', and its agent reports again', NULL, 'reports-again'
             ),
-            (3, e.installed, 'installed', 'the requested system is installed: no loop works on it any more', NULL, NULL),
+            (3, z.machine_id IS NOT NULL, 'quarantined', 'in quarantine: ' || z.cause, NULL, z.kind),
+            (4, e.installed, 'installed', 'the requested system is installed: no loop works on it any more', NULL, NULL),
             (
-                4, e.state = 'failed', 'failed',
+                5, e.state = 'failed', 'failed',
                 'it failed for good at its provider, and keeps its place: ' || coalesce(nullif(p.provider_failure, ''), '?'),
                 NULL, 'provisioning-failed'
             ),
-            (
-                5, n.process IS NULL, 'not_needed', CASE x.process
-                    WHEN 'ShepherdAgentStart' THEN 'its agent was started'
-                    ELSE 'it has no agent that could be unhealthy'
-                END,
-                NULL, NULL
-            ),
-            (6, n.ready AND l.machine_id IS NULL, NULL, 'due', NULL, NULL),
-            (
-                7, l.machine_id IS NOT NULL, 'locked',
-                'being worked on by ' || s.component_name || ' (' || s.runtime_info || ')', s.deadline, NULL
-            ),
-            (8, y.owner IS NOT NULL, 'paused', 'paused by ' || y.owner || ': ' || y.reason, y.expires_at, NULL),
-            (
-                9, n.backoff_until > statement_timestamp(), 'backoff',
-                CASE WHEN n.last_interval_seconds IS NULL THEN 'waiting: ' ELSE 'backing off: ' END || b.cause,
-                n.backoff_until, b.kind
-            ),
-            (
-                10, n.due_at < 'infinity', 'not_due', CASE
-                    WHEN n.overdue THEN 'it is expected back, and its grace is not over'
-                    WHEN n.process = 'ShepherdAgentStart' THEN 'it may still be booting: its boot wait is not over'
-                    WHEN n.reported THEN 'its agent reports'
-                    ELSE 'its agent was started recently, and has not reported yet'
-                END,
-                n.due_at, NULL
-            ),
+            (6, n.process IS NULL AND starts, 'not_needed', 'its agent was started', NULL, NULL),
+            (7, n.process IS NULL, 'not_needed', 'it has no agent that could be unhealthy', NULL, NULL),
+            (8, n.ready AND l.machine_id IS NULL, NULL, 'due', NULL, NULL),
+            (9, true, 'locked', 'being worked on by ' || s.component_name || ' (' || s.runtime_info || ')', s.deadline, NULL),
+            (10, true, 'paused', 'paused by ' || y.owner || ': ' || y.reason, y.expires_at, NULL),
+            (11, waits AND n.last_interval_seconds IS NULL, 'backoff', 'waiting: ' || b.cause, b.until, b.kind),
+            (12, waits, 'backoff', 'backing off: ' || b.cause, b.until, b.kind),
+            (13, known AND n.overdue, 'not_due', 'it is expected back, and its grace is not over', n.due_at, NULL),
+            (14, known AND starts, 'not_due', 'it may still be booting: its boot wait is not over', n.due_at, NULL),
+            (15, known AND n.reported, 'not_due', 'its agent reports', n.due_at, NULL),
+            (16, known, 'not_due', 'its agent was started recently, and has not reported yet', n.due_at, NULL),
             -- It is expected, and not known to have failed to come.
             (
-                11, true, 'not_due', CASE
-                    WHEN f.fault IN ('access', 'provider', 'ours')
-                        THEN 'its agent start fails for a reason that no reboot can remove: ' || f.cause
-                    WHEN w.grace_until IS NULL THEN 'it never came up, and no agent start has failed'
-                    ELSE 'it is expected back, and no agent start has failed since'
-                END,
-                NULL, f.kind
-            )
+                17, f.fault IN ('access', 'provider', 'ours'), 'not_due',
+                'its agent start fails for a reason that no reboot can remove: ' || f.cause, NULL, f.kind
+            ),
+            (18, w.grace_until IS NULL, 'not_due', 'it never came up, and no agent start has failed', NULL, f.kind),
+            (19, true, 'not_due', 'it is expected back, and no agent start has failed since', NULL, f.kind)
     ) AS r (place, holds, block, because, until, kind)
-    WHERE r.holds
+    WHERE r.holds AND r.because IS NOT NULL
     ORDER BY r.place
     LIMIT 1
 ) AS v

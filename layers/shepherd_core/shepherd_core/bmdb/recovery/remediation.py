@@ -1,10 +1,7 @@
 """
 Remediation in the BMDB: the steps that were tried on each machine, and quarantine.
 
-A step is recorded before it is taken (``record_attempts``), so that it counts
-even if the function is killed then. Just before it is taken, ``no_longer_due``
-checks whether it is still needed. The work then ends by ``work.finish_recovery``,
-``work.fail``, ``leave_alone`` or ``quarantine``.
+A step is recorded before it is taken, so that it counts even if the function is killed then.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from shepherd_core import telemetry
 from shepherd_core.bmdb.machines.lookup import MachineBackoff
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import NoLongerDue
@@ -142,16 +140,14 @@ def _record(fetch: Callable[..., list[UUID]], moves: Mapping[Work, NextStep], he
 
 @record
 class _Check:
-    machine_id: UUID | None
+    machine_id: UUID
     reason: str | None
     recovered: bool
 
 
-def no_longer_due(session: Session, provider: str, works: Sequence[Work]) -> dict[Work, NoLongerDue]:
+def no_longer_due(session: Session, provider: str, works: Collection[Work]) -> dict[Work, NoLongerDue]:
     """
     Return those of *works* whose machines, of *provider*, are not to be recovered any more, and why. One statement.
-
-    It evaluates the machines as the claim does.
 
     Raises:
         SessionExpired: the deadline passed. Touch none of the machines.
@@ -160,10 +156,8 @@ def no_longer_due(session: Session, provider: str, works: Sequence[Work]) -> dic
     rows = session.fetch(_Check, "no_longer_due", machine_ids=machine_ids, provider=provider, process=Process.RECOVERY)
     if not rows:
         raise SessionExpired
-    found = {row.machine_id: (row.reason, row.recovered) for row in rows}
-    lost = ("another session works on the machine", False)
-    reasons = {work: found.get(work.machine_id, lost) for work in works}
-    return {work: NoLongerDue(reason, recovered=recovered) for work, (reason, recovered) in reasons.items() if reason}
+    found = {each.machine_id: NoLongerDue(each.reason, recovered=each.recovered) for each in rows if each.reason}
+    return {work: found[work.machine_id] for work in works if work.machine_id in found}
 
 
 def leave_alone(session: Session, reasons: Mapping[Work, Exception], backoff: Backoff) -> set[UUID]:
@@ -173,38 +167,38 @@ def leave_alone(session: Session, reasons: Mapping[Work, Exception], backoff: Ba
     Of the *reasons*, ``NoLongerDue`` is no failure, and ``HeldBack`` says how long the machine waits; after others it
     backs off. A step that the work has put on record was not taken, and the host key that it deleted is pinned again.
     """
+    ends: dict[WorkEvent, dict[Work, Exception]] = defaultdict(dict)
+    for held, error in reasons.items():
+        spared = WorkEvent.RECOVERED if isinstance(error, NoLongerDue) and error.recovered else WorkEvent.CANCELED
+        ends[spared if isinstance(error, NoLongerDue) else WorkEvent.FAILED][held] = error
     ended: set[UUID] = set()
-    for event in (WorkEvent.RECOVERED, WorkEvent.CANCELED, WorkEvent.FAILED):
-        if given := {work: error for work, error in reasons.items() if _end_of(error) is event}:
-            seconds = [
+    for event, given in ends.items():
+        ended |= work.end(
+            session,
+            "leave_alone",
+            event,
+            list(given),
+            **work.causes(given.values()),
+            ended_as=event,
+            wait_seconds=[
                 error.seconds if isinstance(error, NoLongerDue) else backoff.next(held.last_interval_seconds)
                 for held, error in given.items()
-            ]
-            ended |= work.end(
-                session,
-                "leave_alone",
-                event,
-                list(given),
-                **work.causes(given.values()),
-                ended_as=event,
-                wait_seconds=seconds,
-                host_keys=[held.host_key for held in given],
-                origins=[held.host_key_origin for held in given],
-            )
+            ],
+            host_keys=[held.host_key for held in given],
+            origins=[held.host_key_origin for held in given],
+        )
     return ended
-
-
-def _end_of(error: Exception) -> WorkEvent:
-    if not isinstance(error, NoLongerDue):
-        return WorkEvent.FAILED
-    return WorkEvent.RECOVERED if error.recovered else WorkEvent.CANCELED
 
 
 def quarantine(
     session: Session, causes: Mapping[Work, str], kind: FailureKind = FailureKind.STEPS_USED_UP
 ) -> set[UUID]:
     """End the work by putting the machines into quarantine; return those whose work this ended."""
-    return work.end(session, "quarantine", WorkEvent.FINISHED, list(causes), kind=kind, causes=list(causes.values()))
+    ended = work.end(session, "quarantine", WorkEvent.FINISHED, list(causes), kind=kind, causes=list(causes.values()))
+    for held, cause in causes.items():
+        if held.machine_id in ended:
+            telemetry.warning("machine quarantined", machine_id=held.machine_id, cause=cause)
+    return ended
 
 
 def quarantine_killer(session: Session, suspect: Work) -> bool:

@@ -158,31 +158,26 @@ FROM locked_session
 LEFT JOIN work_in_hand h ON h.permitted;
 
 -- name: no_longer_due
--- Run just before these machines of the provider are interrupted. Returns those that this session has claimed for
--- :process (recovery), with the reason why a machine is not to be recovered any more (null: it is), and recovered:
--- whether its agent has reported. Reads the same views as the claim. One row in any case, unless the session has expired.
-WITH {session},
-claimed_machines AS (
-    SELECT w.machine_id, n.process, n.overdue, n.due_at, n.paused_until
-    FROM work w
-    JOIN session s ON s.session_id = w.session_id
-    LEFT JOIN LATERAL (
-        SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND process = :process LIMIT 1
-    ) AS n ON true
-    WHERE w.machine_id = ANY(:machine_ids::uuid[]) AND w.process = :process
-)
+-- Run just before these machines of the provider are interrupted: why this session is not to recover each of them any more
+-- (null: it is), and recovered: whether its agent has reported. Reads the same views as the claim. No row: the session has
+-- expired.
+WITH {session}
 SELECT
-    j.machine_id,
+    g.machine_id,
     CASE
-        WHEN j.machine_id IS NULL THEN NULL
-        WHEN j.process IS NULL THEN 'it needs no recovery any more'
-        WHEN j.due_at > statement_timestamp() AND NOT j.overdue THEN 'its agent reports again'
-        WHEN j.due_at > statement_timestamp() THEN 'it has more time to come back'
-        WHEN j.paused_until IS NOT NULL OR EXISTS ({wide_pauses}) THEN 'it is paused'
+        WHEN w.machine_id IS NULL THEN 'another session works on the machine'
+        WHEN n.process IS NULL THEN 'it needs no recovery any more'
+        WHEN n.due_at > statement_timestamp() AND NOT n.overdue THEN 'its agent reports again'
+        WHEN n.due_at > statement_timestamp() THEN 'it has more time to come back'
+        WHEN n.paused_until IS NOT NULL OR EXISTS ({wide_pauses}) THEN 'it is paused'
     END AS reason,
-    coalesce(j.due_at > statement_timestamp() AND NOT j.overdue, false) AS recovered
-FROM session
-LEFT JOIN claimed_machines j ON true;
+    coalesce(n.due_at > statement_timestamp() AND NOT n.overdue, false) AS recovered
+FROM session s
+CROSS JOIN unnest(:machine_ids::uuid[]) AS g (machine_id)
+LEFT JOIN work w ON w.machine_id = g.machine_id AND w.process = :process AND w.session_id = s.session_id
+LEFT JOIN LATERAL (
+    SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND process = :process LIMIT 1
+) AS n ON true;
 
 -- name: leave_alone
 -- Nothing was done to these machines: end the work with the event :ended_as. If it has put a step on record, that was not
