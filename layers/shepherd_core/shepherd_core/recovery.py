@@ -23,7 +23,7 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnusable,
 )
 from shepherd_core.domain.remediation import QUARANTINE
-from shepherd_core.rules.attempts import past_attempts
+from shepherd_core.rules.remediation import past_attempts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

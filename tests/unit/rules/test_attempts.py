@@ -22,7 +22,7 @@ from shepherd_core.domain.errors.provider import (
 from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.remediation import AgentState, HistoryLine, PastAttempt
 from shepherd_core.recovery import position
-from shepherd_core.rules.attempts import looks, past_attempts, uninterrupted
+from shepherd_core.rules.remediation import looks, past_attempts, uninterrupted
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0

@@ -1,10 +1,8 @@
 """
 The look at a machine that is about to be interrupted, which may be alive although no heartbeat arrives.
 
-A machine that answers over SSH with its pinned host key and whose agent runs is
-healthy as far as Shepherd can know: its reports get lost. A reboot would
-interrupt it for nothing, so only its agent is started anew. During an
-installation not even that is done, because the installation could end with the agent.
+If its agent runs, its reports get lost, and a reboot would interrupt it for nothing. During
+an installation the agent is not started anew either: the installation could end with it.
 """
 
 from __future__ import annotations

@@ -22,10 +22,9 @@ from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.remediation import LookTarget, NextStep
 from shepherd_core.loops.base import Admission, Loop, log_failure
 from shepherd_core.recovery import NotTaken, Outcome, Steps, Taken, position
-from shepherd_core.rules.attempts import looks, uninterrupted
 from shepherd_core.rules.budget import BudgetLimits, budgets, permitted
 from shepherd_core.rules.policy import possible
-from shepherd_core.rules.remediation import next_step
+from shepherd_core.rules.remediation import looks, next_step, uninterrupted
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:

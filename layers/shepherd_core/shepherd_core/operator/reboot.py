@@ -52,12 +52,7 @@ class Reboot:
     session_seconds: float
 
     def __post_init__(self) -> None:
-        """
-        Check that the provider can take the step.
-
-        Raises:
-            NotSupported: it cannot.
-        """
+        """Raise ``NotSupported`` if the provider cannot take the step."""
         needed = self.step.kind.needs
         if needed is not None and needed not in self.provider.capabilities:
             message = f"the provider {self.provider.name} cannot {needed} machines: use the provider's own tools"
@@ -65,7 +60,7 @@ class Reboot:
 
     def evaluate(self, machine: FoundMachine) -> ActionOutcome:
         """Return whether the step can be taken on a *machine*. Its health does not matter."""
-        outcome = ActionOutcome(ActionResult.READY, str(self.step.name), machine.provider_id, machine.machine_id)
+        outcome = ActionOutcome(ActionResult.READY, self.step.name, machine.provider_id, machine.machine_id)
         if machine.provider_id is None:
             return outcome.with_result(ActionResult.REFUSED, "it is not provided yet")
         if machine.provider != self.provider.name:
@@ -118,13 +113,12 @@ class Reboot:
         ended = self.steps.finish(session, {work: came})
         if came.error is None and ended:
             return outcome.with_result(ActionResult.DONE, "the provider accepted")
-        if came.error is None:
-            trouble = "the provider accepted, but the work was lost: see its history"
-        elif isinstance(came.error, ShepherdError):
+        if came.error is not None and not isinstance(came.error, ShepherdError):
+            raise came.error
+        trouble = "the provider accepted, but the work was lost: see its history"
+        if came.error is not None:
             unknown = "it is unknown whether the provider accepted: " if isinstance(came, Taken) else ""
             trouble = f"{unknown}{cause_of(came.error)}"
-        else:
-            raise came.error
         return outcome.with_result(ActionResult.REFUSED, trouble)
 
     def _changed(self, machine: FoundMachine, record: RecoveryRecord, seen_at: datetime) -> str | None:

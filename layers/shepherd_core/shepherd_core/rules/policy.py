@@ -45,14 +45,10 @@ def parse_policy(text: str, timeouts: Timeouts = USUAL_TIMEOUTS) -> tuple[Step, 
         twice = max(names, key=names.count)
         message = f"{twice} appears more than once; write {twice}:{names.count(twice)} for several attempts"
         raise ValueError(message)
-    if names[-1] != QUARANTINE.name:
-        message = f"the policy must end with {QUARANTINE.name}, which may appear only once"
+    if len(names) == 1 or names[-1] != QUARANTINE.name:
+        message = f"the policy must have a step, and then end with {QUARANTINE.name}, which may appear only once"
         raise ValueError(message)
-    if len(names) == 1:
-        message = f"the policy must have a step before {QUARANTINE.name}"
-        raise ValueError(message)
-    if sum(step.attempts for step in steps) > MAX_ATTEMPTS:
-        attempts = sum(step.attempts for step in steps)
+    if (attempts := sum(step.attempts for step in steps)) > MAX_ATTEMPTS:
         message = f"the policy has {attempts} attempts; it may have at most {MAX_ATTEMPTS} attempts in all"
         raise ValueError(message)
     return tuple(steps)

@@ -36,8 +36,8 @@ from shepherd_core.domain.remediation import (
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.recovery import NotTaken
-from shepherd_core.rules.attempts import REFUSALS, past_attempts
 from shepherd_core.rules.budget import BudgetLimits
+from shepherd_core.rules.remediation import REFUSALS, past_attempts
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock, log_lines

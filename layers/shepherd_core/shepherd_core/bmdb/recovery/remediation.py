@@ -215,9 +215,7 @@ def unquarantine(connection: Connection, machine_id: UUID, *, reason: str) -> bo
     """
     End the quarantine of a machine; return whether there was one.
 
-    A new agent is started on the machine first. If that fails for the grace of the
-    Recoverer's policy, recovery starts with a look at the machine and the first
-    step. *reason* is written to the history. May run twice.
+    *reason* is written to the history. May run twice.
     """
 
     def unit() -> bool:

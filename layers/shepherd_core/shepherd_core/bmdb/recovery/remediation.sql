@@ -39,27 +39,21 @@ ORDER BY 1, 2;
 -- others of its machines both within the hour before and within the hour after.
 SELECT
     g.machine_id,
-    x.event,
-    x.timestamp AS at,
-    x.step,
-    x.kind,
-    x.fault,
-    x.seen,
+    x.*,
     x.fault IS NOT DISTINCT FROM 'provider' AND (
-        SELECT count(DISTINCT o.timestamp < x.timestamp) = 2
+        SELECT count(DISTINCT o.timestamp < x.at) = 2
         FROM work_history o
         CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = o.machine_id LIMIT 1) AS q
         WHERE o.event = 'Finished'
             AND o.step IS NOT NULL
             AND o.kind IS NULL
-            AND o.timestamp BETWEEN x.timestamp - interval '1 hour' AND x.timestamp + interval '1 hour'
+            AND o.timestamp BETWEEN x.at - interval '1 hour' AND x.at + interval '1 hour'
             AND o.machine_id <> g.machine_id
             AND q.provider = (SELECT provider FROM machine_provided WHERE machine_id = g.machine_id)
-    ) AS others_taken,
-    x.session_id
+    ) AS others_taken
 FROM unnest(:machine_ids::uuid[]) AS g (machine_id)
 CROSS JOIN LATERAL (
-    SELECT event, timestamp, step, kind, fault, seen, session_id
+    SELECT event, timestamp AS at, step, kind, fault, seen, session_id
     FROM work_history
     WHERE machine_id = g.machine_id
         AND process = 'ShepherdRecovery'
@@ -67,7 +61,7 @@ CROSS JOIN LATERAL (
     ORDER BY timestamp DESC
     LIMIT 2000
 ) AS x
-ORDER BY g.machine_id, x.timestamp;
+ORDER BY g.machine_id, x.at;
 
 -- name: lock_budget
 -- Begin to permit steps at the provider: another permission waits, or conflicts, until this transaction ends.
