@@ -1,9 +1,8 @@
 """
 A step of recovery on a machine: what came before it, taking it, and what came of it.
 
-A step is recorded before it is taken, so that it counts even if the process is killed
-then. One that the provider certainly did not take is no attempt. If no answer came, it
-may have been taken: the machine is waited for as after any step.
+A step is recorded before it is taken, so that it counts even if the process is killed then. One that the provider
+certainly did not take is no attempt. If no answer came, it may have been taken: it is waited for.
 """
 
 from __future__ import annotations
@@ -108,7 +107,6 @@ class Steps:
                 return NotTaken(error, recorded)
             if not isinstance(error, ProviderUnavailable):
                 return Failed(error)
-            # The step may have been taken: ask again only after the grace, as if it was.
             telemetry.warning("remediation step: no answer", machine_id=work.machine_id, cause=error)
             return Taken(decision, error)
         return Taken(decision)
@@ -141,11 +139,7 @@ class Steps:
                 telemetry.warning("provider outage: recovery waits", machines=self._failures, cause=failure)
 
     def finish(self, session: Session, outcomes: Mapping[Work, Outcome]) -> set[UUID]:
-        """
-        Commit the outcomes, and return the machines whose work that ended.
-
-        The facts of lost agents are deleted, so that the machines need an agent start.
-        """
+        """Commit the outcomes, and return the machines whose work that ended."""
         ended: set[UUID] = set()
         if not_taken := {work: each.error for work, each in outcomes.items() if isinstance(each, NotTaken)}:
             ended |= remediation.leave_alone(session, not_taken, self._backoff)

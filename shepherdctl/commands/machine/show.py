@@ -52,7 +52,7 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
         report = hardware_report(connection, found.machine_id)
         requested = installations.plain(installation.load(connection, found.machine_id))
         gone = found.state in (State.FORGOTTEN, State.RELEASED)
-        verdicts = [] if gone else explain.why(connection, found.machine_id)[0]
+        verdicts = [] if gone else explain.why(connection, found.machine_id)
         events = read_history(connection, found.machine_id, _EVENTS)[::-1]
     sent = None if report is None else hardware.plain(report.raw, report.reported_at)
     if output is Form.JSON:

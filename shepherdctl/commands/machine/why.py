@@ -33,7 +33,7 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
         found, observer = observe_machine(connection, machine)
-        verdicts, _ = explain.why(connection, found.machine_id)
+        verdicts = explain.why(connection, found.machine_id)
     if output is Form.JSON:
         document(
             {

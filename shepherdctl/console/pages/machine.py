@@ -44,7 +44,7 @@ def machine(connection: Connection, machine_id: UUID, days: str | None) -> dict[
     """
     found = lookup.show_machine(connection, machine_id)
     observer = Observer(server.now(connection), pauses_in_force(connection))
-    verdicts, now = explain.why(connection, machine_id)
+    verdicts, now = explain.why(connection, machine_id), observer.now
     report = hardware_report(connection, machine_id)
     requested = installations.plain(installation.load(connection, machine_id))
     history = read_history(connection, machine_id, EVENTS)[::-1]

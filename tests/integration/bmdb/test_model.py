@@ -536,10 +536,9 @@ class Bmdb(RuleBasedStateMachine):
 
         def real() -> tuple[set[int], dict[str, tuple[int, int]]]:
             found = budget.read_fleet(function.session, PROVIDER)
-            steps = {at: (each.steps, each.steps_six_hours) for at, each in found.figures.items()}
             return (
-                {self.machines.index(each.machine_id) for each in found.candidates},
-                {at: each for at, each in steps.items() if any(each)},
+                {self.machines.index(each.machine_id) for location in found for each in location.candidates},
+                {str(at.location): (at.steps, at.steps_six_hours) for at in found if at.steps or at.steps_six_hours},
             )
 
         def modelled() -> tuple[set[int], dict[str, tuple[int, int]]]:

@@ -78,7 +78,7 @@ def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[s
     why = {
         name
         for name, each in machines.items()
-        if any(verdict.blocked_by is Block.PAUSED for verdict in explain.why(connection, each)[0])
+        if any(verdict.blocked_by is Block.PAUSED for verdict in explain.why(connection, each))
     }
     counted = sum(count.paused for count in overview.fleet_counts(connection))
     return [listed, shown, why, set(sorted(listed)[:counted])]

@@ -148,7 +148,7 @@ def test_history_and_why_say_that_the_function_died(functions: Functions) -> Non
     die_together(functions, machines)
     cause = "fake/static died or was cut off while it worked on this machine and 2 more, 1 times in a row"
     assert fleet.sql("SELECT DISTINCT failed_cause FROM work_history WHERE event = 'Expired'") == [[cause]]
-    verdicts, _ = explain.why(fleet.connection, machines[0])
+    verdicts = explain.why(fleet.connection, machines[0])
     assert verdicts[0].because == f"waiting: {cause}"
 
 

@@ -7,6 +7,7 @@ an installation the agent is not started anew either: the installation could end
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,11 +40,7 @@ class Look:
     """Looks at machines over SSH; safe to use from several threads."""
 
     def __init__(self, dialer: Dialer, agent_path: str, seconds: float, prepare: Callable[[Deadline], object]) -> None:
-        """
-        Look for at most *seconds* whether the agent of *agent_path* runs.
-
-        *prepare* gets what the dialer needs, a key and processes, before the seconds begin.
-        """
+        """Look for *seconds* at most; *prepare* gets what the dialer needs, a key and processes, before they begin."""
         self._dialer = dialer
         self._path = agent_path
         self._seconds = seconds
@@ -60,8 +57,10 @@ class Look:
                 or the machine answers with its pinned host key but refuses our SSH key, which may be our mistake.
         """
         self._prepare(deadline)
+        own = deadline.within(self._seconds)
         try:
-            state = self._agent_state(target, deadline.within(self._seconds))
+            with closing(self._dialer.dial(target.address, target.host_key, own)) as connection:
+                state = connection.agent_state(self._path, own)
         except MachineError as error:
             if error.fault is Fault.OURS or isinstance(error, SshAuthenticationFailed):
                 raise
@@ -75,10 +74,3 @@ class Look:
         kind = AWAIT_INSTALLATION if state is AgentState.INSTALLS and not often else RESTART_AGENT
         timeouts = replace(decision.step.timeouts, boot_wait=0.0)
         return replace(decision, step=Step(kind, 1, timeouts), number=1, alive=True)
-
-    def _agent_state(self, target: LookTarget, deadline: Deadline) -> AgentState:
-        connection = self._dialer.dial(target.address, target.host_key, deadline)
-        try:
-            return connection.agent_state(self._path, deadline)
-        finally:
-            connection.close()

@@ -55,7 +55,6 @@ class RecoveryRules:
 
     timeouts: HealthTimeouts
     backoff: Backoff
-    """How long to leave a machine alone after a failure."""
     policy: Sequence[Step]
     limits: BudgetLimits
     reset_after_seconds: float
@@ -71,11 +70,7 @@ class Recoverer(Loop[Outcome]):
     def __init__(
         self, provider: Provider, takes: Mapping[StepKind, Take], rules: RecoveryRules, look: Look | None = None
     ) -> None:
-        """
-        Take the steps of the policy; *takes* says how those are taken that have an effect outside.
-
-        *look* at each machine before a step for which the provider is asked; None: do not.
-        """
+        """Take steps with an effect outside as *takes* says; *look* before the provider is asked (None: do not)."""
         self.backoff = rules.backoff
         self._provider = provider
         self._takes = takes
@@ -89,22 +84,24 @@ class Recoverer(Loop[Outcome]):
     def admit(self, session: Session, provider: str) -> Admission:
         """Read the fleet, and judge the budgets. Every machine that may need recovery is admitted, to be looked at."""
         fleet = budget.read_fleet(session, provider)
-        self._settled = fleet.provider.settled
-        self._budgets = budgets(fleet.figures, self._rules.limits, was_silent=fleet.provider.silent)
+        figures = {each.location: each for each in fleet if each.location is not None}
+        self._settled = fleet[0].settled
+        self._budgets = budgets(figures, self._rules.limits, was_silent=fleet[0].silent)
         limited = {location: each for location, each in sorted(self._budgets.items()) if each.brake}
-        if limited or fleet.provider.limited:
+        if limited or fleet[0].limited:
             budget.show_budgets(session, provider, limited)
         for location, each in limited.items():
             facts = {"steps_per_hour": each.per_hour, "brake": each.brake, "reason": each.reason}
             telemetry.warning("recovery limited", where=where(location), **facts)
         counts = {
             Metric.RECOVERY_LIMITED: len(limited),
-            Metric.DEAD: sum(each.dead for each in fleet.figures.values()),
-            Metric.QUARANTINED: fleet.provider.quarantined,
-            Metric.NO_ACCESS: fleet.provider.no_access,
+            Metric.DEAD: sum(each.dead for each in figures.values()),
+            Metric.QUARANTINED: fleet[0].quarantined,
+            Metric.NO_ACCESS: fleet[0].no_access,
         }
         reasons = tuple(f"{where(location)}: {each.reason}" for location, each in limited.items())
-        return Admission(Candidates(fleet.candidates, len(fleet.candidates)), reasons, counts)
+        found = sorted((each for at in fleet for each in at.candidates), key=lambda each: -each.due_seconds)
+        return Admission(Candidates(tuple(found), len(found)), reasons, counts)
 
     def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
         """Log the steps that the provider cannot take, and give the provider another chance."""
@@ -180,19 +177,18 @@ class Recoverer(Loop[Outcome]):
                 task.ask(decision)
         except Exception as error:  # noqa: BLE001 - it is committed, and logged if it is a failure
             return NotTaken(error)
-        told = {"decision": str(decision), "looked": decision.looked}
-        telemetry.info("remediation step", machine_id=work.machine_id, **told)
+        told = {"machine_id": work.machine_id, "decision": str(decision), "looked": decision.looked}
+        telemetry.info("remediation step", **told)
         return self._steps.take(work, decision, Permission(task.deadline, partial(task.ask, None)))
 
     def finish(self, session: Session, done: Mapping[Work, Outcome]) -> set[UUID]:
         """Commit what came of the steps."""
         for work, outcome in done.items():
-            if isinstance(outcome, Taken):
-                continue
-            if isinstance(outcome.error, NoLongerDue):
-                telemetry.info("work no longer needed", machine_id=work.machine_id, reason=outcome.error)
-            else:
-                log_failure(work, outcome.error, self.backoff.next(work.last_interval_seconds))
+            error = None if isinstance(outcome, Taken) else outcome.error
+            if isinstance(error, NoLongerDue):
+                telemetry.info("work no longer needed", machine_id=work.machine_id, reason=error)
+            elif error is not None:
+                log_failure(work, error, self.backoff.next(work.last_interval_seconds))
         return self._steps.finish(session, done)
 
     def counted_as(self, result: Outcome) -> Collection[Metric]:

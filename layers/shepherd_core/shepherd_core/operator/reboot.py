@@ -1,9 +1,8 @@
 """
 A remediation step that an operator takes on single machines, such as a reboot.
 
-It is locked and recorded as one of the Recoverer's: no loop works on the machine
-meanwhile, the Recoverer counts the attempt as one of its own, and waits for its outcome
-if this process is killed.
+It is locked and recorded as one of the Recoverer's: no loop works on the machine meanwhile, the Recoverer counts the
+attempt as one of its own, and waits for its outcome if this process is killed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.machines.search import Search, search
+from shepherd_core.bmdb.machines.lookup import show_machine
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.work import cancel, start_work
@@ -74,8 +73,8 @@ class Reboot:
         """
         Take the step on each of *machines*, as they were seen at *seen_at*, and yield the outcomes as they come.
 
-        A machine is refused if a loop or another operator works on it, if its state changed since then, or if a step on
-        it was begun since then. *remark*, who wants it and why, is written to the history.
+        A machine is refused if somebody works on it, or if its state changed or a step on it was begun since then.
+        *remark*, who wants it and why, is written to the history.
 
         Raises:
             SessionExpired, BmdbError: the outcome for this machine is in its history, or is not known.
@@ -123,9 +122,7 @@ class Reboot:
 
     def _changed(self, machine: FoundMachine, record: RecoveryRecord, seen_at: datetime) -> str | None:
         """Return what happened to the machine since it was seen; None: nothing. No other session works on it now."""
-        (now,) = search(self.connection, Search(machine_ids=(machine.machine_id,)), None, 1).machines or (None,)
-        if now is None:
-            return "it is not in the BMDB any more"
+        now = show_machine(self.connection, machine.machine_id)
         if now.state != machine.state:
             return f"it was {machine.state} and is {now.state} now: check it again"
         begun = [line for line in record.history if line.event == WorkEvent.ATTEMPTED and line.at > seen_at]

@@ -1,9 +1,8 @@
 """
 The budget of recovery: how many machines may be interrupted in an hour. Pure rules.
 
-The more of a fleet is dead, the more likely the fault is not in its machines, and the
-less an interruption helps. So the budget gets smaller, and a machine that finds it used
-up waits. A step must be within the budget of its location and within that of its provider.
+The more of a fleet is dead, the more likely the fault is not in its machines, and the less an interruption helps: the
+budget gets smaller. A step must be within the budget of its location and within that of its provider.
 """
 
 from __future__ import annotations
@@ -96,8 +95,9 @@ def _budget(figures: FleetFigures, limits: BudgetLimits) -> Budget:
     slow, share = min(_SLOW, limits.per_hour), limits.dead_share
     few = dead < _FEW or 2 * dead <= fleet if fleet < _SHARE_FROM else dead <= round(share * fleet, 9)
     if share < 1 and not few:
-        reason = f"{dead} of {fleet} machines are dead, or were interrupted in the last six hours"
-        return Budget(slow, Brake.SHARE, reason)
+        return Budget(
+            slow, Brake.SHARE, f"{dead} of {fleet} machines are dead, or were interrupted in the last six hours"
+        )
     if figures.unreached >= _SSH_FAILS and figures.unreached > figures.reached:
         reason = (
             f"SSH does not reach {figures.unreached} machines that should have come back, and reached "

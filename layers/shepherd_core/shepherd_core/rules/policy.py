@@ -26,8 +26,7 @@ def parse_policy(text: str, timeouts: Timeouts = USUAL_TIMEOUTS) -> tuple[Step, 
     """
     Return the policy that *text* describes, such as ``reboot:3,power-cycle:2,quarantine``.
 
-    A step is written as its name, the number of attempts, and the timeouts that
-    differ from *timeouts*, in seconds:
+    A step is written as its name, the number of attempts, and the timeouts that differ from *timeouts*, in seconds:
     ``reinstall:1:boot-wait=900:grace=7200:cooldown=86400``.
 
     Raises:
@@ -55,8 +54,7 @@ def parse_policy(text: str, timeouts: Timeouts = USUAL_TIMEOUTS) -> tuple[Step, 
 
 
 def _step(kind: StepKind, options: Sequence[str], timeouts: Timeouts) -> Step:
-    attempts = 1
-    given = {} if kind.reboots else {"boot_wait": 0.0}
+    attempts, given = 1, {} if kind.reboots else {"boot_wait": 0.0}
     for option in options:
         key, equals, value = option.partition("=")
         if kind is QUARANTINE:

@@ -1,8 +1,7 @@
 """
 The remediation policy's next step for a machine, after the attempts that its history holds. Pure rules.
 
-A machine's position in the policy is never stored. It is computed from the history since
-the machine was last healthy for long enough. The power state of the machine is not used:
+A machine's position in the policy is never stored. The power state of a machine is not used:
 it is often unknown, and being unhealthy is reason enough.
 """
 
@@ -69,9 +68,8 @@ def _counts(end: HistoryLine) -> bool:
     """
     Return whether an attempt with this *end* counts: it did not fail, or the failure is about this machine.
 
-    If the provider is to blame, such as for an answer that was lost or for a refusal of our credential, it counts only
-    if the provider took steps on other machines before and after. Otherwise an outage of the provider, or an expired
-    credential, would bring all unhealthy machines into quarantine.
+    If the provider is to blame, as for a lost answer or a refusal of our credential, it counts only if the provider
+    took steps on other machines before and after: else its outage would bring all unhealthy machines into quarantine.
     """
     return end.fault is not Fault.PROVIDER or end.kind in _ABOUT_THE_MACHINE or end.others_taken
 
@@ -107,8 +105,7 @@ def next_step(
     """
     Return the step to take on a machine after these *attempts*, oldest first.
 
-    It never goes back: a step before the furthest one that was attempted is not
-    taken again, even if the policy has changed since.
+    It never goes back: a step before the furthest that was attempted is not taken again, even if the policy changed.
     """
     counted = [attempt for attempt in attempts if attempt.counts]
     if attempts and not attempts[-1].concluded and (kind := STEPS.get(attempts[-1].step)) not in (None, QUARANTINE):

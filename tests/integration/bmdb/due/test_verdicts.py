@@ -101,7 +101,7 @@ def test_operators_are_told_what_claims_do(fleet: Fleet, name: str) -> None:
         machine_id = fleet.locate(MACHINES[name](fleet), HERE)
         for statement in statements:
             fleet.sql(statement, **({"id": machine_id} if ":id" in statement else {}))
-        told = {verdict.process: verdict.eligible for verdict in explain.why(fleet.connection, machine_id)[0]}
+        told = {verdict.process: verdict.eligible for verdict in explain.why(fleet.connection, machine_id)}
         session = fleet.open_session()
         taken = {}
         for loop in LOOPS:

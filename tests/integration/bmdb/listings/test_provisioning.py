@@ -81,7 +81,7 @@ def test_a_created_machine_is_claimed_when_it_may_have_booted(fleet: Fleet, sess
     machine_id = intend(session, PROVIDER, "rack 1")
     provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=300)
     assert claimed(session, Process.AGENT_START) == []
-    verdict = why(fleet.connection, machine_id)[0][0]
+    verdict = why(fleet.connection, machine_id)[0]
     assert (verdict.process, verdict.blocked_by) == (Process.AGENT_START, Block.BACKOFF)
     assert verdict.because == "waiting: it was only just created, and has yet to boot"
 

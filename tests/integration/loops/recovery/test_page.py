@@ -294,7 +294,7 @@ def _failed_for_good(stage: Stage, _: Row) -> None:
     stage.fleet.fail(stage.machine)
     stage.expect(12 * 60 * MINUTE)
     assert stage.events(Process.AGENT_START) == []
-    (figures,) = budget.read_fleet(stage.fleet.open_session(), stage.name).figures.values()
+    (figures,) = budget.read_fleet(stage.fleet.open_session(), stage.name)
     assert figures.dead == 0
     stage.fleet.change("UPDATE machine_provided SET provider_status = 'Running'")
     stage.run()
@@ -365,7 +365,7 @@ def _used_up(stage: Stage, row: Row) -> None:
 def _paused(stage: Stage, _: Row) -> None:
     paused = pauses.pause(stage.fleet.connection, owner="me", reason="memory", machine_id=stage.machine)
     stage.expect(6 * UNHEALTHY)
-    (figures,) = budget.read_fleet(stage.fleet.open_session(), stage.name).figures.values()
+    (figures,) = budget.read_fleet(stage.fleet.open_session(), stage.name)
     assert figures.dead == 0
     pauses.resume(stage.fleet.connection, paused)
     stage.run()
@@ -379,7 +379,7 @@ def _operator(stage: Stage, _: Row) -> None:
     assert stage.take(stage.machine).result is ActionResult.DONE
     assert stage.events(Process.RECOVERY) == list(REBOOTED)
     assert stage.fleet.sql("SELECT failed_cause FROM work_history WHERE event = 'Started'") == [["ana: new mainboard"]]
-    assert budget.read_fleet(stage.fleet.open_session(), stage.name).figures[""].steps == 1
+    assert budget.read_fleet(stage.fleet.open_session(), stage.name)[0].steps == 1
     stage.limits = usual
     stage.watch(3 * 30)
     assert stage.provider.asked == ["reboot"] * 3

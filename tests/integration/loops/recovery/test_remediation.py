@@ -657,6 +657,6 @@ def test_machines_without_ssh_access_are_counted_and_explained(env: RemediationS
     env.start_agent(error=SshHostKeyChanged("it has another key"))
     env.watch(12)
     assert env.run()[Metric.NO_ACCESS] == 1
-    start, recover = explain.why(env.fleet.connection, env.machine)[0]
+    start, recover = explain.why(env.fleet.connection, env.machine)
     assert start.eligible
     assert recover.because == ("its agent start fails for a reason that no reboot can remove: it has another key")

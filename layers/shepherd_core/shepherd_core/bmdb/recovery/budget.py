@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from shepherd_core.bmdb.work.work import Candidate
+from shepherd_core.bmdb.work.work import CANDIDATES, Candidate
 from shepherd_core.domain.budget import Brake, FleetFigures
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.budget import Budget
-
-_CANDIDATES = 2000
-"""Number of machines that one reading returns; of each location the longest waiting come first."""
 
 
 @record
@@ -43,36 +39,24 @@ class LocationFleet(FleetFigures):
     no_access: int = 0
     """Number of machines on which no agent can be started, or that cannot be looked at, until an operator acts."""
 
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """The fleet of a provider, as one reading found it."""
-
-    figures: Mapping[str, FleetFigures]
-    """Of each location."""
-    candidates: tuple[Candidate, ...]
-    """The machines that may need recovery, the longest waiting first."""
-    provider: LocationFleet
-    """What holds for the provider."""
+    @property
+    def candidates(self) -> list[Candidate]:
+        """Return the machines that may need recovery, the longest waiting first."""
+        found = zip(self.ids or (), self.due_seconds or (), self.suspects or (), strict=True)
+        return [Candidate(*each) for each in found]
 
 
-def read_fleet(session: Session, provider: str) -> Fleet:
+def read_fleet(session: Session, provider: str) -> list[LocationFleet]:
     """
-    Read the machines of *provider* by their facts, once.
+    Read the machines of *provider* by their facts, once. Return at least one row.
 
     Raises:
         SessionExpired: the deadline passed.
     """
-    rows = session.fetch(LocationFleet, "read_fleet", provider=provider, process=Process.RECOVERY, limit=_CANDIDATES)
+    rows = session.fetch(LocationFleet, "read_fleet", provider=provider, process=Process.RECOVERY, limit=CANDIDATES)
     if not rows:
         raise SessionExpired
-    found = [
-        Candidate(*each)
-        for row in rows
-        for each in zip(row.ids or (), row.due_seconds or (), row.suspects or (), strict=True)
-    ]
-    candidates = tuple(sorted(found, key=lambda each: -each.due_seconds))
-    return Fleet({row.location: row for row in rows if row.location is not None}, candidates, rows[0])
+    return rows
 
 
 def show_budgets(session: Session, provider: str, budgets: Mapping[str, Budget]) -> None:

@@ -1,9 +1,8 @@
 -- The budget of recovery: the figures of a fleet, the steps that count, and what operators are shown.
 
 -- name: read_fleet
--- The fleet of the provider by its facts, in one reading: a row for each location ('': machines without one) with its
--- figures (see LocationFleet) and the machines that may need recovery, the longest waiting first; one row in any case,
--- unless the session has expired.
+-- The fleet of the provider by its facts, in one reading: a row for each location ('': machines without one), see
+-- LocationFleet; one row in any case, unless the session has expired.
 WITH {session},
 policy AS (
     SELECT
@@ -106,7 +105,11 @@ dead AS (
     SELECT machine_id, location, watched FROM interrupted
 ),
 unreached AS (
-    SELECT location FROM dark WHERE fault = 'unreached' AND dark_at > statement_timestamp() - interval '6 hours'
+    SELECT machine_id, location FROM dark WHERE fault = 'unreached' AND dark_at > statement_timestamp() - interval '6 hours'
+),
+-- With them count the machines beside them that were interrupted in the last hour and have no agent yet.
+awaited AS (
+    SELECT machine_id, location FROM interrupted WHERE recently AND NOT watched AND location IN (SELECT location FROM unreached)
 ),
 -- If there are any: machines on which SSH started an agent in the last hour.
 reached AS (
@@ -138,7 +141,7 @@ figures AS (
         UNION ALL
         SELECT location, 0, 0, 0, 0, 0, recently::integer, 1, 0, 0 FROM interrupted
         UNION ALL
-        SELECT location, 0, 0, 0, 0, 0, 0, 0, 1, 0 FROM unreached
+        SELECT location, 0, 0, 0, 0, 0, 0, 0, 1, 0 FROM (SELECT * FROM unreached UNION SELECT * FROM awaited) AS u
         UNION ALL
         SELECT location, 0, 0, 0, 0, 0, 0, 0, 0, 1 FROM reached
     ) AS x (location, fleet, reporting, heard, losing, dead, steps, steps_six_hours, unreached, reached)

@@ -55,9 +55,9 @@ class Verdict:
         return self.blocked_by is None
 
 
-def why(connection: Connection, machine_id: UUID) -> tuple[list[Verdict], datetime]:
+def why(connection: Connection, machine_id: UUID) -> list[Verdict]:
     """
-    Return the verdict for each process of a loop, and the database's time at which they hold.
+    Return the verdict for each process of a loop.
 
     Raises:
         MachineUnknown: the BMDB has no such machine.
@@ -66,4 +66,4 @@ def why(connection: Connection, machine_id: UUID) -> tuple[list[Verdict], dateti
     if not found:
         message = f"the BMDB has no machine {machine_id}"
         raise MachineUnknown(message)
-    return found, found[0].now
+    return found

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.remediation import NextStep
 
     Permit = Callable[[Mapping[str, tuple[int, int]]], set[UUID]]
-    """
-    Returns the machines that may be interrupted, from how many were in the last hour and in the last six, by location.
-    """
+    """Returns which machines may be interrupted, if so many were in the last hour and in the last six, by location."""
 
 
 _NOT_LOOKED = "not looked at: its address or its host key is not known"
@@ -202,21 +200,13 @@ def quarantine(
 
 
 def quarantine_killer(session: Session, suspect: Work) -> bool:
-    """
-    Put a machine into quarantine whose functions died because of it; return whether that ended the work.
-
-    ``cause_of_deaths`` says what proves it.
-    """
+    """Put a machine into quarantine whose functions died because of it; return whether that ended the work."""
     found = session.fetch(str, "cause_of_deaths", machine_id=suspect.machine_id, process=suspect.process)
     return bool(found and quarantine(session, {suspect: found[0]}, FailureKind.FUNCTION_DIED))
 
 
 def unquarantine(connection: Connection, machine_id: UUID, *, reason: str) -> bool:
-    """
-    End the quarantine of a machine; return whether there was one.
-
-    *reason* is written to the history. May run twice.
-    """
+    """End the quarantine of a machine, for the *reason* given; return whether there was one. May run twice."""
 
     def unit() -> bool:
         connection.run("lock_facts", machine_id=machine_id)

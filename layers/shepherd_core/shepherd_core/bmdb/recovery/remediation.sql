@@ -75,8 +75,7 @@ SELECT
     count(*) AS steps_six_hours
 FROM machine_rebooted r
 JOIN machine_provided p ON p.machine_id = r.machine_id
-WHERE r.rebooted_at > statement_timestamp() - interval '6 hours'
-    AND p.provider = :provider
+WHERE r.rebooted_at > statement_timestamp() - interval '6 hours' AND p.provider = :provider
 GROUP BY 1;
 
 -- name: record_attempts
@@ -117,25 +116,22 @@ history_rows AS (
     FROM work_in_hand h
     CROSS JOIN LATERAL (
         VALUES
-            ('Healthy', h.healthy_until, NULL, NULL, NULL, NULL, NULL, NULL),
-            ('Looked', clock_timestamp(), CASE WHEN alive THEN step END, seen, kind, fault, looked, :session_id::uuid),
-            ('Attempted', clock_timestamp(), step, NULL, NULL, NULL, NULL, :session_id)
-    ) AS x (event, at, step, seen, kind, fault, cause, session_id)
-    WHERE CASE x.event
-        WHEN 'Healthy' THEN h.new AND x.at IS NOT NULL
-        WHEN 'Looked' THEN h.new AND x.cause IS NOT NULL
-        ELSE h.new_attempt
-    END
+            ('Healthy', new AND healthy_until IS NOT NULL, healthy_until, NULL, NULL, NULL, NULL, NULL, NULL),
+            (
+                'Looked', new AND looked IS NOT NULL, clock_timestamp(),
+                CASE WHEN alive THEN step END, seen, kind, fault, looked, :session_id::uuid
+            ),
+            ('Attempted', new_attempt, clock_timestamp(), step, NULL, NULL, NULL, NULL, :session_id)
+    ) AS x (event, holds, at, step, seen, kind, fault, cause, session_id)
+    WHERE x.holds
 ),
 -- The reboot counts for the budget from now on.
 reboot_rows AS (
     INSERT INTO machine_rebooted (machine_id, rebooted_at, boot_wait_until)
     SELECT machine_id, clock_timestamp(), clock_timestamp() FROM work_in_hand WHERE new_attempt AND reboots
     ON CONFLICT (machine_id) DO UPDATE
-    SET
-        rebooted_at = excluded.rebooted_at,
-        boot_wait_until = excluded.boot_wait_until,
-        previous_at = machine_rebooted.rebooted_at
+    SET (rebooted_at, boot_wait_until, previous_at) =
+        (excluded.rebooted_at, excluded.boot_wait_until, machine_rebooted.rebooted_at)
 ),
 host_key_deleted AS (
     DELETE FROM machine_host_key
@@ -152,9 +148,8 @@ FROM locked_session
 LEFT JOIN work_in_hand h ON h.permitted;
 
 -- name: no_longer_due
--- Run just before these machines of the provider are interrupted: why this session is not to recover each of them any more
--- (null: it is), and recovered: whether its agent has reported. Reads the same views as the claim. No row: the session has
--- expired.
+-- Why this session is not to recover each of these machines any more (null: it is), by the views that claims read; and
+-- whether its agent has reported. No row: the session has expired.
 WITH {session}
 SELECT
     g.machine_id,
@@ -217,13 +212,8 @@ backoff_rows AS (
     FROM input_rows
     WHERE seconds IS NOT NULL
     ON CONFLICT (machine_id, process) DO UPDATE
-    SET
-        until = excluded.until,
-        kind = excluded.kind,
-        fault = excluded.fault,
-        cause = excluded.cause,
-        last_interval_seconds = excluded.last_interval_seconds,
-        deaths = 0
+    SET (until, kind, fault, cause, last_interval_seconds, deaths) =
+        (excluded.until, excluded.kind, excluded.fault, excluded.cause, excluded.last_interval_seconds, 0)
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, step, kind, fault, failed_cause, session_id)

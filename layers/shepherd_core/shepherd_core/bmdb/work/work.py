@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CLAIM_LIMIT = 100
 """The most machines that one claim can take."""
-_CANDIDATES = 2000
+CANDIDATES = 2000
 """The most machines that one reading returns; a tick that works on all of them reads again."""
 
 
@@ -78,7 +78,7 @@ class Candidates:
 
 def candidates(session: Session, process: Process, provider: str) -> Candidates:
     """Return the machines of *provider* that seem ready for *process*. Reads the facts of the whole fleet once."""
-    found = session.fetch(Candidate, "find_candidates", process=process, provider=provider, limit=_CANDIDATES)
+    found = session.fetch(Candidate, "find_candidates", process=process, provider=provider, limit=CANDIDATES)
     return Candidates(tuple(found), found[0].total if found else 0)
 
 
