@@ -21,7 +21,6 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnavailable,
     ProviderUnusable,
 )
-from shepherd_core.domain.remediation import QUARANTINE
 from shepherd_core.rules.remediation import past_attempts
 
 if TYPE_CHECKING:
@@ -151,9 +150,6 @@ class Steps:
             ended |= fail(session, failed)
         taken = {work: each for work, each in outcomes.items() if isinstance(each, Taken)}
         for step in {each.decision.step for each in taken.values()}:
-            own = {work: each for work, each in taken.items() if each.decision.step == step}
-            if step.kind is QUARANTINE:
-                ended |= remediation.quarantine(session, {work: each.decision.summary for work, each in own.items()})
-            else:
-                ended |= finish_recovery(session, {work: each.error for work, each in own.items()}, step)
+            errors = {work: each.error for work, each in taken.items() if each.decision.step == step}
+            ended |= finish_recovery(session, errors, step)
         return ended

@@ -512,8 +512,8 @@ class Bmdb(RuleBasedStateMachine):
                 machine_id: self.model.machines[self.machines.index(machine_id)].location or WHOLE_PROVIDER
                 for machine_id in works
             }
-            found = remediation.record_attempts(
-                function.session, moves, PROVIDER, lambda steps: permitted(asked, BUDGETS, steps, LIMITS)
+            found = remediation.permit_attempts(
+                function.session, PROVIDER, moves, lambda steps: permitted(asked, BUDGETS, steps, LIMITS)
             )
         return set(ids(found))
 

@@ -19,7 +19,7 @@ from shepherd_core.domain.budget import WHOLE_PROVIDER, Budget, where
 from shepherd_core.domain.clock import Permission
 from shepherd_core.domain.errors import HeldBack, NoLongerDue
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.remediation import LookTarget, NextStep
+from shepherd_core.domain.remediation import QUARANTINE, LookTarget, NextStep
 from shepherd_core.loops.base import Admission, Loop, log_failure
 from shepherd_core.recovery import NotTaken, Outcome, Steps, Taken, position
 from shepherd_core.rules.budget import BudgetLimits, budgets, permitted
@@ -147,7 +147,7 @@ class Recoverer(Loop[Outcome]):
             asking = {work: step for work, step in steps.items() if step.interrupts}
             ready = {work.machine_id: each.location for work, each in asking.items() if self._may_interrupt(each)}
             permit = partial(permitted, ready, self._budgets, limits=self._rules.limits)
-            recorded = remediation.record_attempts(session, steps, self._provider.name, permit)
+            recorded = remediation.permit_attempts(session, self._provider.name, steps, permit)
             answers |= {work: self._held_back(each) for work, each in asking.items()} | dict.fromkeys(recorded)
         return answers
 
@@ -183,13 +183,17 @@ class Recoverer(Loop[Outcome]):
 
     def finish(self, session: Session, done: Mapping[Work, Outcome]) -> set[UUID]:
         """Commit what came of the steps."""
+        quarantined: dict[Work, str] = {}
         for work, outcome in done.items():
-            error = None if isinstance(outcome, Taken) else outcome.error
-            if isinstance(error, NoLongerDue):
-                telemetry.info("work no longer needed", machine_id=work.machine_id, reason=error)
-            elif error is not None:
-                log_failure(work, error, self.backoff.next(work.last_interval_seconds))
-        return self._steps.finish(session, done)
+            if isinstance(outcome, Taken):
+                if outcome.decision.step.kind is QUARANTINE:
+                    quarantined[work] = outcome.decision.summary
+            elif isinstance(outcome.error, NoLongerDue):
+                telemetry.info("work no longer needed", machine_id=work.machine_id, reason=outcome.error)
+            else:
+                log_failure(work, outcome.error, self.backoff.next(work.last_interval_seconds))
+        ended = self._steps.finish(session, {work: each for work, each in done.items() if work not in quarantined})
+        return ended | remediation.quarantine(session, quarantined) if quarantined else ended
 
     def counted_as(self, result: Outcome) -> Collection[Metric]:
         """Return what the outcome of a step is counted as."""

@@ -143,7 +143,7 @@ def test_an_expired_session_permits_nothing_and_shows_nothing(env: RecoveryEnvir
     env.fleet.expire(session)
     step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
     with pytest.raises(SessionExpired):
-        remediation.record_attempts(session, {work: step}, PROVIDER, lambda _: {work.machine_id})
+        remediation.permit_attempts(session, PROVIDER, {work: step}, lambda _: {work.machine_id})
     with pytest.raises(SessionExpired):
         budget.read_fleet(session, PROVIDER)
     with pytest.raises(SessionExpired):

@@ -345,7 +345,7 @@ def _facts(fleet: Fleet, session: Session) -> list[provider_facts.FactsChange]:
 TRANSACTIONS: dict[str, Arrange] = {
     "record_attempts with a permission": _given(
         _to_recover,
-        lambda session, held: remediation.record_attempts(session, {held: STEP}, PROVIDER, lambda _: {held.machine_id}),
+        lambda session, held: remediation.permit_attempts(session, PROVIDER, {held: STEP}, lambda _: {held.machine_id}),
     ),
     "decommission": _given(_machine, lambda session, ours: decommissioning.forget(session, PROVIDER, ours, ORDER)),
     "request_release": _given(

@@ -1,5 +1,3 @@
--- Why a machine is worked on, or is not.
-
 -- name: why
 -- For each process of a loop, one row: whether a claim would take the machine now, and if not, what blocks it first, until
 -- when, and when nothing blocks it any more (null: unknown).

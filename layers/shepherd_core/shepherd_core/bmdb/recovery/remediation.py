@@ -87,28 +87,33 @@ class _Steps:
     steps_six_hours: int
 
 
-def record_attempts(
-    session: Session, moves: Mapping[Work, NextStep], provider: str = "", permit: Permit | None = None
-) -> list[Work]:
+def record_attempts(session: Session, moves: Mapping[Work, NextStep]) -> list[Work]:
     """
     Record that these steps are about to be taken, and what was seen before; return the works whose steps may be taken.
 
-    The others are not this session's any more, or would interrupt machines of *provider* that *permit* refuses: of
-    these, the look is recorded alone. Two concurrent permissions never count the same steps. Steps that lose the SSH
-    host key delete the pinned one, because from now on the machine may have another. May run twice.
+    The others are not this session's any more. Steps that lose the SSH host key delete the pinned one, because from now
+    on the machine may have another. May run twice.
 
     Raises:
         SessionExpired: the deadline passed. Take none of the steps.
     """
-    asked = {work.machine_id for work, move in moves.items() if move.interrupts}
-    if permit is None or not asked:
-        return _record(session.fetch, moves, set())
-    connection, may = session.connection, permit
+    return _record(session.fetch, moves, set())
+
+
+def permit_attempts(session: Session, provider: str, moves: Mapping[Work, NextStep], permit: Permit) -> list[Work]:
+    """
+    Do the same for machines of *provider*, of which steps interrupt only those that *permit* grants.
+
+    Of the others, the look is recorded alone. Two concurrent permissions never count the same steps. May run twice.
+    """
+    connection, asked = session.connection, {work.machine_id for work, move in moves.items() if move.interrupts}
+    if not asked:
+        return record_attempts(session, moves)
 
     def unit() -> list[Work]:
         connection.run("lock_budget", provider=provider)
         counted = connection.fetch(_Steps, "count_steps", provider=provider)
-        held = asked - may({each.location: (each.steps, each.steps_six_hours) for each in counted})
+        held = asked - permit({each.location: (each.steps, each.steps_six_hours) for each in counted})
         return _record(partial(connection.fetch, **session.key), moves, held)
 
     return session.transact(unit)

@@ -1,5 +1,3 @@
--- Remediation: the steps that were tried on machines, and quarantine.
-
 -- name: recovery_records
 -- The state of these machines' agents.
 SELECT
