@@ -13,6 +13,7 @@ from shepherd_core.settings.functions import bmdb, health, loops, services, shar
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.health import HealthSettings
 from shepherd_core.settings.functions.loops import InitializerSettings, ProvisionerSettings, RecovererSettings
+from shepherd_core.settings.providers import BUILT_IN
 from shepherd_core.settings.providers.equinix import EquinixSettings
 from shepherd_core.settings.providers.static import StaticSettings
 from shepherd_core.settings.sources import load
@@ -79,7 +80,7 @@ def test_all_faults_of_all_types_are_reported_at_once(monkeypatch: pytest.Monkey
 def test_a_fault_names_the_value_and_the_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, **INITIALIZER | {"PROVIDER": "aws"}, SSH_PORT="70000")
     port, provider = faults(InitializerSettings)
-    assert provider.startswith("SHEPHERD_PROVIDER is 'aws': must be cherryservers, ec2, ")
+    assert provider.startswith(f"SHEPHERD_PROVIDER is 'aws': must be {', '.join(BUILT_IN)} ")
     assert provider.endswith("or that of another package.")
     assert port.startswith("SHEPHERD_SSH_PORT is '70000': Input should be less than or equal to 65535")
     assert port.endswith("SSH port of the machines.")

@@ -1,22 +1,25 @@
 """What is known of the answers of hosting providers, against what their adapters and pages make of it."""
 
+import pkgutil
 import re
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from pydantic import AliasPath
 from pydantic.fields import FieldInfo
-from shepherd_core.providers import cherryservers, latitude, phoenixnap, scaleway, vultr
-from shepherd_core.providers.equinix import objects as equinix
-from shepherd_core.providers.hetzner import objects as hetzner
+from shepherd_core import providers
 from shepherd_core.providers.kit.api_object import ApiObject
 
 from tests.support.providers.description import Description
 
 PAGES = Path(__file__).parents[3] / "docs/providers"
-MODULES = (cherryservers, equinix, hetzner, latitude, phoenixnap, scaleway, vultr)
-ADAPTERS = {module.__name__.split(".")[2]: module for module in MODULES}
+NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / "data/descriptions").glob("*.json"))
+PACKAGES = {each.name for each in pkgutil.iter_modules(providers.__path__) if each.ispkg}
+ADAPTERS = {
+    name: import_module(f"shepherd_core.providers.{name}{'.objects' if name in PACKAGES else ''}") for name in NAMES
+}
 each = pytest.mark.parametrize(("name", "adapter"), ADAPTERS.items(), ids=ADAPTERS)
 
 
