@@ -231,7 +231,7 @@ def test_what_is_limited_links_to_its_machines(visitor: Visitor, fleet: Fleet) -
     query = "state=unhealthy&state=needs_agent&provider=static&location=ams+1"
     for path in ("/", "/fails", "/work"):
         assert f'href="/machines?{query.replace("&", "&amp;")}"' in visitor.read(path), path
-    assert [each["machine_id"] for each in visitor.get(f"/machines.json?{query}").json()] == [str(found)]
+    assert [each["machine_id"] for each in visitor.get(f"/machines.json?{query}").json()["machines"]] == [str(found)]
 
 
 def test_no_number_of_pauses_hides_what_is_worse(visitor: Visitor, fleet: Fleet) -> None:
