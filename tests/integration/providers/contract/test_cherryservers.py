@@ -1,7 +1,7 @@
 """The adapter of Cherry Servers, held to the contract of all providers and to the API's description."""
 
 from collections.abc import Iterator
-from uuid import UUID
+from typing import ClassVar
 
 import pytest
 from shepherd_core.domain.clock import Deadline
@@ -14,23 +14,29 @@ from simulator.environment.faults import SetValue
 from simulator.providers.cherryservers.api import PROJECT, CherryserversApi
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
-from tests.conftest import ManualClock
 from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import Places, ProviderContract, Setup, context
-from tests.support.providers.provider_faults import ProviderFaults
+from tests.support.providers.hosting_contract import OURS, SECRET, HostingContract
+from tests.support.providers.provider_contract import Places, Setup
 
-KEY = "a-key-that-nobody-may-see"
 SERVERS = f"/projects/{PROJECT}/servers"
-OURS = UUID(int=5)
 
 
-class TestCherryservers(ProviderContract, ProviderFaults):
-    lacks = frozenset({"power-cycle"})
+class TestCherryservers(HostingContract):
+    adapter = CherryserversSettings, CherryserversProvider
+    given: ClassVar = {
+        "project": str(PROJECT),
+        "fleet": "web",
+        "location": "eu_nord_1",
+        "machine_type": "e5_1620v4",
+        "key_name": "shepherd",
+    }
+    spoils = SetValue(path=SERVERS, times=0, at="*.id", value=7)
+    places = Places(path=SERVERS, id="*.id", address="*.ip_addresses.*.address")
 
     @pytest.fixture
     def api(self) -> Iterator[CherryserversApi]:
         """Return a server of ours, and those of nobody, of another fleet and of another project."""
-        with CherryserversApi(NoHardware(), secret=KEY, options=Options(per_page_cap=2)) as api:
+        with CherryserversApi(NoHardware(), secret=SECRET, options=Options(per_page_cap=2)) as api:
             Description("cherryservers").hold(api)
             api.add_active("a", address="192.0.2.1", tags={"env": "dev", "shepherd": mark_of("web/1", OURS)})
             api.add_active("b", address="192.0.2.2", tags={"env": "dev"})
@@ -38,32 +44,6 @@ class TestCherryservers(ProviderContract, ProviderFaults):
             api.add_active("d", address="192.0.2.4", tags={"shepherd": mark_of("web/2", OURS)}, project=1)
             yield api
             assert api.errors == []
-
-    @pytest.fixture
-    def setup(self, clock: ManualClock, api: CherryserversApi) -> Setup:
-        settings = CherryserversSettings(
-            credential_parameter="/unused",
-            project=str(PROJECT),
-            fleet="web",
-            limit=4,
-            location="eu_nord_1",
-            machine_type="e5_1620v4",
-            key_name="shepherd",
-            api_url=api.url,
-        )
-        return Setup.of(
-            api,
-            api.machines.hardware,
-            SetValue(path=SERVERS, times=0, at="*.id", value=7),
-            provider=CherryserversProvider(settings, context(clock, KEY)),
-            capacity_ids=frozenset(f"web/{number}" for number in range(1, 5)),
-            stores_tokens=True,
-            remove_keys=api.keys.clear,
-            keyed=("create", "reinstall"),
-            confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
-            secret=KEY,
-            places=Places(path=SERVERS, id="*.id", address="*.ip_addresses.*.address"),
-        )
 
     @pytest.mark.parametrize(
         ("state", "status", "failure"),
@@ -84,7 +64,6 @@ class TestCherryservers(ProviderContract, ProviderFaults):
         status: ProviderStatus | None,
         failure: str | None,
     ) -> None:
-        (ours,) = (each for each in api.snapshot() if each.name == "a")
-        api.change(ours.id, state=state)
+        api.change(self.ours(setup, deadline).provider_id, state=state)
         found = [(each.status, each.failure) for each in setup.provider.list_machines(deadline) if each.token == OURS]
         assert found == ([] if status is None else [(status, failure)])

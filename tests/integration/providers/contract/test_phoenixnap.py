@@ -1,11 +1,12 @@
 """The adapter of phoenixNAP's Bare Metal Cloud, held to the contract of all providers and to the API's description."""
 
 from collections.abc import Iterator
+from typing import Any, ClassVar
 from uuid import UUID
 
 import pytest
-from shepherd_core.domain.clock import Deadline, Permission, SystemClock
-from shepherd_core.domain.machine import INVALID, Availability, Machine
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.provider import Provider
 from shepherd_core.providers.kit.hosting import mark_of
 from shepherd_core.providers.phoenixnap import PhoenixnapProvider
 from shepherd_core.settings.providers.phoenixnap import PhoenixnapSettings
@@ -15,16 +16,25 @@ from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.phoenixnap.api import PhoenixnapApi
 from tests.conftest import ManualClock
 from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import PUBLIC_KEY, TOKEN, Places, ProviderContract, Setup, context
-from tests.support.providers.provider_faults import ProviderFaults
+from tests.support.providers.hosting_contract import OURS, HostingContract, SwitchedOn
+from tests.support.providers.provider_contract import PUBLIC_KEY, Places, Setup
 
 CREDENTIAL = "client:a-secret-that-nobody-may-see"
 FLEET = "blue"
-OURS = UUID(int=5)
 
 
-class TestPhoenixnap(ProviderContract, ProviderFaults):
-    lacks = frozenset({"power-cycle"})
+class TestPhoenixnap(HostingContract, SwitchedOn):
+    adapter = PhoenixnapSettings, PhoenixnapProvider
+    secret = CREDENTIAL
+    fleet = FLEET
+    given: ClassVar = {"fleet": FLEET, "location": "PHX", "machine_type": "s1.c1.small"}
+    off = "powered-off"
+    spoils = SetValue(path="/servers", times=0, at="*.id", value="the same")
+    places = Places(path="/servers", id="*.id", address="*.publicIpAddresses.0")
+    setup_facts: ClassVar = {"calls": "/servers**"}
+
+    def provider(self, api: PhoenixnapApi, clock: ManualClock, **settings: Any) -> Provider:
+        return super().provider(api, clock, auth_url=f"{api.url}/token", **settings)
 
     @pytest.fixture
     def api(self) -> Iterator[PhoenixnapApi]:
@@ -37,34 +47,9 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
             yield api
             assert api.errors == []
 
-    @pytest.fixture
-    def setup(self, clock: ManualClock, api: PhoenixnapApi) -> Setup:
-        settings = PhoenixnapSettings(
-            credential_parameter="/unused",
-            fleet=FLEET,
-            limit=4,
-            location="PHX",
-            machine_type="s1.c1.small",
-            api_url=api.url,
-            auth_url=f"{api.url}/token",
-        )
-        return Setup.of(
-            api,
-            api.machines.hardware,
-            SetValue(path="/servers", times=0, at="*.id", value="the same"),
-            provider=PhoenixnapProvider(settings, context(clock, CREDENTIAL)),
-            capacity_ids=frozenset(f"{FLEET}/{number}" for number in range(1, 5)),
-            stores_tokens=True,
-            confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
-            secret=CREDENTIAL.partition(":")[2],
-            calls="/servers**",
-            places=Places(path="/servers", id="*.id", address="*.publicIpAddresses.0"),
-        )
-
-    def test_a_new_server_is_hourly_and_admits_root(self, setup: Setup, api: PhoenixnapApi) -> None:
+    def test_a_new_server_is_hourly_and_admits_root(self, setup: Setup, api: PhoenixnapApi, deadline: Deadline) -> None:
         """A reservation is paid for months. The API installs keys for the distribution's user only."""
-        capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{FLEET}/3")
-        made = setup.provider.create_machine(capacity, TOKEN, Deadline(SystemClock(), 10))
+        made = self.create(setup.provider, deadline)
         server = api.machine(made.provider_id)
         assert (server.fields["pricingModel"], server.authorized_key) == ("HOURLY", PUBLIC_KEY)
 
@@ -72,7 +57,7 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
         self, setup: Setup, api: PhoenixnapApi, deadline: Deadline
     ) -> None:
         """Otherwise they are paid for, for ever. A server with a reservation stays listed, and is not ours any more."""
-        (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
+        ours = self.ours(setup, deadline)
         api.machine(ours.provider_id).fields["pricingModel"] = "ONE_MONTH_RESERVATION"
         setup.provider.release(ours.provider_id, deadline)
         server = api.machine(ours.provider_id)
@@ -80,16 +65,10 @@ class TestPhoenixnap(ProviderContract, ProviderFaults):
         assert OURS not in {each.token for each in setup.provider.list_machines(deadline)}
         setup.provider.release(ours.provider_id, deadline)
 
-    def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: PhoenixnapApi, deadline: Deadline) -> None:
-        (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
-        api.change(ours.provider_id, state="powered-off")
-        setup.provider.reboot(ours.provider_id, Permission(deadline))
-        assert api.machine(ours.provider_id).actions_taken == ["power_on"]
-
     def test_the_first_address_of_a_range_is_the_server_s(
         self, setup: Setup, api: PhoenixnapApi, deadline: Deadline
     ) -> None:
         """The description writes ranges where a network has several addresses."""
-        (ours,) = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
+        ours = self.ours(setup, deadline)
         api.change(ours.provider_id, address="192.0.2.17 - 192.0.2.21")
         assert str(setup.provider.get_machine(ours.provider_id, deadline).address) == "192.0.2.17"

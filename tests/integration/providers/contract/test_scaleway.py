@@ -1,13 +1,12 @@
 """The adapter of Scaleway's Elastic Metal, held to the contract of all providers."""
 
 from collections.abc import Iterator
-from typing import Any
-from uuid import UUID
+from typing import Any, ClassVar
 
 import pytest
-from shepherd_core.domain.clock import Deadline, Permission
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.provider import ProviderError, ProviderRefused, ProviderUnavailable
-from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
+from shepherd_core.domain.machine import Availability, ProviderStatus
 from shepherd_core.providers.kit.hosting import mark_of
 from shepherd_core.providers.scaleway import ScalewayProvider
 from shepherd_core.settings.providers.scaleway import ScalewaySettings
@@ -18,32 +17,25 @@ from simulator.providers.kit.machines import Options
 from simulator.providers.scaleway.api import MONTHLY_OFFER, OFFER, OS, PROJECT, ZONE, ScalewayApi
 from tests.conftest import ManualClock
 from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import Places, ProviderContract, Setup, context
-from tests.support.providers.provider_faults import ProviderFaults
+from tests.support.providers.hosting_contract import OURS, SECRET, HostingContract, SwitchedOn
+from tests.support.providers.provider_contract import Places, Setup
 
-SECRET = "a-key-that-nobody-may-see"
 SERVERS = f"/baremetal/v1/zones/{ZONE}/servers"
-OURS = UUID(int=5)
 
 
-def provider(api: ScalewayApi, clock: ManualClock, **settings: Any) -> ScalewayProvider:
-    given = {"machine_type": OFFER, **settings}
-    chosen = ScalewaySettings(
-        credential_parameter="/unused",
-        project=PROJECT,
-        fleet="web",
-        limit=4,
-        location=ZONE,
-        os=OS,
-        key_name="shepherd",
-        api_url=api.url,
-        **given,
-    )
-    return ScalewayProvider(chosen, context(clock, SECRET))
-
-
-class TestScaleway(ProviderContract, ProviderFaults):
-    lacks = frozenset({"power-cycle"})
+class TestScaleway(HostingContract, SwitchedOn):
+    adapter = ScalewaySettings, ScalewayProvider
+    given: ClassVar = {
+        "project": PROJECT,
+        "fleet": "web",
+        "location": ZONE,
+        "os": OS,
+        "machine_type": OFFER,
+        "key_name": "shepherd",
+    }
+    off = "stopped"
+    spoils = SetValue(path=SERVERS, times=0, at="total_count", value=99)
+    places = Places(path=SERVERS, id="servers.*.id", address="servers.*.ips.*.address")
 
     @pytest.fixture
     def api(self) -> Iterator[ScalewayApi]:
@@ -57,46 +49,24 @@ class TestScaleway(ProviderContract, ProviderFaults):
             yield api
             assert api.errors == []
 
-    @pytest.fixture
-    def setup(self, clock: ManualClock, api: ScalewayApi) -> Setup:
-        return Setup.of(
-            api,
-            api.machines.hardware,
-            SetValue(path=SERVERS, times=0, at="total_count", value=99),
-            provider=provider(api, clock),
-            capacity_ids=frozenset(f"web/{number}" for number in range(1, 5)),
-            stores_tokens=True,
-            remove_keys=api.keys.clear,
-            keyed=("create", "reinstall"),
-            confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
-            secret=SECRET,
-            places=Places(path=SERVERS, id="servers.*.id", address="servers.*.ips.*.address"),
-        )
-
     def test_nothing_is_ordered_by_the_month_unasked(
         self, api: ScalewayApi, clock: ManualClock, deadline: Deadline
     ) -> None:
         """A monthly offer costs a commitment fee at once."""
         with pytest.raises(ProviderRefused, match="machine_type is not hourly"):
-            create(provider(api, clock, machine_type=MONTHLY_OFFER), deadline)
-        made = create(provider(api, clock, machine_type=MONTHLY_OFFER, billing="monthly"), deadline)
+            self.create(self.provider(api, clock, machine_type=MONTHLY_OFFER), deadline)
+        made = self.create(self.provider(api, clock, machine_type=MONTHLY_OFFER, billing="monthly"), deadline)
         assert api.machine(made.provider_id).fields["offer_id"] == MONTHLY_OFFER
 
     def test_a_server_that_is_being_deleted_is_not_ours(
         self, setup: Setup, api: ScalewayApi, deadline: Deadline
     ) -> None:
         """The deletion takes half an hour, in which nothing can be done with it; its slot is free."""
-        ours = next(each for each in setup.provider.list_machines(deadline) if each.token == OURS)
+        ours = self.ours(setup, deadline)
         api.change(ours.provider_id, state="deleting")
         assert all(each.availability is Availability.KNOWN_UNUSED for each in setup.provider.list_machines(deadline))
         setup.provider.release(ours.provider_id, deadline)
         assert ("DELETE", f"{SERVERS}/{{id}}") not in api.calls
-
-    def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: ScalewayApi, deadline: Deadline) -> None:
-        ours = next(each for each in setup.provider.list_machines(deadline) if each.token == OURS)
-        api.change(ours.provider_id, state="stopped")
-        setup.provider.reboot(ours.provider_id, Permission(deadline))
-        assert api.machine(ours.provider_id).actions_taken == ["power_on"]
 
     @pytest.mark.parametrize(
         ("field", "says", "status", "raised"),
@@ -113,7 +83,7 @@ class TestScaleway(ProviderContract, ProviderFaults):
         """A quota or an empty stock is no fault of the credential, and no reason to try again at once."""
         api.faults.add(FakeAnswer(method="POST", path=SERVERS, times=0, status=status, body={field: says}))
         with pytest.raises(ProviderError, match=says) as found:
-            create(setup.provider, deadline)
+            self.create(setup.provider, deadline)
         assert type(found.value) is raised
 
     @pytest.mark.parametrize(
@@ -135,9 +105,3 @@ class TestScaleway(ProviderContract, ProviderFaults):
         assert [(each.status, each.failed, each.failure) for each in listed if each.token == OURS] == [
             (status, failure is not None, failure)
         ]
-
-
-def create(adapter: Any, deadline: Deadline) -> Machine:
-    capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id="web/3")
-    made: Machine = adapter.create_machine(capacity, UUID(int=9), deadline)
-    return made

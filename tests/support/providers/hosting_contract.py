@@ -1,0 +1,76 @@
+"""What hosting providers have alike in their contract tests: ``kit.hosting``, and a fake with one server of ours."""
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+import pytest
+from shepherd_core.domain.clock import Deadline, Permission
+from shepherd_core.domain.machine import INVALID, Availability, Machine
+from shepherd_core.domain.provider import Provider
+
+from simulator.environment.faults import SetValue
+from tests.conftest import ManualClock
+from tests.support.providers.provider_contract import Places, ProviderContract, Setup, context
+from tests.support.providers.provider_faults import ProviderFaults
+
+SECRET = "a-key-that-nobody-may-see"
+OURS = UUID(int=2**127 + 5)
+"""The token of the server in the first slot of the fleet."""
+NEW = UUID(int=9)
+
+
+class HostingContract(ProviderContract, ProviderFaults):
+    lacks = frozenset({"power-cycle"})
+    secret = SECRET
+    fleet = "web"
+    """What comes before the number in the name of a slot."""
+    given: ClassVar[dict[str, Any]]
+    """The settings besides those that all have."""
+    adapter: ClassVar[tuple[type[Any], type[Any]]]
+    """The class of the settings, and that of the provider."""
+    spoils: ClassVar[SetValue]
+    places: ClassVar[Places]
+    setup_facts: ClassVar[dict[str, Any]] = {}
+
+    def provider(self, api: Any, clock: ManualClock, **settings: Any) -> Provider:
+        chosen, provider = self.adapter
+        usual = {"credential_parameter": "/unused", "limit": 4, "api_url": api.url}
+        built: Provider = provider(chosen(**{**usual, **self.given, **settings}), context(clock, self.secret))
+        return built
+
+    @pytest.fixture
+    def setup(self, clock: ManualClock, api: Any) -> Setup:
+        usual = {"remove_keys": api.keys.clear, "keyed": ("create", "reinstall")} if "key_name" in self.given else {}
+        return Setup.of(
+            api,
+            api.machines.hardware,
+            self.spoils,
+            provider=self.provider(api, clock),
+            capacity_ids=frozenset(f"{self.fleet}/{number}" for number in range(1, 5)),
+            stores_tokens=True,
+            confuse=lambda provider_id: api.change(provider_id, state="unheard of"),
+            secret=self.secret.rpartition(":")[2],
+            places=self.places,
+            **{**usual, **self.setup_facts},
+        )
+
+    def ours(self, setup: Setup, deadline: Deadline) -> Machine:
+        (found,) = (each for each in setup.provider.list_machines(deadline) if each.token == OURS)
+        return found
+
+    def create(self, provider: Provider, deadline: Deadline) -> Machine:
+        slot = f"{self.fleet}/3"
+        capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=slot)
+        return provider.create_machine(capacity, NEW, deadline)
+
+
+class SwitchedOn:
+    """A provider that tells that a server is off."""
+
+    off: str
+
+    def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: Any, deadline: Deadline) -> None:
+        (ours,) = (each for each in setup.provider.list_machines(deadline) if each.token == OURS)
+        api.change(ours.provider_id, state=self.off)
+        setup.provider.reboot(ours.provider_id, Permission(deadline))
+        assert api.machine(ours.provider_id).actions_taken == ["power_on"]
