@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from shepherd_core.domain.errors import ConfigError
 
 from shepherdctl.options import SeedOption, SimulatedProviderOption, SpeedOption  # noqa: TC001 - typer reads them
-from shepherdctl.output.live_view import finish, live_view, watch
+from shepherdctl.output.live_view import LiveView, finish, live_view, watch
 from shepherdctl.output.printing import Form, Output, counted, document
 from shepherdctl.output.verdict import conclude, print_summary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simulator.environment.environment import Environment
 
 
@@ -43,7 +46,8 @@ def simulate(
     Run a simulated fleet for a while, with faults, and report what happened.
 
     With --hold, it runs until Ctrl-C, without a report. At the beginning it
-    prints the settings for a second shell, and the line to type there.
+    prints the settings for a second shell, and the line to type there. When the
+    file of --faults changes, its faults replace those before.
 
     Exit status 1: an invariant was violated (a machine lost or created twice, a
     healthy machine rebooted, work without an end). Machines that are not running
@@ -68,11 +72,12 @@ def simulate(
             _print_settings(console, environment)
         with view.live or nullcontext():
             half = environment.scaled(minutes * 30)
-            watch(environment, view, lambda _: False, half)
+            follow = _follower(environment, view, faults) if hold and faults is not None else lambda _: False
+            watch(environment, view, follow, half)
             if interval is not None:
                 environment.set_heartbeat_seconds(interval)
                 view.say(environment, f"agents are told to report every {environment.heartbeat_seconds:g} s")
-            watch(environment, view, lambda _: False, math.inf if hold else half)
+            watch(environment, view, follow, math.inf if hold else half)
             finish(environment, view)
         problems = violated_invariants(environment)
         summary = {**report(environment), "problems": problems}
@@ -84,6 +89,28 @@ def simulate(
             f"No invariant was violated; {summary['running']} of {counted(summary['machines'], 'machine')} running."
         )
         conclude(console, problems, environment.folder / "functions.log", verdict)
+
+
+def _follower(environment: Environment, view: LiveView, file: Path) -> Callable[[object], bool]:
+    """Return a condition that never holds, and changes the faults as *file* does."""
+    from simulator.environment.faults import parse  # noqa: PLC0415 - slow to import
+
+    content = file.read_bytes()
+
+    def follow(_: object) -> bool:
+        nonlocal content
+        changed = file.read_bytes()
+        if changed != content:
+            content = changed
+            try:
+                environment.change_faults(parse(changed, str(file)))
+            except ConfigError as error:
+                view.say(environment, str(error), "fault")
+            else:
+                view.say(environment, f"injects {file} anew", "fault")
+        return False
+
+    return follow
 
 
 def _print_settings(console: Console, environment: Environment) -> None:

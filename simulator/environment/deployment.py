@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -57,6 +58,14 @@ def store(aws: Aws, secrets: Mapping[str, str], bmdb_password: str | None, ca: P
     s3.upload_file(str(agent), _BUCKET, "agent")
     s3.upload_file(str(ca), _BUCKET, "ca.pem")
     return agent_sha256
+
+
+def broken_agent(folder: Path) -> Mapping[str, str]:
+    """Write an agent that ends with an error, and return the Initializer's settings with it."""
+    agent = folder / "broken-agent"
+    agent.write_text("#!/bin/sh\necho cannot read /etc/shepherd.conf >&2\nexit 7\n", encoding="utf-8")
+    digest = hashlib.sha256(agent.read_bytes()).hexdigest()
+    return {"SHEPHERD_AGENT_SOURCE": str(agent), "SHEPHERD_AGENT_SHA256": digest}
 
 
 def _pace(scaled: Callable[[float], float]) -> Pace:

@@ -133,6 +133,20 @@ class Environment(Assembled):
                 done.append((names[fault.machine], fault.fault))
         return done
 
+    def change_faults(self, faults: Faults) -> None:
+        """Inject *faults* instead of those before; their rules count from now on."""
+        script = self.machine_source.faults
+        script.clear()
+        for rule in faults.api:
+            script.add(rule)
+        self._machine_faults = list(faults.machines)
+        self._give_agent(faults)
+
+    def _give_agent(self, faults: Faults) -> None:
+        config = self.configs["initializer"]
+        agent = {} if faults.agent is None else deployment.broken_agent(self.folder)
+        self.functions.configure("initializer", replace(config, environment={**config.environment, **agent}))
+
     @property
     def operator_environment(self) -> dict[str, str]:
         """
@@ -222,6 +236,7 @@ class Environment(Assembled):
         self.configs = deployment.functions(self, aws.environment, agent_sha256)
         self.log = self.folder / "functions.log"
         self.functions = enter(lambda: LambdaService(self.configs, self.log))
+        self._give_agent(self.settings.faults)
         self.agent_api: Service = self.functions
         """The service that runs the agent API; it can be replaced."""
         self._began = time.monotonic()

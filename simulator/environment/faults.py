@@ -1,7 +1,7 @@
 """
 The faults that a simulated environment injects, and the format of a faults file.
 
-A faults file is a JSON object with two sections, each a list, each optional::
+A faults file is a JSON object with three sections, each optional, two of them lists::
 
     {
       "api": [
@@ -41,6 +41,8 @@ If several rules hit one call, all delays and the first other rule apply.
 **machines**: faults of machines. ``at_seconds`` of fleet time after the start of the environment, ``fault``
 (stop_agents, hang, fill_disk or change_host_key) happens to the ``machine`` with this index (from 0, in the order of
 creation).
+
+**agent**: ``broken``: the Initializer starts an agent that ends with an error.
 """
 
 import re
@@ -187,6 +189,7 @@ class Faults:
 
     api: tuple[ApiFault, ...] = ()
     machines: tuple[MachineFault, ...] = ()
+    agent: Literal["broken"] | None = None
 
 
 def parse(text: str | bytes, name: str = "faults") -> Faults:

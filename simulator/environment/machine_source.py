@@ -12,6 +12,7 @@ from shepherd_core.adapters import ssh_keys
 from simulator.closeable import Closeable
 from simulator.environment.faults import Rule
 from simulator.machines.pool import MachinePool
+from simulator.providers.kit.fault_script import FaultScript
 
 SSH_KEY_PARAMETER = "/shepherd/ssh-key"
 
@@ -69,6 +70,12 @@ class MachineSource(Closeable):
         """Return the errors of the simulator itself."""
         errors: Sequence[Exception] = self._server.errors
         return errors
+
+    @property
+    def faults(self) -> FaultScript:
+        """Return the faults of its API."""
+        faults: FaultScript = self._server.faults
+        return faults
 
     @property
     def calls(self) -> int:

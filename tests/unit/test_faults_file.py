@@ -15,7 +15,8 @@ def test_a_faults_file_has_rules_for_calls_and_machine_faults() -> None:
             {"do": "delay", "seconds": 0.5, "when": "after"}, {"do": "drop", "path": "/devices/{id}"}, {"do": "cut"},
             {"do": "empty_page"}, {"do": "repeat_page"}, {"do": "shrink", "count": 2},
             {"do": "set", "at": "**.state", "value": 7}, {"do": "create_late", "seconds": 3}],
-           "machines": [{"at_seconds": 20, "machine": 3, "fault": "stop_agents"}]}"""
+           "machines": [{"at_seconds": 20, "machine": 3, "fault": "stop_agents"}],
+           "agent": "broken"}"""
     )
     assert loaded.api[:3] == (
         faults.FakeAnswer(method="GET", nth=2, times=0, status=429, retry_after=1),
@@ -24,6 +25,7 @@ def test_a_faults_file_has_rules_for_calls_and_machine_faults() -> None:
     )
     assert len(loaded.api) == 9
     assert loaded.machines == (faults.MachineFault(at_seconds=20, machine=3, fault="stop_agents"),)
+    assert loaded.agent == "broken"
     assert faults.parse("{}") == faults.Faults()
 
 

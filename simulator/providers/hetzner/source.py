@@ -8,6 +8,9 @@ from simulator.providers.hetzner.objects import RobotServer
 from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.kit.rest_source import RestSource
 
+_ROOM = 4
+"""Servers at each location."""
+
 
 class Source(RestSource):
     """An account with rented servers."""
@@ -28,5 +31,8 @@ class Source(RestSource):
 
     def account(self, spec: SourceSpec, public_key: str) -> dict[str, Any]:
         """See ``RestSource``."""
-        servers = [RobotServer(id=f"{1000 + each}", name=f"server-{each}") for each in range(1, spec.machines + 1)]
+        servers = [
+            RobotServer(id=f"{1000 + each}", name=f"server-{each}", dc=f"FSN1-DC{(each - 1) // _ROOM + 1}")
+            for each in range(1, spec.machines + 1)
+        ]
         return {"servers": servers, "authorized_key": public_key}

@@ -1,0 +1,93 @@
+"""The tutorial tells the truth: its commands run in their order, and each line that it shows is printed."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.waiting import eventually
+
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+STEP = re.compile(r"^\$ (.*<<'END'\n(?:.*\n)*?END|.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+WAIT_SECONDS = 120
+
+
+def steps() -> list[tuple[str, list[str]]]:
+    """Return each command, with the lines that it prints."""
+    blocks = re.findall(r"^```\n(.*?)^```$", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [(command, shown.splitlines()) for block in blocks for command, shown in STEP.findall(block)]
+
+
+def pattern(line: str) -> str:
+    """Return what a line looks like with any numbers and times; … stands for anything."""
+
+    def masked(found: re.Match[str]) -> str:
+        return r"\d+" if found[0].isdigit() else ".*"
+
+    return re.sub(r"…|\d+\\ (s|min)\\ ago|(?<!\w)\d+(?!\w)", masked, re.escape(" ".join(line.split())))
+
+
+@contextmanager
+def held(command: str, folder: Path) -> Iterator[str]:
+    """Run the fleet of the first shell; yield the line for the second one."""
+    log = folder / "fleet.log"
+    with log.open("w") as file:
+        fleet = subprocess.Popen(
+            command.split(), cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file, process_group=0
+        )
+    try:
+        eventually(lambda: "/settings.sh\n" in log.read_text(), "no fleet", WAIT_SECONDS)
+        yield log.read_text().partition("in a second shell: ")[2].splitlines()[0]
+    finally:
+        os.killpg(fleet.pid, signal.SIGINT)
+        fleet.wait(WAIT_SECONDS)
+
+
+class Reader:
+    """Types the commands of the second shell, again and again until they print what is shown."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.first = ":"
+        self.printed: list[str] = []
+        self._example = ""
+
+    def type(self, command: str, shown: Sequence[str]) -> None:
+        command = re.sub(r" 1\d{3}$", f" {self._example}", command)  # which machines are examples is chance
+        asks = re.match("shepherdctl machine re(try|boot)", command)
+        eventually(
+            lambda: self._prints(command + " --yes" * bool(asks), [*map(pattern, shown)]),
+            (command, self.printed, "instead of", shown),
+            WAIT_SECONDS,
+        )
+        if "causes" in command:
+            self._example = re.findall(r" ago (\d+) \(", "\n".join(self.printed))[0]
+
+    def _prints(self, command: str, patterns: Sequence[str]) -> bool:
+        done = subprocess.run(
+            ["sh", "-c", f"{self.first}; {command}"],
+            cwd=self.folder,
+            env={**os.environ, "PATH": f"{self.folder}/.venv/bin:{os.environ['PATH']}"},
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.printed[:] = [" ".join(line.split()) for line in done.stdout.splitlines()]
+        shown = all(any(re.fullmatch(each, line) for line in self.printed) for each in patterns)
+        return shown and done.returncode in (0, 3 if "status" in command else 0)
+
+
+def test_each_command_of_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    reader = Reader(tmp_path)
+    _, (before, _), (start, _), (first, _), _, *rest = steps()
+    reader.type(before, [])
+    with held(start, tmp_path) as reader.first:
+        assert re.fullmatch(r"\. /tmp/shepherd-\w+/settings\.sh", first)
+        for command, shown in rest:
+            reader.type(command, shown)
