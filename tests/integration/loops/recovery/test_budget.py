@@ -287,7 +287,7 @@ def test_the_ssh_brake_holds_although_one_of_three_got_its_step(env: RecoveryEnv
     for _ in range(3):
         _state(env.fleet, env.fleet.provided_machine(), "did not come back")
     env.wait(40)
-    assert (len(env.provider.reboots), env.limited()) == (1, {WHOLE_PROVIDER: (1, Brake.SSH)})
+    assert (env.provider.reboots.total(), env.limited()) == (1, {WHOLE_PROVIDER: (1, Brake.SSH)})
     env.fleet.sql("UPDATE work_backoff SET last_interval_seconds = 60, fault = 'unreached'")
     env.wait(40)
-    assert len(env.provider.reboots) == 2
+    assert env.provider.reboots.total() == 2
