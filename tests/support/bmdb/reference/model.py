@@ -300,7 +300,7 @@ class Model:
             found.backoffs.clear()
             found.deaths.clear()
             self.pauses = [pause for pause in self.pauses if pause.machine != machine]
-        return found.decommissioned
+        return found.decommissioned and not worked
 
     # Other events.
 
