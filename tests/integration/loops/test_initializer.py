@@ -21,13 +21,16 @@ from shepherd_core.agent.takeover import MachineConnection, RunResult
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.work import history
+from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import ShepherdError, SourceMissing
+from shepherd_core.domain.errors.machine import NoAddress
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderRefused, ProviderUnavailable
-from shepherd_core.domain.machine import Availability, Machine, ProviderId
+from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId
 from shepherd_core.domain.pb.agent_pb2 import TakeoverResponse
 from shepherd_core.loops import runner
+from shepherd_core.loops.base import Task
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.static import StaticProvider
@@ -480,3 +483,11 @@ def test_without_an_agent_to_start_no_machine_is_blamed(env: InitializerSetup) -
         env.run(agent=Path("/no/such/agent"))
     assert env.fleet.events(machine_id) == ["Started", "Canceled"]
     assert env.run()[Metric.FINISHED] == 1
+
+
+def test_a_machine_that_is_not_provided_is_not_looked_for() -> None:
+    options = StartOptions(path=PATH, endpoint="", answer_seconds=1, backoff=Backoff(300, 14_400, 1.2))
+    loop = Initializer(StaticProvider(lambda: b"[]"), None, None, options)  # type: ignore[arg-type]  # never used
+    gone = Work(UUID(int=1), Process.AGENT_START, None, None, None)
+    with pytest.raises(NoAddress, match="no provider id"):
+        loop.work_on(Task(gone, Deadline(SystemClock(), 60), None, lambda _: None))

@@ -67,10 +67,11 @@ class _Run(Generic[F]):
     deadline: Deadline
     claims: Claims
     counts: Counter[Metric]
+    next_renewal: float
+    """Of the session, by the clock."""
     running: dict[Work, Deadline] = field(default_factory=dict)
     """Until when each machine is worked on."""
     messages: Messages[F] = field(default_factory=Messages)
-    next_renewal: float = 0.0
 
     def has_time(self) -> bool:
         """Return whether enough time is left to begin work on a machine."""
@@ -204,9 +205,8 @@ def run(
     session = opened(loop, provider, connection, clock, limits, runtime_info)
     counts: Counter[Metric] = Counter()
     claims = Claims(loop, session, clock, provider, counts)
-    state = _Run(
-        loop, session, clock, limits, deadline, claims, counts, next_renewal=clock.monotonic() + session.renew_interval
-    )
+    renewal = clock.monotonic() + session.renew_interval
+    state = _Run(loop, session, clock, limits, deadline, claims, counts, renewal)
     prepared, waited = False, False
     with Closing(session, lambda: {**state.counted(), **claims.backlog}), closing(state.messages):
         while claims.more or state.running:
