@@ -117,10 +117,8 @@ def _shown(command_line: CommandLine, name: str, example: tuple[str, int] | None
     if any(one.opts[0] == "--output" for one in _options(dict(commands())[tuple(name.split())])):
         document = json.loads(command_line.read(*words, "-o", "json", status=status))
         lines += [f"$ {typed} -o json", *_packed(_first(document))]
-    return (
-        _TIMES.sub(lambda found: f"2026-01-01{found[1]}00:00:00" + "Z" * found[0].endswith("Z"), "\n".join(lines))
-        + "\n"
-    )
+    text = "\n".join(["```", *lines, "```", ""])
+    return _TIMES.sub(lambda found: f"2026-01-01{found[1]}00:00:00" + "Z" * found[0].endswith("Z"), text)
 
 
 def _packed(document: Mapping[str, Any]) -> list[str]:
@@ -131,7 +129,7 @@ def _packed(document: Mapping[str, Any]) -> list[str]:
         if len(lines[-1]) > 1 and len(lines[-1]) + len(field) > _WIDTH:
             lines.append(" ")
         lines[-1] += field
-    return [*lines[:-1], lines[-1].removesuffix(", ") + "}"]
+    return [*(line.rstrip() for line in lines[:-1]), lines[-1].removesuffix(", ") + "}"]
 
 
 def _first(value: Any) -> Any:
