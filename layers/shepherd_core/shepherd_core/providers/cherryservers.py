@@ -26,7 +26,7 @@ _STATUS = {
 _TAG = "shepherd"
 
 
-class Ip(ApiObject):
+class CherryAddress(ApiObject):
     """One address of a server."""
 
     address: MachineAddress
@@ -40,7 +40,7 @@ class CherryserversServer(HostedServer):
     status: str = found_at("state")
     deployment: str = found_at("status", "")
     tags: dict[str, str]
-    ips: tuple[Ip, ...] = found_at("ip_addresses", ())
+    ips: tuple[CherryAddress, ...] = found_at("ip_addresses", ())
     region: Text | None = found_at("region.slug", None)
     project: NumberId | None = found_at("project.id", None)
 
