@@ -40,6 +40,7 @@ from shepherdctl.commands.machine import (
     forget,
     host_key,
     install,
+    label,
     rebind,
     reboot,
     release,
@@ -180,6 +181,7 @@ _add(machine_group, "reboot", reboot.reboot)
 _add(machine_group, "power-cycle", reboot.power_cycle)
 _add(machine_group, "unquarantine", unquarantine.unquarantine)
 _add(machine_group, "install", install.install)
+_add(machine_group, "label", label.label)
 _add(machine_group, "pin-host-key", host_key.pin_host_key)
 _add(machine_group, "forget-host-key", host_key.forget_host_key)
 _add(machine_group, "adopt", adopt.adopt)

@@ -6,6 +6,7 @@ from typing import Any
 
 from shepherd_core.adapters.ssh_keys import fingerprint
 from shepherd_core.bmdb.machines.lookup import ShownMachine
+from shepherd_core.domain import labels
 from shepherd_core.domain.machine import HostKeyOrigin
 
 from shepherdctl.descriptions import hardware, installations
@@ -38,6 +39,7 @@ def rows(
         ("reservation", machine.provider_reservation_id),
         ("address", machine.provider_ip_address),
         ("location", machine.provider_location),
+        ("labels", ", ".join(labels.written(machine.labels)) or None),
         ("provider status", ": ".join(filter(None, (machine.provider_status, machine.provider_failure))) or None),
         ("agent started", when(machine.agent_started_at)),
         ("agent public key", machine.agent_public_key),

@@ -110,6 +110,7 @@ FIELDS = {
     "interfaces": "list: network interfaces.",
     "key": "text: name of the setting.",
     "kind": "text: kind of failure, as --cause takes it; of a transaction, open or prepared.",
+    "labels": "object: by key, the values of the machine's labels.",
     "last_interval_seconds": "number: length of the last backoff.",
     "level": "text: of the log line.",
     "lines": "list: lines of the log, oldest first.",
@@ -219,7 +220,7 @@ FIELDS = {
     "x86_64": "object: family, model and stepping.",
 }
 """The type and the meaning of each field. A field without a value is null. Ids are texts, times ISO 8601 in UTC."""
-OPEN = ("changed", "counts", "failures", "functions", "plan", "record", "x86_64")
+OPEN = ("changed", "counts", "failures", "functions", "labels", "plan", "record", "x86_64")
 """Fields whose content differs, and is not described."""
 
 

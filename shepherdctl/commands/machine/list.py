@@ -14,6 +14,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import overview, pauses
 from shepherd_core.bmdb.machines.search import MOST_IDS, FoundMachine, Search, matching
 from shepherd_core.bmdb.wire import server
+from shepherd_core.domain import labels
 from shepherd_core.domain.states import State
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring.settings import load
@@ -65,6 +66,7 @@ _COLUMNS = {
     "provider-id": Column("PROVIDER ID"),
     "address": Column("ADDRESS", spare=1),
     "location": Column("LOCATION", spare=3),
+    "labels": Column("LABELS", spare=5),
     "recovered": Column("RECOVERED", spare=4, number=True),
     "state": Column("STATE", prose=True),
 }
@@ -241,6 +243,7 @@ def _print(machines: list[FoundMachine], observer: Observer, columns: tuple[str,
             "provider-id": machine.provider_id,
             "address": machine.provider_ip_address,
             "location": machine.provider_location,
+            "labels": ", ".join(labels.written(machine.labels)),
             "recovered": machine.recoveries or None,
             "state": observer.describe(machine),
         }

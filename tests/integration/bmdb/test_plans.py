@@ -27,8 +27,10 @@ INSERT INTO machines (machine_created_at)
     SELECT now() - interval '1 day' - n * interval '1 second' FROM generate_series(1, {MACHINES}) n;
 INSERT INTO machine_provided
     SELECT machine_id, 'static', machine_id::text, NULL, '192.0.2.1', 'ams',
-        CASE WHEN random() < 20.0 / {MACHINES} THEN 'Provisioning' WHEN random() < 0.1 THEN 'Missing' ELSE 'Running' END
+        CASE WHEN random() < 20.0 / {MACHINES} THEN 'Provisioning' WHEN random() < 0.1 THEN 'Missing' ELSE 'Running'
+        END, NULL, NULL, jsonb_build_object('rack', 'r' || ceil(random() * 2000), 'role', 'db')
     FROM machines;
+INSERT INTO machine_operator_labels SELECT machine_id, '{{"role": "web"}}' FROM machines WHERE random() < 0.3;
 INSERT INTO machine_agent_started
     SELECT machine_id, machine_created_at + interval '1 hour', decode(repeat('5e', 32), 'hex')
     FROM machines WHERE random() < 0.75;
@@ -283,6 +285,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "providers": None,
         "paused": None,
         "remark": None,
+        "added": '{"role": "db"}',
+        "removed": ["rack"],
         "text": None,
         "heartbeat_older": None,
         "heartbeat_younger": None,

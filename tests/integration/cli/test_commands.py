@@ -113,6 +113,7 @@ ASKED = {
     "machine forget": "machine-1 --reason x",
     "machine forget-host-key": "machine-1",
     "machine install": f"machine-1 --image https://example.com/image --sha256 {64 * '0'}",
+    "machine label": "--provider static role=db",
     "machine pin-host-key": f"machine-1 {HOST_KEY} --replace",
     "machine power-cycle": "machine-1 machine-2 --reason x",
     "machine rebind": "machine-1 other",

@@ -28,6 +28,7 @@ EXAMPLES = {
     "machine retry": (f"rack1-2 {WHY} --dry-run", 0),
     "machine unquarantine": (f"rack1-3 {WHY} --dry-run", 0),
     "machine install": ("rack1-1 --os-image registry.example/os@sha256:" + 64 * "0" + " --dry-run", 0),
+    "machine label": ("rack1-1 role=db rack=r12 --owner ana --dry-run", 0),
     "machine pin-host-key": (
         "rack1-2 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAHWFzVOjVxDXhUsHlhyv8H7DMqYBXmRq2zMCQUbGDTN --dry-run",
         0,

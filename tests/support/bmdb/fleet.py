@@ -1,5 +1,6 @@
 """A BMDB with machines in every state; time passes when a test says so."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
@@ -320,6 +321,14 @@ class Fleet:
             "UPDATE machine_provided SET provider_location = :at WHERE machine_id = :id", at=location, id=machine_id
         )
         return machine_id
+
+    def label(self, provider_id: str, labels: dict[str, str]) -> None:
+        """Let the provider name these labels of a machine."""
+        self.sql(
+            "UPDATE machine_provided SET provider_labels = CAST(:labels AS jsonb) WHERE provider_id = :name",
+            labels=json.dumps(labels),
+            name=provider_id,
+        )
 
     def change(self, *statements: str) -> None:
         def unit() -> None:

@@ -89,6 +89,8 @@ class WorkEvent(StrEnum):
     """An operator pinned the SSH host key."""
     HOST_KEY_FORGOTTEN = "HostKeyForgotten"
     """An operator forgot the pinned SSH host key."""
+    LABELED = "Labeled"
+    """An operator gave the machine labels, or removed labels of operators."""
 
 
 class HostKeyOrigin(StrEnum):

@@ -30,6 +30,7 @@ SELECT
     p.provider_location,
     p.provider_status,
     p.provider_failure,
+    coalesce((SELECT l.labels FROM machine_labels l WHERE l.machine_id = m.machine_id), '{}') AS labels,
     a.agent_started_at,
     encode(a.agent_public_key, 'hex') AS agent_public_key,
     h.agent_heartbeat_at,

@@ -70,6 +70,8 @@ class FoundMachine:
     provider_ip_address: str | None
     provider_location: str | None
     provider_status: str | None
+    labels: dict[str, str]
+    """Values by key, of the provider and of operators."""
     state: State
     state_since: datetime
     agent_started_at: datetime | None

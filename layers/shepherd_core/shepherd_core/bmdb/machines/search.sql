@@ -12,6 +12,7 @@
 -- the serial numbers are. :kinds are those of a quarantine, or of a failure that the statement failures counts.
 SELECT
     c.*,
+    coalesce((SELECT labels FROM machine_labels WHERE machine_id = c.machine_id), '{}') AS labels,
     s.state,
     s.state_since,
     (SELECT agent_started_at FROM machine_agent_started WHERE machine_id = c.machine_id) AS agent_started_at,

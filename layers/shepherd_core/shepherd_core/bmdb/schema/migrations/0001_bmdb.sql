@@ -47,9 +47,10 @@ CREATE TABLE machine_creation_intent (
 CREATE INDEX machine_creation_intent_by_provider ON machine_creation_intent (provider);
 
 -- The provider has the machine; what it lists about it; provider_failure is its word for a failure for good,
--- provider_hardware what names the hardware whatever its id and address are. Written by the
--- Provisioner, kept up to date by the Updater; goes when the machine is forgotten or released. The index of the primary key has what the view machine_need reads:
--- the health snapshot looks up 1,000 machines by random ids, each in a page of its own.
+-- provider_hardware what names the hardware whatever its id and address are, provider_labels the labels there. Written by
+-- the Provisioner, kept up to date by the Updater; goes when the machine is forgotten or released. The index of the primary
+-- key has what the view machine_need reads: the health snapshot looks up 1,000 machines by random ids, each in a page of
+-- its own.
 CREATE TABLE machine_provided (
     machine_id uuid CONSTRAINT machine_provided_machine REFERENCES machines,
     provider text NOT NULL CONSTRAINT machine_provided_provider CHECK (length(provider) BETWEEN 1 AND 64),
@@ -61,6 +62,7 @@ CREATE TABLE machine_provided (
         ('Missing', 'Provisioning', 'ProvisioningFailedPermanent', 'Running', 'Stopped', 'Unknown')),
     provider_failure text,
     provider_hardware text,
+    provider_labels jsonb CONSTRAINT machine_provided_labels CHECK (jsonb_typeof(provider_labels) = 'object'),
     PRIMARY KEY (machine_id) INCLUDE (provider, provider_location),
     CONSTRAINT machine_provided_once UNIQUE (provider, provider_id)
 );
@@ -80,6 +82,13 @@ CREATE TABLE machine_host_key (
     pinned_at timestamptz NOT NULL,
     origin text NOT NULL DEFAULT 'FirstContact' CONSTRAINT machine_host_key_origin CHECK (origin IN
         ('FirstContact', 'Provider', 'Operator'))
+);
+
+-- The labels that operators gave the machine, as an object of texts; of the same key, theirs wins over the provider's.
+-- Written by `machine label`; stays.
+CREATE TABLE machine_operator_labels (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_operator_labels_machine REFERENCES machines,
+    labels jsonb NOT NULL CONSTRAINT machine_operator_labels_object CHECK (jsonb_typeof(labels) = 'object')
 );
 
 -- An operator requested the release of the machine; accepted_at is when the provider agreed. Written before the
@@ -268,7 +277,8 @@ CREATE TABLE work_history (
     event text NOT NULL CONSTRAINT work_history_event CHECK (event IN
         ('Started', 'Finished', 'Failed', 'Canceled', 'Expired', 'Recovered',
          'Looked', 'Attempted', 'NotTaken', 'Healthy', 'Quarantined', 'Unquarantined', 'Retried',
-         'Resumed', 'Adopted', 'Rebound', 'ReleaseCanceled', 'HostKeyPinned', 'HostKeyForgotten')),
+         'Resumed', 'Adopted', 'Rebound', 'ReleaseCanceled', 'HostKeyPinned', 'HostKeyForgotten',
+         'Labeled')),
     timestamp timestamptz NOT NULL DEFAULT clock_timestamp(),
     failed_cause text,
     session_id uuid,
@@ -398,6 +408,12 @@ CREATE TABLE provider_listings (
 );
 
 -- Views --------------------------------------------------------------------------------------------------------------
+
+-- The labels of each machine that a provider has.
+CREATE VIEW machine_labels AS
+SELECT p.machine_id, coalesce(p.provider_labels, '{}') || coalesce(o.labels, '{}') AS labels
+FROM machine_provided p
+LEFT JOIN machine_operator_labels o ON o.machine_id = p.machine_id;
 
 -- The pauses in force now.
 CREATE VIEW pauses_in_force AS

@@ -97,6 +97,8 @@ GRANT SELECT ON machine_hardware_report TO {operator};
 GRANT SELECT, INSERT, UPDATE (host_key, pinned_at, origin), DELETE ON machine_host_key TO {operator};
 GRANT SELECT ON machine_os_installation_report TO {operator};
 GRANT SELECT, INSERT, UPDATE (generation, os_installation_request_raw, requested_at), DELETE ON machine_os_installation_request TO {operator};
+GRANT SELECT ON machine_labels TO {operator};
+GRANT SELECT, INSERT, UPDATE (labels) ON machine_operator_labels TO {operator};
 GRANT SELECT ON machine_pauses TO {operator};
 GRANT SELECT, INSERT, UPDATE (provider_id, provider_reservation_id, provider_ip_address, provider_location, provider_status,
     provider_failure, provider_hardware), DELETE ON machine_provided TO {operator};

@@ -1,0 +1,90 @@
+"""Labels of machines, as operators give and see them."""
+
+import re
+
+import pytest
+from shepherd_core.domain.labels import MOST
+
+from tests.support.bmdb.fleet import Fleet
+from tests.support.command_line import CommandLine
+
+
+@pytest.fixture
+def rack(fleet: Fleet) -> Fleet:
+    """Return a fleet of two machines, of which the provider calls one a web server in a rack."""
+    fleet.machines(2)
+    fleet.label("machine-1", {"role": "web", "rack": "r12"})
+    return fleet
+
+
+def labels(shepherdctl: CommandLine, name: str) -> dict[str, str]:
+    found: dict[str, str] = shepherdctl.load("machine", "show", name)["labels"]
+    assert [each["labels"] for each in shepherdctl.load("machine", "list", "--machine", name)] == [found]
+    return found
+
+
+def test_of_the_same_key_the_label_of_an_operator_wins(rack: Fleet, shepherdctl: CommandLine) -> None:
+    shepherdctl.read("machine", "label", "machine-1", "role=db", "gpu=")
+    assert labels(shepherdctl, "machine-1") == {"role": "db", "rack": "r12", "gpu": ""}
+    assert "  gpu, rack=r12, role=db  " in shepherdctl.read("machine", "list")
+    assert re.search("^labels +gpu, rack=r12, role=db$", shepherdctl.read("machine", "show", "machine-1"), re.MULTILINE)
+    rack.label("machine-1", {"role": "cache", "zone": "b"})
+    assert labels(shepherdctl, "machine-1") == {"role": "db", "zone": "b", "gpu": ""}
+    assert (
+        "role stays: the provider or the machine list names it"
+        in shepherdctl("machine", "label", "machine-1", "role-").stderr
+    )
+    assert labels(shepherdctl, "machine-1") == {"role": "cache", "zone": "b", "gpu": ""}
+
+
+def test_who_labels_a_machine_is_in_its_history(rack: Fleet, shepherdctl: CommandLine) -> None:
+    for _ in range(2):  # the second time, nothing is left to change
+        shepherdctl.read("machine", "label", "machine-2", "role=db", "old-", "--owner", "ana")
+    (event,) = shepherdctl.load("history", "machine-2")
+    assert (event["event"], event["cause"]) == ("Labeled", "ana: role=db old-")
+
+
+def test_filters_label_every_machine_that_matches_or_none(rack: Fleet, shepherdctl: CommandLine) -> None:
+    changed = shepherdctl.load("machine", "label", "--provider", "static", "moves=2027", "--yes")["machines"]
+    assert {each["provider_id"]: each["labels"] for each in changed} == {
+        "machine-1": {"role": "web", "rack": "r12", "moves": "2027"},
+        "machine-2": {"moves": "2027"},
+    }
+    before = rack.content()
+    many = [f"key{number}=1" for number in range(MOST - 2)]
+    command = ("machine", "label", "--provider", "static", "--yes", *many)
+    assert f"{MOST + 1} labels, but at most {MOST} are possible" in shepherdctl.told(*command, status=1)
+    assert rack.content() == before
+    shown = shepherdctl.load(*command[:2], "machine-2", *many, "--dry-run")["machines"]
+    assert len(shown[0]["labels"]) == MOST - 1
+    assert rack.content() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("machine-1", "give each label once"),
+        ("machine-1 role", "give each label once"),
+        ("machine-1 role=db role-", "give each label once"),
+        ("machine-1 role=db role=web", "give each label once"),
+        ("machine-1 =db", "'=db' is not a label: it must be KEY or KEY=VALUE"),
+        ("machine-1 role-=db", "is not a label"),
+        ("machine-1 -- -", "'' is not a label"),
+        (f"machine-1 {64 * 'k'}=v", "is not a label"),
+        (f"machine-1 role={129 * 'v'}", "is not a label"),
+        ("machine-1 role=d\x1bb", r"'role=d\x1bb' is not a label"),
+        ("machine-1 shepherd-token=x", "'shepherd-token=x' is not a label"),
+        ("--state running machine-1 role=db", "give each label once"),
+    ],
+)
+def test_what_is_not_a_label_is_refused_with_what_is_wanted(rack: Fleet, words: str, message: str) -> None:
+    before = rack.content()
+    told = CommandLine(rack.settings).told("machine", "label", *words.split(" "), status=2)
+    assert message in " ".join(told.replace("│", " ").split())
+    assert rack.content() == before
+
+
+def test_a_machine_that_is_being_created_has_no_labels(fleet: Fleet, shepherdctl: CommandLine) -> None:
+    machine_id = str(fleet.bare_machine())
+    assert "is not provided" in shepherdctl.told("machine", "label", machine_id, "role=db", status=1)
+    assert labels(shepherdctl, machine_id) == {}
