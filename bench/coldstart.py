@@ -31,7 +31,6 @@ PATHS = [str(ROOT), str(ROOT / "layers" / "shepherd_core"), sysconfig.get_path("
 SETTINGS = {
     "SHEPHERD_BMDB_HOST": "/nowhere",
     "SHEPHERD_PROVIDER": "static",
-    "SHEPHERD_AGENT_SOURCE": "/nowhere/agent",
     "SHEPHERD_AGENT_ENDPOINT": "agents.example.com:443",
     **{
         variable(spec.settings, name): "1"

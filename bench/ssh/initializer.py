@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
-from shepherd_core.adapters.agent_cache import AgentCache
+from shepherd_core.adapters.agent_file import OperatorsAgent
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.backoff import Backoff
@@ -72,11 +72,11 @@ def _ours(
         admin.run(_PLANT.format(count=len(addresses), addresses=quoted))
 
     clock = SystemClock()
-    agents = AgentCache(machine_pool.folder)
+    agent = OperatorsAgent(str(machine_pool.agent(AGENT_BYTES)))
     loop = Initializer(
         provider(machine_pool),
         SshDialer(machine_pool.private_key, "root", machine_pool.port, 10),
-        lambda: (agents.fetch(str(machine_pool.agent(AGENT_BYTES))), b""),
+        lambda: (agent.fetch(), b""),
         StartOptions(
             path="/root/agent",
             endpoint="agents.example.com:443",

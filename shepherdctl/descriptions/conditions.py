@@ -362,7 +362,7 @@ def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
 def _of_agents(agents: Iterable[BadAgent]) -> Iterator[Condition]:
     for each in agents:
         cure = (
-            "`shepherdctl causes` says how it fails; upload another agent, and set its agent_sha256; then "
+            "`shepherdctl causes` says how it fails; deploy a version whose agent works, or set agent_source; then "
             f"`shepherdctl machine retry --cause {each.kind} --reason 'new agent'`"
         )
         yield Condition(ConditionName.BAD_AGENT, f"no step is taken: {each}", cure, machines=each.machines)

@@ -83,7 +83,7 @@ CURES = {
         "Create it (the SSH key: `shepherdctl ssh-key create`), or correct the policy; the text says which."
     ),
     "secret-unavailable": "Nothing, unless it lasts.",
-    "agent-mismatch": "If you uploaded a new agent, set what `agent/build.py` printed. If not, find out who did.",
+    "agent-mismatch": "If you uploaded a new agent, set its SHA-256. If not, find out who did.",
     "source-invalid": "The text says what is wrong; correct the setting.",
     "source-missing": "Correct the setting, or create the file or object.",
     "source-unavailable": "Nothing, unless it lasts.",

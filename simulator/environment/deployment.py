@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +12,9 @@ from shepherd_core.domain.remediation import USUAL_TIMEOUTS
 from shepherd_core.settings.functions import ROLES
 from shepherd_core.settings.functions.loops import RecovererSettings
 
-from shepherdctl.interrupts import deferred
 from simulator.environment.aws import REGION
 from simulator.environment.machine_source import SSH_KEY_PARAMETER
-from simulator.lambda_.service import ROOT, FunctionConfig
+from simulator.lambda_.service import FunctionConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,15 +26,15 @@ if TYPE_CHECKING:
 HEARTBEAT_INTERVAL = "SHEPHERD_HEARTBEAT_INTERVAL_SECONDS"
 """The variable of the agent API with the real seconds between two heartbeats."""
 
-_BUCKET = "shepherd-agents"
+_BUCKET = "shepherd"
 _CA = f"s3://{_BUCKET}/ca.pem"
 _BMDB_PASSWORD = "/simulated/bmdb-password"  # noqa: S105 - its name
 _INSTALLATION_KEY, _INSTALLATION_PUBLIC_KEY = "/shepherd/installation-key", "/shepherd/installation-key.pub"
 
 
-def store(aws: Aws, secrets: Mapping[str, str], bmdb_password: str | None, ca: Path, agent: Path) -> str:
+def store(aws: Aws, secrets: Mapping[str, str], bmdb_password: str | None, ca: Path) -> None:
     """
-    Store what an operator stores before a deployment; build the agent at *agent*, and return its SHA-256.
+    Store what an operator stores before a deployment.
 
     *secrets* are those of the provider, by parameter; *bmdb_password* is that of every role; None: the BMDB needs
     none. *ca* is the file with the CA of all servers.
@@ -50,14 +47,9 @@ def store(aws: Aws, secrets: Mapping[str, str], bmdb_password: str | None, ca: P
     ssm = aws.client("ssm")
     for name, secret in stored.items():
         ssm.put_parameter(Name=name, Value=secret, Type="SecureString")
-    with deferred():  # an interrupted build would print a traceback
-        build = [sys.executable, str(ROOT / "agent" / "build.py"), str(agent)]
-        agent_sha256 = subprocess.run(build, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     s3 = aws.client("s3")
     s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
-    s3.upload_file(str(agent), _BUCKET, "agent")
     s3.upload_file(str(ca), _BUCKET, "ca.pem")
-    return agent_sha256
 
 
 def broken_agent(folder: Path) -> Mapping[str, str]:
@@ -90,7 +82,7 @@ def _policy(scaled: Callable[[float], float]) -> str:
     return ",".join([*(f"{step}{own}" for step in steps), last])
 
 
-def functions(environment: Environment, aws: Mapping[str, str], agent_sha256: str) -> Mapping[str, FunctionConfig]:
+def functions(environment: Environment, aws: Mapping[str, str]) -> Mapping[str, FunctionConfig]:
     """Return the functions of *environment* with the default settings, scaled to fleet time, and access to *aws*."""
     bmdb, remote, scaled = environment.bmdb_settings, environment.settings.remote, environment.scaled
     if remote is not None:
@@ -136,8 +128,6 @@ def functions(environment: Environment, aws: Mapping[str, str], agent_sha256: st
         "initializer": FunctionConfig(
             {
                 **common,
-                "SHEPHERD_AGENT_SOURCE": f"s3://{_BUCKET}/agent",
-                "SHEPHERD_AGENT_SHA256": agent_sha256,
                 "SHEPHERD_AGENT_ENDPOINT": environment.endpoint.url,
                 "SHEPHERD_AGENT_CA_SOURCE": _CA,
                 "SHEPHERD_SSH_PORT": str(environment.pool.port),

@@ -232,8 +232,8 @@ class Environment(Assembled):
             self.proxy = enter(lambda: TcpProxy(self.postgres.socket, self._address, tls))
         aws = enter(lambda: Aws(self._address))
         bmdb_password = self.postgres.password and self.postgres.password()
-        agent_sha256 = deployment.store(aws, self.machine_source.secrets, bmdb_password, ca, self.folder / "agent")
-        self.configs = deployment.functions(self, aws.environment, agent_sha256)
+        deployment.store(aws, self.machine_source.secrets, bmdb_password, ca)
+        self.configs = deployment.functions(self, aws.environment)
         self.log = self.folder / "functions.log"
         self.functions = enter(lambda: LambdaService(self.configs, self.log))
         self._give_agent(self.settings.faults)

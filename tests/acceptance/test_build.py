@@ -111,6 +111,12 @@ def test_the_layer_holds_only_what_functions_need(layer: Path) -> None:
     assert not [path for pattern in ("*.pyi", "*.[ch]", "*.pxd", "test", "tests") for path in layer.rglob(pattern)]
 
 
+def test_the_agent_is_in_the_layer(layer: Path) -> None:
+    agent = ROOT / "agent/shepherd_agent"
+    sources = {path.relative_to(agent): path.read_bytes() for path in agent.rglob("*.py")}
+    assert {file: (layer / "shepherd_agent" / file).read_bytes() for file in sources} == sources
+
+
 def test_the_layer_names_the_version_of_its_code(layer: Path) -> None:
     assert (layer / "shepherd_core" / "VERSION").read_text() == f"{source_hash()}\n"
 

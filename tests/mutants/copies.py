@@ -34,6 +34,7 @@ def run_in_copy(
     """Make a change in a copy of the package in *folder*, and run pytest on that copy."""
     copy = folder / PACKAGE.name
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("*.pyc.*"))  # other processes may be writing these
+    (folder / "shepherd_agent").symlink_to(PACKAGE.parent / "shepherd_agent")
     change(copy)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments],

@@ -49,8 +49,6 @@ def check(source: SourceArgument = None, output_form: Output = Form.TABLE) -> No
         raise ConfigError(bounded(faults))
     if found.provider is None:
         note(f"the provider is not known: its settings were not checked. Set {PREFIX}PROVIDER.")
-    if (sha256 := found.values.get("initializer.agent_sha256")) is not None and sha256.value is None:
-        note("initializer.agent_sha256 is unset: a deployment refuses that. Set what agent/build.py prints.")
     name = "the environment" if document is None else f"document {document.hash}"
     note(f"no faults in {name}" + (f", provider {found.provider}" if found.provider else ""))
 

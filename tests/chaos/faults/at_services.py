@@ -4,11 +4,8 @@ import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import BinaryIO
 
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
-from shepherd_core.agent.takeover import AgentBinary
 from shepherd_core.settings.functions import LOOPS
 
 from tests.chaos.faults.stage import Stage, rows
@@ -56,24 +53,6 @@ def _agent_in_s3(stage: Stage) -> None:
     stage.scenario.access.agent_source = "s3://bucket/agent"
 
 
-class _Replaced:
-    """An agent whose file is replaced between its download and its first use."""
-
-    def __init__(self, agent: AgentBinary, path: Path) -> None:
-        self.sha256, self.size = agent.sha256, agent.size
-        self._agent, self._path = agent, path
-
-    def open(self) -> BinaryIO:
-        with self._path.open("a") as file:
-            file.write("# newer\n")
-        return self._agent.open()
-
-
-def _replaced_agent(stage: Stage) -> None:
-    path = stage.scenario._agent  # type: ignore[union-attr]  # the Initializer's scenario
-    stage.scenario.access.agent = lambda agent: _Replaced(agent, path)
-
-
 AWS = (
     *rows("provisioner", ("SSM throttled", _ssm("ThrottlingException", _api_key), "fails provider-unavailable")),
     *rows("provisioner", ("parameter missing", _ssm("ParameterNotFound", _api_key), "fails provider-unusable")),
@@ -84,7 +63,6 @@ AWS = (
         ("SSM throttled", _ssm("ThrottlingException", _ssh_key), "fails secret-unavailable"),
         ("parameter missing", _ssm("ParameterNotFound", _ssh_key), "fails secret-missing"),
         ("agent object missing", _agent_in_s3, "fails source-missing"),
-        ("agent object changed in the middle", _replaced_agent, "cause source-unavailable"),
     ),
 )
 

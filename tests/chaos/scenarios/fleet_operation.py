@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from shepherd_core.adapters.agent_cache import AgentCache
+from shepherd_core.adapters.agent_file import OperatorsAgent
 from shepherd_core.agent.takeover import AgentBinary, RunResult
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import pauses
@@ -156,7 +155,7 @@ class FleetOperation:
         return provision(self._adapter(environment, points), environment.connect(), points.clock, limit)
 
     def _initialize(self, environment: Environment, points: Points) -> object:
-        agent = AgentCache(Path("unused")).fetch(__file__)
+        agent = OperatorsAgent(__file__).fetch()
         loop = Initializer(
             self._adapter(environment, points), points.stepped(self._machines), lambda: (agent, b""), START
         )

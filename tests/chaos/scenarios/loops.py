@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
-from shepherd_core.adapters.agent_cache import AgentCache
+from shepherd_core.adapters.agent_file import OperatorsAgent
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import AgentBinary
 from shepherd_core.bmdb.machines import lookup, pauses
@@ -177,8 +177,7 @@ class AgentStarts:
 
     def _fetch(self) -> tuple[AgentBinary, bytes]:
         self.access.prepare()
-        agents = AgentCache(self._agent.parent / "cache")
-        return self.access.agent(agents.fetch(self.access.agent_source or str(self._agent))), b""
+        return OperatorsAgent(self.access.agent_source or str(self._agent)).fetch(), b""
 
     def missing(self, environment: Environment) -> list[str]:
         found = []

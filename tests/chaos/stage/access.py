@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shepherd_core.agent.takeover import AgentBinary
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.backoff import Backoff
@@ -53,8 +52,6 @@ class Access:
     api_key: Callable[[], str] = lambda: API_KEY
     addresses: dict[str, str] = field(default_factory=dict)
     """Addresses that replace the real ones, by machine name."""
-    agent: Callable[[AgentBinary], AgentBinary] = lambda agent: agent
-    """Applied to the agent between its download and its use."""
     agent_source: str | None = None
     """None: the scenario's agent."""
     prepare: Callable[[], object] = lambda: None

@@ -171,7 +171,6 @@ class Functions:
             "SHEPHERD_SSH_KEY_PARAMETER": _KEY_PARAMETER,
             "SHEPHERD_MAX_MACHINES": str(environment.limit),
             "SHEPHERD_CREATION_SECONDS": "0",
-            "SHEPHERD_AGENT_SOURCE": __file__,
             "SHEPHERD_AGENT_ENDPOINT": "https://agents.example",
         }
 

@@ -1,11 +1,10 @@
 """Documents and the agent: real files, a real HTTP server, moto for S3, and a scripted S3 for its failures."""
 
 import hashlib
-import os
 import re
+import tempfile
 import tracemalloc
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import boto3
 import pytest
 import urllib3
 from shepherd_core.adapters import locations
-from shepherd_core.adapters.agent_cache import AgentCache, AgentFile
+from shepherd_core.adapters.agent_file import AgentFile, OperatorsAgent
 from shepherd_core.adapters.documents import read
 from shepherd_core.domain.errors import AgentMismatch, SourceError, SourceMissing, SourceUnavailable
 
@@ -172,89 +171,61 @@ def test_a_document_that_trickles_in_is_left_in_time() -> None:
         read(server.url, seconds=0.5)
 
 
-# The agent from S3
+# An agent of the operator's
 
 
-def test_the_agent_is_downloaded_again_only_when_it_changed(s3: Any, tmp_path: Path) -> None:
-    """It can exceed 100 MB, a warm function asks every minute, and has 512 MB of disk."""
-    cache = AgentCache(tmp_path)
-    first = cache.fetch(URL)
-    _assert_true(first, b"agent 1")
-    again, elsewhere = cache.fetch(URL), AgentCache(tmp_path).fetch(URL)
-    assert first == again == elsewhere  # the same file on disk, by its inode and time
-    put(s3, b"agent two")
-    second = cache.fetch(URL)
-    assert second != first
-    _assert_true(second, b"agent two")
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == len("agent two")
+def test_the_agent_is_downloaded_again_only_when_it_changed(scripted_s3: ScriptedS3) -> None:
+    """It can exceed 100 MB, and a warm function asks every minute."""
+    agent = OperatorsAgent(URL)
+    first = agent.fetch()
+    assert agent.fetch() is first
+    scripted_s3.answer = Answer(200, b"agent two", {"ETag": '"2"'})
+    _assert_true(agent.fetch(), b"agent two")
+    _assert_true(first, b"agent 1")  # who has the old one reads it to its end
+    asked = [request.headers.get("If-None-Match") for request in scripted_s3.server.requests]
+    assert asked == [None, '"1"', '"1"']
+
+
+def test_a_withdrawn_agent_is_not_used(s3: Any) -> None:
+    """An operator who withdraws an agent does not want it to run."""
+    agent = OperatorsAgent(URL)
+    _assert_true(agent.fetch(), b"agent 1")
     s3.delete_object(Bucket="agents", Key="v1/agent")
-    with pytest.raises(SourceMissing, match=URL):  # an operator who withdraws an agent does not want it to run
-        cache.fetch(URL)
+    with pytest.raises(SourceMissing, match=URL):
+        agent.fetch()
 
 
-def test_asking_for_an_unchanged_agent_transfers_nothing(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
-    cache = AgentCache(tmp_path)
-    for _ in range(3):
-        _assert_true(cache.fetch(URL), b"agent 1")
-    assert [request.headers.get("If-None-Match") for request in scripted_s3.server.requests] == [None, '"1"', '"1"']
-
-
-def test_objects_in_one_folder_do_not_meet(s3: Any, tmp_path: Path) -> None:
-    put(s3, b"agent 2", "v2/agent")
-    cache = AgentCache(tmp_path)
-    first, second = cache.fetch(URL), cache.fetch("s3://agents/v2/agent")
-    _assert_true(first, b"agent 1")
-    _assert_true(second, b"agent 2")
-
-
-def test_an_agent_that_was_replaced_is_not_opened(s3: Any, tmp_path: Path) -> None:
-    """Its SHA-256 would be checked on the machine, for another content. Who has it open reads it to its end."""
-    cache = AgentCache(tmp_path)
-    old = cache.fetch(URL)
-    put(s3, b"agent 2")
-    with old.open() as first, old.open() as second:  # it is uploaded to many machines at the same time
+def test_many_machines_read_the_agent_at_the_same_time(s3: Any) -> None:
+    file = OperatorsAgent(URL).fetch()
+    with file.open() as first, file.open() as second:
         assert first.read(5) == b"agent"
-        cache.fetch(URL)
         assert second.read() == b"agent 1"
         assert first.read() == b" 1"
-    with pytest.raises(SourceUnavailable, match="fetch it again"):
-        old.open()
 
 
-def test_a_download_that_breaks_off_leaves_nothing_to_be_used(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
-    cache = AgentCache(tmp_path)
+def test_a_download_that_breaks_off_leaves_nothing_to_be_used(scripted_s3: ScriptedS3) -> None:
+    agent = OperatorsAgent(URL)
     scripted_s3.answer = Answer(200, b"agent 1, of which half is miss", {"ETag": '"1"'}, missing=5)
     with pytest.raises(SourceUnavailable, match=URL):
-        cache.fetch(URL)
+        agent.fetch()
     scripted_s3.answer = Answer(200, b"agent 2", {"ETag": '"2"'})
-    _assert_true(cache.fetch(URL), b"agent 2")
+    _assert_true(agent.fetch(), b"agent 2")
     assert "If-None-Match" not in scripted_s3.server.requests[-1].headers
 
 
-def test_content_that_does_not_match_its_checksum_is_not_used(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
+def test_content_that_does_not_match_its_checksum_is_not_used(scripted_s3: ScriptedS3) -> None:
     scripted_s3.answer = Answer(200, b"agent 1", {"ETag": '"1"', "x-amz-checksum-crc32": "AAAAAA=="})
     with pytest.raises(SourceUnavailable, match="FlexibleChecksumError"):
-        AgentCache(tmp_path).fetch(URL)
-    assert not list(tmp_path.glob("*.kept"))
+        OperatorsAgent(URL).fetch()
 
 
-def test_processes_that_share_a_folder_download_once(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
-    caches = [AgentCache(tmp_path), AgentCache(tmp_path)]
-    with ThreadPoolExecutor(8) as threads:
-        files = list(threads.map(lambda number: caches[number % 2].fetch(URL), range(8)))
-    for file in files:
-        _assert_true(file, b"agent 1")
-    asked = [request.headers.get("If-None-Match") for request in scripted_s3.server.requests]
-    assert sum(known != '"1"' for known in asked) == 1
-
-
-def test_a_large_agent_takes_little_memory(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
+def test_a_large_agent_takes_little_memory(scripted_s3: ScriptedS3) -> None:
     """A function with 256 MB has to carry an agent of 200."""
-    AgentCache(tmp_path / "warm").fetch(URL)  # boto3 takes its memory now
+    OperatorsAgent(URL).fetch()  # boto3 takes its memory now
     scripted_s3.answer = Answer(200, b"x" * 65_536, {"ETag": '"2"'}, repeat=256)
     tracemalloc.start()
     try:
-        file = AgentCache(tmp_path).fetch(URL)
+        file = OperatorsAgent(URL).fetch()
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -272,12 +243,10 @@ def test_a_large_agent_takes_little_memory(scripted_s3: ScriptedS3, tmp_path: Pa
         (_s3_refusal(503, "SlowDown"), SourceUnavailable),
     ],
 )
-def test_a_refusal_of_s3_is_ours(
-    scripted_s3: ScriptedS3, tmp_path: Path, answer: Answer, kind: type[SourceError]
-) -> None:
+def test_a_refusal_of_s3_is_ours(scripted_s3: ScriptedS3, answer: Answer, kind: type[SourceError]) -> None:
     scripted_s3.answer = answer
     with pytest.raises(kind, match=URL) as raised:
-        AgentCache(tmp_path).fetch(URL)
+        OperatorsAgent(URL).fetch()
     assert raised.value.retryable is (kind is SourceUnavailable)
     assert raised.value.__cause__ is not None
 
@@ -288,16 +257,16 @@ def test_an_error_that_passes_botocore_by_is_ours() -> None:
         raise urllib3.exceptions.SSLError
 
 
-def test_a_folder_that_cannot_be_written_is_named(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(SourceUnavailable, match=f"could not be kept in {tmp_path}/file"):
-        AgentCache(tmp_path / "file").fetch(URL)
+def test_an_agent_without_room_is_told(scripted_s3: ScriptedS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with pytest.raises(SourceUnavailable, match="could not be kept: No such file or directory"):
+        OperatorsAgent(URL).fetch()
 
 
 @pytest.mark.parametrize("owner", ["123456789012", None])
-def test_a_bucket_of_another_account_is_not_read(scripted_s3: ScriptedS3, tmp_path: Path, owner: str | None) -> None:
+def test_a_bucket_of_another_account_is_not_read(scripted_s3: ScriptedS3, owner: str | None) -> None:
     """A bucket that was deleted can be made again by anybody; S3 refuses it with 403 if it is told whose it must be."""
-    AgentCache(tmp_path, owner).fetch(URL)
+    OperatorsAgent(URL, bucket_owner=owner).fetch()
     read(URL, bucket_owner=owner)
     sent = [request.headers.get("x-amz-expected-bucket-owner") for request in scripted_s3.server.requests]
     assert sent == [owner, owner]
@@ -307,73 +276,27 @@ def test_a_bucket_of_another_account_is_not_read(scripted_s3: ScriptedS3, tmp_pa
 def test_an_agent_with_another_hash_is_refused(s3: Any, tmp_path: Path, changed: bytes) -> None:
     """Anyone who can write to the bucket would be root on every machine."""
     wanted = hashlib.sha256(b"agent 1").hexdigest()
-    cache = AgentCache(tmp_path / "cache")
-    _assert_true(cache.fetch(URL, wanted), b"agent 1")
+    stored, local = OperatorsAgent(URL, wanted), OperatorsAgent(str(tmp_path / "agent"), wanted)
+    _assert_true(stored.fetch(), b"agent 1")
     put(s3, changed)
     (tmp_path / "agent").write_bytes(changed)
-    for url in (URL, URL, str(tmp_path / "agent")):
+    for agent in (stored, stored, local):
         with pytest.raises(AgentMismatch, match=f"{hashlib.sha256(changed).hexdigest()} instead of {wanted}") as raised:
-            cache.fetch(url, wanted)
-        assert url in str(raised.value)
+            agent.fetch()
         assert not raised.value.retryable
 
 
-def test_a_kept_agent_is_hashed_by_each_process(s3: Any, tmp_path: Path) -> None:
-    """Otherwise the name of a file, which anybody could have put there, would stand for its content."""
-    wanted = AgentCache(tmp_path).fetch(URL).sha256
-    (kept,) = tmp_path.glob("*.kept")
-    kept.write_bytes(b"agent of somebody else")
-    with pytest.raises(AgentMismatch):
-        AgentCache(tmp_path).fetch(URL, wanted)
-
-
-def test_the_folder_is_private(s3: Any, tmp_path: Path) -> None:
-    """Another user of the computer must neither read nor replace what becomes root on machines."""
-    folder = tmp_path / "cache"
-    folder.mkdir(mode=0o755)
-    AgentCache(folder).fetch(URL)
-    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
-    assert folder.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_folder_of_another_user_is_refused(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name in the temporary folder is fixed, so anybody can be there first, also with a link."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "own")
-    with pytest.raises(SourceError, match="link is a link"):
-        AgentCache(tmp_path / "link").fetch(URL)
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(SourceError, match="own belongs to another user"):
-        AgentCache(tmp_path / "own").fetch(URL)
-    assert list((tmp_path / "own").iterdir()) == []
-
-
 @pytest.mark.parametrize("url", ["https://machines.example/agent", "ssm:agent", "s3://agents"])
-def test_the_agent_comes_from_a_file_or_from_s3(url: str, tmp_path: Path, aws: None) -> None:
+def test_the_agent_comes_from_a_file_or_from_s3(url: str, aws: None) -> None:
     with pytest.raises(SourceError, match="is not valid; use"):
-        AgentCache(tmp_path).fetch(url)
+        OperatorsAgent(url).fetch()
 
 
-def test_a_local_agent_is_hashed_again_only_when_it_changed(tmp_path: Path) -> None:
-    """Size, time and inode tell; here they are made to lie, to see that they are believed."""
+def test_a_local_agent_is_read_each_time(tmp_path: Path) -> None:
     path = tmp_path / "agent"
-    path.write_bytes(b"agent 1")
-    os.utime(path, ns=(1, 1))
-    cache = AgentCache(tmp_path / "cache")
-    first = cache.fetch(str(path))
-    _assert_true(first, b"agent 1")
-    path.write_bytes(b"agent 2")
-    os.utime(path, ns=(1, 1))
-    assert cache.fetch(str(path)) == first
-    os.utime(path, ns=(2, 2))
-    second = cache.fetch(str(path))
-    _assert_true(second, b"agent 2")
-    assert not (tmp_path / "cache").exists()  # a copy would only take room
-    path.write_bytes(b"agent 10")
-    with pytest.raises(SourceUnavailable, match="replaced since it was fetched"):
-        second.open()
-    path.unlink()
-    with pytest.raises(SourceUnavailable, match="No such file"):
-        second.open()
+    agent = OperatorsAgent(str(path))
     with pytest.raises(SourceMissing, match=str(path)):
-        cache.fetch(str(path))
+        agent.fetch()
+    for content in (b"agent 1", b"agent two"):
+        path.write_bytes(content)
+        _assert_true(agent.fetch(), content)

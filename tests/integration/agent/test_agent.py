@@ -25,12 +25,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, OSInstallationRequest
 
-from agent.build import build
 from agent.shepherd_agent.__main__ import main
 from agent.shepherd_agent.process import older_agents
 from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
 from simulator.machines.pool import MachinePool
 from tests.support.agents.agent_server import AgentServer, Answer, Request
+from tests.support.agents.executable import write_agent
 from tests.support.agents.https_server import certificate
 from tests.support.agents.installation_key import NOW, PUBLIC, signed_request
 from tests.support.agents.machine_client import Client, Result
@@ -57,7 +57,7 @@ def _wait_for_heartbeats(server: AgentServer, number: int = 2) -> None:
 def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of the built agent, with its bytecode: to compile it takes most of the time of its start."""
     path = tmp_path_factory.mktemp("agent") / "agent"
-    build(path)
+    write_agent(path)
     with zipfile.ZipFile(path, "a") as archive:
         for name in archive.namelist():
             source, compiled = path.with_name("source.py"), path.with_name("compiled.pyc")

@@ -19,7 +19,6 @@ from shepherd_core.settings.functions import LOOPS
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import pace
 
-from agent.build import build
 from simulator.lambda_.environment import Context
 from simulator.machines.pool import MachinePool
 from simulator.providers.kit.hardware import NoHardware
@@ -72,7 +71,6 @@ def environment(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "SHEPHERD_PROVIDER": "static",
         "SHEPHERD_PROVIDER_MACHINES": str(tmp_path / "list.json"),
         "SHEPHERD_CREATION_SECONDS": "0",
-        "SHEPHERD_AGENT_SOURCE": str(tmp_path / "agent"),
         "SHEPHERD_AGENT_ENDPOINT": "http://127.0.0.1:9",
     }
     for name, value in settings.items():
@@ -142,7 +140,6 @@ def test_the_initializer_starts_agents_with_the_key_in_ssm(
     """The key is only there; it opens all machines. The agents report to the endpoint."""
     private_key = ssh_keys.generate()
     SsmSecretStore().put(SSH_KEY_PARAMETER, private_key)
-    build(Path(environment["SHEPHERD_AGENT_SOURCE"]))
     with (
         AgentServer() as endpoint,
         MachinePool(

@@ -163,8 +163,8 @@ PASSWORD, LIST, CA, BMC_CA, SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY, API_KEY, ROBOT, N
 SETTINGS = "bucket/settings.toml"
 ACCOUNT = PSEUDO["AWS::AccountId"]
 """Every bucket that is read belongs to it, which S3 is asked to check."""
-S3_LIST, S3_CA, S3_BMC_CA, S3_AGENT_CA = (
-    f"bucket/documents/{name}" for name in ("machines.json", "bmdb-ca.pem", "bmc-ca.pem", "agent-ca.pem")
+S3_LIST, S3_CA, S3_BMC_CA, S3_AGENT_CA, S3_AGENT = (
+    f"bucket/documents/{name}" for name in ("machines.json", "bmdb-ca.pem", "bmc-ca.pem", "agent-ca.pem", "agent")
 )
 BMCS = "/shepherd/bmc/*"
 ROLE_PASSWORDS = [f"{PASSWORD}-{role}" for role in ROLES]
@@ -182,6 +182,7 @@ RACKS_IN_S3 = REQUIRED["redfish"]
 CA_IN_SSM, CA_IN_S3 = {"bmdb_ca_source": f"ssm:{CA}"}, {"bmdb_ca_source": f"s3://{S3_CA}"}
 BMC_CA_IN_SSM, BMC_CA_IN_S3 = {"ca_source": f"ssm:{BMC_CA}"}, {"ca_source": f"s3://{S3_BMC_CA}"}
 AGENT_CA = {"agent_ca_source": f"s3://{S3_AGENT_CA}"}
+OWN_AGENT = {"agent_source": f"s3://{S3_AGENT}", "agent_sha256": hashlib.sha256(b"an agent").hexdigest()}
 VIRTUAL = {"machine_type": "t3.small"}  # whose root volume can be replaced
 SEES = {("ec2:DescribeInstances", "*")}
 SEES_STACK = {("cloudformation:DescribeStacks", PSEUDO["AWS::StackId"])}
@@ -230,7 +231,7 @@ class Case:
         if self.function in LOOPS and self.provider == "redfish":
             found |= reads(BMC_CA, S3_BMC_CA)
         if self.function == "initializer":
-            found |= reads(S3_AGENT_CA)
+            found |= reads(S3_AGENT_CA, S3_AGENT)
         if self.function in ("initializer", "recoverer"):
             found |= reads(PREVIOUS_KEY)  # asked for a machine that refuses the current key
         if self.function == "migrator":  # which asks only when the settings have faults
@@ -259,14 +260,14 @@ CASES = [
     Case("provisioner", {**STATIC, **IAM}, reads(S3_LIST, CA), CA_IN_SSM),
     Case("provisioner", EQUINIX, reads(API_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
     Case("provisioner", EQUINIX, reads(API_KEY, PUBLIC_KEY, S3_CA), {**CA_IN_S3, **LIST_IN_SSM}),
-    Case("initializer", STATIC, reads(LIST, SSH_KEY, KEYS, CA, "bucket/agent"), {**LIST_IN_SSM, **CA_IN_SSM}),
+    Case("initializer", STATIC, reads(LIST, SSH_KEY, KEYS, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
     Case(
         "initializer",
         {**STATIC, **IAM},
-        reads(S3_LIST, SSH_KEY, S3_CA, S3_AGENT_CA, KEYS, "bucket/agent"),
-        {**CA_IN_S3, **AGENT_CA},
+        reads(S3_LIST, SSH_KEY, S3_CA, S3_AGENT_CA, KEYS, S3_AGENT),
+        {**CA_IN_S3, **AGENT_CA, **OWN_AGENT},
     ),
-    Case("initializer", EQUINIX, reads(API_KEY, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
+    Case("initializer", EQUINIX, reads(API_KEY, SSH_KEY, KEYS, CA), CA_IN_SSM),
     Case("recoverer", EQUINIX, reads(API_KEY, SSH_KEY, CA), CA_IN_SSM),
     Case("recoverer", {**EQUINIX, **IAM}, reads(API_KEY, SSH_KEY, S3_CA), CA_IN_S3),
     Case("updater", STATIC, reads(LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
@@ -286,12 +287,12 @@ CASES = [
     Case(
         "initializer",
         REDFISH,
-        reads(LIST, BMCS, SSH_KEY, KEYS, S3_BMC_CA, CA, "bucket/agent"),
+        reads(LIST, BMCS, SSH_KEY, KEYS, S3_BMC_CA, CA),
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
-    Case("initializer", EC2, SEES | reads(SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
-    Case("initializer", HETZNER, reads(ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
-    Case("initializer", IRONIC, reads(NODES, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
+    Case("initializer", EC2, SEES | reads(SSH_KEY, KEYS, CA), CA_IN_SSM),
+    Case("initializer", HETZNER, reads(ROBOT, SSH_KEY, KEYS, CA), CA_IN_SSM),
+    Case("initializer", IRONIC, reads(NODES, SSH_KEY, KEYS, CA), CA_IN_SSM),
     Case(
         "recoverer", REDFISH, reads(LIST, BMCS, SSH_KEY, S3_BMC_CA, CA), {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM}
     ),
@@ -409,7 +410,7 @@ def bmdb_port(shared_database: BmdbSettings, others: Any, tmp_path_factory: pyte
     s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": others.region_name})
     for key, content in (
         ("settings.toml", "version = 1"),
-        ("agent", "an agent"),
+        ("documents/agent", "an agent"),
         *((key.partition("/")[2], ca) for key in (S3_CA, S3_BMC_CA, S3_AGENT_CA)),
     ):
         s3.put_object(Bucket="bucket", Key=key, Body=content.encode())
@@ -459,7 +460,6 @@ def deployed(
                 "bmdb_name": fleet.settings.bmdb_name,
                 "bmdb_user": OWNER,
                 "agent_endpoint": "https://agents.example.com",
-                "agent_sha256": hashlib.sha256(b"an agent").hexdigest(),
                 **REQUIRED[case.provider],
                 **case.settings,
                 **network(case.provider),

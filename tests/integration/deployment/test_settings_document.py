@@ -253,7 +253,6 @@ def test_the_agent_api_reads_the_document_too(file: Path) -> None:
 def test_the_endpoint_of_the_deployment_gives_way_to_the_documents(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A domain name of one's own is set in the document; the deployment knows only its API's own address."""
     monkeypatch.setenv("SHEPHERD_DEFAULT_AGENT_ENDPOINT", "https://own.example.com")
-    monkeypatch.setenv("SHEPHERD_AGENT_SOURCE", "s3://bucket/agent")
     assert settings.load(InitializerSettings)[0].agent_endpoint == "https://own.example.com"
     append(file, '[initializer]\nagent_endpoint = "https://agents.example.com"\n')
     function_process.end()

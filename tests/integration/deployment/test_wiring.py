@@ -27,7 +27,6 @@ def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.Mon
         "BMDB_USER": fleet.settings.bmdb_user,
         "PROVIDER": "static",
         "PROVIDER_MACHINES": str(tmp_path / "machines.json"),
-        "AGENT_SOURCE": str(tmp_path / "agent"),
         "AGENT_ENDPOINT": "agents.example.com:443",
     }
     for name, value in settings.items():

@@ -15,7 +15,6 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.work import history
 from shepherd_core.domain.clock import SystemClock
 
-from agent.build import build
 from simulator.machines.pool import MachinePool
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.processes import PACE, Functions
@@ -95,11 +94,9 @@ def provided(environment: Environment, addresses: dict[str, str]) -> dict[str, U
 def settings(environment: Environment) -> dict[str, str]:
     assert environment.folder is not None
     assert environment.pool is not None
-    build(environment.folder / "agent")
     return {
         "SHEPHERD_PROVIDER": "static",
         "SHEPHERD_PROVIDER_MACHINES": str(environment.folder / "machines.json"),
-        "SHEPHERD_AGENT_SOURCE": str(environment.folder / "agent"),
         "SHEPHERD_AGENT_ENDPOINT": "https://127.0.0.1:9",
         "SHEPHERD_SSH_PORT": str(environment.pool.port),
         "SHEPHERD_CONCURRENCY": "20",

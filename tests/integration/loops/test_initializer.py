@@ -15,7 +15,7 @@ from uuid import UUID
 import paramiko
 import pytest
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.adapters.agent_cache import AgentCache
+from shepherd_core.adapters.agent_file import OperatorsAgent
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import MachineConnection, RunResult
 from shepherd_core.bmdb.agents import host_keys
@@ -36,10 +36,10 @@ from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 
-from agent.build import build
 from simulator.machines.pool import MachinePool
 from tests.conftest import log_lines
 from tests.support.agents.agent_server import AgentServer
+from tests.support.agents.executable import write_agent
 from tests.support.agents.installation_key import PUBLIC
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.capacity import Edge
@@ -136,7 +136,7 @@ class InitializerSetup:
         loop = Initializer(
             provider or edge,
             self.dialer,
-            lambda: (AgentCache(Path("unused")).fetch(str(agent or self.sound)), self.ca_certificate),
+            lambda: (OperatorsAgent(str(agent or self.sound)).fetch(), self.ca_certificate),
             StartOptions(
                 path=PATH,
                 endpoint=self.endpoint.url,
@@ -182,7 +182,7 @@ def _nobody_may_list() -> None:
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("agent") / "agent"
-    build(path)
+    write_agent(path)
     return path
 
 

@@ -91,12 +91,11 @@ def test_boto3_is_loaded_only_when_it_is_needed() -> None:
     """Half a second at every cold start, for functions that may not need it."""
     code = """if True:
         import sys
-        from pathlib import Path
-        from shepherd_core.adapters import agent_cache, aws, documents
+        from shepherd_core.adapters import agent_file, aws, documents
         from shepherd_core.adapters.aws import secrets
         from shepherd_core.providers import static
         secrets.SsmSecretStore()
-        agent_cache.AgentCache(Path("unused"))
+        agent_file.OperatorsAgent("unused")
         documents.read(__import__("os").devnull)
         print(sorted({"boto3", "botocore", "requests", "aws_lambda_powertools"} & set(sys.modules)))
     """

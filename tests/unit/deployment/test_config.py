@@ -29,7 +29,6 @@ FIELDS = [(settings, name) for settings in ALL for name in settings.model_fields
 INITIALIZER = {
     "BMDB_HOST": "db.example",
     "PROVIDER": "static",
-    "AGENT_SOURCE": "s3://bucket/agent",
     "AGENT_ENDPOINT": "https://agents.example",
 }
 EQUINIX = {
@@ -65,7 +64,6 @@ def test_all_faults_of_all_types_are_reported_at_once(monkeypatch: pytest.Monkey
     found = faults(InitializerSettings, EquinixSettings)
     assert sorted(fault.split()[0] for fault in found) == [
         "SHEPHERD_AGENT_ENDPOINT",
-        "SHEPHERD_AGENT_SOURCE",
         "SHEPHERD_BMDB_HOST",
         "SHEPHERD_CONCURRENCY",
         "SHEPHERD_PROVIDER",

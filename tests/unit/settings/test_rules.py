@@ -20,12 +20,12 @@ RATE, TIMEOUT, STARTUP = (
     "recoverer.startup_timeout_seconds",
 )
 INTERVAL, POLICY = "agent_api.heartbeat_interval_seconds", "recoverer.remediation_policy"
-OWNER, SHA = "SHEPHERD_BUCKET_OWNER", "initializer.agent_sha256"
+OWNER, AGENT, SHA = "SHEPHERD_BUCKET_OWNER", "initializer.agent_source", "initializer.agent_sha256"
 API_RATE, API, LOOP = "SHEPHERD_AGENT_API_RATE", "SHEPHERD_AGENT_API_CONCURRENCY", "SHEPHERD_LOOP_CONCURRENCY"
 LIMIT, DAYS, ROLES = "provisioner.max_machines", "history_days", "bmdb.bmdb_roles"
 CONNECTIONS = "bmdb.bmdb_max_connections"
 GROUPS, TEMPLATE = "provider.ec2.security_groups", "provider.ec2.launch_template"
-OWNED = {OWNER: "123456789012"}
+OWNED = {OWNER: "123456789012", AGENT: "s3://a/documents/agent"}
 USERS = {ROLES: "a"}
 EC2 = {GROUPS: None, TEMPLATE: None}
 LEAST = LOST_REQUESTS_SECONDS
@@ -63,6 +63,8 @@ CASES: list[tuple[str, Mapping[str, object], Mapping[str, object]]] = [
     (LIMIT, {API_RATE: 200, LIMIT: 6000, INTERVAL: 59}, {API_RATE: 200, LIMIT: 0}),  # no limit: nothing follows
     (SHA, OWNED, {**OWNED, SHA: "any"}),
     (SHA, OWNED, {**OWNED, SHA: "0" * 64}),
+    (AGENT, OWNED, {**OWNED, AGENT: None}),
+    (SHA, {SHA: "any"}, {}),
     (TEMPLATE, {**EC2, TEMPLATE: "web"}, {**EC2, TEMPLATE: "lt-1"}),
     (TEMPLATE, EC2, {**EC2, GROUPS: "sg-1"}),
     *(
@@ -73,6 +75,7 @@ CASES: list[tuple[str, Mapping[str, object], Mapping[str, object]]] = [
             ("provider.redfish.ca_source", "bmc-ca.pem"),
             ("bmdb.bmdb_ca_source", "bmdb-ca.pem"),
             ("initializer.agent_ca_source", "agent-ca.pem"),
+            ("initializer.agent_source", "agent"),
         )
         for start, right in (
             ("s3://bucket/other/", f"s3://bucket/documents/{name}"),

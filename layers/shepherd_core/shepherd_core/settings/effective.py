@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shepherd_core.settings.document import Document
     from shepherd_core.settings.providers.spec import ProviderSpec
 
-GIVEN = {*ProviderChoice.model_fields, "bmdb_host", "agent_source", "agent_endpoint"}
+GIVEN = {*ProviderChoice.model_fields, "bmdb_host", "agent_endpoint"}
 """
 Settings without a default that a deployment gives to the functions that need them, and to no other; those of a provider
 are in its ``SPEC``.

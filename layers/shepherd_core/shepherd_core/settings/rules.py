@@ -190,12 +190,14 @@ def _heartbeats(rate: int | None, machines: int, interval: int) -> str | None:
     )
 
 
-def _unchecked_agent(owner: str | None, sha256: str | None) -> str | None:
-    if owner is None or sha256 is not None:
+def _own_agent(owner: str | None, source: str | None, sha256: str | None) -> str | None:
+    if source is None and sha256 is not None:
+        return "it is the hash of an agent of your own: set agent_source, too, or neither"
+    if owner is None or source is None or sha256 is not None:
         return None
     return (
-        "whatever is in the bucket would run as root on the machines: set agent_sha256 to what agent/build.py prints, "
-        'or to "any" to accept that'
+        'whatever is in the bucket would run as root on the machines: set agent_sha256 to the file\'s, or to "any" to '
+        "accept that"
     )
 
 
@@ -213,6 +215,7 @@ DOCUMENTS = {
     "provider.redfish.ca_source": "bmc-ca.pem",
     "bmdb.bmdb_ca_source": "bmdb-ca.pem",
     "initializer.agent_ca_source": "agent-ca.pem",
+    "initializer.agent_source": "agent",
 }
 """Settings that name a document, and its name in S3 and SSM, as the permissions of a deployment have it."""
 
@@ -250,7 +253,7 @@ RULES = (
         capabilities=True,
     ),
     SettingsRule(("SHEPHERD_AGENT_API_RATE", "provisioner.max_machines", _INTERVAL), _heartbeats),
-    SettingsRule(("SHEPHERD_BUCKET_OWNER", "initializer.agent_sha256"), _unchecked_agent),
+    SettingsRule(("SHEPHERD_BUCKET_OWNER", "initializer.agent_source", "initializer.agent_sha256"), _own_agent),
     SettingsRule(("provider.ec2.security_groups", "provider.ec2.launch_template"), _launch),
     *(SettingsRule((key,), _named(document)) for key, document in DOCUMENTS.items()),
 )

@@ -8,9 +8,7 @@ that loop is built.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core import telemetry
@@ -100,21 +98,20 @@ def _provisioner() -> Function:
 
 @per_document
 def _initializer() -> Function:
-    from shepherd_core.adapters.agent_cache import AgentCache  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.adapters.agent_file import OperatorsAgent, our_agent  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.loops.initializer import Initializer, StartOptions  # noqa: PLC0415
 
     settings, provider = providers.load(InitializerSettings)
-    agents = AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent", bucket_owner())
-    expected = None if settings.agent_sha256 == "any" else settings.agent_sha256
+    source, expected = settings.agent_source, None if settings.agent_sha256 == "any" else settings.agent_sha256
+    load = our_agent if source is None else OperatorsAgent(source, expected, bucket_owner()).fetch
     dialer = adapters.LazyDialer(settings, pace.current.connect_seconds)
 
     def fetch() -> tuple[AgentBinary, bytes]:
         dialer.dialer()  # here, because a missing key must not count against a machine
-        source = settings.agent_ca_source
-        agent = agents.fetch(settings.agent_source, expected)
-        if expected is None:
-            telemetry.warning("agent not checked: set agent_sha256", sha256=agent.sha256, source=settings.agent_source)
-        return agent, b"" if source is None else adapters.certificate(source)
+        agent, ca_source = load(), settings.agent_ca_source
+        if source is not None and expected is None:
+            telemetry.warning("agent not checked: set agent_sha256", sha256=agent.sha256, source=source)
+        return agent, b"" if ca_source is None else adapters.certificate(ca_source)
 
     options = StartOptions(
         path=settings.agent_path,

@@ -120,7 +120,11 @@ INCIDENTS = [
     Incident(
         bad_agent,
         "bad-agent",
-        ["ab12 fails on 3 machines", "agent-exited: status 7: cannot execute binary file", "upload another agent"],
+        [
+            "ab12 fails on 3 machines",
+            "agent-exited: status 7: cannot execute binary file",
+            "deploy a version",
+        ],
         "shepherdctl causes",
     ),
     Incident(

@@ -16,10 +16,9 @@ from shepherd_core.settings.providers import BUILT_IN, find
 from shepherdctl.deployment import stored_settings
 from tests.support.command_line import CommandLine, without_styles
 
-UNHASHED = (
+STATIC = (
     'version = 1\nconcurrency = 5\n[recoverer]\nstartup_timeout_seconds = 2000\n[provider.static]\nmachines = "a"\n'
 )
-STATIC = f'{UNHASHED}[initializer]\nagent_sha256 = "{64 * "0"}"\n'
 
 
 @pytest.fixture
@@ -73,14 +72,6 @@ def test_a_new_document_has_every_key_with_its_default(shepherdctl: CommandLine,
     }
 
 
-def test_the_hash_of_the_agent_is_asked_for(shepherdctl: CommandLine, file: Path) -> None:
-    """Without it the deployment would fail, or anybody who writes to the bucket would be root on the machines."""
-    file.write_text(UNHASHED)
-    assert "initializer.agent_sha256 is unset: a deployment refuses that." in shepherdctl.told(
-        "settings", "check", str(file)
-    )
-
-
 @pytest.mark.parametrize("source", ["s3://shepherd-bucket/settings.toml", "ssm:/shepherd/settings", "file"])
 def test_a_document_is_checked_where_it_is(shepherdctl: CommandLine, file: Path, aws: None, source: str) -> None:
     boto3.client("s3").create_bucket(
@@ -132,7 +123,6 @@ def test_effective_values_are_shown_with_their_source(file: Path) -> None:
     assert [line.split() for line in changed] == [
         ["KEY", "VALUE", "SOURCE"],
         ["concurrency", "5", "document"],
-        ["initializer.agent_sha256", 64 * "0", "document"],
         ["recoverer.startup_timeout_seconds", "3000", "environment"],
         ["recoverer.heartbeat_timeout_seconds", "700", "deployment"],
         ["provider.static.machines", "a", "document"],

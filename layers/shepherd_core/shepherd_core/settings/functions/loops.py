@@ -71,12 +71,14 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
 
     table = "initializer"
 
-    agent_source: str = Field(description="Location of the agent executable: a path or s3://BUCKET/KEY.")
+    agent_source: str | None = Field(
+        None, description="Location of an agent of your own: a path or s3://…; unset: the agent of this version."
+    )
     agent_sha256: str | None = Field(
         None,
         pattern="^([0-9a-f]{64}|any)$",
-        description="SHA-256 that the agent executable must have, as agent/build.py prints it; any: whatever file is "
-        "there runs as root on the machines. A deployment must set this.",
+        description="SHA-256 that an agent of your own must have; any: whatever file is there runs as root on the "
+        "machines. A deployment must set this with agent_source.",
     )
     agent_endpoint: EndpointUrl = Field(description="Endpoint that agents report to; given to them at takeover.")
     agent_ca_source: str | None = Field(
