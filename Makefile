@@ -116,7 +116,7 @@ local-invoke: .venv/.ready .venv-sam/.ready ## the same in containers, with `sam
 	@$(BIN)/python -m simulator --sam $(LOCAL) $(INVOCATION)
 
 .PHONY: check
-check: check-code check-proto check-template check-docs ## run every check that is not a test
+check: check-code check-proto check-template check-docs site ## run every check that is not a test
 
 .PHONY: check-code
 check-code: .venv/.ready
@@ -144,6 +144,12 @@ check-template: .venv-sam/.ready
 .PHONY: check-docs
 check-docs: .venv/.ready
 	@$(if $(wildcard tests/unit/test_docs*.py),$(BIN)/python -m pytest $(wildcard tests/unit/test_docs*.py))
+
+# A link that leads nowhere fails it.
+.PHONY: site
+site: .venv-site/.ready ## build the documentation as a site, in build/site
+	@.venv-site/bin/python .ci/site.py
+	@.venv-site/bin/zensical build --clean --strict >build/site.log 2>&1 || { cat build/site.log >&2; exit 1; }
 
 .PHONY: bench
 bench: .venv/.ready .venv-bench/.ready ## measure everything, side by side (BENCH="claims heartbeats": parts of it)
@@ -180,6 +186,7 @@ lock: ## pin the versions for requirements/*.in that are at least a week old (ne
 	@$(COMPILE) --output-file requirements/dev.txt requirements/dev.in
 	@$(COMPILE) --constraint requirements/dev.txt --output-file $(LAYER)/requirements.txt $(LAYER)/requirements.in
 	@$(COMPILE) --output-file requirements/sam.txt requirements/sam.in
+	@$(COMPILE) --output-file requirements/site.txt requirements/site.in
 	@$(COMPILE) --output-file requirements/bench.txt requirements/bench.in
 	@$(COMPILE) --output-file requirements/ironic.txt requirements/ironic.in
 	@$(COMPILE) --output-file $(LAYER)/bytecode/requirements.txt $(LAYER)/bytecode/requirements.in
@@ -188,7 +195,7 @@ lock: ## pin the versions for requirements/*.in that are at least a week old (ne
 
 .PHONY: clean
 clean: ## remove environments, caches and build output
-	@rm -rf .venv .venv-sam .venv-bench .venv-ironic .aws-sam build *.egg-info .hypothesis .*_cache
+	@rm -rf .venv .venv-sam .venv-site .venv-bench .venv-ironic .aws-sam build *.egg-info .hypothesis .*_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 # The lock files are complete, so that pip has nothing to resolve.
@@ -199,6 +206,10 @@ clean: ## remove environments, caches and build output
 
 .venv-sam/.ready: requirements/sam.txt
 	@$(call make-environment,.venv-sam,requirements/sam.txt)
+	@touch $@
+
+.venv-site/.ready: requirements/site.txt
+	@$(call make-environment,.venv-site,requirements/site.txt)
 	@touch $@
 
 .venv-bench/.ready: requirements/bench.txt

@@ -1,0 +1,51 @@
+"""
+Gather the pages of the site in build/pages: docs/, the pages beside it, and those of the examples.
+
+    .venv-site/bin/python .ci/site.py
+
+A README becomes the first page of its folder. The site has no code, so a link to code becomes its text. All else stays
+as it is in the repository.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "build" / "pages"
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def place(page: Path) -> Path:
+    """Return where a file of the repository is in the site, relative to its first page."""
+    relative = page.relative_to(ROOT)
+    relative = relative.relative_to("docs") if relative.parts[0] == "docs" else relative
+    return relative.with_name("index.md") if relative.name == "README.md" else relative
+
+
+def gathered(page: Path, pages: frozenset[Path]) -> str:
+    """Return the text of a page with links that lead to where its targets are in the site."""
+
+    def link(match: re.Match[str]) -> str:
+        text, target, anchor = match[1], (page.parent / match[2]).resolve(), match[3] or ""
+        target = target / "README.md" if target.is_dir() else target
+        if target not in pages:
+            return text
+        return f"[{text}]({os.path.relpath(place(target), place(page).parent)}{anchor})"
+
+    return LINK.sub(link, page.read_text(encoding="utf-8")).replace("docs/pictures/", "pictures/")
+
+
+def main() -> None:
+    """Write the pages, and the pictures beside them."""
+    pages = frozenset([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+    shutil.rmtree(OUT, ignore_errors=True)
+    shutil.copytree(ROOT / "docs" / "pictures", OUT / "pictures")
+    for page in pages:
+        file = OUT / place(page)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(gathered(page, pages), encoding="utf-8")
+
+
+main()
