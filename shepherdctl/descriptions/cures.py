@@ -67,7 +67,7 @@ CURES = {
     "ssh-failed": "The text says at which step; if it repeats, look at the machine.",
     "ssh-misbehaved": (
         "Find out what runs there; do not trust the machine. It cannot harm others "
-        "(docs/decisions/0025-process-for-each-machine.md)."
+        "(docs/decisions.md#25-process-for-each-machine)."
     ),
     "ssh-out-of-resources": (
         "Nothing, unless it repeats: then lower the loop's concurrency, or give the function more memory."
