@@ -16,8 +16,6 @@ from uuid import UUID
 
 import boto3
 import pytest
-from moto import mock_aws
-from moto.ec2.models import ec2_backends
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.schema.make_roles import RoleLogin, make
 from shepherd_core.domain.clock import Deadline, Permission
@@ -68,6 +66,7 @@ from tests.support.deployment.deployments import (
     transformed,
 )
 from tests.support.deployment.iam import allows
+from tests.support.providers.ec2_api import moto_ec2
 from tests.support.providers.scripted_http import Script
 
 # What the platform does with a function's role, for the function and not by its code.
@@ -376,6 +375,8 @@ APIS: dict[str, Callable[[], Any]] = {
 @pytest.fixture(scope="module")
 def aws() -> Iterator[None]:
     """Let every boto3 call of this module end in one AWS account: all cases read the same from it."""
+    from moto import mock_aws  # noqa: PLC0415 - as in tests/conftest.py
+
     read_models_once()
     with mock_aws():
         yield
@@ -436,7 +437,7 @@ def deployed(
     def network(provider: str) -> dict[str, str]:
         if provider != "ec2":  # for the others moto shall not make one, which takes a second
             return {}
-        ec2_backends[ACCOUNT][others.region_name].reset()
+        moto_ec2(others.region_name).reset()
         ec2 = others.client("ec2")
         return {
             "subnets": ec2.describe_subnets()["Subnets"][0]["SubnetId"],

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from moto.ec2.models import ec2_backends
-from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.test import Client
 
 from simulator.environment.faults import FakeAnswer, Scramble
@@ -31,6 +29,13 @@ FLEET = "fleet-a"
 # Every word of this is invented; EC2 checks that an image exists, moto does not.
 IMAGE = "ami-0123456789abcdef0"
 _XML = {"Content-Type": "text/xml;charset=UTF-8"}
+
+
+def moto_ec2(region: str = REGION) -> Any:
+    """Return moto's EC2 of the account."""
+    from moto.ec2.models import ec2_backends  # noqa: PLC0415 - it takes a second to import, and few tests need it
+
+    return ec2_backends[ACCOUNT][region]
 
 
 def refusal(status: int, code: str, message: str = "no") -> Answer:
@@ -79,6 +84,8 @@ def _scrambled(body: bytes, chance: random.Random) -> bytes:
 
 class Ec2Api:
     def __init__(self) -> None:
+        from moto.moto_server.werkzeug_app import create_backend_app  # noqa: PLC0415 - as in moto_ec2
+
         self.server: Script
         self.calls: Counter[str] = Counter()
         self.launches: list[dict[str, str]] = []
@@ -113,15 +120,15 @@ class Ec2Api:
     def instance(self, instance_id: str) -> Any:
         """Return moto's object of an instance; describe the instances before you keep and change it."""
         self._described.clear()
-        return ec2_backends[ACCOUNT][REGION].get_instance(instance_id)
+        return moto_ec2().get_instance(instance_id)
 
     def instances(self) -> list[Any]:
         self._described.clear()
-        return list(ec2_backends[ACCOUNT][REGION].all_instances())
+        return list(moto_ec2().all_instances())
 
     def launch_by_hand(self, **tags: str) -> str:
         self._described.clear()
-        launched = ec2_backends[ACCOUNT][REGION].run_instances(
+        launched = moto_ec2().run_instances(
             IMAGE,
             1,
             None,
@@ -242,14 +249,14 @@ class Ec2Api:
             asked = {**asked, "MaxResults": str(min(self.page_size, int(asked["MaxResults"])))}
         if self.shows_new or not self._hidden:
             return self._forward(asked)
-        kept = ec2_backends[ACCOUNT][REGION].reservations
+        kept = moto_ec2().reservations
         shown = {key: each for key, each in kept.items() if not self._hidden & {found.id for found in each.instances}}
-        ec2_backends[ACCOUNT][REGION].reservations = shown
+        moto_ec2().reservations = shown
         self._described.clear()
         try:
             return self._forward(asked)
         finally:
-            ec2_backends[ACCOUNT][REGION].reservations = kept
+            moto_ec2().reservations = kept
             self._described.clear()
 
     def _StopInstances(self, asked: dict[str, str]) -> Answer:  # noqa: N802 - as above
@@ -277,7 +284,7 @@ class Ec2Api:
 @contextmanager
 def ec2_api() -> Iterator[Ec2Api]:
     read_models_once()
-    ec2_backends[ACCOUNT][REGION].reset()
+    moto_ec2().reset()
     api = Ec2Api()
     with scripted_server(api.answer) as server:
         api.server = server
@@ -288,4 +295,4 @@ def ec2_api() -> Iterator[Ec2Api]:
 
 
 def subnets() -> list[str]:
-    return sorted(found.id for found in ec2_backends[ACCOUNT][REGION].describe_subnets())
+    return sorted(found.id for found in moto_ec2().describe_subnets())
