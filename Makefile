@@ -66,6 +66,11 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-
 test: .venv/.ready .venv-sam/.ready ## run the unit and integration tests
 	@$(PYTEST) --ignore tests/integration/chaos $(TEST_FLAGS)
 
+.PHONY: test-changed
+test-changed: .venv/.ready .venv-sam/.ready ## run the tests that reach what changed since main (BASE=COMMIT: since then)
+	@files=$$($(BIN)/python -m tests.mutants.changed $(BASE) | grep -v ^tests/integration/chaos/); \
+		if [ "$$files" ]; then $(PYTEST) $(TEST_FLAGS) $$files; else echo "no test reaches what changed" >&2; fi
+
 .PHONY: fresh
 fresh: ## run the README's commands on a bare Debian (RELEASE=bookworm or trixie: that one; needs root and debootstrap)
 	@.ci/fresh

@@ -71,18 +71,23 @@ def talkative(package: Path) -> None:
 
 def recorded(at_once: int, tell: Callable[[str], None]) -> list[Trial]:
     """Return all tests; those of files that changed since are recorded again, *at_once* of the files."""
-    files = [path for pattern in TESTS for path in sorted(ROOT.glob(pattern)) if path.name != UNASKED]
+    files = [path for path in test_files() if path.name != UNASKED]
     RECORDS.mkdir(parents=True, exist_ok=True)
-    kept = {file: _kept(file) for file in files}  # of now: somebody may work on a test meanwhile
-    missing = [file for file in files if not kept[file].exists()]
+    records = {file: kept(file) for file in files}  # of now: somebody may work on a test meanwhile
+    missing = [file for file in files if not records[file].exists()]
     if missing:
         tell(f"recording what the tests of {len(missing)} files reach, once")
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(lambda file: _keep(file, kept[file]), missing))
-    return [trial for file in files for trial in trials(kept[file].read_text())]
+        list(pool.map(lambda file: _keep(file, records[file]), missing))
+    return [trial for file in files for trial in trials(records[file].read_text())]
 
 
-def _kept(file: Path) -> Path:
+def test_files() -> list[Path]:
+    return [path for pattern in TESTS for path in sorted(ROOT.glob(pattern))]
+
+
+def kept(file: Path) -> Path:
+    """Return where the record of a test file is: as it is now, or was when it was made."""
     return RECORDS / f"{_stem(file)}-{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}.json"
 
 

@@ -1,13 +1,14 @@
 """The changes of `make mutants`, each operator once, and the list of equivalent mutants."""
 
 import ast
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.__main__ import PARTS
-from tests.mutants import in_python, in_sql
+from tests.mutants import changed, in_python, in_sql, reach
 from tests.mutants.copies import PACKAGE, ROOT
 from tests.mutants.mutant import drawn, equivalent, files, mutants_of, source
 from tests.mutants.planted import edit, planted_bugs
@@ -179,3 +180,33 @@ def test_its_modules_tests_try_a_mutant_outside_functions() -> None:
     other = Trial("tests/unit/domain/test_errors.py::other", 1.0, frozenset({"domain/clock.py:Deadline.left"}))
     mutant = next(mutant for mutant in mutants_of("rules/policy.py") if not mutant.place)
     assert reaching(mutant, [own, reaches, other]) == [own, reaches]
+
+
+EXAMPLES, PAUSE = "tests/unit/deployment/test_examples.py", "tests/integration/cli/test_pause.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "reached_by"),
+    [
+        ("tests/integration/cli/test_pause.py", {PAUSE}),
+        ("tests/integration/cli/conftest.py", {PAUSE}),
+        ("shepherdctl/commands/pause.py", {PAUSE}),  # through tests/support/command_line.py
+        ("samconfig.toml", {EXAMPLES}),
+        ("layers/shepherd_core/shepherd_core/bmdb/machines/pauses.sql", {PAUSE}),
+        ("layers/shepherd_core/shepherd_core/bmdb/machines/pauses.py", set()),
+        ("docs/pictures/demo.svg", set()),
+    ],
+)
+def test_a_changed_file_selects_the_tests_that_reach_it(
+    file: str, reached_by: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reach, "RECORDS", tmp_path)
+    tests = {ROOT / EXAMPLES, ROOT / PAUSE}
+    for test, reached in {EXAMPLES: [], PAUSE: ["sql:repeat_pause"]}.items():
+        reach.kept(ROOT / test).write_text(json.dumps({"shared": reached, "tests": {f"{test}::test": [1.0, []]}}))
+    assert changed.reaching({ROOT / file}, sorted(tests)) == sorted(ROOT / test for test in reached_by)
+
+
+def test_a_changed_core_selects_tests_without_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "RECORDS", tmp_path)
+    assert changed.reaching({PACKAGE / "domain/backoff.py"}, [ROOT / PAUSE]) == [ROOT / PAUSE]
