@@ -640,13 +640,17 @@ def test_no_function_may_sign_installations(deployment: dict[str, str]) -> None:
 
 
 def test_the_migrator_replaces_no_password() -> None:
-    """One that an operator has set stays, and a run beside another stores none that the database does not have."""
+    """
+    One that an operator has set stays, and a run beside another stores none that the database does not have.
+
+    AWS documents the key for a refusal of "true" only: a request without it must not be refused.
+    """
     statements = Stack(transformed(), STATIC).statements("MigratorFunction")
     (made,) = [each for each in statements if each["Sid"] == "MakeRolePasswords"]
     for resource in made["Resource"]:
         assert allows(statements, "ssm:PutParameter", resource, ssm_Overwrite="false")
         assert not allows(statements, "ssm:PutParameter", resource, ssm_Overwrite="true")
-        assert not allows(statements, "ssm:PutParameter", resource)
+        assert allows(statements, "ssm:PutParameter", resource)
 
 
 def test_decryption_is_for_what_is_read_alone() -> None:

@@ -23,6 +23,8 @@ def _holds(conditions: Mapping[str, Mapping[str, Any]], known: Mapping[str, list
             found = known.get(key, [])
             if operator in {"StringEquals", "Bool"}:
                 fits = len(found) == 1 and found[0] in _listed(values)
+            elif operator == "StringNotEquals":  # holds, too, where the key is missing
+                fits = set(found).isdisjoint(_listed(values))
             elif operator == "ArnLike":
                 fits = len(found) == 1 and any(fnmatchcase(found[0], pattern) for pattern in _listed(values))
             elif operator == "ForAllValues:StringEquals":
