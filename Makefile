@@ -102,6 +102,17 @@ build: .venv-sam/.ready ## build what `sam deploy` deploys (ARCHITECTURE=arm64 o
 		sum(f.stat().st_size for f in part.rglob("*") if f.is_file()) / 1e6)) \
 		for part in sorted(pathlib.Path(".aws-sam/build").glob("*Layer*"))]'
 
+# Of what is committed, so that the same commit makes the same bytes.
+.PHONY: release
+release: .venv/.ready ## build what is released, of the last commit, in build/release
+	@rm -rf build/release build/source && mkdir -p build/release build/source
+	@git archive HEAD | tar -x -C build/source && chmod -R u=rwX,go=rX build/source
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-deps \
+		--no-build-isolation --wheel-dir build/release build/source
+	@$(BIN)/python -c 'from shepherd_core.adapters.agent_file import our_agent; from sys import stdout; \
+		stdout.buffer.write(our_agent().open().read())' >build/release/shepherd-agent
+	@cd build/release && sha256sum -- * >SHA256SUMS && cat SHA256SUMS
+
 INVOCATION := $(FUNCTION) $(if $(EVENT),--event $(EVENT))
 
 .PHONY: invoke

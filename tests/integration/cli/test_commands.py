@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def test_a_command_that_has_a_dry_run_asks() -> None:
 
 
 def test_the_version_needs_no_database() -> None:
-    assert CommandLine(None).read("--version") == f"shepherdctl 0.1.0, BMDB schema version {NEWEST}\n"
+    assert CommandLine(None).read("--version") == f"shepherdctl {version('shepherd')}, BMDB schema version {NEWEST}\n"
 
 
 @pytest.mark.parametrize(
