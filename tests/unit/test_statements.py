@@ -62,6 +62,7 @@ def migrated() -> list[tuple[str, str]]:
 TWO_PARTS = {
     "accept_heartbeat": ["machine_agent_heartbeat is changed 2 times"],
     "leave_alone": ["work_backoff is changed 2 times"],
+    "set_budgets": ["recovery_budgets is changed 2 times"],
 }
 
 
@@ -189,7 +190,7 @@ def test_every_exception_from_the_fence_exists() -> None:
     assert {name for name in written_for_sessions() if ":fence" not in code(statements()[name])} == set(UNFENCED)
 
 
-ENDS_WORK = {"finish_agent_start", "finish_recovery", "fail", "cancel", "leave_alone", "quarantine"}
+ENDS_WORK = {"finish_agent_start", "finish_recovery", "end_undone", "leave_alone", "quarantine"}
 NEEDS_PROVIDER_LOCK = {
     "create_intent",
     "provide",
@@ -220,8 +221,7 @@ SHARED = {
     "often": {"failures", "search_machines", "unsteady"},
     "recovered_often": {"failures", "unsteady"},
     "wide_pauses": {"find_candidates", "read_fleet", "no_longer_due", "create_intent", "loop_paused"},
-    "locked_session": ENDS_WORK
-    | {"lock_machines", "begin_work", "let_go", "record_attempts", "set_budgets", "end_budgets"},
+    "locked_session": ENDS_WORK | {"lock_machines", "begin_work", "let_go", "record_attempts", "set_budgets"},
     "session": {"read_fleet", "no_longer_due"},
     "session_alive": (written_for_sessions() - WITHOUT_DEADLINE) | {"read_fleet", "no_longer_due"},
     "live_session": written_for_sessions() - set(UNFENCED) - {"fence_session"},
@@ -262,7 +262,7 @@ def test_a_statement_has_the_fragments_that_it_needs(fragment: str) -> None:
 def test_every_work_end_and_every_provider_write_is_known() -> None:
     """Otherwise the sets above would be too small for a new statement."""
     sql = {name: code(text) for name, text in statements().items()}
-    ends = {name for name, text in sql.items() if "DELETE FROM work WHERE" in text}
+    ends = {name for name, text in sql.items() if re.search(r"DELETE FROM work (w USING|WHERE)", text)}
     assert ends - ENDS_WORK == {"open_session", "close_session", "let_go"}
     assert {name for name, text in sql.items() if "FROM provisioner_lock WHERE" in text and _CHANGED.search(text)} == (
         NEEDS_PROVIDER_LOCK
@@ -286,7 +286,7 @@ def test_every_statement_is_used_beside_where_it_stands() -> None:
             assert file.with_suffix(".py") in users or len(users) > 1, name
 
 
-RUN = ("run", "run_once")
+RUN = ("run", "fetch", "fetch_once")
 
 
 def names_run() -> set[tuple[str, str]]:
@@ -295,7 +295,7 @@ def names_run() -> set[tuple[str, str]]:
         for module in MODULES
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in RUN
-        for argument in node.args[:1]
+        for argument in node.args[:2]
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
     }
 

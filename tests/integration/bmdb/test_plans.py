@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pg8000.native
 import pytest
+from shepherd_core.bmdb.connection import as_rows
 from shepherd_core.bmdb.statements import statements
 
 from simulator.environment.postgres import Postgres
@@ -196,31 +197,11 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "waiting": 1,
         "max_machines": 50,
         "rebooted": True,
-        "reboots": [True] * BATCH,
-        "held": [False] * BATCH,
-        "wait_seconds": [300.0] * BATCH,
-        "limited": [f"rack {number}" for number in range(BATCH)],
-        "per_hour": [1] * BATCH,
-        "brakes": ["share"] * BATCH,
-        "last": [False] * BATCH,
         "loses_agent": True,
-        "lose_host_key": [True] * BATCH,
-        "looked": ["it is alive"] * BATCH,
-        "alive": [True] * BATCH,
-        "steps": ["reboot"] * BATCH,
-        "healthy_untils": [None] * BATCH,
-        "seen": ["runs"] * BATCH,
-        "kinds": ["ssh-refused"] * BATCH,
         "kind": "ssh-refused",
         "asked_step": "reboot",
-        "public_keys": ["5e" * 32] * BATCH,
-        "agents": ["ab" * 32] * BATCH,
-        "host_keys": ["key"] * BATCH,
-        "origins": ["Provider"] * BATCH,
         "replace": True,
         "host_key": "key",
-        "causes": ["no luck"] * BATCH,
-        "intervals": [60] * BATCH,
         "known": held[:1],
         "public_key": "5e" * 32,
         "signed_at": 1,
@@ -233,10 +214,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "disks": 1,
         "disk_bytes": 1,
         "result": "Success",
-        "reasons": ["?"] * BATCH,
-        "event": "Finished",
-        "ended_as": "Recovered",
-        "faults": ["machine"] * BATCH,
+        "event": "Recovered",
         "after": UUID(int=2**127),
         "component_name": "test",
         "runtime_info": "a test",
@@ -265,13 +243,9 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "fresh_seconds": 3600,
         "despite_heartbeat": True,
         "holder": session_id,
-        "reservation_ids": [None] * BATCH,
-        "addresses": ["192.0.2.1"] * BATCH,
-        "locations": ["ams"] * BATCH,
-        "statuses": ["Running"] * BATCH,
-        "failures": [None] * BATCH,
-        "hardware": [None] * BATCH,
         "location": None,
+        "locations": None,
+        "kinds": None,
         "generation": 3,
         "request": "00",
         "requested": None,
@@ -295,6 +269,32 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
     }
 
 
+# Of each machine in the :rows of a statement.
+ROW = {
+    "step": "reboot",
+    "loses_host_key": True,
+    "reboots": True,
+    "looked": "it is alive",
+    "seen": "runs",
+    "alive": True,
+    "held": False,
+    "kind": "ssh-refused",
+    "fault": "machine",
+    "cause": "no luck",
+    "seconds": 300,
+    "agent_sha256": "ab" * 32,
+    "public_key": "5e" * 32,
+    "host_key": "key",
+    "origin": "Provider",
+    "address": "192.0.2.1",
+    "location": "ams",
+    "status": "Running",
+    "per_hour": 1,
+    "brake": "share",
+    "reason": "?",
+    "lasts": False,
+}
+
 # Where the general values would find nothing to do.
 SPECIAL: dict[str, dict[str, Any]] = {
     "accept_heartbeat": {"process": "ShepherdRecovery"},
@@ -305,7 +305,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "finish_recovery": {"process": "ShepherdRecovery"},
     "quarantine": {"process": "ShepherdRecovery"},
     "record_attempts": {"process": "ShepherdRecovery"},
-    "search_machines": {"machine_ids": None, "locations": None, "kinds": None},
+    "search_machines": {"machine_ids": None},
     "newest_machines": {"after": None},
 }
 
@@ -321,6 +321,9 @@ def explain(driver: pg8000.native.Connection, name: str, mode: str, **chosen: An
         values["machine_id"] = driver.run("SELECT machine_id FROM machine_creation_intent LIMIT 1")[0][0]
     if name in ("decommission", "request_release", "cancel_release"):
         values["machine_id"] = driver.run("SELECT machine_id FROM machine_release LIMIT 1")[0][0]
+    values["rows"] = as_rows({"machine_id": machine_id, **ROW} for machine_id in values["machine_ids"] or ())
+    if name == "set_budgets":
+        values["rows"] = as_rows({**ROW, "location": f"rack {number}"} for number in range(BATCH))
     text, in_order = pg8000.native.to_statement(statements()[name])
     arguments = ", ".join(pg8000.native.literal(value) for value in in_order(values))
     driver.run(f"SET plan_cache_mode = {mode}")

@@ -24,6 +24,7 @@ from tests.support.bmdb.fleet import Fleet
 PACKAGE = Path(shepherd_core.bmdb.__file__).parent
 NAMED_BY_CALLERS = {
     "_run_decommissioning": ("decommission", "request_release", "cancel_release"),
+    "end": ("finish_agent_start", "finish_recovery", "end_undone", "leave_alone", "quarantine"),
     "run_locked": ("create_intent", "provide", "delete_intent"),
 }
 TYPES = {

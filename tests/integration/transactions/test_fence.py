@@ -26,6 +26,7 @@ def session(fleet: Fleet) -> Session:
     return fleet.open_session()
 
 
+FAIL = ENDS["end_undone (failed)"]
 each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 
@@ -63,7 +64,7 @@ def test_work_of_another_session_cannot_be_ended(fleet: Fleet, session: Session,
     assert fleet.events(machine_id) == ["Started"]
 
 
-def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = ENDS["fail"]) -> tuple[Session, work.Work]:
+def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = FAIL) -> tuple[Session, work.Work]:
     """Return a session whose deadline is near, with its own connection, and the machine that it has claimed."""
     machine_id = end.due_machine(fleet)
     session = fleet.open_session(connection=fleet.connect())

@@ -89,7 +89,7 @@ def test_a_host_key_pinned_during_the_wait_is_compared(fleet: Fleet, session: Se
 def test_a_backoff_begins_when_it_is_recorded(fleet: Fleet, session: Session) -> None:
     fleet.provided_machine()
     held = claimed(session, START)
-    moment = delayed(fleet, lambda: ENDS["fail"].end(session, held))
+    moment = delayed(fleet, lambda: ENDS["end_undone (failed)"].end(session, held))
     later = fleet.sql("SELECT :moment::timestamptz + interval '60 seconds'", moment=moment)[0][0]
     assert fleet.sql("SELECT until >= :later FROM work_backoff", later=later) == [[True]]
 

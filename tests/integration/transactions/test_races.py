@@ -107,8 +107,8 @@ def test_a_claim_looks_at_the_facts_after_it_has_locked(fleet: Fleet) -> None:
         f"INSERT INTO machine_agent_heartbeat VALUES ('{reports}', now())",
         f"INSERT INTO pauses (machine_id, owner, reason) VALUES ('{paused}', 'me', '?')",
     )
-    (row,) = session.run_once("begin_work", process=START, remark=None, known=None)
-    assert row[0] == left
+    (row,) = session.fetch_once(work.Work, "begin_work", process=START, remark=None, known=None)
+    assert row.machine_id == left
     work.let_go(session)
     assert fleet.sql("SELECT machine_id FROM work") == [[left]]
     assert [fleet.events(each) for each in (started, reports, paused, left)] == [[], [], [], ["Started"]]

@@ -51,6 +51,6 @@ def _fail(session: Session, held: Sequence[work.Work]) -> set[UUID]:
 ENDS = {
     "finish_agent_start": End(Process.AGENT_START, "Finished", _finish_agent_start),
     "finish_recovery": End(Process.RECOVERY, "Finished", finish_recovery),
-    "fail": End(Process.AGENT_START, "Failed", _fail),
-    "cancel": End(Process.AGENT_START, "Canceled", work.cancel),
+    "end_undone (failed)": End(Process.AGENT_START, "Failed", _fail),
+    "end_undone (canceled)": End(Process.AGENT_START, "Canceled", work.cancel),
 }

@@ -8,6 +8,7 @@ database.
 
 from __future__ import annotations
 
+import json
 import random
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
@@ -20,7 +21,7 @@ from shepherd_core.bmdb.wire import driver
 from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, CommitUnknown, SerializationConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from shepherd_core.bmdb.wire.driver import Driver, Prepared
     from shepherd_core.domain.clock import Clock
@@ -76,6 +77,12 @@ def _enum(hint: Any) -> type[StrEnum] | None:
     return next(
         (each for each in (hint, *get_args(hint)) if isinstance(each, type) and issubclass(each, StrEnum)), None
     )
+
+
+def as_rows(rows: Iterable[Mapping[str, object]]) -> str:
+    """Return *rows*, values by column, as ``jsonb_to_recordset`` reads them; bytes as hexadecimal digits."""
+    stored = [{name: _storable(value) for name, value in row.items()} for row in rows]
+    return json.dumps(stored, default=lambda value: value.hex() if isinstance(value, bytes) else str(value))
 
 
 def _storable(value: Any) -> Any:

@@ -22,15 +22,19 @@ locked_session AS (
 )
 
 -- fragment: ended_work
--- End the work of this session on the machines.
+-- End the work of this session on the machines of :rows, and return it with what the rows say of each.
 {locked_session},
 work_deleted AS (
-    DELETE FROM work
-    WHERE process = :process
+    DELETE FROM work w
+    USING jsonb_to_recordset(:rows::jsonb) AS g (
+        machine_id uuid, kind text, fault text, cause text, seconds float8, agent_sha256 text, public_key text,
+        host_key text, origin text
+    )
+    WHERE w.machine_id = g.machine_id
+        AND process = :process
         AND session_id IN (SELECT session_id FROM locked_session)
-        AND machine_id = ANY(:machine_ids::uuid[])
         AND began_at IS NOT NULL
-    RETURNING machine_id, began_at
+    RETURNING g.*, w.began_at
 )
 
 -- fragment: locked_provider

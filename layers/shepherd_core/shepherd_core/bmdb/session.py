@@ -144,25 +144,23 @@ class Session:
             CommitUnknown: the answer was lost again, or an earlier statement is still running.
             BmdbError: as ``Connection.run``.
         """
-        return self.repeat_if_unanswered(partial(self.run_once, name, **parameters))
+        return self.repeat_if_unanswered(
+            lambda: self._track_answer(name, lambda: self.connection.run(name, **self.key, **parameters))
+        )
 
     def fetch(self, row: type[R], name: str, /, **parameters: Any) -> list[R]:
         """Do the same, and return each row as a *row*, as ``Connection.fetch``."""
         return self.repeat_if_unanswered(partial(self.fetch_once, row, name, **parameters))
 
     def fetch_once(self, row: type[R], name: str, /, **parameters: Any) -> list[R]:
-        """Do as ``run_once``, and return each row as a *row*, as ``Connection.fetch``."""
-        return self._track_answer(name, lambda: self.connection.fetch(row, name, **self.key, **parameters))
-
-    def run_once(self, name: str, /, **parameters: Any) -> list[list[Any]]:
         """
-        Run the statement *name*, which must not run twice, for this session.
+        Do so with a statement that must not run twice.
 
         Raises:
             CommitUnknown: its answer was lost, or an earlier statement is still running.
             BmdbError: as ``Connection.run``.
         """
-        return self._track_answer(name, lambda: self.connection.run(name, **self.key, **parameters))
+        return self._track_answer(name, lambda: self.connection.fetch(row, name, **self.key, **parameters))
 
     def transact(self, unit: Callable[[], T]) -> T:
         """Run *unit* in one transaction; it may run twice, and uses ``run`` and ``key``. Raises as ``run``."""

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from shepherd_core.bmdb.connection import as_rows
 from shepherd_core.bmdb.listings import decommissioning, provider_facts, provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.recovery import remediation
@@ -285,7 +286,7 @@ Arrange = Callable[[Fleet, Session], Callable[[], object]]
 ORDER = RemovalRequest("me", "it is gone", fresh_seconds=0)
 STEP = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
 ALIVE = NoLongerDue("its agent reports again", recovered=True)
-BUDGETS = {"per_hour": [1], "brakes": ["share"], "reasons": ["8 of 10 are dead"], "last": [False], "limited": [""]}
+BUDGETS = as_rows([{"location": "", "per_hour": 1, "brake": "share", "reason": "8 of 10 are dead", "lasts": False}])
 
 
 def _given(prepare: Callable[[Fleet, Session], Any], write: Callable[[Session, Any], object]) -> Arrange:
@@ -329,7 +330,7 @@ def _leaving(fleet: Fleet, session: Session) -> UUID:
 
 
 def _set_budgets(session: Session, _: object = None) -> object:
-    return session.run("set_budgets", provider=PROVIDER, **BUDGETS)[0][0]
+    return session.run("set_budgets", provider=PROVIDER, rows=BUDGETS)
 
 
 def _facts(fleet: Fleet, session: Session) -> list[provider_facts.FactsChange]:
@@ -357,7 +358,7 @@ WRITES: dict[str, Arrange] = {
     **TRANSACTIONS,
     "lock_machines": _given(_machine, lambda session, ours: work.claim(session, START, [ours])),
     "begin_work": _given(
-        _locked, lambda session, _: session.run_once("begin_work", process=START, remark=None, known=None)
+        _locked, lambda session, _: session.fetch_once(Work, "begin_work", process=START, remark=None, known=None)
     ),
     "let_go": _given(_locked, lambda session, _: work.let_go(session)),
     **{name: _given(_to_end(end), end.end) for name, end in ENDS.items()},
@@ -367,10 +368,6 @@ WRITES: dict[str, Arrange] = {
         _to_recover, lambda session, held: remediation.leave_alone(session, {held: ALIVE}, defaults.RULES.backoff)
     ),
     "set_budgets": _given(lambda *_: None, _set_budgets),
-    "end_budgets": _given(
-        lambda _, session: _set_budgets(session),
-        lambda session, _: session.run("end_budgets", provider=PROVIDER, limited=[]),
-    ),
     "create_intent": _given(_machine, lambda session, _: provisioning.create_intent(session, PROVIDER, "rack")),
     "provide": _given(_intended, lambda session, begun: provisioning.provide(session, PROVIDER, begun, MACHINE)),
     "delete_intent": _given(

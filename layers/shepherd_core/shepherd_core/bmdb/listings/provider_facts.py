@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from shepherd_core.bmdb.connection import sanitize_for_db
+from shepherd_core.bmdb.connection import as_rows, sanitize_for_db
 from shepherd_core.bmdb.listings.provisioning import paused
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import LONGEST_TEXT, ProviderId, ProviderStatus
@@ -125,7 +125,7 @@ def begin(session: Session, provider: str, holder: UUID | None) -> bool:
 
     Read the known machines next, and only then ask the provider for its listing.
     """
-    return bool(session.run_once("begin_listing", provider=provider, holder=holder))
+    return bool(session.fetch_once(str, "begin_listing", provider=provider, holder=holder))
 
 
 def known(connection: Connection, provider: str, *, everything: bool) -> list[KnownMachine]:
@@ -140,21 +140,10 @@ def write(session: Session, provider: str, changes: Sequence[FactsChange]) -> li
     Raises:
         SessionExpired: the session has expired, or another Updater took its place; nothing was recorded.
     """
-    rows = session.fetch(
-        UUID,
-        "write_facts",
-        provider=provider,
-        machine_ids=[change.known.machine_id for change in changes],
-        reservation_ids=[change.now.reservation_id for change in changes],
-        addresses=[change.now.address for change in changes],
-        locations=[change.now.location for change in changes],
-        statuses=[change.now.status for change in changes],
-        failures=[change.now.failure for change in changes],
-        hardware=[change.now.hardware for change in changes],
-    )
-    if not rows:
+    rows = as_rows({"machine_id": change.known.machine_id, **asdict(change.now)} for change in changes)
+    written = set(session.fetch(UUID, "write_facts", provider=provider, rows=rows))
+    if not written:
         raise SessionExpired
-    written = set(rows)
     return [change for change in changes if change.known.machine_id in written]
 
 

@@ -54,15 +54,9 @@ updated_machines AS (
         provider_status = g.status,
         provider_failure = g.failure,
         provider_hardware = g.hardware
-    FROM unnest(
-        :machine_ids::uuid[],
-        :reservation_ids::text[],
-        :addresses::text[],
-        :locations::text[],
-        :statuses::text[],
-        :failures::text[],
-        :hardware::text[]
-    ) AS g (machine_id, reservation_id, address, location, status, failure, hardware)
+    FROM jsonb_to_recordset(:rows::jsonb) AS g (
+        machine_id uuid, reservation_id text, address text, location text, status text, failure text, hardware text
+    )
     WHERE p.machine_id = g.machine_id AND EXISTS (SELECT 1 FROM session_renewed)
     RETURNING p.machine_id
 )

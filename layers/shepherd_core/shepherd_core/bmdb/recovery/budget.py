@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from shepherd_core.bmdb.connection import as_rows
 from shepherd_core.bmdb.work.work import CANDIDATES, Candidate
 from shepherd_core.domain.budget import Brake, FleetFigures
 from shepherd_core.domain.errors.bmdb import SessionExpired
@@ -66,17 +68,8 @@ def show_budgets(session: Session, provider: str, budgets: Mapping[str, Budget])
     Raises:
         SessionExpired: the deadline passed.
     """
-    session.run("end_budgets", provider=provider, limited=list(budgets))
-    rows = session.run(
-        "set_budgets",
-        provider=provider,
-        limited=list(budgets),
-        per_hour=[each.per_hour for each in budgets.values()],
-        brakes=[each.brake for each in budgets.values()],
-        reasons=[each.reason for each in budgets.values()],
-        last=[each.lasts for each in budgets.values()],
-    )
-    if not rows[0][0]:
+    rows = as_rows({"location": location, **asdict(budget)} for location, budget in budgets.items())
+    if not session.run("set_budgets", provider=provider, rows=rows):
         raise SessionExpired
 
 

@@ -206,17 +206,26 @@ LEFT JOIN figures f ON true
 LEFT JOIN candidates c ON c.location = f.location;
 
 -- name: set_budgets
--- Show operators these budgets of the provider. began_at stays while the brake is the same, seen_at while it only lasts.
--- May run twice.
+-- Show operators these budgets of the provider, and no others. began_at stays while the brake is the same, seen_at while it
+-- only lasts. May run twice.
 WITH {locked_session},
+budgets AS (
+    SELECT g.*
+    FROM locked_session
+    CROSS JOIN jsonb_to_recordset(:rows::jsonb) AS g (location text, per_hour bigint, brake text, reason text, lasts boolean)
+),
+budgets_deleted AS (
+    DELETE FROM recovery_budgets
+    WHERE provider = :provider
+        AND location NOT IN (SELECT location FROM budgets)
+        AND EXISTS (SELECT 1 FROM locked_session)
+),
 budget_rows AS (
     INSERT INTO recovery_budgets AS o (provider, location, per_hour, brake, reason, seen_at)
     SELECT
-        :provider, g.location, g.per_hour, g.brake, g.reason, CASE WHEN g.lasts THEN '-infinity' ELSE clock_timestamp() END
-    FROM unnest(:limited::text[], :per_hour::bigint[], :brakes::text[], :reasons::text[], :last::boolean[])
-        AS g (location, per_hour, brake, reason, lasts)
-    CROSS JOIN locked_session
-    ORDER BY g.location
+        :provider, location, per_hour, brake, reason, CASE WHEN lasts THEN '-infinity' ELSE clock_timestamp() END
+    FROM budgets
+    ORDER BY location
     ON CONFLICT (provider, location) DO UPDATE
     SET
         per_hour = excluded.per_hour,
@@ -225,13 +234,7 @@ budget_rows AS (
         began_at = CASE WHEN o.brake = excluded.brake THEN o.began_at ELSE excluded.began_at END,
         seen_at = greatest(o.seen_at, excluded.seen_at)
 )
-SELECT count(*) FROM locked_session;
-
--- name: end_budgets
--- Show operators no other budgets of the provider than those of :limited, the locations that have one. May run twice.
-WITH {locked_session}
-DELETE FROM recovery_budgets
-WHERE provider = :provider AND location <> ALL (:limited::text[]) AND EXISTS (SELECT 1 FROM locked_session);
+SELECT 1 FROM locked_session;
 
 -- name: budgets
 -- Where the budget of recovery is smaller than usual, and how many machines there wait for it.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from shepherd_core import telemetry
+from shepherd_core.bmdb.connection import as_rows
 from shepherd_core.bmdb.machines.lookup import MachineBackoff
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import NoLongerDue
@@ -120,22 +121,22 @@ def permit_attempts(session: Session, provider: str, moves: Mapping[Work, NextSt
 
 
 def _record(fetch: Callable[..., list[UUID]], moves: Mapping[Work, NextStep], held: Collection[UUID]) -> list[Work]:
-    failed = work.causes([move.look_error for move in moves.values()])
-    permitted = fetch(
-        UUID,
-        "record_attempts",
-        machine_ids=[work.machine_id for work in moves],
-        steps=[move.step.name for move in moves.values()],
-        healthy_untils=[move.healthy_until for move in moves.values()],
-        lose_host_key=[move.step.kind.loses_host_key for move in moves.values()],
-        reboots=[move.step.kind.reboots for move in moves.values()],
-        looked=[move.looked or (_NOT_LOOKED if work.machine_id in held else None) for work, move in moves.items()],
-        seen=[move.seen for move in moves.values()],
-        kinds=failed["kinds"],
-        faults=failed["faults"],
-        alive=[move.alive for move in moves.values()],
-        held=[work.machine_id in held for work in moves],
+    rows = as_rows(
+        {
+            "machine_id": held_work.machine_id,
+            "step": move.step.name,
+            "healthy_until": move.healthy_until,
+            "loses_host_key": move.step.kind.loses_host_key,
+            "reboots": move.step.kind.reboots,
+            "looked": move.looked or (_NOT_LOOKED if held_work.machine_id in held else None),
+            "seen": move.seen,
+            "alive": move.alive,
+            "held": held_work.machine_id in held,
+            **work.said(move.look_error),
+        }
+        for held_work, move in moves.items()
     )
+    permitted = fetch(UUID, "record_attempts", rows=rows)
     if not permitted:
         raise SessionExpired
     return [work for work in moves if work.machine_id in permitted]
@@ -170,34 +171,23 @@ def leave_alone(session: Session, reasons: Mapping[Work, Exception], backoff: Ba
     Of the *reasons*, ``NoLongerDue`` is no failure, and ``HeldBack`` says how long the machine waits; after others it
     backs off. A step that the work has put on record was not taken, and the host key that it deleted is pinned again.
     """
-    ends: dict[WorkEvent, dict[Work, Exception]] = defaultdict(dict)
+    ends: dict[WorkEvent, dict[Work, dict[str, object]]] = defaultdict(dict)
     for held, error in reasons.items():
-        spared = WorkEvent.RECOVERED if isinstance(error, NoLongerDue) and error.recovered else WorkEvent.CANCELED
-        ends[spared if isinstance(error, NoLongerDue) else WorkEvent.FAILED][held] = error
-    ended: set[UUID] = set()
-    for event, given in ends.items():
-        ended |= work.end(
-            session,
-            "leave_alone",
-            event,
-            list(given),
-            **work.causes(given.values()),
-            ended_as=event,
-            wait_seconds=[
-                error.seconds if isinstance(error, NoLongerDue) else backoff.next(held.last_interval_seconds)
-                for held, error in given.items()
-            ],
-            host_keys=[held.host_key for held in given],
-            origins=[held.host_key_origin for held in given],
-        )
-    return ended
+        if isinstance(error, NoLongerDue):
+            event, seconds = WorkEvent.RECOVERED if error.recovered else WorkEvent.CANCELED, error.seconds
+        else:
+            event, seconds = WorkEvent.FAILED, backoff.next(held.last_interval_seconds)
+        known = {"host_key": held.host_key, "origin": held.host_key_origin}
+        ends[event][held] = {**work.said(error), **known, "seconds": seconds}
+    return set().union(*(work.end(session, "leave_alone", event, rows) for event, rows in ends.items()))
 
 
 def quarantine(
     session: Session, causes: Mapping[Work, str], kind: FailureKind = FailureKind.STEPS_USED_UP
 ) -> set[UUID]:
     """End the work by putting the machines into quarantine; return those whose work this ended."""
-    ended = work.end(session, "quarantine", WorkEvent.FINISHED, list(causes), kind=kind, causes=list(causes.values()))
+    rows = {held: {"kind": kind, "cause": cause} for held, cause in causes.items()}
+    ended = work.end(session, "quarantine", WorkEvent.FINISHED, rows)
     for held, cause in causes.items():
         if held.machine_id in ended:
             telemetry.warning("machine quarantined", machine_id=held.machine_id, cause=cause)

@@ -79,8 +79,8 @@ GROUP BY 1;
 -- name: record_attempts
 -- Record which steps are about to be taken, before they are, so that a step counts even if the function is killed then. A
 -- step after which the machine may have another host key deletes the pinned one here. The line 'Looked' has what a look
--- at the machine saw (:seen), or why it failed; with a step, that one is taken, and there is no attempt (:alive). Where the
--- budget refuses the step (:held), there is none either. A row for each machine whose step may be taken; one in any case,
+-- at the machine saw (seen), or why it failed; with a step, that one is taken, and there is no attempt (alive). Where the
+-- budget refuses the step (held), there is none either. A row for each machine whose step may be taken; one in any case,
 -- unless the session has expired. May run twice: the second run writes nothing new.
 WITH {locked_session},
 work_in_hand AS (
@@ -89,10 +89,10 @@ work_in_hand AS (
         x.looks + x.attempts = 0 AS new,
         NOT g.alive AND NOT g.held AND x.attempts = 0 AS new_attempt,
         g.alive OR NOT g.held OR x.attempts > 0 AS permitted
-    FROM unnest(
-        :machine_ids::uuid[], :steps::text[], :healthy_untils::timestamptz[], :lose_host_key::boolean[], :reboots::boolean[],
-        :looked::text[], :seen::text[], :kinds::text[], :faults::text[], :alive::boolean[], :held::boolean[]
-    ) AS g (machine_id, step, healthy_until, loses_host_key, reboots, looked, seen, kind, fault, alive, held)
+    FROM jsonb_to_recordset(:rows::jsonb) AS g (
+        machine_id uuid, step text, healthy_until timestamptz, loses_host_key boolean, reboots boolean, looked text,
+        seen text, kind text, fault text, alive boolean, held boolean
+    )
     JOIN locked_session s ON true
     JOIN work w ON w.machine_id = g.machine_id AND w.process = 'ShepherdRecovery' AND w.session_id = s.session_id
     -- What this session has recorded since it began the work.
@@ -167,19 +167,15 @@ LEFT JOIN LATERAL (
 ) AS n ON true;
 
 -- name: leave_alone
--- Nothing was done to these machines: end the work with the event :ended_as. If it has put a step on record, that was not
+-- Nothing was done to these machines: end the work with the :event. If it has put a step on record, that was not
 -- taken ('NotTaken'), its reboot does not count, and the host key that it deleted is pinned again. With seconds to wait,
 -- no recovery is claimed for so long; after a failure that is the interval from which the next one follows.
 WITH {ended_work},
-input_rows AS (
-    SELECT g.*, x.step
-    FROM unnest(
-        :machine_ids::uuid[], :kinds::text[], :faults::text[], :causes::text[], :wait_seconds::float8[], :host_keys::text[],
-        :origins::text[]
-    ) AS g (machine_id, kind, fault, cause, seconds, host_key, origin)
-    JOIN work_deleted e ON e.machine_id = g.machine_id
+left_alone AS (
+    SELECT e.*, x.step
+    FROM work_deleted e
     LEFT JOIN work_history x
-        ON x.machine_id = g.machine_id
+        ON x.machine_id = e.machine_id
         AND x.process = 'ShepherdRecovery'
         AND x.event = 'Attempted'
         AND x.session_id = :session_id
@@ -187,7 +183,7 @@ input_rows AS (
 ),
 host_key_pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
-    SELECT machine_id, host_key, clock_timestamp(), origin FROM input_rows WHERE step IS NOT NULL AND host_key IS NOT NULL
+    SELECT machine_id, host_key, clock_timestamp(), origin FROM left_alone WHERE step IS NOT NULL AND host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING
 ),
 reboot_undone AS (
@@ -198,7 +194,7 @@ reboot_undone AS (
 ),
 backoff_cleared AS (
     DELETE FROM work_backoff
-    WHERE :ended_as::text = 'Recovered'
+    WHERE :event::text = 'Recovered'
         AND process = 'ShepherdRecovery'
         AND machine_id IN (SELECT machine_id FROM work_deleted)
 ),
@@ -206,8 +202,8 @@ backoff_rows AS (
     INSERT INTO work_backoff (machine_id, process, until, kind, fault, cause, last_interval_seconds)
     SELECT
         machine_id, 'ShepherdRecovery', clock_timestamp() + seconds * interval '1 second', kind, fault, cause,
-        CASE WHEN :ended_as = 'Failed' THEN seconds END
-    FROM input_rows
+        CASE WHEN :event = 'Failed' THEN seconds END
+    FROM left_alone
     WHERE seconds IS NOT NULL
     ON CONFLICT (machine_id, process) DO UPDATE
     SET (until, kind, fault, cause, last_interval_seconds, deaths) =
@@ -216,9 +212,9 @@ backoff_rows AS (
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, step, kind, fault, failed_cause, session_id)
     SELECT g.machine_id, 'ShepherdRecovery', x.event, x.step, g.kind, g.fault, g.cause, :session_id::uuid
-    FROM input_rows g
-    CROSS JOIN LATERAL (VALUES ('NotTaken', g.step), (:ended_as, NULL)) AS x (event, step)
-    WHERE x.step IS NOT NULL OR x.event = :ended_as
+    FROM left_alone g
+    CROSS JOIN LATERAL (VALUES ('NotTaken', g.step), (:event, NULL)) AS x (event, step)
+    WHERE x.step IS NOT NULL OR x.event = :event
 )
 SELECT machine_id FROM work_deleted;
 
@@ -264,13 +260,9 @@ WHERE b.machine_id = :machine_id
 -- Put machines into quarantine, for which no recovery step is left, or whose functions died: no loop works on them until
 -- an operator ends the quarantine.
 WITH {ended_work},
-input_rows AS (
-    SELECT g.* FROM unnest(:machine_ids::uuid[], :causes::text[]) AS g (machine_id, cause)
-    JOIN work_deleted e ON e.machine_id = g.machine_id
-),
 quarantine_rows AS (
     INSERT INTO machine_quarantine (machine_id, quarantined_at, kind, cause)
-    SELECT machine_id, clock_timestamp(), :kind, cause FROM input_rows
+    SELECT machine_id, clock_timestamp(), kind, cause FROM work_deleted
     ON CONFLICT (machine_id) DO NOTHING
 ),
 backoff_cleared AS (
@@ -278,7 +270,7 @@ backoff_cleared AS (
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, timestamp, kind, failed_cause, session_id)
-    SELECT machine_id, 'ShepherdRecovery', 'Quarantined', clock_timestamp(), :kind, cause, NULL FROM input_rows
+    SELECT machine_id, 'ShepherdRecovery', 'Quarantined', clock_timestamp(), kind, cause, NULL FROM work_deleted
     UNION ALL
     SELECT machine_id, :process, 'Finished', clock_timestamp(), NULL, NULL, :session_id::uuid FROM work_deleted
 )

@@ -15,10 +15,11 @@ as what was sent cannot commit any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from shepherd_core.bmdb.connection import as_rows
 from shepherd_core.domain.errors import cause_of
 from shepherd_core.domain.errors.bmdb import MachineUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.errors.machine import TakeoverFailed
@@ -26,7 +27,7 @@ from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId, Wor
 from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.remediation import Step
@@ -165,7 +166,7 @@ class AgentStarted:
     """The agent's Ed25519 public key, 32 bytes."""
     host_key: str | None
     """The SSH host key of the machine that was contacted, to be pinned if none is. None: not compared."""
-    host_key_origin: HostKeyOrigin = HostKeyOrigin.FIRST_CONTACT
+    origin: HostKeyOrigin = HostKeyOrigin.FIRST_CONTACT
     """Where the host key is from, if it is pinned now."""
     agent_sha256: str | None = None
     """Of the agent's file; None: not known."""
@@ -178,16 +179,7 @@ def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> s
     It is not recorded where another host key is pinned by now: the agent is on some
     other machine, and the next work compares the keys.
     """
-    return end(
-        session,
-        "finish_agent_start",
-        WorkEvent.FINISHED,
-        list(done),
-        public_keys=[facts.public_key.hex() for facts in done.values()],
-        host_keys=[facts.host_key for facts in done.values()],
-        origins=[facts.host_key_origin for facts in done.values()],
-        agents=[facts.agent_sha256 for facts in done.values()],
-    )
+    return end(session, "finish_agent_start", WorkEvent.FINISHED, {work: asdict(facts) for work, facts in done.items()})
 
 
 def finish_recovery(session: Session, done: Mapping[Work, Exception | None], step: Step) -> set[UUID]:
@@ -202,8 +194,7 @@ def finish_recovery(session: Session, done: Mapping[Work, Exception | None], ste
         session,
         "finish_recovery",
         WorkEvent.FINISHED,
-        list(done),
-        **causes(done.values()),
+        {work: said(error) for work, error in done.items()},
         asked_step=kind.name if kind.needs else None,
         boot_wait_seconds=timeouts.boot_wait,
         grace_seconds=timeouts.grace,
@@ -223,48 +214,47 @@ class Failure:
 
 def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
     """Record the failures and back off; return the machines whose work this ended. All of one process."""
-    return end(
-        session,
-        "fail",
-        WorkEvent.FAILED,
-        list(failed),
-        **causes([failure.error for failure in failed.values()]),
-        intervals=[failure.interval_seconds for failure in failed.values()],
-        agents=[
-            each.error.agent_sha256 if isinstance(each.error, TakeoverFailed) else None for each in failed.values()
-        ],
-    )
-
-
-def causes(errors: Iterable[Exception | None]) -> dict[str, list[str | None]]:
-    """Return *errors* as the parameters of a statement: what failed, who is to blame, and the text for people."""
-    found = [None if error is None else cause_of(error) for error in errors]
-    return {
-        "kinds": [None if each is None else each.kind for each in found],
-        "faults": [None if each is None else each.fault for each in found],
-        "causes": [None if each is None else each.text for each in found],
+    ends = {
+        work: {
+            **said(failure.error),
+            "seconds": failure.interval_seconds,
+            "agent_sha256": failure.error.agent_sha256 if isinstance(failure.error, TakeoverFailed) else None,
+        }
+        for work, failure in failed.items()
     }
+    return end(session, "end_undone", WorkEvent.FAILED, ends)
+
+
+def said(error: Exception | None) -> dict[str, object]:
+    """Return what a row says of *error*: what failed, who is to blame, and the text for people."""
+    if error is None:
+        return {}
+    cause = cause_of(error)
+    return {"kind": cause.kind, "fault": cause.fault, "cause": cause.text}
 
 
 def cancel(session: Session, undone: Sequence[Work]) -> set[UUID]:
     """Cancel the work, and return the machines whose work this ended. All of one process."""
-    return end(session, "cancel", WorkEvent.CANCELED, undone)
+    return end(session, "end_undone", WorkEvent.CANCELED, {work: {} for work in undone})
 
 
-def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work], **parameters: Any) -> set[UUID]:
+def end(
+    session: Session, statement: str, event: WorkEvent, ends: Mapping[Work, Mapping[str, object]], **parameters: Any
+) -> set[UUID]:
     """
-    End *works* by *statement*, which writes *event* to the history, and return the machines whose work this ended.
+    End works by *statement*, which writes *event* to the history, and return the machines whose work this ended.
 
-    All are of one process. After a broken connection the statement runs once more, for the works that the first run did
-    not end.
+    All are of one process. *ends* has the values by column that the statement takes of each. After a broken connection
+    it runs once more, for the works that the first run did not end.
     """
-    machine_ids, process = [work.machine_id for work in works], works[0].process
+    asked = {"process": next(iter(ends)).process, "event": event, **parameters}
+    rows = as_rows({"machine_id": work.machine_id, **values} for work, values in ends.items())
+    machine_ids = [work.machine_id for work in ends]
 
-    def carry_out() -> list[list[Any]]:
-        return session.run_once(statement, machine_ids=machine_ids, process=process, **parameters)
+    def carry_out() -> list[UUID]:
+        return session.fetch_once(UUID, statement, rows=rows, **asked)
 
-    def carry_out_again() -> list[list[Any]]:
-        rows = carry_out()
-        return rows + session.run("find_unacknowledged_ends", machine_ids=machine_ids, process=process, event=event)
+    def carry_out_again() -> list[UUID]:
+        return carry_out() + session.fetch(UUID, "find_unacknowledged_ends", machine_ids=machine_ids, **asked)
 
-    return {row[0] for row in session.repeat_if_unanswered(carry_out, carry_out_again)}
+    return set(session.repeat_if_unanswered(carry_out, carry_out_again))

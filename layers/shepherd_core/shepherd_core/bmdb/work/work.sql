@@ -141,36 +141,26 @@ WHERE h.machine_id = ANY(:machine_ids::uuid[])
 -- If another host key was pinned meanwhile, the agent runs on some other machine: the work is canceled, the next one
 -- compares the keys, and this machine is missing in the result. The snapshot shows what was pinned before this statement
 -- began; a key that was pinned since then makes the insertion do nothing.
-WITH input_rows AS (
-    SELECT g.machine_id, decode(g.public_key, 'hex') AS public_key, g.agent_sha256, g.host_key, g.origin
-    FROM unnest(:machine_ids::uuid[], :public_keys::text[], :agents::text[], :host_keys::text[], :origins::text[])
-        AS g (machine_id, public_key, agent_sha256, host_key, origin)
-),
-{ended_work},
+WITH {ended_work},
 -- At first contact.
 host_key_pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
-    SELECT g.machine_id, g.host_key, clock_timestamp(), g.origin
-    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE g.host_key IS NOT NULL
+    SELECT machine_id, host_key, clock_timestamp(), origin FROM work_deleted WHERE host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING
     RETURNING machine_id
 ),
 started AS (
-    SELECT g.machine_id, g.public_key, g.agent_sha256
-    FROM input_rows g
-    JOIN work_deleted e ON e.machine_id = g.machine_id
-    LEFT JOIN machine_host_key k ON k.machine_id = g.machine_id
-    WHERE g.host_key IS NULL OR g.host_key = k.host_key OR g.machine_id IN (SELECT machine_id FROM host_key_pinned)
+    SELECT e.machine_id, e.public_key, e.agent_sha256
+    FROM work_deleted e
+    LEFT JOIN machine_host_key k ON k.machine_id = e.machine_id
+    WHERE e.host_key IS NULL OR e.host_key = k.host_key OR e.machine_id IN (SELECT machine_id FROM host_key_pinned)
 ),
 agent_rows AS (
     INSERT INTO machine_agent_started (machine_id, agent_started_at, agent_public_key, agent_sha256)
-    SELECT machine_id, clock_timestamp(), public_key, agent_sha256 FROM started
+    SELECT machine_id, clock_timestamp(), decode(public_key, 'hex'), agent_sha256 FROM started
     ON CONFLICT (machine_id) DO UPDATE
-    SET
-        agent_started_at = excluded.agent_started_at,
-        agent_public_key = excluded.agent_public_key,
-        agent_sha256 = excluded.agent_sha256
+    SET (agent_started_at, agent_public_key, agent_sha256) =
+        (excluded.agent_started_at, excluded.agent_public_key, excluded.agent_sha256)
 ),
 -- The heartbeat of an earlier agent does not count for this one, whose clock may be behind.
 heartbeat_deleted AS (
@@ -194,7 +184,7 @@ history_rows AS (
 SELECT machine_id FROM started;
 
 -- name: finish_recovery
--- A recovery step was taken, or may have been, where :kinds says why that is unknown. If it :loses_agent, delete the
+-- A recovery step was taken, or may have been, where a kind says why that is unknown. If it :loses_agent, delete the
 -- agent and its heartbeat; the next agent start waits until the machine should have booted, and ignores earlier failures.
 -- Otherwise what the machine needs stays the same.
 --
@@ -240,48 +230,24 @@ backoff_reset AS (
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, step, kind, fault, failed_cause, session_id)
-    SELECT e.machine_id, 'ShepherdRecovery', 'Finished', :asked_step::text, g.kind, g.fault, g.cause, :session_id::uuid
-    FROM work_deleted e
-    JOIN unnest(:machine_ids::uuid[], :kinds::text[], :faults::text[], :causes::text[])
-        AS g (machine_id, kind, fault, cause) ON g.machine_id = e.machine_id
+    SELECT machine_id, 'ShepherdRecovery', 'Finished', :asked_step::text, kind, fault, cause, :session_id::uuid FROM work_deleted
 )
 SELECT machine_id FROM work_deleted;
 
--- name: fail
--- The work failed: record kind, fault and cause, and back off for each machine's interval.
+-- name: end_undone
+-- The work failed, or was canceled, as :event says; with seconds to wait, the process backs off for so long.
 WITH {ended_work},
-input_rows AS (
-    SELECT g.*
-    FROM unnest(
-        :machine_ids::uuid[], :kinds::text[], :faults::text[], :causes::text[], :intervals::bigint[], :agents::text[]
-    ) AS g (machine_id, kind, fault, cause, seconds, agent_sha256)
-    JOIN work_deleted e ON e.machine_id = g.machine_id
-),
 backoff_rows AS (
     INSERT INTO work_backoff (machine_id, process, until, kind, fault, cause, last_interval_seconds, agent_sha256)
     SELECT machine_id, :process, clock_timestamp() + seconds * interval '1 second', kind, fault, cause, seconds, agent_sha256
-    FROM input_rows
+    FROM work_deleted
+    WHERE seconds IS NOT NULL
     ON CONFLICT (machine_id, process) DO UPDATE
-    SET
-        until = excluded.until,
-        kind = excluded.kind,
-        fault = excluded.fault,
-        cause = excluded.cause,
-        last_interval_seconds = excluded.last_interval_seconds,
-        deaths = 0,
-        agent_sha256 = excluded.agent_sha256
+    SET (until, kind, fault, cause, last_interval_seconds, deaths, agent_sha256) =
+        (excluded.until, excluded.kind, excluded.fault, excluded.cause, excluded.last_interval_seconds, 0, excluded.agent_sha256)
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, kind, fault, failed_cause, session_id)
-    SELECT machine_id, :process, 'Failed', kind, fault, cause, :session_id::uuid FROM input_rows
-)
-SELECT machine_id FROM work_deleted;
-
--- name: cancel
--- Cancel work that was not done, through no fault of the machine.
-WITH {ended_work},
-history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, :process, 'Canceled', :session_id::uuid FROM work_deleted
+    SELECT machine_id, :process, :event, kind, fault, cause, :session_id::uuid FROM work_deleted
 )
 SELECT machine_id FROM work_deleted;
