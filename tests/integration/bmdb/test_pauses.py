@@ -14,7 +14,6 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 DAY = 24 * 3600
@@ -59,12 +58,6 @@ def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -
         found = [*claimed(session, START), *claimed(session, RECOVER), *claimed(session, START, provider="equinix")]
         return {name for name, machine_id in machines.items() if machine_id in ids(found)}
 
-    plain = {
-        *plainly_eligible(fleet.sql, START),
-        *plainly_eligible(fleet.sql, RECOVER),
-        *plainly_eligible(fleet.sql, START, "equinix"),
-    }
-    assert {name for name, machine_id in machines.items() if machine_id in plain} == set(machines) - held_up
     assert handed_out() == set(machines) - held_up
     assert pauses.resume(fleet.connection, paused)
     assert handed_out() == held_up

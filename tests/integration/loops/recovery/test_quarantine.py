@@ -14,7 +14,6 @@ from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.provisioning import make_plan
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.reference.plain_eligibility import plainly_eligible
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 LIMITS = ReconcileLimits(max_machines=50, chunk=20, drift_limit=1, assimilate=False, abandon_seconds=HOUR)
@@ -52,7 +51,6 @@ def test_no_loop_is_ever_handed_a_machine_in_quarantine(fleet: Fleet, change: st
     for seconds in (0, 5 * HOUR):
         fleet.pass_time(seconds)
         assert claimed(session, START) == claimed(session, RECOVER) == []
-        assert plainly_eligible(fleet.sql, START) == plainly_eligible(fleet.sql, RECOVER) == set()
     verdicts = explain.why(fleet.connection, machine_id)
     assert [verdict.blocked_by for verdict in verdicts] == [Block.QUARANTINED] * 2
 
