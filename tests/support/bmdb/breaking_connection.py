@@ -1,19 +1,18 @@
 """A proxy in front of a database server that breaks connections on demand, and lets commits arrive late."""
 
-import shutil
 import socket
 import struct
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, Self
+from typing import BinaryIO, Literal
 
 import pg8000.native
 from shepherd_core.settings.functions.bmdb import BmdbSettings
+
+from simulator.environment.tcp_proxy import TcpProxy
 
 _BIND = b"B"
 _QUERY = b"Q"
@@ -47,7 +46,7 @@ class _Loss:
     """How many such requests pass before."""
 
 
-class BreakingConnection:
+class BreakingConnection(TcpProxy):
     """
     Forwards connections to a server, and breaks one when a request arrives for which a loss was ordered.
 
@@ -56,34 +55,18 @@ class BreakingConnection:
     """
 
     def __init__(self, settings: BmdbSettings) -> None:
-        self._server = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
-        # Not in pytest's folder: the path of a Unix socket must be short.
-        self._folder = tempfile.mkdtemp(prefix="break-")
-        self.settings = settings.model_copy(update={"bmdb_host": self._folder})
         self._armed: list[_Loss] = []
         self._late: list[LateCommit] = []
         self.requests = 0
         """How often a client asked something and waited for the answer."""
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(Path(self._folder) / f".s.PGSQL.{settings.bmdb_port}"))
-        self._listener.listen()
-        self._clients: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
+        self._server = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
+        super().__init__(Path(self._server))
+        self.settings = settings.model_copy(update={"bmdb_host": "127.0.0.1", "bmdb_port": self.port})
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+    def close(self) -> None:
+        """Break all connections, and accept no more."""
         self.let_go()
-        for client in self._clients:
-            with suppress(OSError):  # it is gone
-                client.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(timeout=10)
-        shutil.rmtree(self._folder)
+        super().close()
 
     def lose(
         self,
@@ -119,50 +102,39 @@ class BreakingConnection:
     def armed(self) -> int:
         return len(self._armed)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._clients.append(client)
-            thread = threading.Thread(target=self._serve, args=(client,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, client: socket.socket) -> None:
-        # The client may be gone before us.
-        with suppress(OSError), client, socket.socket(socket.AF_UNIX) as server:
-            server.connect(self._server)
-            requests, answers = client.makefile("rb"), server.makefile("rb")
-            with requests, answers:
-                server.sendall(_startup(requests))
+    def _forward_all(self, client: socket.socket, server: socket.socket) -> None:
+        with client.makefile("rb") as requests, server.makefile("rb") as answers:
+            server.sendall(_startup(requests))
+            state = _answer(answers, client)
+            while request := _request(requests):
+                self.requests += 1
+                if self._armed and self._is_armed(request):
+                    self._lose(self._armed.pop(0), request, state, client, server, answers)
+                    return
+                server.sendall(request)
                 state = _answer(answers, client)
-                while request := _request(requests):
-                    self.requests += 1
-                    if self._armed and self._is_armed(request):
-                        loss = self._armed.pop(0)
-                        if loss.lost == "late" and (state == _IDLE or request.startswith(_QUERY)):
-                            late = LateCommit(self._server, server, answers, request)
-                            self._late.append(late)
-                            loss.meanwhile()
-                            if not loss.silent:
-                                client.shutdown(socket.SHUT_RDWR)
-                            late.wait(stubborn=loss.stubborn)
-                            return
-                        if loss.lost != "request":
-                            server.sendall(request)
-                        if loss.lost in ("answer", "late"):
-                            _answer(answers, None)
-                        loss.meanwhile()
-                        if loss.lost is None:  # the server does not notice that its client is gone
-                            client.shutdown(socket.SHUT_RDWR)
-                            _answer(answers, None)
-                        return
-                    server.sendall(request)
-                    state = _answer(answers, client)
-                    if not state:
-                        return
+                if not state:
+                    return
+
+    def _lose(
+        self, loss: _Loss, request: bytes, state: bytes, client: socket.socket, server: socket.socket, answers: BinaryIO
+    ) -> None:
+        if loss.lost == "late" and (state == _IDLE or request.startswith(_QUERY)):
+            late = LateCommit(self._server, server, answers, request)
+            self._late.append(late)
+            loss.meanwhile()
+            if not loss.silent:
+                client.shutdown(socket.SHUT_RDWR)
+            late.wait(stubborn=loss.stubborn)
+            return
+        if loss.lost != "request":
+            server.sendall(request)
+        if loss.lost in ("answer", "late"):
+            _answer(answers, None)
+        loss.meanwhile()
+        if loss.lost is None:  # the server does not notice that its client is gone
+            client.shutdown(socket.SHUT_RDWR)
+            _answer(answers, None)
 
     def _is_armed(self, request: bytes) -> bool:
         loss = self._armed[0]

@@ -6,23 +6,21 @@ import socket
 import ssl
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 import pg8000.native
+
+from simulator.environment.tcp_proxy import TcpProxy
 
 ADDRESS = "127.0.0.2"
 """This machine, like all of 127/8; but Shepherd does not treat it as local, and verifies its certificate."""
 
 USER, PASSWORD = "keeper", "correct-horse-battery"
-_TLS_REQUEST_BYTES = 8
-_CHUNK = 1 << 16
 
 
-class TlsProxy:
+class TlsProxy(TcpProxy):
     """
     A TCP port in front of a Unix socket, as a pooler would be: for a PostgreSQL that was built without TLS.
 
@@ -31,70 +29,20 @@ class TlsProxy:
     """
 
     def __init__(self, path: Path | None, tls: ssl.SSLContext | None, address: str = ADDRESS) -> None:
-        self._path = path
-        self._tls = tls
         self.encrypted = 0
         """How many connections were encrypted."""
-        self.stalled = threading.Event()
-        """While set, what the server says does not arrive."""
-        self._closed = threading.Event()
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server((address, 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._start(self._accept)
+        super().__init__(path or Path(), address, tls)
+        if path is None:
+            self.stall()
 
-    def __enter__(self) -> Self:
-        return self
+    def _greeted(self, client: socket.socket) -> socket.socket:
+        greeted = super()._greeted(client)
+        self.encrypted += self._tls is not None
+        return greeted
 
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        for each in (self._listener, *self._sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        for each in (self._listener, *self._sockets):
-            each.close()
-
-    def _start(self, target: object, *args: object) -> None:
-        thread = threading.Thread(target=target, args=args)  # type: ignore[arg-type]  # one of the methods below
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                client, _ = self._listener.accept()
-                self._sockets.append(client)
-                self._start(self._serve, client)
-
-    def _serve(self, client: socket.socket) -> None:
-        with suppress(OSError):  # either side hung up, or refused the other
-            if self._tls is not None:
-                client.recv(_TLS_REQUEST_BYTES, socket.MSG_WAITALL)
-                client.sendall(b"S")
-                self._sockets.append(client := self._tls.wrap_socket(client, server_side=True))
-                self.encrypted += 1
-            if self._path is None:
-                self._closed.wait()
-                return
-            server = socket.socket(socket.AF_UNIX)
-            self._sockets.append(server)
-            server.connect(str(self._path))
-            self._start(self._carry, client, server)
-            self._carry(server, client, self.stalled)
-
-    def _carry(self, source: socket.socket, sink: socket.socket, stalled: threading.Event | None = None) -> None:
-        with suppress(OSError):
-            while data := source.recv(_CHUNK):
-                if stalled is not None and stalled.is_set():
-                    self._closed.wait()
-                    return
-                sink.sendall(data)
-        for each in (source, sink):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+    def _connected(self) -> socket.socket:
+        self._passable.wait()
+        return super()._connected()
 
 
 def encrypting_postgres() -> Path | None:

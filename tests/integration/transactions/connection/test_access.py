@@ -209,7 +209,7 @@ def test_a_statement_whose_answer_never_comes_fails(
     with TlsProxy(socket_path, authority.context(ADDRESS)) as proxy:
         connection = Server(proxy.port, authority).connection(clock, limits=TimeLimits(connect=1, statement=0.2))
         connection.run("now")
-        proxy.stalled.set()
+        proxy.stall()
         assert proxy.encrypted == 1
         with pytest.raises(CommitUnknown):
             in_time(lambda: connection.run("now"))
