@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from shepherd_core.domain.clock import Deadline, SystemClock
 
 _OURS = ("SHEPHERD_", "AWS_", "POWERTOOLS_")
@@ -36,7 +36,9 @@ os.environ.update(_FAKE_AWS)
 pytest.register_assert_rewrite("tests.support.providers.provider_contract")
 
 # A check that fails now and then is none: where others wait for it, the examples are always the same.
-settings.register_profile("default", deadline=None, print_blob=True, max_examples=50)
+# How fast a computer draws examples is no defect.
+_TOO_SLOW = [HealthCheck.too_slow]
+settings.register_profile("default", deadline=None, print_blob=True, max_examples=50, suppress_health_check=_TOO_SLOW)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 # For a long search: --hypothesis-profile=long --hypothesis-seed=N.
 settings.register_profile("long", settings.get_profile("default"), max_examples=500)

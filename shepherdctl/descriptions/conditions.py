@@ -2,7 +2,7 @@
 What is wrong with a fleet, as one list behind ``status``, ``causes``, Prometheus, the console and the alarms: pure.
 
 Each condition has a name, a test by facts, a severity, a sentence and a cure. A test
-compares the names with the alarms, and with the table of docs/operations.md.
+compares the names with the alarms, and with the table of docs/conditions.md.
 """
 
 from __future__ import annotations

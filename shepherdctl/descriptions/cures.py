@@ -1,4 +1,4 @@
-"""The cure of each kind of failure. A test compares them with the table of docs/operations.md, Failures."""
+"""The cure of each kind of failure. A test compares them with the table of docs/failures.md."""
 
 from collections.abc import Iterable
 
@@ -40,7 +40,7 @@ CURES = {
     "listing-invalid": "Nothing, unless it lasts; for `static`: correct the list, the text names the entries.",
     "drift-limit-exceeded": (
         "Check the configured project, prefix and database. After a restore from a backup: `shepherdctl machine adopt "
-        "--all --class foreign`; see docs/operations.md#when-provider-and-bmdb-disagree."
+        "--all --class foreign`; see docs/how-to/drift.md."
     ),
     "no-address": (
         "Nothing while it is being provisioned. Later: have the provider report one, then `shepherdctl "
@@ -62,7 +62,7 @@ CURES = {
         "`ec2`, where the provider knows the key, correct it there (tag `shepherd-host-key`)."
     ),
     "ssh-connection-lost": (
-        "Nothing, unless it repeats, or the text says `no acceptable`: see docs/operations.md#ssh-algorithms."
+        "Nothing, unless it repeats, or the text says `no acceptable`: see docs/failures.md#ssh-algorithms."
     ),
     "ssh-failed": "The text says at which step; if it repeats, look at the machine.",
     "ssh-misbehaved": (
@@ -89,7 +89,7 @@ CURES = {
     "source-unavailable": "Nothing, unless it lasts.",
     "function-died": (
         "Once: nothing. In quarantine: find out what the machine does to the function, then `shepherdctl "
-        "machine unquarantine`; see docs/operations.md#the-remediation-policy."
+        "machine unquarantine`; see docs/policy.md."
     ),
     "steps-used-up": (
         "Look at the machine; `shepherdctl history ID` says what was tried. When it is repaired: `shepherdctl machine "
@@ -112,7 +112,7 @@ CURES = {
 
 def cures(kinds: Iterable[str | None]) -> list[str]:
     """Return the cures, a line for each of *kinds*."""
-    return [f"{kind}: {CURES[kind]}" for kind in dict.fromkeys(kinds) if kind is not None]
+    return [f"{kind}: {CURES[kind]} (docs/failures.md#{kind})" for kind in dict.fromkeys(kinds) if kind is not None]
 
 
 def told(kind: str | None, text: str | None) -> str | None:

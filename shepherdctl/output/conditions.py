@@ -26,7 +26,7 @@ def print_conditions(found: Sequence[Condition], now: datetime) -> None:
         ],
     )
     for name, cure in dict.fromkeys((each.name, each.cure) for each in found):
-        note(f"{name}: {cure}")
+        note(f"{name}: {cure} (docs/conditions.md#{name})")
 
 
 def described(found: Sequence[Condition]) -> list[dict[str, Any]]:

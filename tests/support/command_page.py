@@ -21,7 +21,7 @@ _TIMES = re.compile(r"\d{4}-\d\d-\d\d([T ])\d\d:\d\d:\d\d(?:\.\d+)?(Z|\+00:00)?"
 _HEAD = """# The command line
 
 Written by `make cli-page` from the code and from what the commands print; a test fails when it is out of date. The
-words are those of the [glossary](glossary.md); what to do when is in [operations](operations.md).
+words are those of the [glossary](glossary.md); what to do when is in [how-to](how-to/README.md).
 
 ## For programs
 

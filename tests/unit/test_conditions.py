@@ -23,7 +23,7 @@ from tests.unit.deployment.test_alarms import HTTP_API_ALARMS, kind_and_loop
 
 NOW = datetime(2026, 11, 23, 3, tzinfo=UTC)
 MINUTES = dict.fromkeys(LOOPS, 1) | {"updater": 10}
-OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "conditions.md").read_text(encoding="utf-8")
 
 
 def count(state: State, machines: int = 1, location: str | None = None, age_class: int | None = 1) -> FleetCount:
@@ -204,5 +204,5 @@ def test_each_alarm_has_its_condition_and_each_condition_its_row() -> None:
     alarms = {kind_and_loop(name)[0] for name in HTTP_API_ALARMS}
     assert {alarm for name in ConditionName for alarm in name.alarms} == alarms - AWS_ALONE
     assert alarms >= AWS_ALONE
-    rows = re.findall(r"^\| `([a-z-]+)` \| (urgent|warning) \|", OPERATIONS, re.MULTILINE)
+    rows = re.findall(r'^\| <a id="([a-z-]+)"></a>`\1` \| (urgent|warning) \|', PAGE, re.MULTILINE)
     assert rows == [(name.value, name.severity.value) for name in ConditionName]

@@ -24,7 +24,7 @@ from shepherdctl.descriptions.cures import CURES
 from tests.support.errors import ALL
 
 ROOT = Path(__file__).parents[2]
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+DOCS = ROOT / "docs"
 CORE = ROOT / "layers" / "shepherd_core" / "shepherd_core"
 CORE_PARTS = [CORE / "bmdb", CORE / "bmdb" / "work", ROOT / "tests" / "integration" / "transactions"]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -37,13 +37,13 @@ def block(name: str) -> str:
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:
     """It is generated: `make settings` writes it again."""
-    page = (ROOT / "docs" / "settings.md").read_text()
+    page = (DOCS / "settings.md").read_text()
     assert settings_table.rewritten(page) == page
     assert settings_table.markdown().count("\n| `SHEPHERD_") <= 70
 
 
 def test_the_page_on_settings_has_every_rule() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text()
+    page = (DOCS / "settings.md").read_text()
     table = page.partition("## Rules between settings")[2].partition("## All settings")[0]
     names = {key.rpartition(".")[2].removeprefix(base.PREFIX).lower() for rule in RULES for key in rule.keys}
     indirect = {"loop_minutes", "loop_concurrency", "agent_api_concurrency", "remediation_policy"}  # in words
@@ -61,15 +61,15 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
 
 @pytest.mark.parametrize("metric", Metric)
 def test_every_metric_is_documented(metric: Metric) -> None:
-    assert f"| `{metric.value}` |" in OPERATIONS
+    assert f"| `{metric.value}` |" in (DOCS / "metrics.md").read_text()
 
 
 def test_the_cures_shown_are_those_of_the_table_of_failures() -> None:
     """The commands show them beside each cause; two answers to one question would be one too many."""
-    table = OPERATIONS.partition("| failure | what it means |")[2].partition("\n\n")[0]
-    links = re.compile(r"\[[^\]]+\]\((#?)([^)]+)\)")
-    rows = re.findall(r"^\| `([a-z-]+)` \| .+ \| (.+) \|$", table, re.MULTILINE)
-    shown = {name: links.sub(lambda link: f"docs/{link[1] and 'operations.md#'}{link[2]}", cure) for name, cure in rows}
+    page = (DOCS / "failures.md").read_text()
+    links = re.compile(r"\[[^\]]+\]\(([\w/-]+\.md)?(#[^)]+)?\)")
+    rows = re.findall(r'^\| <a id="([a-z-]+)"></a>`\1` \| .+ \| (.+) \|$', page, re.MULTILINE)
+    shown = {name: links.sub(lambda to: f"docs/{to[1] or 'failures.md'}{to[2] or ''}", cure) for name, cure in rows}
     assert shown == CURES
     assert set(CURES) == set(FailureKind)
 
@@ -129,12 +129,13 @@ def test_the_defaults_repeated_are_those_of_the_settings() -> None:
 
 
 def leads_somewhere(page: Path, path: str, anchor: str) -> bool:
-    """Return whether *path*, relative to *page*, exists and, if *anchor* is not empty, has such a heading."""
+    """Return whether *path*, relative to *page*, exists and, if *anchor* is not empty, has such a heading or mark."""
     target = page.parent / path if path else page
     if not anchor:
         return target.exists()
-    headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE) if target.exists() else []
-    return anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    text = target.read_text() if target.exists() else ""
+    headings = (re.sub(r"[^\w -]", "", heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE))
+    return f'<a id="{anchor}">' in text or anchor in {heading.lower().replace(" ", "-") for heading in headings}
 
 
 def test_every_make_target_named_exists() -> None:
@@ -144,7 +145,7 @@ def test_every_make_target_named_exists() -> None:
 
 
 def test_offered_ssh_algorithms_are_documented_in_order() -> None:
-    offered = re.findall(r"`((?:curve|aes|hmac)[a-z0-9@.-]+)`", OPERATIONS)
+    offered = re.findall(r"`((?:curve|aes|hmac)[a-z0-9@.-]+)`", (DOCS / "failures.md").read_text())
     assert offered == [*client.KEY_EXCHANGES, *client.CIPHERS, *client.MACS]
 
 
@@ -156,7 +157,7 @@ def test_the_layers_drawn_are_those_that_are_enforced() -> None:
 
 def test_every_decision_is_in_force_or_withdrawn_and_cited_so() -> None:
     """A heading per number in force, one line per withdrawn one; what names a number links to its place."""
-    text = (ROOT / "docs" / "decisions.md").read_text()
+    text = (DOCS / "decisions.md").read_text()
     in_force, withdrawn = (re.findall(rf"^{mark}(\d+)[.:] ", text, re.MULTILINE) for mark in ("## ", "- "))
     numbers = [int(number) for number in in_force + withdrawn]
     assert sorted(numbers) == list(range(1, max(numbers) + 1))

@@ -29,7 +29,7 @@ from tests.support.deployment.deployments import (
     stack_of,
 )
 
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
 
 # What AWS itself measures, by namespace: names as its documentation has them, and the dimension that we use.
 AWS_METRICS = {
@@ -72,7 +72,7 @@ def kind_and_loop(name: str) -> tuple[str, str]:
 
 
 def documented(section: str) -> dict[str, list[str]]:
-    text = OPERATIONS.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"]
     return {row[0].strip("`"): row[1:] for row in rows}
 
@@ -179,7 +179,7 @@ def test_an_alarm_watches_the_function_that_it_is_named_after() -> None:
 
 
 def tables_of(section: str) -> list[list[str]]:
-    text = OPERATIONS.partition(f"\n### {section}\n")[2].partition("\n##")[0]
+    text = PAGE.partition(f"\n### {section}\n")[2].partition("\n##")[0]
     rows = [re.split(r"(?<!\\)\|", line.strip("|")) for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip().strip("`").replace("\\|", "|") for cell in row[1:]] for row in rows[1:]]
 

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.provider import ListingInvalid, MachineNotFound, ProviderRefused
@@ -121,7 +121,6 @@ _ENTRY = st.dictionaries(st.sampled_from(["ID", "Addr", "Location", "Other"]), _
 _ENTRIES = st.lists(_ENTRY | _VALUES, max_size=4)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=20) | _ENTRIES.map(lambda entries: json.dumps(entries).encode()))
 def test_random_input_is_a_listing_or_refused(document: bytes) -> None:
     try:

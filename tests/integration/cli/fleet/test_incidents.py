@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from shepherd_core.bmdb.session import Session
@@ -17,8 +18,11 @@ from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.command_line import CommandLine
+from tests.support.shown import missing, steps
 
 LOOPS = {"SHEPHERD_LOOP_MINUTES": "1,0,0,0"}
+NO_LIST = {"SHEPHERD_PROVIDER": PROVIDER, "SHEPHERD_PROVIDER_MACHINES": "no-such-list.json"}
+HOW_TO = Path(__file__).parents[4] / "docs" / "how-to"
 
 
 def ticked(fleet: Fleet, error: ShepherdError | None = None, **counts: int) -> None:
@@ -78,6 +82,23 @@ def credential_refused(fleet: Fleet) -> None:
     ticked(fleet, ProviderUnusable("GET /server: status 401: invalid token"))
 
 
+def one_unhealthy(fleet: Fleet) -> None:
+    fleet.machines(3, started_ago=3 * HOUR, reported_ago=60)
+    ticked(fleet)
+    fleet.unhealthy_machine()
+
+
+def loop_late(fleet: Fleet) -> None:
+    fleet.machines(3, started_ago=3 * HOUR, reported_ago=60)
+    ticked(fleet)
+    fleet.pass_time(1200)
+    fleet.report([row[0] for row in fleet.sql("SELECT machine_id FROM machine_provided")])
+
+
+def settings_refused(fleet: Fleet) -> None:
+    ticked(fleet, settings_refused=1)
+
+
 @dataclass(frozen=True)
 class Incident:
     arranged: Callable[[Fleet], None]
@@ -110,7 +131,7 @@ INCIDENTS = [
             "it must be a readable file",
         ],
         "shepherdctl run provisioner --dry-run",
-        {"SHEPHERD_PROVIDER": PROVIDER, "SHEPHERD_PROVIDER_MACHINES": "no-such-list.json"},
+        NO_LIST,
     ),
     Incident(
         provider_away,
@@ -149,6 +170,31 @@ def test_two_commands_find_the_cause_and_its_cure(fleet: Fleet, incident: Incide
         output += shepherdctl(*shlex.split(command)[1:]).output
     for text in incident.told:
         assert text in output
+
+
+PAGES = {
+    "agent": bad_agent,
+    "loop": loop_late,
+    "provider": credential_refused,
+    "rack": rack_without_power,
+    "settings": settings_refused,
+    "unhealthy": one_unhealthy,
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_print_what_it_shows(
+    page: str, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PAGES[page](fleet)
+    monkeypatch.chdir(tmp_path)
+    Path("settings.toml").write_text("version = 1\n[provisioner]\nmax_machine = 12\n")
+    shepherdctl = CommandLine(fleet.settings, LOOPS | NO_LIST)
+    typed = steps(HOW_TO / f"{page}.md")
+    assert typed
+    for command, shown in typed:
+        printed = shepherdctl(*shlex.split(command)[1:]).output
+        assert missing(shown, printed) == [], printed
 
 
 def test_the_machines_of_a_cause_are_listed_though_they_wait(fleet: Fleet) -> None:
