@@ -594,23 +594,6 @@ def test_when_the_runner_fails_no_effect_may_begin_any_more(
             task.deadline.check()
 
 
-def test_concurrent_runs_never_work_on_the_same_machine(fleet: Fleet, run: Runner) -> None:
-    """Schedules deliver events twice, and several invocations at once are how a fleet is worked on faster."""
-    machines = [fleet.provided_machine() for _ in range(20)]
-    together = threading.Barrier(2)
-    loop = FakeLoop()  # both run the same one, which sees when a machine is worked on twice
-
-    def run_once() -> Counts:
-        connection = fleet.connect()
-        together.wait(WAIT_SECONDS)
-        return run(loop, concurrency=3, connection=connection)
-
-    with ThreadPoolExecutor(2) as pool:
-        counts = [each.result() for each in [pool.submit(run_once) for _ in range(2)]]
-    assert sorted(loop.machines) == sorted(machines)
-    assert sum(each[Metric.FINISHED] for each in counts) == 20
-
-
 def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
     """It claims, and undoes that; so it cannot differ from what would happen."""
     for _ in range(5):

@@ -6,7 +6,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -238,16 +237,6 @@ def test_an_agent_learns_the_keys_for_installations_and_the_time(env: Initialize
     assert before <= learnt.time <= time.time_ns() // 1_000_000
 
 
-def test_many_machines_get_their_agents_at_once(env: InitializerSetup) -> None:
-    machines = [env.machine() for _ in range(4)]
-    assert env.run(agent=env.agent)[Metric.FINISHED] == 4
-    assert len({env.show(machine_id).agent_public_key for machine_id, _ in machines}) == 4
-    answers = [TakeoverResponse.FromString(answer).success for answer in env.dialer.answers]
-    assert {answer.init_message.machine_id: answer.key.hex() for answer in answers} == {
-        str(machine_id): env.show(machine_id).agent_public_key for machine_id, _ in machines
-    }
-
-
 def test_an_agent_that_is_there_already_is_not_uploaded_again(env: InitializerSetup) -> None:
     """It may be a hundred megabytes. The new agent replaces the old one, and its key the old key."""
     machine_id, name = env.machine()
@@ -420,22 +409,6 @@ def test_the_last_words_of_an_agent_that_failed_are_logged(
         ["standard error of the agent: no room for me"]
     ]
     assert all(line["machine_id"] == str(machine_id) for line in logged)
-
-
-def test_a_machine_that_goes_down_meanwhile_lost_its_connection(
-    env: InitializerSetup, script: Callable[[str], Path]
-) -> None:
-    machine_id, name = env.machine()
-
-    def pull_the_plug() -> None:
-        eventually(lambda: env.pool.runs(name))
-        env.pool.power_off(name)
-
-    with ThreadPoolExecutor(1) as pool:
-        pulled = pool.submit(pull_the_plug)
-        env.run(agent=script("#!/bin/sh\nsleep 1000\n"))
-        pulled.result()
-    assert env.cause(machine_id).startswith("ssh-connection-lost: ")
 
 
 class OneAnswer:

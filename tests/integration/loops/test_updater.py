@@ -267,18 +267,6 @@ def test_a_listing_that_contradicts_itself_changes_nothing(fleet: Fleet, listed:
     assert run(listed)[Metric.UPDATED] == 2
 
 
-def test_an_unavailable_provider_fails_one_invocation_only(fleet: Fleet, listed: Listed, run: Run) -> None:
-    plant(fleet, listed, 1)
-
-    def fail() -> None:
-        raise ProviderUnavailable
-
-    listed.meanwhile = fail
-    with pytest.raises(ProviderUnavailable):
-        run(listed)
-    assert run(listed)[Metric.UPDATED] == 1
-
-
 @pytest.mark.parametrize(
     ("on_hold", "held"),
     [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone
 from shepherd_core.operator.adopt_forget import ActionResult, Adopt, Rebind
-from shepherd_core.rules.drift import Comparison, DriftKind, compare
+from shepherd_core.rules.drift import Comparison, DriftKind
 from shepherd_core.rules.provisioning import Creation, PlanLimits, make_plan
 
 YOUNG, FRESH = 600, 7200
@@ -253,71 +253,6 @@ _ledgers = st.builds(
 )
 
 
-def plainly(name: ProviderId, listing: list[Machine], ledger: Ledger) -> tuple[DriftKind | None, UUID | None]:
-    """Return class and machine id of the difference about one machine by the rules alone, with no thought of speed."""
-    rows = {provided.provider_id: provided for provided in ledger.provided}
-    uses = {Availability.KNOWN_USED: True, Availability.KNOWN_UNUSED: False}
-    used = {each.provider_id: each for each in listing if uses.get(each.availability, each.provider_id in rows)}
-    if name in rows:
-        return plainly_known(rows[name], used.get(name)), rows[name].machine_id
-    if name not in used:
-        return None, None
-    token = used[name].token
-    claims = [each.token for each in used.values() if each.provider_id not in rows]
-    claims += [each.machine_id for each in ledger.provided]
-    if token is not None and claims.count(token) > 1:
-        return DriftKind.DUPLICATED, None
-    if token in [intent.machine_id for intent in ledger.intents]:
-        return DriftKind.ADOPTABLE, token
-    return plainly_strange(used[name], ledger), None
-
-
-def plainly_strange(machine: Machine, ledger: Ledger) -> DriftKind | None:
-    """Return the class of the difference about a machine that the BMDB has not, and that no other is taken for."""
-    if machine.status is MISSING:
-        return None
-    if machine.failed:
-        return DriftKind.STRANDED
-    if any(machine.token == each.machine_id or machine.provider_id == each.provider_id for each in gone(ledger, True)):
-        return DriftKind.DISPUTED
-    ours = machine.token is None or any(machine.token == each.machine_id for each in gone(ledger, False))
-    return DriftKind.ADOPTABLE if ours else DriftKind.FOREIGN
-
-
-def gone(ledger: Ledger, released: bool) -> list[Tombstone]:
-    return [tombstone for tombstone in ledger.tombstones if tombstone.released is released]
-
-
-def plainly_known(row: Provided, machine: Machine | None) -> DriftKind | None:
-    if machine is not None and machine.status is not MISSING:
-        if row.released_seconds is not None:
-            return DriftKind.STRANDED if row.released_seconds > YOUNG else None
-        return DriftKind.STRANDED if row.asked_seconds is not None or machine.failed else None
-    if row.released_seconds is not None:
-        return None
-    if machine is None and row.status is FAILED:
-        return DriftKind.STRANDED
-    if machine is None and row.age_seconds <= YOUNG:
-        return None
-    reports = row.heartbeat_seconds is not None and row.heartbeat_seconds <= FRESH
-    return DriftKind.DISPUTED if reports else DriftKind.VANISHED
-
-
-@given(listing=_listings, ledger=_ledgers)
-def test_a_fleet_is_judged_as_each_of_its_machines(listing: list[Machine], ledger: Ledger) -> None:
-    """Most machines are passed over at once, because fleets are large; none may be that is not as it should be."""
-    comparison = Comparison.of(listing, ledger)
-    seen = comparison.drift
-    names = {each.provider_id for each in listing} | {each.provider_id for each in ledger.provided}
-    judged = {name: plainly(name, listing, ledger) for name in sorted(names)}
-    wanted = {name: difference for name, difference in judged.items() if difference[0] is not None}
-    assert {name: (difference.kind, difference.machine_id) for name, difference in seen.items()} == wanted
-    assert list(seen) == list(wanted)
-    assert len(compare(comparison.used, ledger, comparison.moved)) == len(wanted), (
-        "two classes would offer two ways out"
-    )
-
-
 OFFERED = [replace(listed(INVALID), availability=Availability.KNOWN_UNUSED, reservation_id=f"r{each}") for each in "ba"]
 EVERYTHING = (
     *(listed(name) for name in ("well", "made by hand", "made again")),
@@ -384,22 +319,3 @@ def test_the_provisioner_sees_the_same_differences(listing: list[Machine], ledge
     assert all(provided.released_seconds is not None for provided in plan.decommissioned)
     released = {name for each in ledger.tombstones if each.released for name in (each.machine_id, each.provider_id)}
     assert not {name for machine in plan.assimilate for name in (machine.token, machine.provider_id)} & released
-
-
-# --- machines that are being released, and the Provisioner ---
-
-
-def plan(*listing: Machine, ledger: Ledger, **limits: Any) -> Any:
-    return make_plan(listing, ledger, replace(LIMITS, **limits))
-
-
-CAPACITY = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id="r")
-
-
-def test_a_machine_under_release_counts_until_it_is_gone() -> None:
-    """The limit is somebody's money, and the provider goes on charging."""
-    ledger = Ledger(provided=(known(asked_seconds=9, released_seconds=1),))
-    there = plan(listed(), CAPACITY, ledger=ledger, max_machines=1)
-    assert (there.managed, there.create, there.decommissioned) == (1, (), ())
-    gone = plan(CAPACITY, ledger=ledger, max_machines=1, drift_limit=0)
-    assert (gone.managed, len(gone.create), gone.decommissioned) == (0, 1, ledger.provided)

@@ -175,14 +175,6 @@ def test_existing_machines_need_no_spacing_of_creations(fleet: Fleet, edge: Edge
     assert ("~" in provided(fleet), edge.calls["create_machine"]) == (True, 3)
 
 
-def test_the_first_creation_does_not_wait(fleet: Fleet, edge: Edge, run: Run, clock: ManualClock) -> None:
-    run(edge, creation_seconds=500, max_machines=1)
-    fleet.pass_time(500)
-    run(edge, creation_seconds=500, max_machines=2)
-    assert clock.slept == []
-    assert len(provided(fleet)) == 2
-
-
 def test_machines_waiting_for_the_limit_are_counted(
     fleet: Fleet, edge: Edge, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -380,20 +372,6 @@ def test_of_two_provisioners_one_works_and_the_other_leaves(fleet: Fleet, cloud:
         over.set()
         assert first.result(WAIT_SECONDS)[Metric.CREATED] == 3
     assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
-
-
-def test_concurrent_runs_create_each_machine_once(fleet: Fleet, cloud: Cloud, run: Run) -> None:
-    together = threading.Barrier(3)
-
-    def run_once() -> Counts:
-        connection = fleet.connect()
-        together.wait(WAIT_SECONDS)
-        return run(Edge(cloud), connection=connection)
-
-    with ThreadPoolExecutor(3) as pool:
-        counts = [each.result() for each in [pool.submit(run_once) for _ in range(3)]]
-    assert sum(each.get(Metric.CREATED, 0) for each in counts) == 3
-    assert_settled(fleet, cloud, 3)
 
 
 # --- capacity that fails ---

@@ -1,7 +1,6 @@
 """The budget: how many machines the Recoverer interrupts, and what goes on while it interrupts none."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -271,14 +270,6 @@ def test_thousands_in_one_location_do_not_hide_candidates_elsewhere(env: Recover
     candidates = [each.machine_id for location in found for each in location.candidates]
     assert len(candidates) == 2000
     assert other in candidates
-
-
-def test_the_limits_are_those_of_the_settings(env: RecoveryEnvironment) -> None:
-    env.limits = replace(defaults.LIMITS, per_hour=30)
-    env.add_reporting(1000)
-    env.add_unhealthy(40)
-    env.run(concurrency=100)
-    assert len(env.provider.reboots) == 30
 
 
 def test_the_ssh_brake_holds_although_one_of_three_got_its_step(env: RecoveryEnvironment) -> None:

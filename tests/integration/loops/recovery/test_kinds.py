@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from shepherd_core.bmdb.machines import overview
 from shepherd_core.bmdb.machines.search import Search, matching
-from shepherd_core.domain.errors import Fault, ShepherdError, cause_of
+from shepherd_core.domain.errors import Fault, ShepherdError
 from shepherd_core.domain.errors.kinds import FailureKind
-from shepherd_core.domain.errors.machine import SshHostKeyChanged, SshTimedOut
+from shepherd_core.domain.errors.machine import SshHostKeyChanged
 from shepherd_core.domain.errors.provider import (
-    NotSupported,
     ProviderError,
     ProviderForbidden,
     ProviderRefused,
@@ -110,9 +109,3 @@ def test_a_machine_that_is_forbidden_among_others_ends_in_quarantine(fleet: Flee
         "steps-used-up",
         "the provider refused reboot 3 times, power-cycle 2 times",
     )
-
-
-@pytest.mark.parametrize("error", [SshTimedOut("no answer"), NotSupported(), ShepherdError("?")])
-def test_an_error_is_stored_by_its_class(error: ShepherdError) -> None:
-    cause = cause_of(error)
-    assert (cause.kind, cause.fault, cause.text) == (type(error).kind, type(error).fault, str(error))

@@ -1,7 +1,6 @@
 """The Recoverer, between a simulated provider and unhealthy machines in the BMDB."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from uuid import UUID
 
@@ -23,10 +22,9 @@ from tests.conftest import ManualClock
 from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.capacity import failing
-from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment, begun
 from tests.support.providers.fake_provider import refuse
-from tests.support.waiting import WAIT_SECONDS
 
 TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=15 * MINUTE, heartbeat_timeout_seconds=5 * MINUTE)
 BOOT_WAIT = 120
@@ -60,37 +58,6 @@ def test_an_unhealthy_machine_is_rebooted_once_and_needs_an_agent(env: Recoverer
     env.fleet.pass_time(MINUTE)
     assert env.run()[Metric.CLAIMED] == 0
     assert env.reboots(machine) == 1
-
-
-def test_no_agent_is_started_before_the_machine_should_be_up(env: RecovererSetup) -> None:
-    """No invocation waits for it: the time is recorded, and the Initializer starts when it is over."""
-    machine = env.fleet.unhealthy_machine()
-    env.run()
-    session = env.fleet.open_session()
-    env.fleet.pass_time(BOOT_WAIT - WAIT_SECONDS)
-    assert claimed(session, Process.AGENT_START) == []
-    env.fleet.pass_time(WAIT_SECONDS)
-    assert ids(claimed(session, Process.AGENT_START)) == [machine]
-
-
-@pytest.mark.parametrize(
-    ("started", "heartbeat", "rebooted"),
-    [
-        (14 * MINUTE, None, False),
-        (16 * MINUTE, None, True),
-        (HOUR, 4 * MINUTE, False),
-        (HOUR, 6 * MINUTE, True),
-        (10 * MINUTE, 2 * HOUR, False),  # what an earlier agent said does not count
-    ],
-)
-def test_only_an_unhealthy_machine_is_rebooted(
-    env: RecovererSetup, started: float, heartbeat: float | None, rebooted: bool
-) -> None:
-    """The first heartbeat may take longer, since much has to start before it."""
-    fleet = env.fleet
-    machine = fleet.started_machine(started) if heartbeat is None else fleet.unhealthy_machine(heartbeat, started)
-    assert env.run()[Metric.CLAIMED] == rebooted
-    assert env.reboots(machine) == rebooted
 
 
 @pytest.mark.parametrize("error", [ProviderUnavailable("503"), ProviderRefused("422")], ids=repr)
@@ -149,24 +116,6 @@ def test_a_machine_unknown_to_the_provider_is_recorded_as_such(env: RecovererSet
     assert history.read_history(env.fleet.connection, gone)[0].failed_cause == "no such device"
     assert env.fleet.facts(gone) == {"agent_started", "agent_heartbeat"}
     assert env.reboots(sound) == 1
-
-
-def test_concurrent_runs_reboot_each_machine_once(env: RecovererSetup) -> None:
-    """A reboot in the middle of a boot could break what the first one would have mended."""
-    for _ in range(32):
-        env.fleet.reporting_machine()
-    machines = [env.fleet.unhealthy_machine() for _ in range(8)]
-    together = threading.Barrier(2)
-
-    def run_once() -> dict[Metric, float]:
-        connection = env.fleet.connect()
-        together.wait(WAIT_SECONDS)
-        return env.run(connection)
-
-    with ThreadPoolExecutor(2) as pool:
-        counts = [each.result() for each in [pool.submit(run_once) for _ in range(2)]]
-    assert sum(each[Metric.FINISHED] for each in counts) == 8
-    assert [env.reboots(machine) for machine in machines] == [1] * 8
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["before", "while the provider is asked"])

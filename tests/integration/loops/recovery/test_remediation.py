@@ -447,21 +447,14 @@ def test_a_reinstall_that_did_not_happen_keeps_the_host_key(
     assert ("host_key" in env.fleet.facts(env.machine)) is kept
 
 
-def test_a_session_without_life_left_begins_no_step(env: RemediationSetup) -> None:
-    """Another session may work on its machine by now."""
+@pytest.mark.parametrize("ends", [Fleet.expire, lambda fleet, _: fleet.sql("DELETE FROM work")])
+def test_a_worker_that_lost_session_or_work_begins_no_step(
+    env: RemediationSetup, ends: Callable[[Fleet, Session], object]
+) -> None:
+    """Another session may work on its machine by now, and takes the step."""
     session = env.fleet.open_session()
     _, _, attempt = work_of(env, session)
-    env.fleet.expire(session)
-    with pytest.raises(SessionExpired):
-        attempt.ask(attempt.decision)
-    assert env.told == []
-
-
-def test_a_step_is_not_begun_on_work_that_was_lost(env: RemediationSetup) -> None:
-    """Another session took the work over, and takes the step."""
-    session = env.fleet.open_session()
-    _, _, attempt = work_of(env, session)
-    env.fleet.sql("DELETE FROM work")
+    ends(env.fleet, session)
     with pytest.raises(ShepherdError):
         attempt.ask(attempt.decision)
     assert env.told == []
@@ -578,17 +571,6 @@ def test_a_reporting_machine_loses_neither_its_agent_nor_its_freedom(env: Remedi
     assert env.fleet.facts(env.machine) >= {"agent_started", "agent_heartbeat"}
     assert not env.quarantined
     assert env.provider.asked == []
-
-
-def test_machines_that_are_about_to_be_interrupted_are_checked_together(env: RemediationSetup) -> None:
-    """One statement for all that wait at that moment, and not one for each."""
-    session = env.fleet.open_session()
-    others = [env.fleet.unhealthy_machine() for _ in range(3)]
-    works = claimed(session, RECOVER)
-    record_heartbeat(env.fleet.connection, others[0])
-    found = remediation.no_longer_due(session, PROVIDER, works)
-    assert len(works) == 4
-    assert [held.machine_id for held in found] == [others[0]]
 
 
 def test_a_session_without_life_or_work_interrupts_nothing(env: RemediationSetup) -> None:
