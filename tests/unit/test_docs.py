@@ -175,3 +175,9 @@ def test_every_file_table_and_name_exists(page: str) -> None:
     code += (ROOT / "samconfig.toml").read_text()
     assert {name for name in files if not any((root / name).exists() for root in (ROOT, CORE, *CORE_PARTS))} == set()
     assert {name for name in names if not re.search(rf"\b{name}\b", code)} == set()
+
+
+def test_the_readme_of_shared_pieces_names_each_of_them() -> None:
+    folder = ROOT / "tests" / "support"
+    named = re.findall(r"\]\((\w+(?:/\w+)?\.py)\)", (folder / "README.md").read_text())
+    assert set(named) == {str(path.relative_to(folder)) for path in folder.rglob("*.py")}

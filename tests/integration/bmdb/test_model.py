@@ -44,12 +44,7 @@ from shepherd_core.domain.states import State
 from shepherd_core.rules.budget import BudgetLimits, permitted
 
 from tests.conftest import ManualClock
-from tests.support import defaults
-from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
-from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.reference.combinations import drawn
-from tests.support.bmdb.reference.model import (
+from tests.integration.bmdb.model import (
     GRACE_SECONDS,
     HEARTBEAT_TIMEOUT_SECONDS,
     LOCATION_STEPS,
@@ -61,6 +56,11 @@ from tests.support.bmdb.reference.model import (
     Model,
     Pause,
 )
+from tests.support import defaults
+from tests.support.agents.heartbeats import record_heartbeat
+from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
+from tests.support.bmdb.combinations import drawn
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.work_ends import finish_recovery
 from tests.support.waiting import WAIT_SECONDS, eventually
 

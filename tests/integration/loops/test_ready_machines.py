@@ -9,9 +9,9 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.integration.loops.test_control_loop import FakeLoop, Runner
+from tests.support.bmdb.combinations import COMBINATIONS, plant
 from tests.support.bmdb.fleet import PROVIDER, Fleet
 from tests.support.bmdb.recovery import RecoveryEnvironment
-from tests.support.bmdb.reference.combinations import COMBINATIONS, plant
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 

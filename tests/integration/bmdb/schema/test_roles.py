@@ -11,8 +11,8 @@ from shepherd_core.settings.functions import LOOPS, ROLES
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from tests.conftest import ManualClock
+from tests.integration.bmdb.schema.reachable import definitions, reachable
 from tests.support.bmdb.fleet import Fleet, administrator
-from tests.support.bmdb.reachable import definitions, reachable
 
 _NOT_PERMITTED = "42501"
 _AS_OWNER = {"shepherdctl.commands.db.migrate", "shepherdctl.commands.db.status"}

@@ -91,7 +91,7 @@ COMBINATIONS += [each._replace(failed=True) for each in COMBINATIONS if each.pro
 
 def drawn() -> set[tuple[State | None, State | None]]:
     """Return the transitions that ARCHITECTURE.md draws; None: the BMDB has no such machine."""
-    page = (Path(__file__).parents[4] / "ARCHITECTURE.md").read_text()
+    page = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
     picture = page.partition("<!-- states: begin -->")[2].partition("<!-- states: end -->")[0]
     arrows = re.findall(r"^ *(\S+) --> ([^\s:]+): \S", picture, re.MULTILINE)
     assert len(arrows) == len(set(arrows)) == picture.count("-->")

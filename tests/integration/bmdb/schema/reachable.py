@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shepherd_core.bmdb.statements import statements
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 _SOURCES = {"shepherd_core": ROOT / "layers" / "shepherd_core", "shepherdctl": ROOT}
 _BMDB = "shepherd_core.bmdb."
 
