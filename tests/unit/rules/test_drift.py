@@ -150,10 +150,13 @@ LOST = known("a", 1, address="192.0.2.1", host_key=KEY)
 OF_BMC = known("a", 1, address="192.0.2.1", host_key=KEY, hardware="https://bmc1")
 REBINDING: dict[str, tuple[Comparison, str]] = {
     "the same host key": (
-        both(listed("b", address=ELSEWHERE, host_key=KEY), provided=(LOST,)),
+        both(listed("b", address=ELSEWHERE, host_key=KEY), provided=(known(host_key=KEY),)),
         "has its hardware, host key or address",
     ),
-    "the same address": (both(listed("b"), provided=(LOST,)), "has its hardware, host key or address"),
+    "the same address, behind another machine": (
+        both(listed("z", address=ELSEWHERE), listed("b"), provided=(LOST, known("z", 9))),
+        "has its hardware, host key or address",
+    ),
     "the same address, another host key": (
         both(listed("b", host_key="ssh-ed25519 B"), provided=(LOST,)),
         "shows nothing of it",
