@@ -220,6 +220,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "runtime_info": "a test",
         "seconds": 60,
         "schema_version": 3,
+        "statement": "30s",
+        "idle": "35s",
         "cause": "no luck",
         "outcome": "Failed",
         "counts": "{}",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire import driver
+from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, CommitUnknown, SerializationConflict
 
 if TYPE_CHECKING:
@@ -207,6 +208,23 @@ class Connection:
         made = list(read(row, name, tuple(column["name"] for column in self._prepared[name].columns), rows))
         rows.clear()  # the driver keeps the list until the statement runs again
         return made
+
+    def require_own_process(self) -> None:
+        """
+        Check that no other connection gets the server process of this one, as behind a pooler of transactions.
+
+        A pooler that is busy may hide it; then statements fail later, with the same reason.
+
+        Raises:
+            ConfigError: another one got it.
+        """
+        mine = self.run("server_process")[0][0]
+        other = Connection(self._settings, self._password, self._clock, self._authorities, self._attempts, self._limits)
+        try:
+            if other.run("server_process")[0][0] == mine:
+                raise ConfigError([f"SHEPHERD_BMDB_HOST: {driver.POOLED}"])
+        finally:
+            other.close()
 
     def roll_back(self) -> None:
         """Roll back the transaction; if not even that works, drop the connection."""

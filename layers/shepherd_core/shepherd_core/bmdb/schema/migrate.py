@@ -103,8 +103,10 @@ def migrate(
         TimeLimitExceeded: the deadline passed; earlier migrations are complete. Call again.
         MigrationRefused: a file differs from what was applied under its number. Restore it.
         SchemaMismatch: the BMDB is newer than this code.
+        ConfigError: as ``Connection.require_own_process``.
     """
     files = migrations() if known is None else known
+    connection.require_own_process()
     if dry_run:
         return _missing(connection, files) if connection.run("schema_exists") else list(files)
     for statement in ("create_schema_migrations", "create_schema_lock", "fill_schema_lock"):

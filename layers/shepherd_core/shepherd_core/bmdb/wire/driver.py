@@ -9,14 +9,18 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 from datetime import datetime
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID, SafeUUID
 
 import pg8000.native
 from pg8000.converters import array_out
 from pg8000.exceptions import DatabaseError, InterfaceError
+from pg8000.native import literal
 
+from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire import transport
+from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, SerializationConflict, StatementFailed
 
 if TYPE_CHECKING:
@@ -34,6 +38,12 @@ _CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock
 _TIMESTAMPTZ, _NUMERIC, _UUID = 1184, 1700, 2950  # the numbers of the types in every PostgreSQL
 _UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections), shutdown
 _DISK_FULL = "53100"  # which a new connection does not help
+_NO_SUCH_STATEMENT = "26000"
+POOLED = (
+    "the pooler in front of the BMDB gives each transaction another connection to the server (transaction pooling): "
+    "let it keep one for each client (session pooling), or use the database's own address"
+)
+"""What an operator is told of a pooler that Shepherd cannot use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +56,31 @@ class TimeLimits:
     """For one statement; a claim in a fleet of 100,000 machines takes less than one."""
 
 
+class _Connection(pg8000.native.Connection):  # type: ignore[misc]  # it has no types
+    """
+    A connection whose prepared statements have names of its own.
+
+    The driver numbers them. Behind a pooler that passes this connection on to another server process, the statement of
+    this number would be another client's, and run.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._names = token_hex(8).encode()
+        super().__init__(*args, **kwargs)
+
+    def _own(self, name: bytes) -> bytes:
+        return name if name == b"\0" else self._names + name  # the first: none, for a statement that runs once
+
+    def send_PARSE(self, name: bytes, *args: Any) -> None:  # noqa: N802 - the driver's name, as the next two
+        super().send_PARSE(self._own(name), *args)
+
+    def send_DESCRIBE_STATEMENT(self, name: bytes) -> None:  # noqa: N802
+        super().send_DESCRIBE_STATEMENT(self._own(name))
+
+    def send_BIND(self, name: bytes, params: Any) -> None:  # noqa: N802
+        super().send_BIND(self._own(name), params)
+
+
 def connect(
     settings: BmdbSettings, password: str | None, authorities: Callable[[], bytes] | None, limits: TimeLimits
 ) -> Driver:
@@ -55,37 +90,28 @@ def connect(
     Raises:
         BmdbUnavailable: the database cannot be reached, or is not available now.
         StatementFailed: the server refused, for example the password.
-        BmdbUntrusted, ConfigError: see ``transport.dial``.
+        BmdbUntrusted: see ``transport.dial``.
+        ConfigError: the same, or a pooler does not keep what the connection was told.
     """
     where = f"{settings.bmdb_host}:{settings.bmdb_port}"
-    longest = limits.statement + limits.connect
     try:
         sock = transport.dial(settings, authorities, limits.connect)
     except OSError as error:
         message = f"cannot connect to the BMDB at {where}: {error}"
         raise BmdbUnavailable(message) from error
     try:
-        driver = pg8000.native.Connection(
+        driver = _Connection(
             settings.bmdb_user,
             database=settings.bmdb_name,
             password=password or "",  # None breaks the driver if the server asks
             sock=sock,
             ssl_context=False,  # transport.dial has encrypted the socket if needed
             application_name="shepherd",
-            startup_params={
-                # Not a schema of the user's name, which comes first by default: the Migrator makes the tables here.
-                "search_path": "public",
-                "DateStyle": "ISO",  # the only style that ``_moment`` can read
-                "statement_timeout": _milliseconds(limits.statement),
-                # If a client is cut off inside a transaction, the server would keep its locks for hours. After this
-                # time the client has stopped waiting, too.
-                "idle_in_transaction_session_timeout": _milliseconds(longest),
-                # Our statements read few rows for any parameters, so a new plan for each execution gains nothing.
-                "plan_cache_mode": "force_generic_plan",
-                # A server compiles plans for statements that run for many seconds; ours do not.
-                "jit": "off",
-            },
         )
+        _set(driver, limits)
+    except ConfigError:
+        sock.close()
+        raise
     except Exception as error:  # on a malformed answer the driver raises errors of many kinds
         sock.close()
         let_go(error)
@@ -95,12 +121,31 @@ def connect(
         message = f"cannot connect to the BMDB at {where}: {type(error).__name__}: {error}"
         raise BmdbUnavailable(message) from error
     # The server cancels statements that take too long. This limit is for a server or network that cannot.
-    sock.settimeout(longest)
+    sock.settimeout(limits.statement + limits.connect)
     driver.register_in_adapter(_TIMESTAMPTZ, _moment)
     driver.register_in_adapter(_UUID, _uuid)
     driver.register_in_adapter(_NUMERIC, int)  # sums of bigint, which may be longer
     driver.register_out_adapter(list, _array)
     return driver
+
+
+def _set(driver: Driver, limits: TimeLimits) -> None:
+    """
+    Set what holds for the connection, in one round trip after the login: poolers refuse it in the startup packet.
+
+    Raises:
+        ConfigError: a pooler is in between, and does not keep it.
+    """
+    # If a client is cut off inside a transaction, the server would keep its locks for hours. After the time for idle
+    # transactions the client has stopped waiting, too.
+    seconds = {":statement": limits.statement, ":idle": limits.statement + limits.connect}
+    text = statements()["set_up_connection"]
+    for name, value in seconds.items():
+        text = text.replace(name, literal(f"{int(value * 1000)}ms"))
+    (told,) = driver.run(text)
+    logged_in_to = driver._backend_key_data[:4]  # noqa: SLF001 - it is shown nowhere else
+    if told[0].to_bytes(4, "big") != logged_in_to and driver.run(statements()["server_process"]) != [told[:2]]:
+        raise ConfigError([f"SHEPHERD_BMDB_HOST: {POOLED}"])
 
 
 def meaning(error: Exception, what: str) -> BmdbError:
@@ -115,6 +160,8 @@ def meaning(error: Exception, what: str) -> BmdbError:
     stale = sqlstate == "25006" or (sqlstate == "0A000" and "cached plan" in message)
     if stale or (sqlstate.startswith(_UNAVAILABLE_CLASSES) and sqlstate != _DISK_FULL):
         return BmdbUnavailable(f"{what}: {message} ({sqlstate})")
+    if sqlstate == _NO_SUCH_STATEMENT:  # they belong to the server process that prepared them
+        message = f"{message}; {POOLED}"
     return StatementFailed(f"{what}: {message} ({sqlstate})", sqlstate)
 
 
@@ -152,10 +199,6 @@ def _array(values: list[Any]) -> str:
         literal: str = array_out(values)
         return literal
     return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
-
-
-def _milliseconds(seconds: float) -> str:
-    return str(int(seconds * 1000))
 
 
 def _refusal(error: BaseException | None) -> DatabaseError | None:
