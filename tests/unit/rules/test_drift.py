@@ -154,7 +154,7 @@ REBINDING: dict[str, tuple[Comparison, str]] = {
         "has its hardware, host key or address",
     ),
     "the same address, behind another machine": (
-        both(listed("z", address=ELSEWHERE), listed("b"), provided=(LOST, known("z", 9))),
+        both(listed("0", address=ELSEWHERE), listed("b"), provided=(LOST, known("0", 9))),
         "has its hardware, host key or address",
     ),
     "the same address, another host key": (
