@@ -24,6 +24,7 @@ from shepherdctl.commands import (
     console,
     db,
     demo,
+    deploy,
     history,
     inventory,
     logs,
@@ -207,6 +208,7 @@ provider_group = _group("Write a provider of your own.")
 _add(provider_group, "new", provider.new)
 app.add_typer(provider_group, name="provider")
 
+_add(app, "deploy", deploy.deploy)
 _add(app, "status", status.status)
 _add(app, "causes", causes.causes)
 _add(app, "reconcile", reconcile.reconcile)

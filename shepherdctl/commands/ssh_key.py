@@ -10,6 +10,7 @@ from shepherd_core.settings.functions.shared import SshKeySettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.confirm import Yes, confirm, require_terminal
+from shepherdctl.deployment.account import make_ssh_key, publish
 from shepherdctl.options import DryRun
 from shepherdctl.output.printing import Form, Output, document, facts, note
 
@@ -32,13 +33,8 @@ def create(kms_key: _KmsKey = "", output: Output = Form.TABLE) -> None:
       shepherdctl ssh-key create
       SHEPHERD_SSH_KEY_PARAMETER=/STACK/ssh-key shepherdctl ssh-key create
     """
-    store, name = _store()
-    private = store.find(name)
-    created = private is None
-    if private is None:
-        private = ssh_keys.generate()
-        store.put(name, private, kms_key=kms_key)
-    line = _publish(store, name, private)
+    _, name = _store()
+    created, line = make_ssh_key(name, kms_key)
     _print({"parameter": name, "created": created, "public_key": line, "previous": None}, output)
 
 
@@ -105,7 +101,7 @@ def rotate(
     store.put(before, current, replace=True, kms_key=kms_key)
     new = ssh_keys.generate()
     store.put(name, new, replace=True, kms_key=kms_key)
-    line = _publish(store, name, new)
+    line = publish(store, name, new)
     _print({"parameter": name, "public_key": line, "previous": ssh_keys.public_line(current)}, output)
 
 
@@ -144,13 +140,6 @@ def retire(*, dry_run: DryRun = False, yes: Yes = False, output: Output = Form.T
 
 def _store() -> tuple[SsmSecretStore, str]:
     return SsmSecretStore(max_age_seconds=0), load(SshKeySettings)[0].ssh_key_parameter
-
-
-def _publish(store: SsmSecretStore, name: str, private: str) -> str:
-    line, public = ssh_keys.public_line(private), ssh_keys.public_parameter(name)
-    if store.find(public) != line:
-        store.put(public, line, secret=False, replace=True)
-    return line
 
 
 def _published(store: SsmSecretStore, name: str) -> str:

@@ -32,6 +32,9 @@ LIMIT_BYTES = 16_384
 MAX_FAULTS = 50
 """At most so many are listed; the others are only counted."""
 
+DEPLOYMENT = "deployment"
+"""The table with the answers of a deployment, which may stand in its settings document."""
+
 _HASH_LENGTH = 12
 _PROVIDER = "provider"
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -47,6 +50,8 @@ class Document:
     """By table, as in ``keys.tables``."""
     faulty: frozenset[str] = field(default=frozenset())
     """Keys with their table whose values are wrong, and were left out of ``tables``."""
+    deployment: object = None
+    """What the document has as ``DEPLOYMENT``, unchecked: ``shepherdctl deploy`` reads it, and no function."""
 
     @property
     def provider(self) -> str | None:
@@ -114,6 +119,7 @@ def parse(content: bytes) -> tuple[Document, list[str]]:
     version = parsed.pop("version")
     if version != VERSION or isinstance(version, bool | float):
         raise ConfigError([f"version is {_shown(version)}: this code reads version {VERSION} of the document"])
+    deployment = parsed.pop(DEPLOYMENT, None)
     wrong: dict[tuple[str, ...], str] = {}
     named = parsed.get(_PROVIDER)
     try:
@@ -125,7 +131,7 @@ def parse(content: bytes) -> tuple[Document, list[str]]:
                 wrong.setdefault(where, _fault(where, item))
     found: dict[str, dict[str, Any]] = {}
     _collect(TOP, parsed, wrong, found)
-    return Document(digest(content), found, frozenset(map(".".join, wrong))), list(wrong.values())
+    return Document(digest(content), found, frozenset(map(".".join, wrong)), deployment), list(wrong.values())
 
 
 def digest(content: bytes) -> str:

@@ -69,12 +69,13 @@ class Effective:
     faults: list[str] = field(default_factory=list)
 
 
-def effective(document: Document | None) -> Effective:
+def effective(document: Document | None, deployment: Mapping[str, str] | None = None) -> Effective:
     """
     Return the settings of all functions, from the environment of this process and *document*, and their faults.
 
     Settings that the deployment gives to single functions may be missing. The settings of a
-    provider are checked if it is chosen, or if the document has them.
+    provider are checked if it is chosen, or if the document has them. *deployment* has values of
+    ``DeploymentSettings`` that the environment does not have yet.
     """
     spec = _provider(document)
     types: dict[type[Settings], Collection[str]] = dict.fromkeys(
@@ -85,12 +86,13 @@ def effective(document: Document | None) -> Effective:
     values: dict[str, Value] = {}
     found: list[str] = []
     for settings_type, optional in types.items():
-        right, wrong = _read(settings_type, document, optional)
+        told = deployment if deployment and settings_type is DeploymentSettings else {}
+        right, wrong = _read(settings_type, document, optional, told)
         values |= {place(settings_type, name) or variable(settings_type, name): each for name, each in right.items()}
         found += [fault for fault in wrong if fault not in found]
     for other in (find(name).settings for name in (document.providers if document else ())):
         if other not in types:
-            found += [fault for fault in _read(other, document, other.model_fields)[1] if fault not in found]
+            found += [fault for fault in _read(other, document, other.model_fields, {})[1] if fault not in found]
     plain = {key: each.value for key, each in values.items()}
     # What the provider can do with at least some machines; everything, if it is unknown.
     capabilities = spec.always.union(spec.sometimes) if spec else frozenset(Capability)
@@ -107,12 +109,17 @@ def _provider(document: Document | None) -> ProviderSpec | None:
 
 
 def _read(
-    settings_type: type[Settings], document: Document | None, optional: Collection[str]
+    settings_type: type[Settings],
+    document: Document | None,
+    optional: Collection[str],
+    deployment: Mapping[str, str],
 ) -> tuple[dict[str, Value], list[str]]:
     """Return the values of one type and its faults. Those in *optional* may be missing."""
     from_document = {} if document is None else document.values(settings_type)
-    environment, defaults = named(settings_type, PREFIX), named(settings_type, DEFAULT_PREFIX)
-    values = given(settings_type, document)
+    environment = named(settings_type, PREFIX)
+    defaults = {**named(settings_type, DEFAULT_PREFIX), **deployment}
+    values = {name: value for name, value in deployment.items() if name not in environment}
+    values |= given(settings_type, document)
     fields = settings_type.model_fields
     absent = {
         name

@@ -62,6 +62,13 @@ def client(service: str, attempts: int = _ATTEMPTS) -> Any:
     return made
 
 
+def use_region(region: str) -> None:
+    """Let every client that is made from now on be of *region*, whatever the environment says."""
+    import boto3  # noqa: PLC0415 - as above
+
+    boto3.setup_default_session(region_name=region)
+
+
 def classify(error: BaseException | None) -> tuple[AwsFault, str]:
     """
     Return the class of *error*, and a name for it that repeats nothing of the request.

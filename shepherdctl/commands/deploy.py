@@ -1,0 +1,206 @@
+"""The command that deploys Shepherd: ``shepherdctl deploy``."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from shepherd_core.adapters import aws, documents
+from shepherd_core.adapters.aws.secrets import SsmSecretStore
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.settings.base import PREFIX
+from shepherd_core.settings.document import LIMIT_BYTES
+
+from shepherdctl.confirm import Yes, confirm, require_terminal
+from shepherdctl.deployment import account, first_ticks, stack, template
+from shepherdctl.deployment.answers import Answers, read
+from shepherdctl.deployment.plan import (
+    Change,
+    CloseBucket,
+    DeleteFailedStack,
+    DeployStack,
+    Found,
+    KeepVersions,
+    MakeBucket,
+    MakeSshKey,
+    PutObject,
+    StoreSecret,
+    plan,
+)
+from shepherdctl.descriptions.conditions import EXIT_STATUS
+from shepherdctl.options import DryRun
+from shepherdctl.output.printing import counted, note
+
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="[FILE]", help="The settings document with the answers.", show_default=True)
+]
+
+
+def deploy(
+    file: FileArgument = Path("shepherd.toml"),
+    *,
+    build: Annotated[
+        Path | None,
+        typer.Option("--build", metavar="FOLDER", help="What `sam build` made, instead of building it now."),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """
+    Deploy Shepherd into your AWS account, or bring the deployment up to date.
+
+    FILE is the settings document; its table "deployment" has the answers. It
+    holds no secret, and belongs into version control. The command makes what is
+    missing (bucket, secrets, SSH key, documents), builds and uploads the code,
+    creates or updates the stack, and waits until the loops have run. Lists all
+    changes and asks first. May be repeated at any time, also after an
+    interruption. Uses your AWS credentials, in the region that FILE names.
+
+    Examples:
+      shepherdctl deploy --dry-run
+      shepherdctl deploy examples/hetzner/shepherd.toml
+    """
+    require_terminal(yes=yes or dry_run)
+    answers = read(_content(file), template.parameters())
+    aws.use_region(answers.region)
+    found = _at_rest(answers)
+    made = template.Build(build) if build else _built(answers)
+    named = {name: _document(source, file.parent) for name, source in answers.documents.items()}
+    packed = template.package(made, answers.bucket, f"{_s3_url()}/{answers.bucket}", answers.parameters["Architecture"])
+    changes = plan(answers, found, named, packed)
+    for text in (*answers.notes, *_told(changes)):
+        note(text)
+    if dry_run:
+        note("dry run: nothing was changed")
+        return
+    if changes and not yes:
+        confirm(answers.stack)
+    for change in changes:
+        _carry_out(change, answers, found, file.parent)
+    ran = not changes or _ran(answers)
+    _print_exports(answers)
+    if not ran:
+        raise typer.Exit(EXIT_STATUS)
+
+
+def _content(file: Path) -> bytes:
+    return documents.read(str(file), LIMIT_BYTES)
+
+
+def _document(source: str, folder: Path) -> bytes:
+    """Return what is at *source*; a path is relative to the *folder* of the answers."""
+    return documents.read(source if ":" in source else str(folder / source))
+
+
+def _s3_url() -> str:
+    return str(aws.client("s3").meta.endpoint_url)
+
+
+def _at_rest(answers: Answers) -> Found:
+    """Return what is there, after CloudFormation has ended what it is at."""
+    found = account.look(answers)
+    while found.stack is not None and found.stack.moves:
+        note(f"the stack {answers.stack} is {found.stack.status}: waiting for the end of that")
+        stack.follow(answers.stack)
+        found = account.look(answers)
+    return found
+
+
+def _built(answers: Answers) -> template.Build:
+    """Return what is deployed, after building it, if this is a copy of the repository."""
+    if template.is_checkout():
+        command = ["make", "--silent", "-C", str(template.SOURCE), "build"]
+        note("building the code")
+        made = subprocess.run(  # noqa: S603 - no part of it is from outside
+            [*command, f"ARCHITECTURE={answers.parameters['Architecture']}"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if made.returncode:
+            message = f"the build failed:\n{made.stdout}{made.stderr}".strip()
+            raise ShepherdError(message)
+        if "WARNING" in made.stderr:
+            note(made.stderr.strip())
+    return template.built()
+
+
+def _told(changes: list[Change]) -> Iterator[str]:
+    """Yield a line for each change; the code is one."""
+    code = [each for each in changes if isinstance(each, PutObject) and each.key.startswith("code/")]
+    for change in changes:
+        if change not in code:
+            yield f"- {change}"
+        elif change is code[0]:
+            size = sum(len(each.content) for each in code) / 1e6
+            yield f"- upload the code: {counted(len(code), 'object')}, {size:.1f} MB"
+    if not changes:
+        yield "nothing to change: the deployment is as the answers say"
+
+
+def _carry_out(change: Change, answers: Answers, found: Found, folder: Path) -> None:
+    kms_key = answers.parameters["KmsKeyArn"]
+    match change:
+        case MakeBucket() | CloseBucket() | KeepVersions() | PutObject():
+            account.change_bucket(change, found.account, kms_key)
+        case StoreSecret(name, source):
+            SsmSecretStore(max_age_seconds=0).put(name, _secret(name, source, folder), kms_key=kms_key)
+        case MakeSshKey(name):
+            account.make_ssh_key(name, kms_key)
+        case DeleteFailedStack(name):
+            stack.delete(name)
+        case DeployStack():
+            if not stack.deploy(change, f"{_s3_url()}/{answers.bucket}/{change.template}"):
+                note("CloudFormation finds nothing to change")
+
+
+def _secret(name: str, source: str | None, folder: Path) -> str:
+    if source is None:
+        message = f"the secret {name} is not in SSM: store it there, or name its source in [deployment.secrets]"
+        raise ShepherdError(message)
+    try:
+        value = _document(source, folder).decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        message = f"the secret {name} is not text in UTF-8"
+        raise ShepherdError(message) from None
+    if not value:
+        message = f"the secret {name} is empty"
+        raise ShepherdError(message)
+    return value
+
+
+def _ran(answers: Answers) -> bool:
+    """Wait for the first ticks, and return whether all of them succeeded."""
+    loops = first_ticks.awaited(answers)
+    if not loops:
+        return True
+    note(f"waiting until the loops have run: {', '.join(loops)}")
+    try:
+        ticks = first_ticks.wait(answers)
+    except ShepherdError as error:  # in a VPC, there may be no way to it
+        note(f"the BMDB cannot be read from here, so that nothing is known of the loops: {error}")
+        return False
+    for loop, tick in ticks.items():
+        if tick is None:
+            note(f"no tick of {loop} was seen: its log group, /aws/lambda/{answers.stack}-{loop}, says why")
+    return all(tick is not None and tick.outcome == "Succeeded" for tick in ticks.values())
+
+
+def _print_exports(answers: Answers) -> None:
+    """Print what a shell needs for the other commands, and what to do next."""
+    given = first_ticks.login(answers)
+    told = {f"{PREFIX}{name.upper()}": value for name, value in given.items()}
+    told[f"{PREFIX}SSH_KEY_PARAMETER"] = answers.parameter("ssh-key")
+    credential = answers.parameter(f"{answers.provider}-credential")
+    if credential.rpartition("/")[2] in answers.needed_secrets:
+        told[f"{PREFIX}PROVIDER_CREDENTIAL_PARAMETER"] = credential
+    if answers.provider == "ec2":
+        told[f"{PREFIX}PROVIDER_FLEET"] = answers.stack
+    for name, value in {"AWS_DEFAULT_REGION": answers.region, f"{PREFIX}SETTINGS": answers.settings, **told}.items():
+        sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+    if url := stack.outputs(answers.stack).get("AgentApiUrl"):
+        note(f"agents report to {url}")
+    note("with these exports, shepherdctl status shows the fleet, and shepherdctl ssh-key show the key for machines")

@@ -1,0 +1,261 @@
+"""
+What a deployment changes, from what is there and what is wanted. No input or output.
+
+A deployment may be interrupted anywhere and repeated: what is there already is left alone, and not in the plan.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from shepherd_core.adapters.ssh_keys import public_parameter
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.settings.rules import DOCUMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shepherdctl.deployment.answers import Answers
+    from shepherdctl.deployment.template import Package
+
+SETTINGS = "settings.toml"
+_UNUSABLE = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"}
+"""States of a stack that can only be deleted: its creation failed."""
+_STUCK = "UPDATE_ROLLBACK_FAILED"
+_BEGUN = "REVIEW_IN_PROGRESS"
+"""The state of a stack of which there is nothing but a change set."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBucket:
+    """A bucket as it is."""
+
+    versioned: bool
+    closed: bool
+    """Whether nothing in it can be made public."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStack:
+    """A stack as it is."""
+
+    status: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    template: object = None
+    """As it was given to CloudFormation."""
+
+    @property
+    def moves(self) -> bool:
+        """Return whether CloudFormation is at work on it."""
+        return self.status.endswith("_IN_PROGRESS") and self.status != _BEGUN
+
+    @property
+    def is_made(self) -> bool:
+        """Return whether there is something that can be updated."""
+        return self.status not in {*_UNUSABLE, _BEGUN}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is there of a deployment."""
+
+    account: str
+    bucket: FoundBucket | None = None
+    parameters: frozenset[str] = frozenset()
+    """Names in SSM below the stack's."""
+    objects: Mapping[str, bytes | None] = field(default_factory=dict)
+    """Settings and documents in the bucket by key, and, without their content, the code."""
+    stack: FoundStack | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MakeBucket:
+    """Make the bucket."""
+
+    bucket: str
+    region: str
+
+    def __str__(self) -> str:
+        """Return what is done, for people."""
+        return f"create the bucket {self.bucket} in {self.region}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepVersions:
+    """Have the bucket keep what is overwritten."""
+
+    bucket: str
+
+    def __str__(self) -> str:
+        """Return what is done, for people."""
+        return f"keep versions of what is in {self.bucket}"
+
+
+@dataclass(frozen=True, slots=True)
+class CloseBucket:
+    """Let nothing in the bucket become public."""
+
+    bucket: str
+
+    def __str__(self) -> str:
+        """Return what is done, for people."""
+        return f"block public access to {self.bucket}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSecret:
+    """Store a secret in SSM."""
+
+    name: str
+    source: str | None
+    """None: it is asked for."""
+
+    def __str__(self) -> str:
+        """Return what is done, for people."""
+        return f"store the secret {self.name} in SSM, {f'from {self.source}' if self.source else 'as you type it'}"
+
+
+@dataclass(frozen=True, slots=True)
+class MakeSshKey:
+    """Make the SSH key, or the public half that it lacks."""
+
+    name: str
+    exists: bool
+
+    def __str__(self) -> str:
+        """Return what is done, for people."""
+        return f"store the {'public half of the SSH key' if self.exists else 'new SSH key'} {self.name} in SSM"
+
+
+@dataclass(frozen=True, slots=True)
+class PutObject:
+    """Put an object into the bucket."""
+
+    bucket: str
+    key: str
+    content: bytes
+    replaces: bool
+
+    def __str__(self) -> str:
+        """Return what is done, for people."""
+        return f"{'replace' if self.replaces else 'upload'} s3://{self.bucket}/{self.key} ({len(self.content)} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFailedStack:
+    """Delete a stack whose creation failed: nothing of it is in use."""
+
+    stack: str
+    status: str
+
+    def __str__(self) -> str:
+        """Return what is done, for people."""
+        return f"delete the stack {self.stack}: it is {self.status}, so that it cannot be updated, and nothing uses it"
+
+
+@dataclass(frozen=True, slots=True)
+class DeployStack:
+    """Create or update the stack by a change set."""
+
+    stack: str
+    creates: bool
+    template: str
+    """Its key in the bucket."""
+    parameters: Mapping[str, str]
+    why: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return what is done, for people."""
+        return f"{'create' if self.creates else 'update'} the stack {self.stack}: {', '.join(self.why)}"
+
+
+Change: TypeAlias = (
+    MakeBucket | KeepVersions | CloseBucket | StoreSecret | MakeSshKey | PutObject | DeleteFailedStack | DeployStack
+)
+
+
+def plan(answers: Answers, found: Found, documents: Mapping[str, bytes], package: Package) -> list[Change]:
+    """
+    Return the changes that are left to do, in their order. *documents* are those that the answers name.
+
+    Raises:
+        ConfigError: something is named that is nowhere, or the stack is in a state that a person must end.
+    """
+    if faults := [*_missing(answers, found), *_stuck(answers, found)]:
+        raise ConfigError(faults)
+    return [
+        *_bucket(answers, found),
+        *(
+            StoreSecret(answers.parameter(name), answers.secrets.get(name))
+            for name in answers.needed_secrets
+            if answers.parameter(name) not in found.parameters
+        ),
+        *_ssh_key(answers, found),
+        *_objects(answers, found, documents, package),
+        *_stack(answers, found, package),
+    ]
+
+
+def _missing(answers: Answers, found: Found) -> Iterator[str]:
+    """Yield what the settings name in the bucket, and neither it nor the answers have."""
+    for key, name in DOCUMENTS.items():
+        table, _, setting = key.rpartition(".")
+        source = answers.document.tables.get(table, {}).get(setting)
+        here = f"s3://{answers.bucket}/documents/{name}"
+        if source == here and name not in answers.documents and f"documents/{name}" not in found.objects:
+            yield f"{key} is {here}, which is not there: name its file as deployment.documents.{json.dumps(name)}"
+
+
+def _stuck(answers: Answers, found: Found) -> Iterator[str]:
+    if found.stack is not None and found.stack.status == _STUCK:
+        yield (
+            f"the stack {answers.stack} is {_STUCK}: run aws cloudformation continue-update-rollback --stack-name "
+            f"{answers.stack}, then this again"
+        )
+
+
+def _bucket(answers: Answers, found: Found) -> Iterator[Change]:
+    bucket = found.bucket
+    if bucket is None:
+        yield MakeBucket(answers.bucket, answers.region)
+    if bucket is None or not bucket.closed:
+        yield CloseBucket(answers.bucket)
+    if bucket is None or not bucket.versioned:
+        yield KeepVersions(answers.bucket)
+
+
+def _ssh_key(answers: Answers, found: Found) -> Iterator[Change]:
+    name = answers.parameter("ssh-key")
+    if not {name, public_parameter(name)} <= found.parameters:
+        yield MakeSshKey(name, name in found.parameters)
+
+
+def _objects(answers: Answers, found: Found, documents: Mapping[str, bytes], package: Package) -> Iterator[Change]:
+    named = {f"documents/{name}": content for name, content in documents.items()}
+    for key, content in {**named, SETTINGS: answers.content}.items():
+        if found.objects.get(key) != content:
+            yield PutObject(answers.bucket, key, content, key in found.objects)
+    for key, content in package.objects.items():
+        if key not in found.objects:
+            yield PutObject(answers.bucket, key, content, replaces=False)
+
+
+def _stack(answers: Answers, found: Found, package: Package) -> Iterator[Change]:
+    stack, wanted = found.stack, answers.parameters
+    if stack is None or not stack.is_made:
+        if stack is not None and stack.status in _UNUSABLE:
+            yield DeleteFailedStack(answers.stack, stack.status)
+        why = [f"{name}={value}" for name, value in wanted.items() if value]
+        yield DeployStack(answers.stack, creates=True, template=package.key, parameters=wanted, why=tuple(why))
+        return
+    why = [
+        f"{name} is {value!r} instead of {before!r}"
+        for name, value in wanted.items()
+        if (before := stack.parameters.get(name, "")) != value
+    ]
+    if stack.template != json.loads(package.objects[package.key]):
+        why.append("the code or the template is another")
+    if why:
+        yield DeployStack(answers.stack, creates=False, template=package.key, parameters=wanted, why=tuple(why))

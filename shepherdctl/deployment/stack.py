@@ -1,0 +1,184 @@
+"""The stack of a deployment, as CloudFormation makes it: its change set, its events, and why it failed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from shepherd_core.adapters import aws
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.wiring.adapters import CLOCK
+
+from shepherdctl.deployment.account import described, errors
+from shepherdctl.deployment.plan import FoundStack
+from shepherdctl.output.printing import note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherdctl.deployment.plan import DeployStack
+
+_PAUSE_SECONDS = 3.0
+_LONGEST_SECONDS = 3_600.0
+"""A custom resource may take an hour; everything else is quicker."""
+_CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
+_NESTED = "AWS::CloudFormation::Stack"
+_MIGRATOR = "BmdbSchema"
+_TOLD = re.compile(r"Message returned: (.*?)(?: \(RequestId: [0-9a-f-]+\))?$", re.DOTALL)
+_IN_LOG = re.compile("in the log of the Migrator|see the log")
+_NOTHING = re.compile("didn't contain changes|No updates are to be performed")
+
+
+@dataclass
+class _Progress:
+    """The events of a stack and its nested ones that were shown already."""
+
+    seen: set[str] = field(default_factory=set)
+    stacks: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def deploy(change: DeployStack, template_url: str) -> bool:
+    """
+    Create or update the stack, and show its events as they come; return whether there was anything to do.
+
+    Raises:
+        ShepherdError: CloudFormation refused or failed; says all reasons, the Migrator's as a whole.
+    """
+    client, name = aws.client("cloudformation"), f"shepherdctl-{uuid4()}"
+    parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in change.parameters.items()]
+    with errors(f"making a change set of {change.stack}"):
+        made = client.create_change_set(
+            StackName=change.stack,
+            ChangeSetName=name,
+            ChangeSetType="CREATE" if change.creates else "UPDATE",
+            TemplateURL=template_url,
+            Parameters=parameters,
+            Capabilities=_CAPABILITIES,
+        )
+        changes = _change_set(client, made["Id"])
+        if changes["Status"] == "FAILED":
+            reason = changes.get("StatusReason", "")
+            client.delete_change_set(ChangeSetName=made["Id"])
+            if _NOTHING.search(reason):
+                return False
+            raise ShepherdError(f"CloudFormation refuses the change of {change.stack}: {reason}")
+        progress = _past(client, made["StackId"])
+        client.execute_change_set(ChangeSetName=made["Id"])
+    status = follow(made["StackId"], progress)
+    if status not in {"CREATE_COMPLETE", "UPDATE_COMPLETE"}:
+        reasons = "\n".join(f"  - {each}" for each in progress.failures) or "  CloudFormation gives no reason"
+        raise ShepherdError(f"the stack {change.stack} is {status}:\n{reasons}")
+    return True
+
+
+def follow(stack_id: str, progress: _Progress | None = None) -> str:
+    """
+    Show the events of a stack until CloudFormation is done with it, and return its state then.
+
+    Raises:
+        ShepherdError: it takes longer than an hour.
+    """
+    client, progress = aws.client("cloudformation"), progress or _past(aws.client("cloudformation"), stack_id)
+    deadline = Deadline(CLOCK, _LONGEST_SECONDS)
+    while deadline.remaining() > 0:
+        found = described(stack_id)
+        with errors(f"reading the events of {stack_id}"):
+            _show(client, progress)
+        if found is None:
+            return "DELETE_COMPLETE"
+        if not FoundStack(found["StackStatus"]).moves:
+            return str(found["StackStatus"])
+        CLOCK.sleep(_PAUSE_SECONDS)
+    raise ShepherdError(f"CloudFormation is still at work on {stack_id} after an hour: run this again to go on waiting")
+
+
+def delete(name: str) -> None:
+    """
+    Delete the stack *name*, and show its events as they come. May run twice.
+
+    Raises:
+        ShepherdError: CloudFormation refused or failed.
+    """
+    client = aws.client("cloudformation")
+    with errors(f"deleting the stack {name}"):
+        found = client.describe_stacks(StackName=name)["Stacks"][0]["StackId"]
+        progress = _past(client, found)
+        client.delete_stack(StackName=found)
+    status = follow(found, progress)
+    if status != "DELETE_COMPLETE":
+        reasons = "\n".join(f"  - {each}" for each in progress.failures)
+        raise ShepherdError(f"the stack {name} is {status}:\n{reasons}")
+
+
+def outputs(name: str) -> dict[str, str]:
+    """Return the outputs of the stack *name*."""
+    found = described(name) or {}
+    return {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])}
+
+
+def _change_set(client: Any, name: str) -> Any:
+    deadline = Deadline(CLOCK, _LONGEST_SECONDS)
+    while (found := client.describe_change_set(ChangeSetName=name))["Status"] not in {"CREATE_COMPLETE", "FAILED"}:
+        if deadline.remaining() <= 0:
+            raise ShepherdError("CloudFormation has made no change set within an hour: try again")
+        CLOCK.sleep(_PAUSE_SECONDS)
+    return found
+
+
+def _past(client: Any, stack_id: str) -> _Progress:
+    """Return where the events of a stack begin that are still to come."""
+    progress = _Progress(stacks=[stack_id])
+    with errors(f"reading the events of {stack_id}"):
+        for event in _events(client, stack_id):
+            progress.seen.add(event["EventId"])
+    return progress
+
+
+def _events(client: Any, stack_id: str) -> Iterator[Any]:
+    for page in client.get_paginator("describe_stack_events").paginate(StackName=stack_id):
+        yield from page["StackEvents"]
+
+
+def _show(client: Any, progress: _Progress) -> None:
+    new = []
+    for stack_id in (*progress.stacks,):
+        for event in _events(client, stack_id):
+            if event["EventId"] in progress.seen:
+                break  # the newest come first
+            new.append(event)
+    for event in sorted(new, key=lambda each: each["Timestamp"]):
+        progress.seen.add(event["EventId"])
+        nested = event.get("PhysicalResourceId", "")
+        if event["ResourceType"] == _NESTED and nested and nested not in progress.stacks:
+            progress.stacks.append(nested)
+        status, reason = event["ResourceStatus"], _reason(event)
+        note(f"{event['Timestamp']:%H:%M:%S} {status:<28} {event['LogicalResourceId']}")
+        if status.endswith("_FAILED") and "cancelled" not in reason and event["ResourceType"] != _NESTED:
+            progress.failures.append(f"{event['LogicalResourceId']}: {reason}")
+
+
+def _reason(event: Any) -> str:
+    """Return why a resource failed; of the Migrator, its whole reason, from its log while that is there."""
+    reason = str(event.get("ResourceStatusReason", ""))
+    if told := _TOLD.search(reason):
+        reason = told[1]
+    if event["LogicalResourceId"] == _MIGRATOR and _IN_LOG.search(reason):
+        found = "\n".join(_logged(str(event["StackName"])))
+        reason = f"{reason}\n{found}" if found else reason
+    return reason
+
+
+def _logged(name: str) -> Iterator[str]:
+    """Yield what the Migrator logged when the deployment failed; a rollback deletes its log soon."""
+    group, client = f"/aws/lambda/{name}-migrator", aws.client("logs")
+    try:
+        for page in client.get_paginator("filter_log_events").paginate(
+            logGroupName=group, filterPattern='"deployment failed"'
+        ):
+            yield from (str(event["message"]).strip() for event in page["events"])
+    except Exception as error:  # noqa: BLE001 - the reason that was shown is not made better by another error
+        yield f"(the log {group} cannot be read: {aws.classify(error)[1]})"

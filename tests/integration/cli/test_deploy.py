@@ -1,0 +1,205 @@
+"""shepherdctl deploy: against moto, with a template that moto understands, and the real BMDB."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.client
+import botocore.exceptions
+import pytest
+from moto.core.models import DEFAULT_ACCOUNT_ID
+
+from tests.support.command_line import CommandLine
+from tests.support.deployment import small_stack
+
+BUCKET, REGION = "shepherd-test", "eu-central-1"
+LIST = [{"ID": "rack1-07", "Addr": "203.0.113.7"}]
+ANSWERS = f"""version = 1
+
+[deployment]
+region = "{REGION}"
+bucket = "{BUCKET}"
+bmdb_host = "db.example.com"
+loop_minutes = "0,0,0,0"
+
+[deployment.secrets]
+bmdb-password = "password"
+
+[deployment.documents]
+"machines.json" = "machines.json"
+
+[provider.static]
+machines = "s3://{BUCKET}/documents/machines.json"
+"""
+
+pytestmark = pytest.mark.usefixtures("aws")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shepherd.toml").write_text(ANSWERS)
+    (tmp_path / "password").write_text("geheim\n")
+    (tmp_path / "machines.json").write_text(json.dumps(LIST))
+    small_stack.build(tmp_path / "build")
+    return tmp_path
+
+
+def deploy(folder: Path, *options: str, status: int = 0) -> tuple[list[str], str]:
+    """Return the exports that are printed, and the messages."""
+    arguments = ("deploy", str(folder / "shepherd.toml"), "--build", str(folder / "build"), *options)
+    result = CommandLine(None)(*arguments)
+    assert result.exit_code == status, result.output
+    return result.stdout.splitlines(), result.stderr
+
+
+def there() -> dict[str, Any]:
+    """Return all that a deployment makes, as AWS has it."""
+    s3, ssm = boto3.client("s3"), boto3.client("ssm")
+    buckets = [each["Name"] for each in s3.list_buckets()["Buckets"]]
+    stacks = boto3.client("cloudformation").describe_stacks()["Stacks"]
+    return {
+        "buckets": buckets,
+        "objects": [each["Key"] for name in buckets for each in s3.list_objects_v2(Bucket=name).get("Contents", [])],
+        "parameters": [each["Name"] for each in ssm.describe_parameters()["Parameters"]],
+        "stacks": {each["StackName"]: each["StackStatus"] for each in stacks},
+    }
+
+
+CHANGING = (
+    "CreateBucket",
+    "PutPublicAccessBlock",
+    "PutBucketVersioning",
+    "PutParameter",
+    "PutObject",
+    "CreateChangeSet",
+    "ExecuteChangeSet",
+)
+
+
+def refusing(action: str) -> Any:
+    """Return how a client asks AWS that denies *action*."""
+    ask = botocore.client.BaseClient._make_api_call
+
+    def asked(client: Any, name: str, arguments: Any) -> Any:
+        if name == action:
+            denied = {"Error": {"Code": "AccessDenied", "Message": f"not authorized to perform: {action}"}}
+            raise botocore.exceptions.ClientError(denied, name)
+        return ask(client, name, arguments)
+
+    return asked
+
+
+NOTHING: dict[str, Any] = {"buckets": [], "objects": [], "parameters": [], "stacks": {}}
+
+
+def test_one_command_makes_everything(folder: Path) -> None:
+    exports, _ = deploy(folder, "--yes")
+    made = there()
+    (code,) = {each for each in made["objects"] if each.startswith("code/")}
+    assert made == {
+        "buckets": [BUCKET],
+        "objects": [code, "documents/machines.json", "settings.toml"],
+        "parameters": ["/shepherd/bmdb-password", "/shepherd/ssh-key", "/shepherd/ssh-key.pub"],
+        "stacks": {"shepherd": "CREATE_COMPLETE"},
+    }
+    assert exports == [
+        f"export AWS_DEFAULT_REGION={REGION}",
+        f"export SHEPHERD_SETTINGS=s3://{BUCKET}/settings.toml",
+        "export SHEPHERD_BMDB_HOST=db.example.com",
+        "export SHEPHERD_BMDB_ROLES=shepherd",
+        "export SHEPHERD_BMDB_PASSWORD_PARAMETER=/shepherd/bmdb-password",
+        "export SHEPHERD_SSH_KEY_PARAMETER=/shepherd/ssh-key",
+    ]
+
+
+def test_the_bucket_keeps_versions_and_nothing_public(folder: Path) -> None:
+    deploy(folder, "--yes")
+    s3 = boto3.client("s3")
+    assert s3.get_bucket_versioning(Bucket=BUCKET)["Status"] == "Enabled"
+    assert set(s3.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"].values()) == {True}
+
+
+def test_secrets_are_encrypted_and_shown_nowhere(folder: Path) -> None:
+    exports, messages = deploy(folder, "--yes")
+    found = boto3.client("ssm").get_parameter(Name="/shepherd/bmdb-password", WithDecryption=True)["Parameter"]
+    assert (found["Type"], found["Value"]) == ("SecureString", "geheim")
+    assert "geheim" not in "".join(exports) + messages
+
+
+def test_the_settings_document_is_the_file_itself(folder: Path) -> None:
+    deploy(folder, "--yes")
+    stored = boto3.client("s3").get_object(Bucket=BUCKET, Key="settings.toml")["Body"].read()
+    assert stored == ANSWERS.encode()
+
+
+def test_a_dry_run_lists_each_change_and_makes_none(folder: Path) -> None:
+    exports, messages = deploy(folder, "--dry-run")
+    assert there() == NOTHING
+    assert exports == []
+    for what in (
+        "bucket",
+        "public access",
+        "versions",
+        "bmdb-password",
+        "SSH key",
+        "machines.json",
+        "settings",
+        "stack",
+    ):
+        assert what in messages
+
+
+def test_a_second_run_finds_nothing_to_change(folder: Path) -> None:
+    deploy(folder, "--yes")
+    before = there()
+    exports, messages = deploy(folder, "--yes")
+    assert "nothing to change" in messages
+    assert (there(), exports[0]) == (before, f"export AWS_DEFAULT_REGION={REGION}")
+
+
+@pytest.mark.parametrize("action", CHANGING)
+def test_a_deployment_is_completed_from_wherever_it_stopped(
+    folder: Path, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(botocore.client.BaseClient, "_make_api_call", refusing(action))
+        deploy(folder, "--yes", status=1)
+    deploy(folder, "--yes")
+    made = there()
+    assert made["stacks"] == {"shepherd": "CREATE_COMPLETE"}
+    assert len(made["parameters"]) == 3
+
+
+def test_a_changed_answer_updates_the_stack(folder: Path) -> None:
+    deploy(folder, "--yes")
+    (folder / "shepherd.toml").write_text(ANSWERS.replace("db.example.com", "other.example.com"))
+    _, messages = deploy(folder, "--yes")
+    assert "BmdbHost is 'other.example.com' instead of 'db.example.com'" in messages
+    (stack,) = boto3.client("cloudformation").describe_stacks()["Stacks"]
+    assert stack["StackStatus"] == "UPDATE_COMPLETE"
+    assert {"ParameterKey": "BmdbHost", "ParameterValue": "other.example.com"} in stack["Parameters"]
+
+
+def test_changed_code_updates_the_stack_alone(folder: Path) -> None:
+    deploy(folder, "--yes")
+    small_stack.build(folder / "build", Other={"Type": "AWS::SQS::Queue"})
+    _, messages = deploy(folder, "--dry-run")
+    assert "update the stack shepherd: the code or the template is another" in messages
+    assert "secret" not in messages
+    assert "bucket" not in messages
+
+
+def test_the_bucket_of_another_account_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else settings of ours would be read from what somebody else writes."""
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", refusing("HeadBucket"))
+    _, messages = deploy(folder, "--yes", status=1)
+    assert f"the bucket {BUCKET} is not of the account {DEFAULT_ACCOUNT_ID}" in messages
+    assert there() == NOTHING
+
+
+def test_a_secret_without_a_source_stops_before_the_stack(folder: Path) -> None:
+    (folder / "shepherd.toml").write_text(ANSWERS.replace('bmdb-password = "password"', ""))
+    _, messages = deploy(folder, "--yes", status=1)
+    assert "/shepherd/bmdb-password is not in SSM" in messages
+    assert there()["stacks"] == {}
