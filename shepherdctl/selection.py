@@ -17,6 +17,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup, overview, pauses
 from shepherd_core.bmdb.machines.search import MOST_IDS, FoundMachine, Search, matching
 from shepherd_core.bmdb.wire import server
+from shepherd_core.domain import labels
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import LONGEST_TEXT
@@ -56,6 +57,20 @@ def _short(text: str) -> str:
     if not text.strip() or len(text) > LONGEST_TEXT:
         message = f"{text[:LONGEST_TEXT]!r} is not a filter: it must have 1 to {LONGEST_TEXT} characters."
         raise typer.BadParameter(message)
+    return text
+
+
+def _label(text: str) -> str:
+    """
+    Return a filter by a label.
+
+    Raises:
+        BadParameter: it is not one.
+    """
+    try:
+        labels.read(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from error
     return text
 
 
@@ -115,6 +130,15 @@ class Selection:
                 complete=location_names,
             ),
         ] = None,
+        with_labels: Annotated[
+            list[str] | None,
+            _several(
+                "KEY[=VALUE]",
+                "With this label; KEY alone: whatever its value. With each of them, if several are given.",
+                "--label",
+                parser=_label,
+            ),
+        ] = None,
         paused: Annotated[
             bool | None,
             typer.Option(
@@ -158,6 +182,7 @@ class Selection:
                 states=tuple(State(name) for name in states or ()),
                 providers=tuple(providers or ()),
                 locations=tuple(locations or ()),
+                labels=tuple(with_labels or ()),
                 paused=paused,
                 text=text,
                 kinds=tuple(FailureKind(name) for name in causes or ()),

@@ -14,6 +14,7 @@ import typer
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.machines.search import Search, search
 from shepherd_core.bmdb.wire import server
+from shepherd_core.domain import labels
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import LONGEST_TEXT
@@ -40,11 +41,11 @@ _DOWNLOAD_PAGE = 1_000
 _SECONDS = 1.0
 """A search that has not filled its page by then shows what it found; the next page continues it."""
 AGES = ("heartbeat_older", "heartbeat_younger", "state_older", "state_younger")
-FILTERS = ("state", "provider", "location", "paused", "text", "cause", *AGES)
+FILTERS = ("state", "provider", "location", "label", "paused", "text", "cause", *AGES)
 """As parameters of the address."""
 _NEWEST_FIRST = "created"
 """As the parameter ``sort`` of the address."""
-_SEVERAL = ("state", "provider", "location", "cause")
+_SEVERAL = ("state", "provider", "location", "label", "cause")
 """Filters that may have several values."""
 _COLUMNS = (
     "machine_id",
@@ -52,6 +53,7 @@ _COLUMNS = (
     "provider_id",
     "address",
     "location",
+    "labels",
     "provider_status",
     "state",
     "paused",
@@ -104,6 +106,7 @@ class Query:
             states=tuple(State(_one_of("state", each, STATES)) for each in given.get("state", ())),
             providers=tuple(_one_of("provider", each, PROVIDERS) for each in given.get("provider", ())),
             locations=tuple(given.get("location", ())),
+            labels=tuple(map(_label, given.get("label", ()))),
             paused=None if paused is None else paused == "yes",
             text=one.get("text"),
             kinds=tuple(FailureKind(_one_of("cause", each, tuple(FailureKind))) for each in given.get("cause", ())),
@@ -127,6 +130,7 @@ class Query:
             "state": wanted.states,
             "provider": wanted.providers,
             "location": wanted.locations,
+            "label": wanted.labels,
             "paused": () if wanted.paused is None else ("yes" if wanted.paused else "no",),
             "text": (wanted.text,),
             "cause": wanted.kinds,
@@ -168,7 +172,10 @@ def page(connection: Connection, query: Query) -> dict[str, Any]:
         "now": observer.now,
         "query": query,
         "filters": query.filters,
-        "machines": [(machine, machine.state, observer.describe(machine).plain) for machine in found],
+        "machines": [
+            (machine, machine.state, observer.describe(machine).plain, ", ".join(labels.written(machine.labels)))
+            for machine in found
+        ],
         "next": None if after is None else query.address(after),
         "cut": len(found) < PAGE and after is not None,
         "first": query.address(),
@@ -185,7 +192,8 @@ def csv(bmdb: BmdbReader, query: Query) -> Iterator[str]:
     for machines in _all(bmdb, query):
         text = io.StringIO(newline="")
         rows = [
-            ["" if machine[name] is None else str(plain(machine[name])) for name in _COLUMNS] for machine in machines
+            ["" if machine[name] is None else str(plain(machine[name])) for name in _COLUMNS]
+            for machine in ({**each, "labels": ", ".join(labels.written(each["labels"]))} for each in machines)
         ]
         spreadsheet(titles, rows, text)
         yield text.getvalue()
@@ -228,6 +236,14 @@ def _one_of(name: str, value: str, values: Sequence[str]) -> str:
     if value not in values:
         message = f"{name} must be one of {', '.join(values)}, not {value!r}"
         raise FilterInvalid(message)
+    return value
+
+
+def _label(value: str) -> str:
+    try:
+        labels.read(value)
+    except ValueError as error:
+        raise FilterInvalid(str(error)) from error
     return value
 
 

@@ -55,6 +55,7 @@ class PhoenixnapApi(OAuth2Api, HostingApi):
             "hostname": machine.name,
             "location": machine.fields.get("location", "PHX"),
             "pricingModel": machine.fields.get("pricingModel", "HOURLY"),
+            "tags": machine.fields.get("tags", []),
             "publicIpAddresses": [machine.address] if machine.address else [],
         }
 

@@ -240,11 +240,13 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "provider_status": None,
         "provider_failure": None,
         "provider_hardware": None,
+        "provider_labels": "{}",
         "respect_pauses": True,
         "how": "Forgotten",
         "fresh_seconds": 3600,
         "despite_heartbeat": True,
         "holder": session_id,
+        "labels": None,
         "location": None,
         "locations": None,
         "kinds": None,
@@ -295,6 +297,7 @@ ROW = {
     "brake": "share",
     "reason": "?",
     "lasts": False,
+    "labels": {},
 }
 
 # Where the general values would find nothing to do.
@@ -376,6 +379,7 @@ def test_a_statement_never_reads_the_whole_fleet(large: pg8000.native.Connection
         {"kinds": ["no-address"]},
         {"heartbeat_older": 1e9},
         {"state_older": 1e9},
+        {"labels": ["role=nobody"]},
         {"locations": ["nowhere"]},
         {"providers": ["nobody"]},
     ],

@@ -311,6 +311,21 @@ def test_pages_follow_each_other_without_loss(visitor: Visitor, fleet: Fleet, or
     assert seen == planted
 
 
+def test_labels_are_shown_searched_and_downloaded(visitor: Visitor, fleet: Fleet) -> None:
+    labeled, _ = fleet.machines(2)
+    fleet.label("machine-1", {"role": "db", "gpu": ""})
+    fleet.label("machine-2", {"role": "<b>"})
+    assert "machine-1 gpu, role=db" in visitor.text("/machines?label=role%3Ddb&label=gpu")
+    assert "machine-2" not in visitor.text("/machines?label=role%3Ddb")
+    assert "shepherdctl machine list --label role=db" in visitor.text("/machines?label=role%3Ddb")
+    assert "labels gpu, role=db" in visitor.text(f"/machines/{labeled}")
+    assert "&lt;b&gt;" in visitor.read("/machines")
+    assert [row["labels"] for row in csv.DictReader(io.StringIO(visitor.read("/machines.csv?label=gpu")))] == [
+        "gpu, role=db"
+    ]
+    assert visitor.get("/machines?label=%3Ddb").status_code == 400
+
+
 def test_downloads_have_all_that_match(visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]) -> None:
     fleet.locate(mixed[State.RUNNING], "=1+1")
     response = visitor.get("/machines.csv")

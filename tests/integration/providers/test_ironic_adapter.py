@@ -67,6 +67,12 @@ def nodes(api: IronicApi, clock: ManualClock, deadline: Deadline) -> Nodes:
     return Nodes(api, clock, deadline)
 
 
+def test_texts_in_extra_are_labels(nodes: Nodes) -> None:
+    given = [{"op": "add", "path": f"/extra/{key}", "value": value} for key, value in (("role", "db"), ("cores", 4))]
+    assert operate(nodes.api, "PATCH", nodes.ids[0], given).ok
+    assert nodes.create().labels == {"role": "db"}
+
+
 def test_a_machine_is_the_instance_and_admits_our_key(nodes: Nodes) -> None:
     """The id of a node would name the next machine on it too."""
     created = nodes.create()

@@ -31,6 +31,8 @@ class HostingContract(ProviderContract, ProviderFaults):
     spoils: ClassVar[SetValue]
     places: ClassVar[Places]
     setup_facts: ClassVar[dict[str, Any]] = {}
+    tags: ClassVar[Any] = None
+    """As a server has them to which somebody gave the tags role, whose value is db, and gpu; None: it has none."""
 
     def provider(self, api: Any, clock: ManualClock, **settings: Any) -> Provider:
         chosen, provider = self.adapter
@@ -57,6 +59,16 @@ class HostingContract(ProviderContract, ProviderFaults):
     def ours(self, setup: Setup, deadline: Deadline) -> Machine:
         (found,) = (each for each in setup.provider.list_machines(deadline) if each.token == OURS)
         return found
+
+    def test_tags_of_people_are_labels(self, setup: Setup, api: Any, deadline: Deadline) -> None:
+        """The mark of the fleet, which may be one of its tags, is no label."""
+        before = self.ours(setup, deadline)
+        assert not any(str(OURS) in text for label in before.labels.items() for text in label)
+        if self.tags is not None:
+            server, api.check_answer = api.machine(before.provider_id), None  # which leaves out what is optional
+            own = server.fields.get("tags", type(self.tags)())
+            server.fields["tags"] = own | self.tags if isinstance(own, dict) else own + self.tags
+            assert self.ours(setup, deadline).labels == {**before.labels, "role": "db", "gpu": ""}
 
     def create(self, provider: Provider, deadline: Deadline) -> Machine:
         slot = f"{self.fleet}/3"

@@ -41,7 +41,8 @@ def shown(tags: dict[str, str] = TAGS, which: str = "private", **changed: Any) -
 
 def test_an_instance_is_a_machine_as_its_tags_tell() -> None:
     """The function that created it may have been killed: only the tags say for which machine."""
-    assert shown() == Machine(
+    role = {"Name": "f/1", "role": "db", "spaces at an end ": "x"}
+    assert shown({**TAGS, **role}) == Machine(
         provider_id="i-1",  # type: ignore[arg-type]  # a text is as good here
         availability=Availability.KNOWN_USED,
         address=ip_address("10.0.0.1"),
@@ -50,6 +51,7 @@ def test_an_instance_is_a_machine_as_its_tags_tell() -> None:
         status=ProviderStatus.RUNNING,
         token=TOKEN,
         host_key=HOST_KEY,
+        labels={"role": "db", "empty": ""},
     )
     assert machine(Instance.of({"InstanceId": "i-1"}), "private") == Machine(
         provider_id="i-1",  # type: ignore[arg-type]  # as above

@@ -54,6 +54,7 @@ MEANINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
             (["rack-7", "shepherd-token=not-a-token", f"shepherd-token={TOKEN}"], TOKEN),
         )
     ),
+    ({"tags": [f"shepherd-token={TOKEN}", "role=db", "rack 7"]}, {"labels": {"role": "db"}}),
     # Nested objects may come as a mere link.
     *(
         (places, {"location": location})

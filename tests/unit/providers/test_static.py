@@ -49,6 +49,12 @@ def test_a_listed_host_key_is_known_before_first_contact(comment: str) -> None:
     assert machine.host_key == HOST_KEY
 
 
+@pytest.mark.parametrize("labels", [{"role": "db", "gpu": ""}, "role=db gpu"])
+def test_labels_are_an_object_or_as_a_spreadsheet_has_them_words(labels: object) -> None:
+    (machine,) = parse(json.dumps([{"ID": "a", "Addr": "192.0.2.1", "Labels": labels}]).encode())
+    assert machine.labels == {"role": "db", "gpu": ""}
+
+
 @pytest.mark.parametrize(
     ("entry", "field", "value"),
     [
@@ -70,6 +76,10 @@ def test_a_listed_host_key_is_known_before_first_contact(comment: str) -> None:
         ({"ID": "a", "Addr": "192.0.2.1", "HostKey": f"ssh-rsa {HOST_KEY.split()[1]}"}, "HostKey", "'ssh-rsa AAAA"),
         ({"ID": "a", "Addr": "192.0.2.1", "HostKey": HOST_KEY + "A" * 5000}, "HostKey", "'ssh-ed25519 AAAA"),
         ({"ID": "a", "Addr": "192.0.2.1", "Port": 22}, "'Port'", "22"),
+        ({"ID": "a", "Addr": "192.0.2.1", "Labels": ["role"]}, "Labels", "['role']"),
+        ({"ID": "a", "Addr": "192.0.2.1", "Labels": {"role": 1}}, "Labels", "{'role': 1}"),
+        ({"ID": "a", "Addr": "192.0.2.1", "Labels": "role=db role=web"}, "Labels", "'role=db role=web'"),
+        ({"ID": "a", "Addr": "192.0.2.1", "Labels": " ".join(map(str, range(33)))}, "Labels", "'0 1 2"),
         ({"ID": "a", "Addr": "192.0.2.1", "addr": "192.0.2.2"}, "'addr'", "'192.0.2.2'"),
     ],
 )

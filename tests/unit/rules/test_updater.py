@@ -1,6 +1,6 @@
 """What the Updater finds to be otherwise: a pure function of a listing and of what is on record."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from ipaddress import ip_address
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,7 @@ from shepherd_core.loops.updater import changes
 from shepherd_core.rules.drift import YOUNG_SECONDS
 
 OLD = YOUNG_SECONDS + 1
-UP = ProviderFacts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING, None, "https://bmc1")
+UP = ProviderFacts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING, None, "https://bmc1", {"role": "db"})
 MACHINE = Machine(
     provider_id=ProviderId("a"),
     availability=Availability.KNOWN_USED,
@@ -22,12 +22,13 @@ MACHINE = Machine(
     location="ams",
     status=ProviderStatus.RUNNING,
     hardware="https://bmc1",
+    labels={"role": "db"},
 )
 
 
 def known(facts: ProviderFacts = UP, name: str = "a", age_seconds: float = OLD) -> KnownMachine:
-    was = (facts.reservation_id, facts.address, facts.location, facts.status, facts.failure, facts.hardware)
-    return KnownMachine(*was, UUID(int=ord(name)), ProviderId(name), age_seconds)
+    was = {each.name: getattr(facts, each.name) for each in fields(ProviderFacts)}
+    return KnownMachine(**was, machine_id=UUID(int=ord(name)), provider_id=ProviderId(name), age_seconds=age_seconds)
 
 
 def now(listing: list[Machine], *on_record: KnownMachine) -> dict[str, ProviderFacts]:
@@ -50,6 +51,8 @@ def test_recorded_facts_are_no_change() -> None:
         ({"status": ProviderStatus.STOPPED}, {"status": ProviderStatus.STOPPED}),
         ({"status": ProviderStatus.UNKNOWN}, {"status": ProviderStatus.UNKNOWN}),
         ({"status": ProviderStatus.MISSING}, {"status": ProviderStatus.MISSING}),
+        ({"labels": {"role": "web", "gpu": ""}}, {"labels": {"role": "web", "gpu": ""}}),
+        ({"labels": {}}, {"labels": {}}),
     ],
 )
 def test_listed_facts_are_recorded(listed: dict[str, Any], on_record: dict[str, Any]) -> None:
@@ -58,7 +61,7 @@ def test_listed_facts_are_recorded(listed: dict[str, Any], on_record: dict[str, 
 
 
 def test_a_machine_without_record_gets_all_of_it() -> None:
-    assert now([MACHINE], known(ProviderFacts(*[None] * 6))) == {"a": UP}
+    assert now([MACHINE], known(ProviderFacts(None, None, None, None, None, None, {}))) == {"a": UP}
 
 
 @pytest.mark.parametrize("availability", [Availability.KNOWN_USED, Availability.POSSIBLY_USED])

@@ -132,6 +132,7 @@ SELECT
     provider_status AS status,
     provider_failure AS failure,
     provider_hardware AS hardware,
+    provider_labels AS labels,
     machine_id,
     provider_id,
     extract(epoch FROM clock_timestamp() - machine_created_at)::float8 AS age_seconds

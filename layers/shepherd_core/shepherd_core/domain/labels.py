@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shepherd_core.domain.machine import LONGEST_TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MOST = 32
 """Labels of a machine from one source: its provider, or operators."""
@@ -44,6 +44,16 @@ def read(text: str) -> tuple[str, str]:
         message = f"{text!r:.80} is not a label: it must be {WANTED}"
         raise ValueError(message)
     return split(text)
+
+
+def of_tags(tags: Iterable[tuple[object, object]]) -> dict[str, str]:
+    """
+    Return the labels among a provider's tags, keys and values; those beyond the first 32 by key are left out.
+
+    So is what is not a label: to refuse it would block the machine.
+    """
+    found = {str(key): str(value) for key, value in tags if is_label(key, value)}
+    return {key: found[key] for key in sorted(found)[:MOST]}
 
 
 def written(labels: Mapping[str, str]) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NewType
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from ipaddress import IPv4Address, IPv6Address
     from uuid import UUID
 
@@ -127,6 +128,8 @@ class Machine:
     """Its SSH host key, ``ssh-ed25519 AAAA...``, if the provider knows it: pinned before the first contact."""
     hardware: str | None = None
     """What names the hardware whatever its id and address are, such as its BMC, if the provider knows it."""
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Those that people gave it at the provider."""
 
     @property
     def capacity_id(self) -> str | None:

@@ -52,6 +52,7 @@ class CherryserversServer(HostedServer):
             location=self.region,
             project=self.project,
             stages=() if self.status == "terminating" else (self.deployment,),
+            tags=self.tags.items(),
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderRefused
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.providers.kit import fields
-from shepherd_core.providers.kit.api_object import Text, found_at
+from shepherd_core.providers.kit.api_object import ApiObject, Text, found_at
 from shepherd_core.providers.kit.auth import ClientCredentials
 from shepherd_core.providers.kit.hosting import Facts, HostedServer, HostingProvider
 from shepherd_core.providers.kit.paging import OnePage
@@ -39,6 +39,13 @@ _STATUS = {
 }
 
 
+class PhoenixnapTag(ApiObject):
+    """One tag of a server."""
+
+    name: str
+    value: str | None = None
+
+
 class PhoenixnapServer(HostedServer):
     """One server."""
 
@@ -46,11 +53,13 @@ class PhoenixnapServer(HostedServer):
     location: Text | None = None
     addresses: tuple[str, ...] = found_at("publicIpAddresses", ())
     """A range, as the API writes it in other places, stands for its first address."""
+    tags: tuple[PhoenixnapTag, ...] = ()
 
     def facts(self) -> Facts:
         """See ``HostedServer``."""
         addresses = [fields.address(each.partition(" - ")[0]) for each in self.addresses]
-        return Facts(marks=[self.hostname], addresses=addresses, location=self.location)
+        tags = [(tag.name, tag.value or "") for tag in self.tags]
+        return Facts(marks=[self.hostname], addresses=addresses, location=self.location, tags=tags)
 
 
 class PhoenixnapProvider(HostingProvider):

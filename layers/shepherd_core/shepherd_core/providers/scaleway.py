@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.domain import labels
 from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.providers.kit.api_object import ApiObject, MachineAddress, Text, found_at
@@ -63,7 +64,8 @@ class ScalewayServer(HostedServer):
     def facts(self) -> Facts:
         """See ``HostedServer``."""
         addresses, stages = [ip.address for ip in self.ips], (f"{self.status} {self.installing}",)
-        return Facts(marks=self.tags, addresses=addresses, location=self.zone, project=self.project_id, stages=stages)
+        where = {"location": self.zone, "project": self.project_id}
+        return Facts(marks=self.tags, addresses=addresses, **where, stages=stages, tags=map(labels.split, self.tags))
 
 
 class ScalewayKey(HostedKey):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.domain import labels
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.providers.kit import fields
 from shepherd_core.providers.kit.api_object import Text, found_at
@@ -32,7 +33,8 @@ class VultrServer(HostedServer):
 
     def facts(self) -> Facts:
         """See ``HostedServer``."""
-        return Facts(marks=self.tags, addresses=[fields.address(self.main_ip)], location=self.region)
+        address, tags = fields.address(self.main_ip), map(labels.split, self.tags)
+        return Facts(marks=self.tags, addresses=[address], location=self.region, tags=tags)
 
 
 class VultrKey(HostedKey):

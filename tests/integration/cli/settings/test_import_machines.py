@@ -21,9 +21,12 @@ def imported(folder: Path, content: str | bytes, provider: str = "static") -> Re
     ("content", "provider", "entries"),
     [
         (
-            "ID,Addr,Location\r\nr1,203.0.113.7,Rack 1\r\n\r\nr2, 2001:db8::8 ,\r\n",
+            "ID,Addr,Location,Labels\r\nr1,203.0.113.7,Rack 1,role=db gpu\r\n\r\nr2, 2001:db8::8 ,,\r\n",
             "static",
-            [{"ID": "r1", "Addr": "203.0.113.7", "Location": "Rack 1"}, {"ID": "r2", "Addr": "2001:db8::8"}],
+            [
+                {"ID": "r1", "Addr": "203.0.113.7", "Location": "Rack 1", "Labels": "role=db gpu"},
+                {"ID": "r2", "Addr": "2001:db8::8"},
+            ],
         ),
         (
             '\ufeffbmc;credential;addr;id\nhttps://10.0.1.7;/shepherd/bmc/rack1;203.0.113.7;"r;ü"\n',

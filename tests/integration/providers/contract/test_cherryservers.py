@@ -23,6 +23,7 @@ SERVERS = f"/projects/{PROJECT}/servers"
 
 class TestCherryservers(HostingContract):
     adapter = CherryserversSettings, CherryserversProvider
+    tags: ClassVar = {"role": "db", "gpu": ""}
     given: ClassVar = {
         "project": str(PROJECT),
         "fleet": "web",

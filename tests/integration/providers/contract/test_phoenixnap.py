@@ -27,6 +27,10 @@ class TestPhoenixnap(HostingContract, SwitchedOn):
     adapter = PhoenixnapSettings, PhoenixnapProvider
     secret = CREDENTIAL
     fleet = FLEET
+    tags: ClassVar = [
+        {"id": "1", "isBillingTag": False, "name": "role", "value": "db"},
+        {"id": "2", "isBillingTag": False, "name": "gpu"},
+    ]
     given: ClassVar = {"fleet": FLEET, "location": "PHX", "machine_type": "s1.c1.small"}
     off = "powered-off"
     spoils = SetValue(path="/servers", times=0, at="*.id", value="the same")

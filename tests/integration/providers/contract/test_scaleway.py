@@ -25,6 +25,7 @@ SERVERS = f"/baremetal/v1/zones/{ZONE}/servers"
 
 class TestScaleway(HostingContract, SwitchedOn):
     adapter = ScalewaySettings, ScalewayProvider
+    tags: ClassVar = ["role=db", "gpu"]
     given: ClassVar = {
         "project": PROJECT,
         "fleet": "web",

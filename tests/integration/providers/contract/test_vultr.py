@@ -21,6 +21,7 @@ from tests.support.providers.provider_contract import Places, Setup
 
 class TestVultr(HostingContract):
     adapter = VultrSettings, VultrProvider
+    tags: ClassVar = ["role=db", "gpu"]
     given: ClassVar = {
         "fleet": "web",
         "location": "ewr",

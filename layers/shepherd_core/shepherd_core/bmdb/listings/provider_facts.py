@@ -9,7 +9,7 @@ of an older listing.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -45,6 +45,8 @@ class ProviderFacts:
     """What it says of a failure for good."""
     hardware: str | None
     """What names the hardware."""
+    labels: dict[str, str]
+    """Those that people gave it there."""
 
     @classmethod
     def of(cls, machine: Machine) -> ProviderFacts:
@@ -55,7 +57,15 @@ class ProviderFacts:
         """
         address = None if machine.address is None else str(machine.address)
         failure, hardware = _text(machine.failure, LONGEST_WORD), _text(machine.hardware, LONGEST_WORD)
-        return cls(_text(machine.reservation_id), address, _text(machine.location), machine.status, failure, hardware)
+        return cls(
+            _text(machine.reservation_id),
+            address,
+            _text(machine.location),
+            machine.status,
+            failure,
+            hardware,
+            dict(machine.labels),
+        )
 
 
 @record
@@ -70,7 +80,7 @@ class KnownMachine(ProviderFacts):
     @property
     def facts(self) -> ProviderFacts:
         """Return its facts on record."""
-        return ProviderFacts(self.reservation_id, self.address, self.location, self.status, self.failure, self.hardware)
+        return ProviderFacts(*(getattr(self, each.name) for each in fields(ProviderFacts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,7 @@ class FactsChange:
     now: ProviderFacts
 
     @property
-    def changed(self) -> dict[str, tuple[str | None, str | None]]:
+    def changed(self) -> dict[str, tuple[object, object]]:
         """Return the facts that differ: by name, the old and the new value."""
         was, now = asdict(self.known.facts), asdict(self.now)
         return {name: (was[name], now[name]) for name in now if was[name] != now[name]}

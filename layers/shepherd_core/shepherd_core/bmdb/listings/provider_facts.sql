@@ -53,9 +53,11 @@ updated_machines AS (
         provider_location = g.location,
         provider_status = g.status,
         provider_failure = g.failure,
-        provider_hardware = g.hardware
+        provider_hardware = g.hardware,
+        provider_labels = g.labels
     FROM jsonb_to_recordset(:rows::jsonb) AS g (
-        machine_id uuid, reservation_id text, address text, location text, status text, failure text, hardware text
+        machine_id uuid, reservation_id text, address text, location text, status text, failure text, hardware text,
+        labels jsonb
     )
     WHERE p.machine_id = g.machine_id AND EXISTS (SELECT 1 FROM session_renewed)
     RETURNING p.machine_id

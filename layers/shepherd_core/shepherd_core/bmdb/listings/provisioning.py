@@ -8,6 +8,7 @@ none of it. Penalties and pauses may be written late, because they only prevent 
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -182,6 +183,7 @@ def _listed(machine: Machine) -> dict[str, str | None]:
         "provider_status": machine.status,
         "provider_failure": machine.failure,
         "provider_hardware": machine.hardware,
+        "provider_labels": json.dumps(dict(machine.labels)),
     }
 
 

@@ -140,11 +140,11 @@ WITH {locked_provider},
 provided_row AS (
     INSERT INTO machine_provided (
         machine_id, provider, provider_id, provider_reservation_id, provider_ip_address, provider_location,
-        provider_status, provider_failure, provider_hardware
+        provider_status, provider_failure, provider_hardware, provider_labels
     )
     SELECT
         :machine_id::uuid, f.provider, :provider_id, :provider_reservation_id, :provider_ip_address,
-        :provider_location, :provider_status, :provider_failure, :provider_hardware
+        :provider_location, :provider_status, :provider_failure, :provider_hardware, :provider_labels::jsonb
     FROM locked_provider f
     RETURNING machine_id, provider
 ),
@@ -192,7 +192,8 @@ rebound AS (
     UPDATE machine_provided
     SET provider_id = :provider_id, provider_reservation_id = :provider_reservation_id,
         provider_ip_address = :provider_ip_address, provider_location = :provider_location,
-        provider_status = :provider_status, provider_failure = :provider_failure, provider_hardware = :provider_hardware
+        provider_status = :provider_status, provider_failure = :provider_failure, provider_hardware = :provider_hardware,
+        provider_labels = :provider_labels::jsonb
     WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM locked_provider)
     RETURNING machine_id
 ),

@@ -24,4 +24,4 @@ history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
     SELECT machine_id, 'ShepherdAgentStart', 'Labeled', :reason FROM labels_written
 )
-SELECT coalesce(provider_labels, '{}') || labels AS labels FROM machine;
+SELECT provider_labels || labels AS labels FROM machine;

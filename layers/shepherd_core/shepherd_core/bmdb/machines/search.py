@@ -34,7 +34,7 @@ class Search:
     """
     What machines are searched for: those that match all filters; a filter that is empty or None matches all machines.
 
-    Of several values of one filter, any matches. Ages are in seconds.
+    Of several values of one filter but ``labels``, any matches. Ages are in seconds.
     """
 
     machine_ids: tuple[UUID, ...] = ()
@@ -49,6 +49,8 @@ class Search:
     """
     kinds: tuple[FailureKind, ...] = ()
     """Of the machine's quarantine, or of a failure that ``failures`` counts."""
+    labels: tuple[str, ...] = ()
+    """As ``domain.labels.written`` returns them, but KEY alone has any value. The machine has all of them."""
     heartbeat_older: float | None = None
     """The last heartbeat is at least so old. A machine without one does not match."""
     heartbeat_younger: float | None = None

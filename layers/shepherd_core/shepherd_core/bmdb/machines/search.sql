@@ -78,6 +78,15 @@ FROM (
             ) > 0
         )
         AND (
+            :labels::text[] IS NULL
+            OR :labels <@ ARRAY(
+                SELECT unnest(ARRAY[t.key, t.key || '=' || t.value])
+                FROM machine_labels l
+                CROSS JOIN LATERAL jsonb_each_text(l.labels) t
+                WHERE l.machine_id = e.machine_id
+            )
+        )
+        AND (
             (:heartbeat_older::float8 IS NULL AND :heartbeat_younger::float8 IS NULL)
             OR (SELECT h.agent_heartbeat_at FROM machine_agent_heartbeat h WHERE h.machine_id = e.machine_id)
                 BETWEEN coalesce(statement_timestamp() - :heartbeat_younger * interval '1 second', '-infinity')

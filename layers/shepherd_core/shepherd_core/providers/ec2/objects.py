@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.domain import labels
 from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.providers.kit import fields
@@ -22,6 +23,8 @@ FLEET_TAG = "shepherd-fleet"
 SLOT_TAG = "shepherd-slot"
 MACHINE_TAG = "shepherd-machine"
 HOST_KEY_TAG = "shepherd-host-key"
+_NAME_TAG = "Name"
+"""As EC2's own console shows it."""
 
 STOPPING, STOPPED, TERMINATED = "stopping", "stopped", "terminated"
 _GONE = {"shutting-down", TERMINATED}
@@ -136,6 +139,7 @@ def machine(instance: Instance, which_address: str) -> Machine:
         failed=instance.is_gone,
         token=None if instance.is_gone else instance.token,
         host_key=instance.host_key,
+        labels=labels.of_tags(tag for tag in instance.tags.items() if tag != (_NAME_TAG, instance.slot)),
     )
 
 
@@ -155,7 +159,7 @@ def machines(settings: Ec2Settings, instances: Sequence[Instance]) -> list[Machi
 def launch(settings: Ec2Settings, slot: str, token: UUID, host_key: str, user_data: str) -> dict[str, Any]:
     """Return the parameters of RunInstances, without subnet and client token."""
     tags = {FLEET_TAG: settings.fleet, SLOT_TAG: slot, MACHINE_TAG: str(token)}
-    of_instance = {"Name": slot, **tags, HOST_KEY_TAG: host_key}
+    of_instance = {_NAME_TAG: slot, **tags, HOST_KEY_TAG: host_key}
     wanted: dict[str, Any] = {
         "MinCount": 1,
         "MaxCount": 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.domain import labels
 from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.providers.kit import fields
@@ -144,6 +145,7 @@ def machine(device: Device, reservation_id: str | None = None) -> Machine:
         failed=device.state == "failed",
         failure="failed" if device.state == "failed" else None,
         token=tokens[0] if tokens else None,
+        labels=labels.of_tags(map(labels.split, device.tags or ())),
     )
 
 

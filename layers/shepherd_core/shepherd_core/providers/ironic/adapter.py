@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shepherd_core.domain import labels
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.provider import (
     CapacityTaken,
@@ -154,6 +155,7 @@ class IronicProvider(Provider):
             address=address,
             reservation_id=node.uuid,
             location=node.conductor_group or None,
+            labels=labels.of_tags(tag for tag in node.extra.items() if tag[0] != name),
         )
         if not self._owns(node):
             return free

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from shepherd_core.domain import labels
 from shepherd_core.domain.errors.provider import ListingInvalid, MachineNotFound, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
@@ -65,6 +66,8 @@ class Facts:
     """The id of its project, where a project is chosen and the answer tells it."""
     stages: tuple[str, ...] = ()
     """Words that say more than its status, where the provider's table of statuses has them."""
+    tags: Iterable[tuple[str, object]] = ()
+    """Keys and values that it has there."""
 
 
 class HostedServer(ApiObject):
@@ -251,6 +254,7 @@ class HostingProvider(Provider):
             failed=failed,
             failure=word if failed else None,
             token=claim[1],
+            labels=labels.of_tags(tag for tag in facts.tags if not self._claim(tag[0])),
         )
 
     def _key(self, deadline: Deadline) -> str:

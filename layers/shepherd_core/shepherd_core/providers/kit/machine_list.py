@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.domain import labels
 from shepherd_core.domain.errors.provider import ListingInvalid, MachineNotFound, ProviderRefused, ProviderUnusable
 from shepherd_core.domain.machine import INVALID, LONGEST_TEXT, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.providers.kit.context import readable
@@ -172,6 +173,7 @@ def machine(entry: Entry, status: ProviderStatus, hardware: str | None = None) -
         status=status,
         host_key=entry.get("HostKey"),
         hardware=hardware,
+        labels=entry.get("Labels", {}),
     )
 
 
@@ -189,6 +191,19 @@ class _Object(dict[str, object]):
         self.repeated = [name for name in self if names.count(name) > 1]
 
 
+def _labels(value: object) -> dict[str, str] | None:
+    """Return the labels in an object or, as a cell of a spreadsheet has them, in the words of a text."""
+    pairs: list[tuple[str, Any]] = []
+    if isinstance(value, str):
+        pairs += map(labels.split, value.split())
+    elif isinstance(value, _Object) and not value.repeated:
+        pairs += value.items()
+    else:
+        return None
+    right = len(dict(pairs)) == len(pairs) <= labels.MOST and all(labels.is_label(*pair) for pair in pairs)
+    return dict(pairs) if right else None
+
+
 FIELDS: Mapping[str, ListField] = {
     "ID": ListField(identifier, f"a text of 1 to {LONGEST_TEXT} printable characters other than {INVALID!r}"),
     "Addr": ListField(address, "the IP address of one machine, as text and without a zone"),
@@ -197,6 +212,9 @@ FIELDS: Mapping[str, ListField] = {
         host_key,
         "an SSH host key, as ssh-keyscan and .pub files have it: its kind and its text in base64",
         required=False,
+    ),
+    "Labels": ListField(
+        _labels, f"an object, or a text of words, with at most {labels.MOST} labels: {labels.WANTED}", required=False
     ),
 }
 """The fields of every machine list."""

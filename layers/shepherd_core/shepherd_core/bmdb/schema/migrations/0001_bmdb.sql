@@ -62,7 +62,8 @@ CREATE TABLE machine_provided (
         ('Missing', 'Provisioning', 'ProvisioningFailedPermanent', 'Running', 'Stopped', 'Unknown')),
     provider_failure text,
     provider_hardware text,
-    provider_labels jsonb CONSTRAINT machine_provided_labels CHECK (jsonb_typeof(provider_labels) = 'object'),
+    provider_labels jsonb NOT NULL DEFAULT '{}'
+        CONSTRAINT machine_provided_labels CHECK (jsonb_typeof(provider_labels) = 'object'),
     PRIMARY KEY (machine_id) INCLUDE (provider, provider_location),
     CONSTRAINT machine_provided_once UNIQUE (provider, provider_id)
 );
@@ -411,7 +412,7 @@ CREATE TABLE provider_listings (
 
 -- The labels of each machine that a provider has.
 CREATE VIEW machine_labels AS
-SELECT p.machine_id, coalesce(p.provider_labels, '{}') || coalesce(o.labels, '{}') AS labels
+SELECT p.machine_id, p.provider_labels || coalesce(o.labels, '{}') AS labels
 FROM machine_provided p
 LEFT JOIN machine_operator_labels o ON o.machine_id = p.machine_id;
 
@@ -639,6 +640,7 @@ SELECT
     p.provider_status,
     p.provider_failure,
     p.provider_hardware,
+    p.provider_labels,
     -- No join here and below: the planner overestimates not_ready, and would read all machines.
     (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id) AS machine_created_at,
     (
