@@ -1,9 +1,7 @@
 """The command that shows what fails across the fleet."""
 
-from uuid import UUID
-
 from shepherd_core.bmdb.machines import overview
-from shepherd_core.bmdb.machines.search import Search, matching
+from shepherd_core.bmdb.machines.lookup import provider_ids
 
 from shepherdctl import fleet_status
 from shepherdctl.database import bmdb
@@ -35,15 +33,7 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
     with bmdb() as connection:
         found = overview.failures(connection, provider=provider, location=location)
         fleet = fleet_status.read(connection)
-        examples = {example for one in found if one.loop != "provisioner" for example in one.examples}
-        named = (
-            {
-                str(each.machine_id): each.provider_id
-                for each in matching(connection, Search(machine_ids=tuple(map(UUID, examples))))
-            }
-            if examples
-            else {}
-        )
+        named = provider_ids(connection, (id_ for one in found if one.of_machines for id_ in one.examples))
     wrong = only(fleet_status.judged(fleet), provider, location)
     if output is Form.JSON:
         failing = [{**in_words(one), "cure": CURES.get(one.kind or "")} for one in found]

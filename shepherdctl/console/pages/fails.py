@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from shepherd_core.bmdb.machines import overview
+from shepherd_core.bmdb.machines import lookup, overview
 from shepherd_core.domain.states import State
 
 from shepherdctl import fleet_status
@@ -36,6 +36,7 @@ def fails(connection: Connection) -> dict[str, Any]:
     """Return the context of the page's template."""
     fleet = fleet_status.read(connection)
     failing = overview.failures(connection)
+    names = lookup.provider_ids(connection, (each for one in failing if one.of_machines for each in one.examples))
     wrong = fleet_status.judged(fleet)
     of_name = [list(each) for _, each in groupby(wrong, lambda one: one.name)]
     return {
@@ -54,6 +55,7 @@ def fails(connection: Connection) -> dict[str, Any]:
         "causes": [
             {"it": one, "loop": loop_name(one.loop).capitalize(), "text": told(one.kind, one.cause)} for one in failing
         ],
+        "names": names,
         "cures": {one.kind: CURES[one.kind] for one in failing if one.kind is not None},
     }
 

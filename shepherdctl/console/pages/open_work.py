@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.machines.pauses import pauses_in_force
 from shepherd_core.bmdb.recovery import budget
 from shepherd_core.bmdb.wire import server
@@ -26,10 +27,12 @@ def work(connection: Connection) -> dict[str, Any]:
     pauses = pauses_in_force(connection)
     budgets = budget.shown_budgets(connection)
     oldest = server.oldest_transaction(connection, OLD_TRANSACTION_SECONDS)
+    sessions = open_work.open_sessions(connection, LIMIT)
     return {
         "now": server.now(connection),
         "limit": LIMIT,
-        "sessions": open_work.open_sessions(connection, LIMIT),
+        "sessions": sessions,
+        "names": lookup.provider_ids(connection, (each for one in sessions for each in one.machine_ids)),
         "creations": open_work.open_creations(connection, LIMIT),
         "penalties": open_work.penalties(connection, LIMIT),
         "releases": open_work.open_releases(connection, LIMIT),

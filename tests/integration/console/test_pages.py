@@ -20,6 +20,7 @@ from shepherdctl.console.pages import fleet as fleet_page
 from shepherdctl.console.pages import machines as machines_page
 from shepherdctl.descriptions.cures import CURES
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
+from tests.support.bmdb.listings import name_of
 from tests.support.command_line import CommandLine
 from tests.support.console import Visitor, plant_hostile_text, said
 
@@ -380,7 +381,6 @@ def test_the_work_page_shows_what_is_under_way(visitor: Visitor, fleet: Fleet, m
     text = visitor.text("/work")
     for expected in (
         str(session.session_id)[:8],
-        str(machine_id)[:8],
         "rack-7",
         "rack-9",
         "it is sold out",
@@ -388,6 +388,15 @@ def test_the_work_page_shows_what_is_under_way(visitor: Visitor, fleet: Fleet, m
     ):
         assert expected in text
     assert "provider static bob" in text
+
+
+def test_machines_are_named_as_people_do(visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]) -> None:
+    held, failing, paused = (mixed[each] for each in (State.NEEDS_AGENT, State.QUARANTINED, State.RUNNING))
+    session = fleet.open_session()
+    fleet.sql("INSERT INTO work VALUES (:id, 'ShepherdAgentStart', :session)", id=held, session=session.session_id)
+    pauses.pause(fleet.connection, owner="bob", reason="moves", machine_id=paused)
+    for path, machine_id in (("/work", held), ("/work", paused), ("/fails", failing)):
+        assert f'href="/machines/{machine_id}">{name_of(fleet, machine_id)}</a>' in visitor.read(path)
 
 
 def test_hostile_text_is_shown_and_never_markup(visitor: Visitor, fleet: Fleet) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -28,8 +28,8 @@ class NamedMachine:
 
     machine_id: UUID
     provider_id: ProviderId | None
-    provider_location: str | None
-    exact: bool
+    provider_location: str | None = None
+    exact: bool = True
     """The name is its whole id, provider id or address."""
 
     def __str__(self) -> str:
@@ -41,6 +41,13 @@ class NamedMachine:
 def find_machines(connection: Connection, name: str, limit: int) -> list[NamedMachine]:
     """Return the machines that *name*, in any case, may stand for; those that it stands for exactly come first."""
     return connection.fetch(NamedMachine, "find_machines", name=name.lower(), limit=limit)
+
+
+def provider_ids(connection: Connection, machine_ids: Iterable[UUID | str]) -> dict[str, str]:
+    """Return what their provider calls these machines, by their ids as text; without those that it does not have."""
+    wanted = sorted({str(each) for each in machine_ids})
+    found = connection.fetch(NamedMachine, "provider_ids", machine_ids=wanted) if wanted else []
+    return {str(each.machine_id): each.provider_id for each in found if each.provider_id}
 
 
 def find_machine(connection: Connection, name: str) -> UUID:

@@ -15,6 +15,10 @@ WHERE x.exact
 ORDER BY NOT x.exact, p.provider_id, m.machine_id
 LIMIT :limit;
 
+-- name: provider_ids
+-- What the provider calls some machines.
+SELECT machine_id, provider_id FROM machine_provided WHERE machine_id = ANY(:machine_ids::uuid[]);
+
 -- name: show_machine
 -- Everything that the BMDB knows about one machine.
 SELECT

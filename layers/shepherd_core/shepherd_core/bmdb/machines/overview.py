@@ -97,6 +97,11 @@ class Failing:
     """The newest."""
     failed_at: datetime | None
 
+    @property
+    def of_machines(self) -> bool:
+        """Return whether the examples are machines, not capacity."""
+        return self.loop != "provisioner"
+
 
 def failures(connection: Connection, *, provider: str | None = None, location: str | None = None) -> list[Failing]:
     """Return what fails now, without ticks."""

@@ -72,7 +72,7 @@ GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {recoverer}; -- l
 
 GRANT SELECT ON machine_facts TO {updater};
 GRANT SELECT, UPDATE (provider_reservation_id, provider_ip_address, provider_location, provider_status, provider_failure,
-    provider_hardware) ON machine_provided TO {updater};
+    provider_hardware, provider_labels) ON machine_provided TO {updater};
 GRANT SELECT, INSERT, UPDATE (session_id, began_at, listed_at) ON provider_listings TO {updater};
 GRANT SELECT, DELETE ON work TO {updater};
 GRANT SELECT, INSERT, UPDATE (until, cause, kind, last_interval_seconds, fault, deaths) ON work_backoff TO {updater};
@@ -101,7 +101,7 @@ GRANT SELECT ON machine_labels TO {operator};
 GRANT SELECT, INSERT, UPDATE (labels) ON machine_operator_labels TO {operator};
 GRANT SELECT ON machine_pauses TO {operator};
 GRANT SELECT, INSERT, UPDATE (provider_id, provider_reservation_id, provider_ip_address, provider_location, provider_status,
-    provider_failure, provider_hardware), DELETE ON machine_provided TO {operator};
+    provider_failure, provider_hardware, provider_labels), DELETE ON machine_provided TO {operator};
 GRANT SELECT, DELETE ON machine_quarantine TO {operator};
 GRANT SELECT, INSERT, UPDATE (rebooted_at, boot_wait_until, previous_at) ON machine_rebooted TO {operator};
 GRANT SELECT, INSERT, UPDATE (accepted_at), DELETE ON machine_release TO {operator};
