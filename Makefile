@@ -50,10 +50,6 @@ demo: .venv/.ready $(if $(filter ironic,$(PROVIDER)),ironic-if-possible) ## watc
 ironic-if-possible:
 	@$(MAKE) --no-print-directory .venv-ironic/.ready || echo "Ironic cannot be installed here: a fake takes its place" >&2
 
-.PHONY: demo-picture
-demo-picture: .venv/.ready ## draw docs/pictures/demo.svg from a run of the demo
-	@$(BIN)/shepherdctl demo --picture docs/pictures/demo.svg $(DEMO_FLAGS)
-
 .PHONY: screenshots
 screenshots: .venv/.ready ## take the pictures of the console in docs/pictures from a simulated fleet (needs chromium)
 	@$(BIN)/python -m tests.support.screenshots docs/pictures
@@ -191,6 +187,10 @@ settings: .venv/.ready ## write the table of settings in docs/settings.md again
 .PHONY: cli-page
 cli-page: .venv/.ready ## write docs/cli.md again: all commands, and what they print
 	@WRITE_PAGE=1 $(BIN)/python -m pytest -q -n 0 tests/integration/cli/test_page.py
+
+.PHONY: incident-picture
+incident-picture: .venv/.ready ## draw docs/pictures/incident.svg from what the commands of docs/how-to/rack.md print
+	@WRITE_PICTURE=1 $(BIN)/python -m pytest -q -n 0 tests/integration/cli/fleet/test_incidents.py -k "what_it_shows and rack"
 
 .PHONY: proto
 proto: .venv/.ready ## generate the code for the wire contract from proto/

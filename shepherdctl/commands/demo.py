@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import webbrowser
 from contextlib import ExitStack, nullcontext
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,9 +40,6 @@ def demo(
     console: Annotated[
         bool, typer.Option("--console", help="Open the fleet in a browser, and keep it until Ctrl-C.")
     ] = False,
-    picture: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Draw the run into this file, as SVG, if nothing went wrong.")
-    ] = None,
 ) -> None:
     """
     Watch a fleet come up, two machines break and recover, and an outage that reboots none.
@@ -57,7 +53,7 @@ def demo(
     Exit status 1: something went wrong; the last lines say what.
     """
     from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
-    from simulator.environment.status import machine_statuses, report, violated_invariants  # noqa: PLC0415 - slow to import
+    from simulator.environment.status import report, violated_invariants  # noqa: PLC0415 - slow to import
 
     terminal = Console()
     terminal.print(
@@ -90,8 +86,6 @@ def demo(
                 terminal.print(f"  - {line}", highlight=False, soft_wrap=True)
         conclude(terminal, problems, environment.folder / "functions.log", "Everything worked.")
         terminal.print(_NEXT, highlight=False, soft_wrap=True)
-        if picture is not None:
-            view.draw(environment, machine_statuses(environment), picture)
         if console:
             note("The console stays open: stop it with Ctrl-C.")
             signal.pause()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import queue
 from collections import Counter
 from dataclasses import dataclass, field
-from io import StringIO
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -18,8 +16,8 @@ from shepherdctl.output.printing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+    from rich.console import Console
     from shepherd_core.domain.clock import Clock
 
     from simulator.environment.environment import Environment
@@ -31,8 +29,6 @@ _EVENT_LINES = 12
 """Lines of the terminal that are left to events, however many machines there are."""
 _FRAME_LINES = 7
 """Lines of the table that are no machine: title, head, borders, the count of further machines and the work."""
-_PICTURE_COLUMNS = 96
-_PICTURE_MACHINES = 20
 _COUNTED = {
     "provisioner": {
         "created": "creates {}",
@@ -73,8 +69,6 @@ class LiveView:
 
     console: Console
     live: Live | None
-    lines: list[str] = field(default_factory=list)
-    """Every event that was printed."""
     recovery_limited: bool = False
     """Whether the Recoverer limited recovery in its last invocation."""
     clock: Clock = field(default_factory=SystemClock)
@@ -101,13 +95,6 @@ class LiveView:
         if self.live is not None:
             room = max(1, self.console.height - _EVENT_LINES - _FRAME_LINES)
             self.live.update(_table(environment, statuses, room, recovery_limited=self.recovery_limited))
-
-    def draw(self, environment: Environment, statuses: list[MachineStatus], picture: Path) -> None:
-        """Write the table and all events to *picture*, as SVG."""
-        console = Console(record=True, file=StringIO(), width=_PICTURE_COLUMNS, force_terminal=True)
-        table = _table(environment, statuses, _PICTURE_MACHINES, recovery_limited=self.recovery_limited)
-        console.print(Group(table, *map(Text, self.lines)))
-        picture.write_text(console.export_svg(title="make demo"), encoding="utf-8")
 
     def _print_pending(self, environment: Environment) -> None:
         while not self._pending.empty():
@@ -147,7 +134,6 @@ class LiveView:
 
     def _print(self, at: float, text: str, source: str = "") -> None:
         line = f"{max(0.0, at):5.1f} s  {source:<11}  {text}"
-        self.lines.append(line)
         if self.live is None:
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
         else:

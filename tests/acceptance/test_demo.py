@@ -27,9 +27,8 @@ def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([SHEPHERDCTL, *arguments], check=False, capture_output=True, text=True, timeout=600)
 
 
-def test_the_demo_gives_machines_agents_and_brings_two_back(tmp_path: Path) -> None:
-    picture = tmp_path / "demo.svg"
-    done = run(["demo", "--machines", "3", "--speed", "120", "--picture", str(picture)])
+def test_the_demo_gives_machines_agents_and_brings_two_back() -> None:
+    done = run(["demo", "--machines", "3", "--speed", "120"])
     assert done.returncode == 0, done.stdout + done.stderr
     scenes = (
         "all 3 machines are running",
@@ -54,9 +53,6 @@ def test_the_demo_gives_machines_agents_and_brings_two_back(tmp_path: Path) -> N
     history = done.stdout[done.stdout.index("history of machine") :]
     for line in (r"Initializer +Finished.*Recoverer +Started", r"Recoverer +Finished.*Initializer +Finished"):
         assert re.search(line, history, re.DOTALL)
-    drawn = picture.read_text(encoding="utf-8").replace("&#160;", " ")
-    for line in ("provider id", "all 3 machines are running"):
-        assert line in drawn
 
 
 @pytest.mark.skipif(not WHOLE, reason="a part of make chaos")

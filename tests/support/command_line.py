@@ -94,9 +94,11 @@ class CommandLine:
             errors.seek(0)
             return subprocess.CompletedProcess(arguments, status, kept.read(), errors.read())
 
-    def on_terminal(self, width: int, *arguments: str, typed: str = "", status: int = 0) -> str:
-        """Return what a terminal of *width* columns shows of standard output, and of what is *typed* there."""
-        process, ours = self._start_on_terminal(width, arguments)
+    def on_terminal(
+        self, width: int, *arguments: str, typed: str = "", status: int = 0, everything: bool = False
+    ) -> str:
+        """Return what a terminal of that *width* shows: standard output, or *everything*, and what is *typed*."""
+        process, ours = self._start_on_terminal(width, arguments, everything=everything)
         os.write(ours, typed.encode())
         return _rest(process, ours, status).decode()
 

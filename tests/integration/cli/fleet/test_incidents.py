@@ -1,12 +1,16 @@
 """Six incidents: from ``status`` to the cause and its cure it is at most one more command, which ``status`` prints."""
 
+import os
 import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
@@ -22,6 +26,7 @@ from tests.support.shown import missing, steps
 
 LOOPS = {"SHEPHERD_LOOP_MINUTES": "1,0,0,0"}
 NO_LIST = {"SHEPHERD_PROVIDER": PROVIDER, "SHEPHERD_PROVIDER_MACHINES": "no-such-list.json"}
+WIDTH = 126
 HOW_TO = Path(__file__).parents[4] / "docs" / "how-to"
 
 
@@ -195,6 +200,13 @@ def test_the_commands_of_a_page_print_what_it_shows(
     for command, shown in typed:
         printed = shepherdctl(*shlex.split(command)[1:]).output
         assert missing(shown, printed) == [], printed
+    if page == "rack" and "WRITE_PICTURE" in os.environ:
+        picture = Console(record=True, file=StringIO(), width=WIDTH, force_terminal=True)
+        for command, _ in typed:
+            words = shlex.split(command)[1:]
+            seen = shepherdctl.on_terminal(WIDTH, *words, status=3 * (words == ["status"]), everything=True)
+            picture.print(Text(f"$ {command}", "bold"), Text.from_ansi(seen.replace("\r", "")), sep="\n")
+        (HOW_TO.parent / "pictures" / "incident.svg").write_text(picture.export_svg(title="a rack is dead"))
 
 
 def test_the_machines_of_a_cause_are_listed_though_they_wait(fleet: Fleet) -> None:
