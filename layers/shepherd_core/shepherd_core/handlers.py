@@ -110,7 +110,7 @@ def migrate(event: Mapping[str, object], context: LambdaContext) -> dict[str, ob
             adapters.migrator,
             CLOCK,
             seconds,
-            migrator.SettingsCheck(settings.check, adapters.rolling_back),
+            migrator.Deployment(settings.check, adapters.uncached()),
             adapters.make_roles,
         )
     except ShepherdError as error:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.connection import Connection
@@ -15,7 +14,7 @@ from shepherd_core.domain.clock import ANSWER_SECONDS, Deadline
 from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid
 from shepherd_core.domain.errors.bmdb import RolesRefused, StatementFailed
 from shepherd_core.operator.cloudformation import ANSWERED
-from shepherd_core.operator.migrator import RESOURCE_ID, SettingsCheck, handle
+from shepherd_core.operator.migrator import RESOURCE_ID, Deployment, handle
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from functions.migrator.app import lambda_handler
@@ -34,6 +33,8 @@ ASKED = {
     "RequestId": "7",
     "LogicalResourceId": "Schema",
 }
+
+pytestmark = pytest.mark.usefixtures("aws")
 
 
 @pytest.fixture
@@ -332,19 +333,9 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def stack(status: str) -> str:
-    from moto.cloudformation.models import cloudformation_backends  # noqa: PLC0415 - takes a second to import
-
-    made = boto3.client("cloudformation").create_stack(StackName="shepherd", TemplateBody=json.dumps({"Resources": {}}))
-    account = made["StackId"].split(":")[4]
-    cloudformation_backends[account]["eu-central-1"].stacks[made["StackId"]].status = status
-    found: str = made["StackId"]
-    return found
-
-
 @pytest.mark.parametrize("kind", ["Create", "Update"])
 def test_a_deployment_with_wrong_settings_fails_with_every_fault(
-    cloudformation: Script, bmdb: Connection, document: Path, monkeypatch: pytest.MonkeyPatch, aws: None, kind: str
+    cloudformation: Script, bmdb: Connection, document: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     document.write_text("version = 1\n[recoverer]\nheartbeat_timeout_seconds = 200\n[provider.redfish]\nlist = 1\n")
     monkeypatch.setenv("SHEPHERD_LOOP_MINUTES", "1,1,31,1")
@@ -374,17 +365,53 @@ def test_of_very_many_faults_cloudformation_gets_those_that_fit(
     assert "39 " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("status", "answer"), [("UPDATE_ROLLBACK_IN_PROGRESS", "SUCCESS"), ("UPDATE_IN_PROGRESS", "FAILED")]
-)
+def rollback(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the request by which CloudFormation takes back *event*."""
+    before, after = (event[name] for name in ("OldResourceProperties", "ResourceProperties"))
+    return {**event, "ResourceProperties": before, "OldResourceProperties": after}
+
+
+def statuses(server: Script) -> list[str]:
+    return [json.loads(request.body)["Status"] for request in server.requests]
+
+
+@pytest.mark.parametrize("end", ["refused", "accepted"])
 def test_a_rollback_does_not_fail_because_of_settings(
-    cloudformation: Script, bmdb: Connection, document: Path, aws: None, status: str, answer: str
+    cloudformation: Script, bmdb: Connection, document: Path, end: str
 ) -> None:
     """It would leave the stack half done, and the document cannot be rolled back with it."""
+    update = asked(cloudformation, "Update", before=LATEST)
+    update["OldResourceProperties"]["Provider"] = "redfish"
+    if end == "accepted":  # and something else of the stack failed after it
+        invoke(update)
     document.write_text("version = 2")
-    invoke({**asked(cloudformation, "Update", before=LATEST), "StackId": stack(status)})
-    (request,) = cloudformation.requests
-    assert json.loads(request.body)["Status"] == answer
+    if end == "refused":
+        invoke(update)
+    for event in (rollback(update), rollback(update), update):
+        invoke(event)
+    first = "FAILED" if end == "refused" else "SUCCESS"
+    assert statuses(cloudformation) == [first, "SUCCESS", "SUCCESS", "FAILED"]
+
+
+def test_a_rollback_does_not_fail_because_of_the_database(
+    cloudformation: Script, empty: BmdbSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = asked(cloudformation, "Update", before=LATEST)
+    update["OldResourceProperties"]["Host"] = "another"
+    nowhere(monkeypatch)
+    for event in (update, rollback(update)):
+        invoke(event)
+    assert statuses(cloudformation) == ["FAILED", "SUCCESS"]
+
+
+class Remembered(dict[str, str]):
+    """What the Migrator remembers."""
+
+    def find(self, name: str) -> str | None:
+        return self.get(name)
+
+    def put(self, name: str, value: str, *, secret: bool, replace: bool) -> None:
+        self[name] = value
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -403,17 +430,13 @@ def test_a_rollback_grants_what_its_code_needs(
             raise RolesRefused("?")
         return ["shepherd-updater"]
 
-    settings = SettingsCheck(check, lambda _: True)
-    answer = handle(asked(cloudformation, "Update", before=LATEST), lambda: bmdb, clock, 60, settings, make_roles)
-    assert (answer["Status"], answer["Data"]) == ("SUCCESS", {"SchemaVersion": LATEST})
+    update = asked(cloudformation, "Update", before=LATEST)
+    update["OldResourceProperties"]["Provider"] = "redfish"
+    deployment = Deployment(check, Remembered())
+    for event in (update, rollback(update)):
+        answer = handle(event, lambda: bmdb, clock, 60, deployment, make_roles)
+    assert (answer["Status"], answer["Data"]) == ("SUCCESS", {"SchemaVersion": LATEST if refused else 0})
     assert granted == [0]  # and nothing was migrated
-
-
-def test_an_unknown_state_is_no_rollback(cloudformation: Script, bmdb: Connection, document: Path, aws: None) -> None:
-    document.unlink()
-    invoke(asked(cloudformation, "Update", before=LATEST))
-    assert answered(cloudformation)["Status"] == "FAILED"
-    assert "could not be read" in answered(cloudformation)["Reason"]
 
 
 def test_an_event_of_an_operator_is_about_the_schema_alone(bmdb: Connection, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,6 @@ BY_THE_PLATFORM = {
 METHODS = {
     "get_object": "s3:GetObject",
     "put_parameter": "ssm:PutParameter",
-    "describe_stacks": "cloudformation:DescribeStacks",
     "generate_db_auth_token": "rds-db:connect",
     "create_replace_root_volume_task": "ec2:CreateReplaceRootVolumeTask",
     "describe_instances": "ec2:DescribeInstances",
@@ -184,7 +183,8 @@ AGENT_CA = {"agent_ca_source": f"s3://{S3_AGENT_CA}"}
 OWN_AGENT = {"agent_source": f"s3://{S3_AGENT}", "agent_sha256": hashlib.sha256(b"an agent").hexdigest()}
 VIRTUAL = {"machine_type": "t3.small"}  # whose root volume can be replaced
 SEES = {("ec2:DescribeInstances", "*")}
-SEES_STACK = {("cloudformation:DescribeStacks", PSEUDO["AWS::StackId"])}
+LAST_UPDATE = "/shepherd/last-update"
+REMEMBERS = {(f"ssm:{action}Parameter", parameter(LAST_UPDATE)) for action in ("Get", "Put")}
 IMAGE = f"image/{EC2_SETTINGS['image']}"
 LAUNCHES = of_ec2(
     "RunInstances", "instance", "volume", "network-interface", "subnet", "security-group", IMAGE
@@ -233,8 +233,8 @@ class Case:
             found |= reads(S3_AGENT_CA, S3_AGENT)
         if self.function in ("initializer", "recoverer"):
             found |= reads(PREVIOUS_KEY)  # asked for a machine that refuses the current key
-        if self.function == "migrator":  # which asks only when the settings have faults
-            found |= SEES_STACK
+        if self.function == "migrator":  # when CloudFormation updates the stack
+            found |= REMEMBERS
         return found
 
     @property
@@ -254,7 +254,7 @@ CASES = [
     Case("migrator", STATIC, reads(CA), CA_IN_SSM),
     Case("migrator", {**STATIC, **ONE_PASSWORD}, reads(CA), CA_IN_SSM),
     Case("migrator", {**EQUINIX, **IAM}, reads(S3_CA), CA_IN_S3),
-    Case("migrator", STATIC, SEES_STACK, {"concurrency": "0"}, update=True),
+    Case("migrator", STATIC, REMEMBERS, {"concurrency": "0"}, update=True),
     Case("provisioner", STATIC, reads(LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
     Case("provisioner", {**STATIC, **IAM}, reads(S3_LIST, CA), CA_IN_SSM),
     Case("provisioner", EQUINIX, reads(API_KEY, PUBLIC_KEY, CA), CA_IN_SSM),

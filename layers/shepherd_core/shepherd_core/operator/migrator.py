@@ -7,9 +7,13 @@ is answered within the time of the invocation, whatever happens.
 
 from __future__ import annotations
 
+import json
+import re
 from concurrent import futures
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
@@ -33,14 +37,23 @@ RESOURCE_ID = "bmdb-schema"
 _VERSION = "SchemaVersion"
 
 
+class Memory(Protocol):
+    """Texts by name, outside of the BMDB: a rollback must pass without it."""
+
+    def find(self, name: str) -> str | None:
+        """Return the text *name*; None: there is none."""
+
+    def put(self, name: str, value: str, *, secret: bool, replace: bool) -> None:
+        """Store a text."""
+
+
 @dataclass(frozen=True, slots=True)
-class SettingsCheck:
-    """Checks the settings of a deployment before its schema is touched."""
+class Deployment:
+    """What a deployment has besides its schema."""
 
     check: Callable[[], None]
-    """Raises ConfigError with every fault, or SourceError."""
-    rolling_back: Callable[[str], bool]
-    """Returns whether CloudFormation is rolling back the stack with this id."""
+    """Checks the settings. Raises ConfigError with every fault, or SourceError."""
+    memory: Memory
 
 
 def handle(
@@ -48,18 +61,18 @@ def handle(
     connect: Callable[[], Connection],
     clock: Clock,
     seconds: float,
-    settings: SettingsCheck | None = None,
+    deployment: Deployment | None = None,
     make_roles: Callable[[Connection, Deadline], list[str]] | None = None,
 ) -> dict[str, object]:
     """
     Carry out *event* on the BMDB's schema, answer it if it has a ``ResponseURL``, and return the answer.
 
-    Create and Update check the *settings*, if CloudFormation sent them, apply the
-    migrations that are missing, and call *make_roles*, which returns the roles that
-    it made and granted anew. Delete, and an Update to an older ``SchemaVersion``,
-    which a rollback sends, succeed and change nothing. A rollback does not fail
-    because of settings; where they are refused, it only calls *make_roles*. May run
-    twice and concurrently. *seconds* are left in all.
+    Create and Update check the settings of the *deployment*, if CloudFormation sent
+    them, apply the migrations that are missing, and call *make_roles*, which returns
+    the roles that it made and granted anew. Delete, and an Update to an older
+    ``SchemaVersion``, which a rollback sends, succeed and change nothing. Any other
+    rollback only calls *make_roles*, and succeeds in any case. May run twice and
+    concurrently. *seconds* are left in all.
 
     Raises:
         AnswerUndelivered: CloudFormation did not accept the answer.
@@ -76,7 +89,7 @@ def handle(
     url = cloudformation.answer_url(event)
     answer: dict[str, object]
     try:
-        answer = {"Status": "SUCCESS", "Data": _carry_out(event, update, deadline, settings)}
+        answer = {"Status": "SUCCESS", "Data": _carry_out(event, update, deadline, deployment)}
     except Exception as error:  # noqa: BLE001 - CloudFormation waits for an answer in any case
         telemetry.error("deployment failed", exc=error)
         answer = {"Status": "FAILED", "Reason": cloudformation.failure_reason(error)}
@@ -90,7 +103,7 @@ def _carry_out(
     event: Mapping[str, object],
     update: Callable[..., dict[str, object]],
     deadline: Deadline,
-    settings: SettingsCheck | None,
+    deployment: Deployment | None,
 ) -> dict[str, object]:
     kind = event_object(event).get("RequestType")
     if kind not in ("Create", "Update", "Delete"):
@@ -107,6 +120,12 @@ def _carry_out(
         )
         return {_VERSION: wanted}
     latest = migrations()[-1].version
+    if kind == "Update" and deployment is not None and _is_rollback(event, deployment.memory):
+        try:
+            return _in_time(partial(update, rollback=True), deadline)
+        except ShepherdError as error:
+            telemetry.error("roles not granted in a rollback", exc=error)
+            return {_VERSION: latest}  # which the deployment before this one has brought the schema to
     if wanted not in (None, latest):
         message = (
             f"the template has schema version {wanted}, but the code deployed with it has version {latest}: "
@@ -115,32 +134,37 @@ def _carry_out(
         raise SchemaMismatch(message)
 
     def deploy() -> dict[str, object]:
-        if settings is not None and not _right(settings, kind, str(event.get("StackId"))):
-            try:
-                update(rollback=True)
-            except ShepherdError as error:
-                telemetry.error("roles not granted in a rollback", exc=error)
-            return {_VERSION: latest}  # which the deployment before this one has brought the schema to
+        if deployment is not None:
+            deployment.check()
         return update()
 
     return _in_time(deploy, deadline)
 
 
-def _right(settings: SettingsCheck, kind: str, stack: str) -> bool:
+def _is_rollback(event: Mapping[str, object], memory: Memory) -> bool:
     """
-    Return whether the settings are right; False in a rollback, which must not leave the stack half done.
+    Return whether an Update takes back the last one, which may have failed; else remember it as the last.
+
+    CloudFormation does not say so, and a network of functions may have no way to ask. An operator's update back is
+    taken for a rollback, too.
 
     Raises:
-        ConfigError, SourceError: they are wrong, and the deployment must fail.
+        EventInvalid: the event names no stack.
+        SecretError: what is remembered cannot be read or written.
     """
-    try:
-        settings.check()
-    except ShepherdError as error:
-        if kind != "Update" or not settings.rolling_back(stack):
-            raise
-        telemetry.error("settings are wrong: schema kept in a rollback", exc=error)
-        return False
-    return True
+    stack = re.search(":stack/([A-Za-z0-9-]+)/", str(event.get("StackId")))
+    if stack is None:
+        raise EventInvalid(f"StackId is {shown(event.get('StackId'))}; it must be that of a stack")
+    name = f"/{stack[1]}/last-update"
+    before, after = event.get("OldResourceProperties"), event.get("ResourceProperties")
+    if memory.find(name) == _digest(after, before):
+        return True
+    memory.put(name, _digest(before, after), secret=False, replace=True)
+    return False
+
+
+def _digest(before: object, after: object) -> str:
+    return sha256(json.dumps([before, after], sort_keys=True).encode()).hexdigest()
 
 
 def _wanted(event: Mapping[str, object], properties: str = "ResourceProperties") -> int | None:

@@ -12,8 +12,6 @@ from functools import cache, partial
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING
 
-from shepherd_core import telemetry
-from shepherd_core.adapters import aws
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
 from shepherd_core.bmdb.wire.driver import TimeLimits
@@ -45,6 +43,11 @@ MIGRATION_LIMITS = TimeLimits(statement=240)
 def secrets() -> SsmSecretStore:
     """Return the store that caches secrets between invocations."""
     return SsmSecretStore()
+
+
+def uncached() -> SsmSecretStore:
+    """Return a store for the Migrator: an operator, or another Migrator, may just have changed something."""
+    return SsmSecretStore(max_age_seconds=0)
 
 
 def read(source: str) -> bytes:
@@ -99,18 +102,6 @@ def installation_signer() -> Callable[[bytes], bytes]:
         raise ConfigError([fault]) from error
 
 
-def rolling_back(stack: str) -> bool:
-    """Return whether CloudFormation is rolling back the stack with this name or id; False if that is unknown."""
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - boto3 is about to be loaded
-
-    try:
-        found = aws.client("cloudformation", attempts=2).describe_stacks(StackName=stack)["Stacks"]
-    except (BotoCoreError, ClientError) as error:
-        telemetry.warning("state of the stack unknown", cause=aws.classify(error)[1])
-        return False
-    return any("ROLLBACK" in each["StackStatus"] for each in found)
-
-
 def bmdb(
     settings: BmdbSettings | None = None,
     attempts: int = ATTEMPTS,
@@ -159,8 +150,7 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
     Make the roles of the functions if the settings want them, as ``make_roles.make``, and return their names.
 
     A role's password is in SSM; one that is missing there is generated, if the owner
-    may create roles. It is read anew each time, because an operator may just have
-    changed it.
+    may create roles.
 
     Raises:
         ConfigError: the settings are wrong.
@@ -172,7 +162,7 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
     (settings,), (deployment,) = load(MigratorSettings), load(DeploymentSettings)
     if settings.bmdb_roles is None:
         return []
-    store = SsmSecretStore(max_age_seconds=0)
+    store = uncached()
     logins = {}
     for role in ROLES:
         own = settings.of_role(role)
