@@ -202,7 +202,7 @@ def test_a_changed_file_selects_the_tests_that_reach_it(
 ) -> None:
     monkeypatch.setattr(reach, "RECORDS", tmp_path)
     tests = {ROOT / EXAMPLES, ROOT / PAUSE}
-    for test, reached in {EXAMPLES: [], PAUSE: ["sql:repeat_pause"]}.items():
+    for test, reached in {EXAMPLES: [], PAUSE: ["sql:pause"]}.items():
         reach.kept(ROOT / test).write_text(json.dumps({"shared": reached, "tests": {f"{test}::test": [1.0, []]}}))
     assert changed.reaching({ROOT / file}, sorted(tests)) == sorted(ROOT / test for test in reached_by)
 

@@ -63,6 +63,7 @@ TWO_PARTS = {
     "accept_heartbeat": ["machine_agent_heartbeat is changed 2 times"],
     "leave_alone": ["work_backoff is changed 2 times"],
     "set_budgets": ["recovery_budgets is changed 2 times"],
+    "pause": ["pauses is changed 2 times"],
 }
 
 
@@ -209,6 +210,8 @@ SHARED = {
     "agent_timeout": {"read_fleet"},
     "ended_work": ENDS_WORK,
     "recorded_facts": {"all_facts", "facts_not_ready"},
+    "updated_machines": {"all_facts", "facts_not_ready", "check_listing"},
+    "not_ready": {"facts_not_ready", "check_listing"},
     "last_heartbeat": {"decommission", "request_release"},
     "locked_machine": {"decommission", "request_release"},
     "waits_for_limit": {"waiting", "fleet_notices"},
@@ -264,9 +267,11 @@ def test_every_work_end_and_every_provider_write_is_known() -> None:
     sql = {name: code(text) for name, text in statements().items()}
     ends = {name for name, text in sql.items() if re.search(r"DELETE FROM work (w USING|WHERE)", text)}
     assert ends - ENDS_WORK == {"open_session", "close_session", "let_go"}
-    assert {name for name, text in sql.items() if "FROM provisioner_lock WHERE" in text and _CHANGED.search(text)} == (
-        NEEDS_PROVIDER_LOCK
-    )
+    assert {
+        name
+        for name, text in sql.items()
+        if "FROM provisioner_lock WHERE provider = :provider AND session_id" in text and _CHANGED.search(text)
+    } == (NEEDS_PROVIDER_LOCK)
 
 
 def texts(module: Path) -> set[str]:

@@ -11,6 +11,8 @@ from shepherd_core.domain.errors.bmdb import CommitUnknown
 from tests.chaos.stage.proxy import Break, Proxy
 from tests.support.bmdb.fleet import Fleet
 
+PENALTY = {"capacity_id": "rack", "seconds": 60, "kind": "unexpected", "cause": "?"}
+
 
 def test_a_connection_cut_off_in_a_transaction_soon_frees_its_locks(fleet: Fleet) -> None:
     """Without a timeout, the server would keep the locks on the provider and on due machines for hours."""
@@ -21,10 +23,10 @@ def test_a_connection_cut_off_in_a_transaction_soon_frees_its_locks(fleet: Fleet
         # Startup, BEGIN, preparing and running the statement, COMMIT: that one never arrives.
         proxy.arm(Break(5, "request", "stall"))
         with pytest.raises(CommitUnknown):
-            cut_off.transact(lambda: cut_off.run("create_provisioner_lock", provider="equinix"))
+            cut_off.transact(lambda: cut_off.run("penalize", provider="equinix", **PENALTY))
         assert proxy.names[4] == "COMMIT"
         other = fleet.connect(limits=TimeLimits(statement=5))
-        other.run("create_provisioner_lock", provider="equinix")
+        other.run("penalize", provider="equinix", **PENALTY)
         cut_off.close()
 
 

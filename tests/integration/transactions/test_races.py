@@ -132,8 +132,6 @@ def test_one_of_two_concurrent_provisioners_has_the_lock(fleet: Fleet) -> None:
     with ThreadPoolExecutor(1) as pool:
 
         def unit() -> Future[object]:
-            first.connection.run("create_provisioner_lock", provider=PROVIDER)
-            first.connection.run("lock_provisioner_row", provider=PROVIDER)
             first.connection.run("take_lock", provider=PROVIDER, session_id=first.session_id)
             late: Future[object] = pool.submit(provisioning.take_lock, second, PROVIDER)
             fleet.wait_until_blocked()
@@ -150,7 +148,7 @@ def test_an_expired_session_that_commits_is_passed_over(fleet: Fleet) -> None:
     fleet.sql("UPDATE sessions SET deadline = now() - interval '1 hour' WHERE session_id = :id", id=dead.session_id)
 
     def unit() -> None:
-        dead.connection.run("lock_live_session", session_id=dead.session_id)
+        dead.connection.script("SELECT 1 FROM sessions WHERE deadline < now() FOR UPDATE")
         session.close()
 
     dead.connection.transact(unit)

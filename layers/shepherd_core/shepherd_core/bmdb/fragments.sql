@@ -7,9 +7,7 @@ session_id = :session_id AND deadline > clock_timestamp()
 
 -- fragment: session
 -- The session, if it has not expired.
-session AS (
-    SELECT session_id FROM sessions WHERE {session_alive}
-)
+session AS (SELECT session_id FROM sessions WHERE {session_alive})
 
 -- fragment: live_session
 -- The same, and nothing that was sent later has fenced this statement off (session.sql).
@@ -17,9 +15,7 @@ session AS (
 
 -- fragment: locked_session
 -- Lock the row of the session, if it is alive.
-locked_session AS (
-    SELECT session_id FROM sessions WHERE {live_session} FOR UPDATE
-)
+locked_session AS (SELECT session_id FROM sessions WHERE {live_session} FOR UPDATE)
 
 -- fragment: ended_work
 -- End the work of this session on the machines of :rows, and return it with what the rows say of each.
@@ -51,15 +47,11 @@ locked_provider AS (
 
 -- fragment: last_heartbeat
 -- The last heartbeat of the machine; locked, so that none is missed.
-last_heartbeat AS (
-    SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = :machine_id FOR UPDATE
-)
+last_heartbeat AS (SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = :machine_id FOR UPDATE)
 
 -- fragment: locked_machine
 -- The machine, if this session has locked it.
-locked_machine AS (
-    SELECT machine_id FROM work WHERE machine_id = :machine_id AND session_id = :session_id
-)
+locked_machine AS (SELECT machine_id FROM work WHERE machine_id = :machine_id AND session_id = :session_id)
 
 -- fragment: waits_for_limit
 -- Places wait for the limit of machines, as the Provisioner saw within the last day (provisioner_lock).
@@ -124,6 +116,20 @@ FROM (SELECT machine_id, timestamp FROM machine_recoveries ORDER BY timestamp DE
 GROUP BY machine_id
 HAVING {often}
 
+-- fragment: not_ready
+-- A machine about which the provider may soon say something new. Missing and permanently failed ones count as steady.
+(
+    provider_status IS NULL
+    OR provider_status IN ('Provisioning', 'Stopped', 'Unknown')
+    OR (provider_status = 'Running' AND provider_ip_address IS NULL)
+)
+
+-- fragment: updated_machines
+-- The machines whose facts the Updater keeps. No join: the planner overestimates those that are not ready, and would read
+-- all machines.
+FROM machine_provided p
+WHERE provider = :provider AND (SELECT machine_id FROM machine_quarantine WHERE machine_id = p.machine_id) IS NULL
+
 -- fragment: recorded_facts
 SELECT
     provider_reservation_id AS reservation_id,
@@ -135,6 +141,7 @@ SELECT
     provider_labels AS labels,
     machine_id,
     provider_id,
-    extract(epoch FROM clock_timestamp() - machine_created_at)::float8 AS age_seconds
-FROM machine_facts
-WHERE provider = :provider
+    (
+        SELECT extract(epoch FROM clock_timestamp() - machine_created_at)::float8 FROM machines WHERE machine_id = p.machine_id
+    ) AS age_seconds
+{updated_machines}

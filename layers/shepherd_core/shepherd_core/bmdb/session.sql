@@ -71,13 +71,8 @@ backoff_rows AS (
     FROM deaths b
     ORDER BY b.machine_id, b.process
     ON CONFLICT (machine_id, process) DO UPDATE
-    SET
-        until = excluded.until,
-        kind = excluded.kind,
-        cause = excluded.cause,
-        last_interval_seconds = NULL,
-        fault = excluded.fault,
-        deaths = excluded.deaths
+    SET (until, kind, cause, last_interval_seconds, fault, deaths) =
+        (excluded.until, excluded.kind, excluded.cause, NULL, excluded.fault, excluded.deaths)
 ),
 -- Not even a lock if nothing changed: the loops of all functions open sessions at the same time.
 policy_row AS (
@@ -96,10 +91,8 @@ policy_row AS (
             IS DISTINCT FROM (w.heartbeat, w.startup, w.grace)
         AND (SELECT max(version) FROM schema_migrations) = :schema_version
     ON CONFLICT (provider) DO UPDATE
-    SET
-        heartbeat_timeout_seconds = excluded.heartbeat_timeout_seconds,
-        startup_timeout_seconds = excluded.startup_timeout_seconds,
-        grace_seconds = excluded.grace_seconds
+    SET (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) =
+        (excluded.heartbeat_timeout_seconds, excluded.startup_timeout_seconds, excluded.grace_seconds)
 ),
 ticks_deleted AS (
     DELETE FROM ticks
@@ -127,9 +120,7 @@ RETURNING session_id;
 -- Wait until no statement of the session is about to commit, and refuse every statement that was sent with a lower
 -- fence. FOR UPDATE conflicts with the key-share lock that a claim takes through the foreign key of its work rows. May
 -- run twice, also late: the fence only grows.
-WITH locked_session AS (
-    SELECT session_id FROM sessions WHERE session_id = :session_id AND fence < :fence FOR UPDATE
-)
+WITH locked_session AS (SELECT session_id FROM sessions WHERE session_id = :session_id AND fence < :fence FOR UPDATE)
 UPDATE sessions SET fence = :fence WHERE session_id IN (SELECT session_id FROM locked_session);
 
 -- name: renew_session

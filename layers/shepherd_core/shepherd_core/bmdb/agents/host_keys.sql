@@ -3,9 +3,7 @@
 -- name: pin_host_key
 -- Pin a host key that an operator names, in place of another only if :replace, and record that in the machine's
 -- history. Returns the key that was pinned before, and whether this one is now. No row: the machine is not provided.
-WITH machine AS (
-    SELECT machine_id FROM machine_provided WHERE machine_id = :machine_id
-),
+WITH machine AS (SELECT machine_id FROM machine_provided WHERE machine_id = :machine_id),
 host_key_pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
     SELECT machine_id, :host_key, clock_timestamp(), 'Operator' FROM machine

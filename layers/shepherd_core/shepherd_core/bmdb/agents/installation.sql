@@ -28,9 +28,7 @@ WHERE q.generation IS NOT DISTINCT FROM :requested::bigint
     AND r.generation IS NOT DISTINCT FROM :reported::bigint
     AND r.os_installation_result IS NOT DISTINCT FROM :reported_result::text
 ON CONFLICT (machine_id) DO UPDATE
-SET
-    generation = excluded.generation,
-    os_installation_request_raw = excluded.os_installation_request_raw,
-    requested_at = excluded.requested_at
+SET (generation, os_installation_request_raw, requested_at) =
+    (excluded.generation, excluded.os_installation_request_raw, excluded.requested_at)
 WHERE x.generation = :requested::bigint -- also if it waited for another request
 RETURNING machine_id;

@@ -62,15 +62,11 @@ agent AS (
 first AS (
     INSERT INTO machine_agent_heartbeat AS h
         (machine_id, agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts)
-    SELECT
-        machine_id, clock_timestamp(), :signed_at::bigint, :report_interval::integer, :failed_attempts::integer
+    SELECT machine_id, clock_timestamp(), :signed_at::bigint, :report_interval::integer, :failed_attempts::integer
     FROM agent
     ON CONFLICT (machine_id) DO UPDATE
-    SET
-        agent_heartbeat_at = excluded.agent_heartbeat_at,
-        agent_signed_at = excluded.agent_signed_at,
-        report_interval_seconds = excluded.report_interval_seconds,
-        failed_attempts = excluded.failed_attempts
+    SET (agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts) =
+        (excluded.agent_heartbeat_at, excluded.agent_signed_at, excluded.report_interval_seconds, excluded.failed_attempts)
     WHERE h.agent_signed_at < excluded.agent_signed_at
     RETURNING h.agent_heartbeat_at
 )
@@ -90,20 +86,15 @@ LEFT JOIN machine_os_installation_request q
 -- name: lock_facts
 -- Keep heartbeats and requests of installations out until this transaction ends, and wait for those in progress, so that
 -- the next statement sees them.
-WITH provided AS (
-    SELECT machine_id FROM machine_provided WHERE machine_id = :machine_id FOR UPDATE
-),
-agent AS (
-    SELECT machine_id FROM machine_agent_started WHERE machine_id = :machine_id FOR UPDATE
-)
+WITH provided AS (SELECT machine_id FROM machine_provided WHERE machine_id = :machine_id FOR UPDATE),
+agent AS (SELECT machine_id FROM machine_agent_started WHERE machine_id = :machine_id FOR UPDATE)
 SELECT (SELECT count(*) FROM provided), (SELECT count(*) FROM agent);
 
 -- name: write_hardware_report
 -- The hardware of the machine, and the sums that the inventory reads.
 INSERT INTO machine_hardware_report
     (machine_id, hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes)
-VALUES
-    (:machine_id, decode(:raw, 'hex'), clock_timestamp(), :hardware_threads, :memory_bytes, :disks, :disk_bytes)
+VALUES (:machine_id, decode(:raw, 'hex'), clock_timestamp(), :hardware_threads, :memory_bytes, :disks, :disk_bytes)
 ON CONFLICT (machine_id) DO UPDATE
 SET
     hardware_report_raw = excluded.hardware_report_raw,
@@ -128,11 +119,8 @@ report_rows AS (
         (machine_id, generation, os_installation_result, os_installation_report_raw, reported_at)
     SELECT machine_id, :generation::bigint, :result::text, decode(:raw::text, 'hex'), clock_timestamp() FROM accepted
     ON CONFLICT (machine_id) DO UPDATE
-    SET
-        generation = excluded.generation,
-        os_installation_result = excluded.os_installation_result,
-        os_installation_report_raw = excluded.os_installation_report_raw,
-        reported_at = excluded.reported_at
+    SET (generation, os_installation_result, os_installation_report_raw, reported_at) =
+        (excluded.generation, excluded.os_installation_result, excluded.os_installation_report_raw, excluded.reported_at)
     WHERE r.generation < excluded.generation OR r.os_installation_result = 'Error'
 )
 SELECT machine_id FROM accepted;

@@ -46,30 +46,18 @@ tombstone AS (
     FROM provided_deleted g
     LEFT JOIN machine_release r ON r.machine_id = g.machine_id
 ),
-agent_deleted AS (
-    DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
-),
+agent_deleted AS (DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM provided_deleted)),
 heartbeat_deleted AS (
     DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 ),
 installation_request_deleted AS (
     DELETE FROM machine_os_installation_request WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 ),
-backoff_cleared AS (
-    DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
-),
-quarantine_deleted AS (
-    DELETE FROM machine_quarantine WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
-),
-grace_deleted AS (
-    DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
-),
-pauses_deleted AS (
-    DELETE FROM pauses WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
-),
-release_deleted AS (
-    DELETE FROM machine_release WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
-)
+backoff_cleared AS (DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM provided_deleted)),
+quarantine_deleted AS (DELETE FROM machine_quarantine WHERE machine_id IN (SELECT machine_id FROM provided_deleted)),
+grace_deleted AS (DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM provided_deleted)),
+pauses_deleted AS (DELETE FROM pauses WHERE machine_id IN (SELECT machine_id FROM provided_deleted)),
+release_deleted AS (DELETE FROM machine_release WHERE machine_id IN (SELECT machine_id FROM provided_deleted))
 SELECT
     EXISTS (SELECT 1 FROM provided_deleted)
         OR EXISTS (SELECT 1 FROM machine_tombstone WHERE machine_id = :machine_id) AS done,
@@ -96,9 +84,7 @@ allowed AS (
             )
         )
 ),
-release_on_record AS (
-    SELECT machine_id FROM machine_release WHERE machine_id = :machine_id
-),
+release_on_record AS (SELECT machine_id FROM machine_release WHERE machine_id = :machine_id),
 release_row AS (
     INSERT INTO machine_release (machine_id, asked_by, reason)
     SELECT machine_id, :owner::text, :reason::text FROM allowed WHERE NOT EXISTS (SELECT 1 FROM release_on_record)

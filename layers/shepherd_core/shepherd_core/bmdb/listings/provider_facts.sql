@@ -7,7 +7,7 @@
 -- updated the provider's machines or is doing so. Reads only the machines that are not ready, so that a run with
 -- nothing to do costs almost nothing in a fleet of any size.
 SELECT
-    (SELECT count(*) FROM machine_facts f WHERE f.provider = :provider AND f.not_ready) AS not_ready,
+    (SELECT count(*) {updated_machines} AND {not_ready}) AS not_ready,
     l.listed_at IS NULL OR l.listed_at <= clock_timestamp() - :seconds::float8 * interval '1 second' AS due,
     l.session_id AS holder,
     s.session_id IS NOT NULL AS holder_alive
@@ -32,7 +32,7 @@ RETURNING provider;
 
 -- name: facts_not_ready
 -- The same for the machines that are not ready.
-{recorded_facts} AND not_ready;
+{recorded_facts} AND {not_ready};
 
 -- name: write_facts
 -- Record what the provider lists about some machines, and renew the session's lease. No row: the session has expired, or another took its place.

@@ -44,19 +44,7 @@ def take_lock(session: Session, provider: str) -> PreviousInvocation | None:
 
     None: another live session holds the lock. May run twice.
     """
-
-    def unit() -> PreviousInvocation | None:
-        connection = session.connection
-        held = connection.fetch(UUID, "lock_provisioner_row", provider=provider)
-        if not held:
-            connection.run("create_provisioner_lock", provider=provider)
-            held = connection.fetch(UUID, "lock_provisioner_row", provider=provider)
-        holder = held[0]
-        if holder not in (None, session.session_id) and connection.run("lock_live_session", session_id=holder):
-            return None
-        return connection.fetch(PreviousInvocation, "take_lock", provider=provider, session_id=session.session_id)[0]
-
-    return session.transact(unit)
+    return next(iter(session.fetch(PreviousInvocation, "take_lock", provider=provider)), None)
 
 
 def ledger(connection: Connection, provider: str) -> Ledger:

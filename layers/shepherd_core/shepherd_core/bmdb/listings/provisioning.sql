@@ -1,29 +1,21 @@
 -- What the Provisioner reads and writes. It writes only while it holds the provider's lock and its session is alive.
 -- The session is checked after the lock was obtained, because waiting for the lock may take a while.
 
--- name: lock_provisioner_row
--- Lock the provider's row in provisioner_lock while its holder is checked. No row: the provider has never had a
--- Provisioner.
-SELECT session_id FROM provisioner_lock WHERE provider = :provider FOR UPDATE;
-
--- name: create_provisioner_lock
--- Create the row of a provider that has none.
-INSERT INTO provisioner_lock (provider) VALUES (:provider) ON CONFLICT (provider) DO NOTHING;
-
--- name: lock_live_session
--- Whether a session is alive; locks its row, so that it cannot renew its lease meanwhile. The deadline is compared
--- after the row was locked: until then, the session may renew.
-WITH locked_session AS (
-    SELECT session_id, deadline FROM sessions WHERE session_id = :session_id FOR UPDATE
-)
-SELECT session_id FROM locked_session WHERE deadline > clock_timestamp();
-
 -- name: take_lock
--- Take the provider's lock. Returns how many seconds ago the last machine was created (infinite: never), how many places an
--- earlier invocation saw waiting for the limit of machines, and how many seconds ago (infinite: never).
-UPDATE provisioner_lock
-SET session_id = :session_id
-WHERE provider = :provider
+-- Take the provider's lock, unless another live session holds it: then no row. Returns how many seconds ago the last machine
+-- was created (infinite: never), how many places an earlier invocation saw waiting for the limit of machines, and how many
+-- seconds ago (infinite: never).
+WITH expired AS (
+    -- The holder that this statement sees. Evaluated when the provider's row is locked; waits for a renewal in progress.
+    SELECT session_id
+    FROM sessions
+    WHERE session_id = (SELECT session_id FROM provisioner_lock WHERE provider = :provider) AND deadline <= clock_timestamp()
+    FOR UPDATE
+)
+INSERT INTO provisioner_lock AS l (provider, session_id)
+VALUES (:provider, :session_id)
+ON CONFLICT (provider) DO UPDATE SET session_id = excluded.session_id
+WHERE l.session_id IS NULL OR l.session_id IN (excluded.session_id, (SELECT session_id FROM expired))
 RETURNING
     coalesce(extract(epoch FROM clock_timestamp() - last_creation_at)::float8, 'infinity') AS idle_seconds,
     waiting,
@@ -72,9 +64,7 @@ SELECT
     extract(epoch FROM clock_timestamp() - h.agent_heartbeat_at)::float8 AS heartbeat_seconds,
     p.provider_reservation_id AS reservation_id,
     p.provider_status AS status,
-    EXISTS (
-        SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner'
-    ) AS set_aside,
+    EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner') AS set_aside,
     extract(epoch FROM clock_timestamp() - m.machine_created_at)::float8 AS age_seconds,
     extract(epoch FROM clock_timestamp() - r.asked_at)::float8 AS asked_seconds,
     extract(epoch FROM clock_timestamp() - r.accepted_at)::float8 AS released_seconds,
@@ -165,9 +155,7 @@ backoff_set AS (
     FROM provided_row
     WHERE :boot_seconds::float8 > 0
 ),
-intent_deleted AS (
-    DELETE FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM provided_row)
-),
+intent_deleted AS (DELETE FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM provided_row)),
 penalty_deleted AS (
     DELETE FROM capacity_penalties
     WHERE provider = :provider AND capacity_id = :capacity_id AND EXISTS (SELECT 1 FROM provided_row)
@@ -197,9 +185,7 @@ rebound AS (
     WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM locked_provider)
     RETURNING machine_id
 ),
-pause_deleted AS (
-    DELETE FROM pauses WHERE owner = 'provisioner' AND machine_id IN (SELECT machine_id FROM rebound)
-),
+pause_deleted AS (DELETE FROM pauses WHERE owner = 'provisioner' AND machine_id IN (SELECT machine_id FROM rebound)),
 history_row AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
     SELECT machine_id, 'ShepherdAgentStart', 'Rebound', :reason FROM rebound
@@ -215,9 +201,7 @@ intent_deleted AS (
     WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM locked_provider)
     RETURNING machine_id
 ),
-pauses_deleted AS (
-    DELETE FROM pauses WHERE machine_id IN (SELECT machine_id FROM intent_deleted)
-)
+pauses_deleted AS (DELETE FROM pauses WHERE machine_id IN (SELECT machine_id FROM intent_deleted))
 DELETE FROM machines WHERE machine_id IN (SELECT machine_id FROM intent_deleted) RETURNING machine_id;
 
 -- name: penalize

@@ -79,8 +79,10 @@ FROM (
     FROM provisioner_lock
     WHERE {waits_for_limit}
     UNION ALL
-    SELECT 'pause', provider, NULL, process, nullif(count(machine_id), 0), owner, reason, min(created_at), min(expires_at)
-    FROM pauses_in_force
+    SELECT
+        'pause', nullif(provider, ''), NULL, nullif(process, ''), nullif(count(machine_id), 0), owner, reason,
+        min(created_at), min(expires_at)
+    FROM pause_scopes
     GROUP BY provider, process, machine_id IS NULL, owner, reason
     UNION ALL
     SELECT 'quarantine', NULL, NULL, NULL, count(*), NULL, kind, min(quarantined_at), NULL

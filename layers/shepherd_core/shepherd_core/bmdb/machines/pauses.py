@@ -30,15 +30,8 @@ def pause(
     is claimed. Ends after *seconds*, or by ``resume``. The same pause twice is one,
     which ends as was said last.
     """
-    what: dict[str, object] = {
-        "machine_id": machine_id,
-        "process": process,
-        "provider": provider,
-        "owner": owner,
-        "reason": reason,
-        "seconds": seconds,
-    }
-    return (connection.fetch(UUID, "repeat_pause", **what) or connection.fetch(UUID, "pause", **what))[0]
+    where = {"machine_id": machine_id, "process": process, "provider": provider}
+    return connection.fetch(UUID, "pause", **where, owner=owner, reason=reason, seconds=seconds)[0]
 
 
 @record

@@ -122,9 +122,7 @@ WHERE (:states::text[] IS NULL OR s.state = ANY(:states))
     AND (:state_younger::float8 IS NULL OR s.state_since >= statement_timestamp() - :state_younger * interval '1 second')
     AND (
         :paused::boolean IS NULL
-        OR :paused = (
-            (SELECT count(*) FROM machine_pauses x WHERE x.machine_id = c.machine_id AND NOT x.overdue) > 0
-        )
+        OR :paused = ((SELECT count(*) FROM machine_pauses x WHERE x.machine_id = c.machine_id AND NOT x.overdue) > 0)
     )
 ORDER BY c.machine_id
 LIMIT :limit;

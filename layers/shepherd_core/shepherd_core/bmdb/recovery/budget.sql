@@ -222,8 +222,7 @@ budgets_deleted AS (
 ),
 budget_rows AS (
     INSERT INTO recovery_budgets AS o (provider, location, per_hour, brake, reason, seen_at)
-    SELECT
-        :provider, location, per_hour, brake, reason, CASE WHEN lasts THEN '-infinity' ELSE clock_timestamp() END
+    SELECT :provider, location, per_hour, brake, reason, CASE WHEN lasts THEN '-infinity' ELSE clock_timestamp() END
     FROM budgets
     ORDER BY location
     ON CONFLICT (provider, location) DO UPDATE

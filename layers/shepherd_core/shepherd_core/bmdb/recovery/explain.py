@@ -36,8 +36,6 @@ class Verdict:
     """Whether a claim of *process* would take the machine now."""
 
     process: Process
-    now: datetime
-    """The database's time at which this holds."""
     blocked_by: Block | None
     """None: it would take it."""
     because: str

@@ -3,7 +3,6 @@
 -- when, and when nothing blocks it any more (null: unknown).
 SELECT
     x.process,
-    statement_timestamp() AS now,
     v.block AS blocked_by,
     v.because,
     nullif(v.until, 'infinity') AS until,

@@ -265,9 +265,7 @@ quarantine_rows AS (
     SELECT machine_id, clock_timestamp(), kind, cause FROM work_deleted
     ON CONFLICT (machine_id) DO NOTHING
 ),
-backoff_cleared AS (
-    DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM work_deleted)
-),
+backoff_cleared AS (DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM work_deleted)),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, timestamp, kind, failed_cause, session_id)
     SELECT machine_id, 'ShepherdRecovery', 'Quarantined', clock_timestamp(), kind, cause, NULL FROM work_deleted
@@ -283,18 +281,14 @@ SELECT machine_id FROM work_deleted;
 WITH quarantine_deleted AS (
     DELETE FROM machine_quarantine WHERE machine_id = :machine_id RETURNING machine_id
 ),
-agent_deleted AS (
-    DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)
-),
+agent_deleted AS (DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)),
 -- No heartbeat of the deleted agent is later than this (accept_heartbeat).
 heartbeat_closed AS (
     UPDATE machine_agent_heartbeat
     SET agent_signed_at = 9223372036854775807
     WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)
 ),
-backoff_cleared AS (
-    DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)
-),
+backoff_cleared AS (DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)),
 grace_rows AS (
     INSERT INTO machine_grace (machine_id, grace_began_at, grace_until)
     SELECT q.machine_id, clock_timestamp(), clock_timestamp() + y.grace_seconds * interval '1 second'

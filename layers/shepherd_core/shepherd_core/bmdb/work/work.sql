@@ -112,9 +112,7 @@ SELECT machine_id FROM machines WHERE machine_id = :machine_id;
 -- name: let_go
 -- Give up the locks of this session that it has not begun work with. May run twice. No row: the session has expired.
 WITH {locked_session},
-work_deleted AS (
-    DELETE FROM work WHERE session_id IN (SELECT session_id FROM locked_session) AND began_at IS NULL
-)
+work_deleted AS (DELETE FROM work WHERE session_id IN (SELECT session_id FROM locked_session) AND began_at IS NULL)
 SELECT 1 FROM locked_session;
 
 -- name: find_unacknowledged_ends
@@ -163,12 +161,8 @@ agent_rows AS (
         (excluded.agent_started_at, excluded.agent_public_key, excluded.agent_sha256)
 ),
 -- The heartbeat of an earlier agent does not count for this one, whose clock may be behind.
-heartbeat_deleted AS (
-    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM started)
-),
-grace_deleted AS (
-    DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM started)
-),
+heartbeat_deleted AS (DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM started)),
+grace_deleted AS (DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM started)),
 backoff_cleared AS (
     DELETE FROM work_backoff
     WHERE process = 'ShepherdAgentStart' AND machine_id IN (SELECT machine_id FROM started)
@@ -191,9 +185,7 @@ SELECT machine_id FROM started;
 -- If the machine has no agent after :grace_seconds, it needs recovery again. For :cooldown_seconds it gets no other step,
 -- whether it came back or not. :rebooted is false if only the agent was restarted.
 WITH {ended_work},
-step AS (
-    SELECT clock_timestamp() AS taken_at
-),
+step AS (SELECT clock_timestamp() AS taken_at),
 agent_deleted AS (
     DELETE FROM machine_agent_started WHERE :loses_agent::boolean AND machine_id IN (SELECT machine_id FROM work_deleted)
 ),

@@ -68,7 +68,7 @@ CREATE TABLE machine_provided (
     CONSTRAINT machine_provided_once UNIQUE (provider, provider_id)
 );
 
--- Machines that the Updater asks the provider about in each run; the condition is that of the view machine_facts.
+-- Machines that the Updater asks the provider about in each run; the condition is the fragment not_ready.
 CREATE INDEX machine_provided_not_ready ON machine_provided (provider)
     WHERE provider_status IS NULL
         OR provider_status IN ('Provisioning', 'Stopped', 'Unknown')
@@ -416,18 +416,13 @@ SELECT p.machine_id, p.provider_labels || coalesce(o.labels, '{}') AS labels
 FROM machine_provided p
 LEFT JOIN machine_operator_labels o ON o.machine_id = p.machine_id;
 
--- The pauses in force now.
-CREATE VIEW pauses_in_force AS
-SELECT pause_id, machine_id, process, provider, owner, reason, created_at, expires_at
-FROM pauses
-WHERE expires_at IS NULL OR expires_at > clock_timestamp();
-
--- The same, as a loop looks for those that apply to it: process and provider are '' where a pause applies to every one.
+-- The pauses in force now. process and provider are '' where a pause applies to every one.
 CREATE VIEW pause_scopes AS
 SELECT
     pause_id, machine_id, coalesce(process, '') AS process, coalesce(provider, '') AS provider,
     owner, reason, created_at, expires_at
-FROM pauses_in_force;
+FROM pauses
+WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 
 -- The process that each provided machine needs, and since when; none (null) in quarantine, if it is installed (the
 -- requested generation was installed successfully), or if it has no agent and the provider says that it failed for good.
@@ -626,27 +621,3 @@ SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.crea
 FROM pausable w
 JOIN pause_scopes x ON x.machine_id = w.machine_id OR x.machine_id IS NULL
 WHERE x.process IN ('', w.process) AND x.provider IN ('', w.provider);
-
--- The facts that providers list about machines, without quarantined ones. not_ready: ask again next minute. Missing and
--- permanently failed machines count as steady.
-CREATE VIEW machine_facts AS
-SELECT
-    p.machine_id,
-    p.provider,
-    p.provider_id,
-    p.provider_reservation_id,
-    p.provider_ip_address,
-    p.provider_location,
-    p.provider_status,
-    p.provider_failure,
-    p.provider_hardware,
-    p.provider_labels,
-    -- No join here and below: the planner overestimates not_ready, and would read all machines.
-    (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id) AS machine_created_at,
-    (
-        p.provider_status IS NULL
-        OR p.provider_status IN ('Provisioning', 'Stopped', 'Unknown')
-        OR (p.provider_status = 'Running' AND p.provider_ip_address IS NULL)
-    ) AS not_ready
-FROM machine_provided p
-WHERE (SELECT z.machine_id FROM machine_quarantine z WHERE z.machine_id = p.machine_id) IS NULL;
