@@ -209,6 +209,8 @@ CLAIM_LINES, CLAIM_CTES = 40, 4
 SHARED = {
     "agent_timeout": {"read_fleet"},
     "ended_work": ENDS_WORK,
+    "found_facts": {"search_machines", "show_machine"},
+    "found_joins": {"search_machines", "show_machine"},
     "recorded_facts": {"all_facts", "facts_not_ready"},
     "updated_machines": {"all_facts", "facts_not_ready", "check_listing"},
     "not_ready": {"facts_not_ready", "check_listing"},

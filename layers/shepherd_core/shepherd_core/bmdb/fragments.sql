@@ -116,6 +116,30 @@ FROM (SELECT machine_id, timestamp FROM machine_recoveries ORDER BY timestamp DE
 GROUP BY machine_id
 HAVING {often}
 
+-- fragment: found_facts
+-- What is looked up of the machine c, its state s and its eligibility n. Subqueries, since few machines are looked up.
+coalesce((SELECT labels FROM machine_labels WHERE machine_id = c.machine_id), '{}') AS labels,
+s.state,
+s.state_since,
+(SELECT agent_started_at FROM machine_agent_started WHERE machine_id = c.machine_id) AS agent_started_at,
+(SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = c.machine_id) AS agent_heartbeat_at,
+n.process AS needs,
+coalesce(n.backoff_until > clock_timestamp(), false) AS backing_off,
+n.backoff_until,
+(SELECT x.machine_id FROM work x WHERE x.machine_id = c.machine_id) IS NOT NULL AS being_worked_on,
+u.pause_ids,
+(SELECT quarantined_at FROM machine_quarantine WHERE machine_id = c.machine_id) AS quarantined_at,
+(SELECT count(*) FROM machine_recoveries WHERE machine_id = c.machine_id) AS recoveries
+
+-- fragment: found_joins
+CROSS JOIN LATERAL (SELECT * FROM machine_states WHERE machine_id = c.machine_id LIMIT 1) AS s
+LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = c.machine_id AND NOT overdue LIMIT 1) AS n ON true
+CROSS JOIN LATERAL (
+    SELECT ARRAY(
+        SELECT pause_id FROM machine_pauses WHERE machine_id = c.machine_id AND NOT overdue ORDER BY created_at, pause_id
+    ) AS pause_ids
+) AS u
+
 -- fragment: not_ready
 -- A machine about which the provider may soon say something new. Missing and permanently failed ones count as steady.
 (
@@ -132,15 +156,9 @@ WHERE provider = :provider AND (SELECT machine_id FROM machine_quarantine WHERE 
 
 -- fragment: recorded_facts
 SELECT
-    provider_reservation_id AS reservation_id,
-    provider_ip_address AS address,
-    provider_location AS location,
-    provider_status AS status,
-    provider_failure AS failure,
-    provider_hardware AS hardware,
-    provider_labels AS labels,
-    machine_id,
-    provider_id,
+    provider_reservation_id AS reservation_id, provider_ip_address AS address, provider_location AS location,
+    provider_status AS status, provider_failure AS failure, provider_hardware AS hardware, provider_labels AS labels,
+    machine_id, provider_id,
     (
         SELECT extract(epoch FROM clock_timestamp() - machine_created_at)::float8 FROM machines WHERE machine_id = p.machine_id
     ) AS age_seconds

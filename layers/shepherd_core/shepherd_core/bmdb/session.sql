@@ -41,9 +41,7 @@ work_deleted AS (
 ),
 deaths AS (
     SELECT
-        w.machine_id,
-        w.process,
-        w.session_id,
+        w.machine_id, w.process, w.session_id,
         coalesce(b.deaths, 0) + 1 AS deaths,
         s.component_name || ' died or was cut off while it worked on this machine'
             || CASE WHEN c.machines > 1 THEN ' and ' || c.machines - 1 || ' more' ELSE '' END
@@ -62,12 +60,10 @@ history_rows AS (
 backoff_rows AS (
     INSERT INTO work_backoff (machine_id, process, until, kind, cause, deaths)
     SELECT
-        b.machine_id,
-        b.process,
+        b.machine_id, b.process,
         clock_timestamp() + {death_seconds} * interval '1 second',
         'function-died',
-        b.cause,
-        b.deaths
+        b.cause, b.deaths
     FROM deaths b
     ORDER BY b.machine_id, b.process
     ON CONFLICT (machine_id, process) DO UPDATE

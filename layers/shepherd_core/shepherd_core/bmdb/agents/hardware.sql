@@ -8,8 +8,7 @@ SELECT hardware_report_raw AS raw, reported_at FROM machine_hardware_report WHER
 -- The hardware at each provider and location, from sums that are stored beside the reports: reads two narrow tables
 -- once. A machine without a report counts as a machine, and in unreported.
 SELECT
-    p.provider,
-    p.provider_location AS location,
+    p.provider, p.provider_location AS location,
     count(*) AS machines,
     count(*) - count(h.machine_id) AS unreported,
     coalesce(sum(h.hardware_threads), 0) AS hardware_threads,

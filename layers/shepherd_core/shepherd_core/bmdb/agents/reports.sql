@@ -8,8 +8,7 @@
 SELECT
     (SELECT max(version) FROM schema_migrations) = :schema_version AS fits,
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS time,
-    a.agent_public_key AS public_key,
-    h.agent_signed_at AS signed_at
+    a.agent_public_key AS public_key, h.agent_signed_at AS signed_at
 FROM (VALUES (:machine_id::uuid)) AS n (machine_id)
 LEFT JOIN machine_agent_started a ON a.machine_id = n.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
@@ -72,8 +71,7 @@ first AS (
 )
 SELECT
     (extract(epoch FROM b.agent_heartbeat_at) * 1000)::bigint AS time,
-    q.generation,
-    q.os_installation_request_raw AS request
+    q.generation, q.os_installation_request_raw AS request
 FROM (SELECT * FROM renewed UNION ALL SELECT * FROM first) AS b
 LEFT JOIN machine_os_installation_request q
     ON q.machine_id = :machine_id::uuid

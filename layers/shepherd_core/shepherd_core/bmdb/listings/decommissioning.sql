@@ -37,9 +37,7 @@ tombstone AS (
     SELECT
         g.machine_id,
         :how::text,
-        g.provider,
-        g.provider_id,
-        g.provider_reservation_id,
+        g.provider, g.provider_id, g.provider_reservation_id,
         (SELECT agent_heartbeat_at FROM last_heartbeat),
         coalesce(:owner::text, r.asked_by),
         coalesce(:reason::text, r.reason)

@@ -37,8 +37,7 @@ ORDER BY provider;
 -- name: provided_machines
 -- All machines of the provider that the BMDB knows. Most are usual: read as few columns as the comparison needs of them.
 SELECT
-    p.machine_id,
-    p.provider_id,
+    p.machine_id, p.provider_id,
     extract(epoch FROM clock_timestamp() - h.agent_heartbeat_at)::float8 AS heartbeat_seconds
 FROM machine_provided p
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id
@@ -59,19 +58,15 @@ WITH unusual AS (
     SELECT machine_id FROM machine_release
 )
 SELECT
-    p.machine_id,
-    p.provider_id,
+    p.machine_id, p.provider_id,
     extract(epoch FROM clock_timestamp() - h.agent_heartbeat_at)::float8 AS heartbeat_seconds,
-    p.provider_reservation_id AS reservation_id,
-    p.provider_status AS status,
+    p.provider_reservation_id AS reservation_id, p.provider_status AS status,
     EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner') AS set_aside,
     extract(epoch FROM clock_timestamp() - m.machine_created_at)::float8 AS age_seconds,
     extract(epoch FROM clock_timestamp() - r.asked_at)::float8 AS asked_seconds,
     extract(epoch FROM clock_timestamp() - r.accepted_at)::float8 AS released_seconds,
     EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id) AS quarantined,
-    p.provider_ip_address AS address,
-    p.provider_hardware AS hardware,
-    k.host_key
+    p.provider_ip_address AS address, p.provider_hardware AS hardware, k.host_key
 FROM unusual u
 JOIN machine_provided p ON p.machine_id = u.machine_id
 JOIN machines m ON m.machine_id = p.machine_id

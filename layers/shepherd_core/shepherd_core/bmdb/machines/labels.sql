@@ -5,8 +5,7 @@
 -- unless that changes nothing. Returns all its labels then. No row: the machine is not provided.
 WITH machine AS (
     SELECT
-        p.machine_id,
-        p.provider_labels,
+        p.machine_id, p.provider_labels,
         coalesce(o.labels, '{}') AS before,
         (coalesce(o.labels, '{}') || :added::jsonb) - :removed::text[] AS labels
     FROM machine_provided p

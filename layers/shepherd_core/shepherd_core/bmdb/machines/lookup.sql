@@ -22,80 +22,43 @@ SELECT machine_id, provider_id FROM machine_provided WHERE machine_id = ANY(:mac
 -- name: show_machine
 -- Everything that the BMDB knows about one machine.
 SELECT
-    m.machine_id,
-    m.machine_created_at,
-    s.state,
-    s.state_since,
-    p.provider,
-    i.provider AS intended_provider,
-    p.provider_id,
-    p.provider_reservation_id,
-    p.provider_ip_address,
-    p.provider_location,
-    p.provider_status,
-    p.provider_failure,
-    coalesce((SELECT l.labels FROM machine_labels l WHERE l.machine_id = m.machine_id), '{}') AS labels,
-    a.agent_started_at,
+    c.machine_id, c.machine_created_at, p.provider, i.provider AS intended_provider, p.provider_id, p.provider_reservation_id,
+    p.provider_ip_address, p.provider_location, p.provider_status, p.provider_failure,
+    {found_facts},
     encode(a.agent_public_key, 'hex') AS agent_public_key,
-    h.agent_heartbeat_at,
-    k.host_key,
-    k.origin AS host_key_origin,
-    k.pinned_at AS host_key_pinned_at,
+    k.host_key, k.origin AS host_key_origin, k.pinned_at AS host_key_pinned_at,
     nullif(b.rebooted_at, '-infinity') AS rebooted_at,
-    b.boot_wait_until,
-    i.intended_at,
-    r.asked_at AS release_asked_at,
-    r.asked_by AS release_asked_by,
-    r.reason AS release_reason,
+    b.boot_wait_until, i.intended_at,
+    r.asked_at AS release_asked_at, r.asked_by AS release_asked_by, r.reason AS release_reason,
     r.accepted_at AS release_accepted_at,
-    d.how AS decommissioned_how,
-    d.decommissioned_at,
-    d.decommissioned_by,
-    d.reason AS decommissioned_reason,
-    d.provider AS decommissioned_provider,
-    d.provider_id AS decommissioned_provider_id,
-    n.process AS needs,
+    d.how AS decommissioned_how, d.decommissioned_at, d.decommissioned_by, d.reason AS decommissioned_reason,
+    d.provider AS decommissioned_provider, d.provider_id AS decommissioned_provider_id,
     CASE WHEN n.process = 'ShepherdRecovery' THEN nullif(n.due_at, 'infinity') END AS unhealthy_at,
-    coalesce(n.backoff_until > clock_timestamp(), false) AS backing_off,
-    n.backoff_until,
-    x.machine_id IS NOT NULL AS being_worked_on,
-    ARRAY(
-        SELECT x.pause_id
-        FROM machine_pauses x
-        WHERE x.machine_id = m.machine_id AND NOT x.overdue
-        ORDER BY x.created_at, x.pause_id
-    ) AS pause_ids,
     w.grace_until,
-    z.quarantined_at,
     {quarantine_kind} AS quarantine_kind,
     -- Of its backoffs and, in quarantine, of the failures before.
     ARRAY(
-        SELECT u.kind::text
-        FROM work_backoff u
-        WHERE u.machine_id = m.machine_id AND u.kind IS NOT NULL
+        SELECT x.kind::text FROM work_backoff x WHERE x.machine_id = c.machine_id AND x.kind IS NOT NULL
         UNION
-        SELECT u.kind::text
-        FROM (SELECT * FROM work_history WHERE machine_id = z.machine_id ORDER BY timestamp DESC LIMIT 50) AS u
-        WHERE u.kind IS NOT NULL
+        SELECT x.kind::text
+        FROM (SELECT * FROM work_history WHERE machine_id = z.machine_id ORDER BY timestamp DESC LIMIT 50) AS x
+        WHERE x.kind IS NOT NULL
         ORDER BY 1
     ) AS failure_kinds,
-    z.cause AS quarantine_cause,
-    (SELECT count(*) FROM machine_recoveries WHERE machine_id = m.machine_id) AS recoveries
-FROM machines m
-JOIN machine_states s ON s.machine_id = m.machine_id
-LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
-LEFT JOIN machine_agent_started a ON a.machine_id = m.machine_id
-LEFT JOIN machine_agent_heartbeat h ON h.machine_id = m.machine_id
-LEFT JOIN machine_host_key k ON k.machine_id = m.machine_id
-LEFT JOIN machine_rebooted b ON b.machine_id = m.machine_id
-LEFT JOIN machine_creation_intent i ON i.machine_id = m.machine_id
-LEFT JOIN machine_eligibility n ON n.machine_id = m.machine_id AND NOT n.overdue
-LEFT JOIN work x ON x.machine_id = m.machine_id
-LEFT JOIN machine_grace w ON w.machine_id = m.machine_id
-LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
-LEFT JOIN machine_release r ON r.machine_id = m.machine_id
-LEFT JOIN machine_tombstone d ON d.machine_id = m.machine_id
-WHERE m.machine_id = :machine_id;
+    z.cause AS quarantine_cause
+FROM machines c
+{found_joins}
+LEFT JOIN machine_provided p ON p.machine_id = c.machine_id
+LEFT JOIN machine_agent_started a ON a.machine_id = c.machine_id
+LEFT JOIN machine_agent_heartbeat h ON h.machine_id = c.machine_id
+LEFT JOIN machine_host_key k ON k.machine_id = c.machine_id
+LEFT JOIN machine_rebooted b ON b.machine_id = c.machine_id
+LEFT JOIN machine_creation_intent i ON i.machine_id = c.machine_id
+LEFT JOIN machine_grace w ON w.machine_id = c.machine_id
+LEFT JOIN machine_quarantine z ON z.machine_id = c.machine_id
+LEFT JOIN machine_release r ON r.machine_id = c.machine_id
+LEFT JOIN machine_tombstone d ON d.machine_id = c.machine_id
+WHERE c.machine_id = :machine_id;
 
 -- name: backoffs
 -- The backoffs of one machine, for each process: until when, the cause, and how often in a row its function died.

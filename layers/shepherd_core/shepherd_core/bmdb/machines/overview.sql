@@ -25,8 +25,7 @@ counted AS (
     SELECT
         k.provider,
         CASE WHEN :places::boolean THEN k.location END AS location,
-        k.process,
-        k.state,
+        k.process, k.state,
         CASE WHEN k.process IS NOT NULL THEN width_bucket(k.heartbeat_at, (SELECT ages FROM bounds)) END AS age_class,
         count(*) AS machines,
         count(w.machine_id) AS being_worked_on,
@@ -38,10 +37,7 @@ counted AS (
     GROUP BY 1, 2, 3, 4, 5
 )
 SELECT
-    provider,
-    location,
-    state,
-    age_class,
+    provider, location, state, age_class,
     sum(machines)::bigint AS machines,
     sum(being_worked_on)::bigint AS being_worked_on,
     sum(backing_off)::bigint AS backing_off,
@@ -99,11 +95,7 @@ LIMIT :limit;
 -- a penalty. Reads all machines.
 WITH failures AS (
     SELECT
-        b.process AS loop,
-        p.provider,
-        p.provider_location AS location,
-        b.kind,
-        b.cause,
+        b.process AS loop, p.provider, p.provider_location AS location, b.kind, b.cause,
         b.machine_id::text AS example,
         {failed_at} AS failed_at
     FROM work_backoff b
@@ -124,8 +116,7 @@ WITH failures AS (
     UNION ALL
     SELECT
         'ShepherdRecovery',
-        p.provider,
-        p.provider_location,
+        p.provider, p.provider_location,
         'recovered-often',
         r.times || ' times in the last day',
         r.machine_id::text,
@@ -150,8 +141,7 @@ ranked AS (
     WHERE (:provider::text IS NULL OR provider = :provider) AND (:location::text IS NULL OR location = :location)
 )
 SELECT
-    loop,
-    kind,
+    loop, kind,
     count(*) AS count,
     array_agg(example ORDER BY rank) FILTER (WHERE rank <= 3) AS examples,
     min(cause) FILTER (WHERE rank = 1) AS cause,

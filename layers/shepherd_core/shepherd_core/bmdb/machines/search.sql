@@ -12,33 +12,11 @@
 -- the serial numbers are. :kinds are those of a quarantine, or of a failure that the statement failures counts.
 SELECT
     c.*,
-    coalesce((SELECT labels FROM machine_labels WHERE machine_id = c.machine_id), '{}') AS labels,
-    s.state,
-    s.state_since,
-    (SELECT agent_started_at FROM machine_agent_started WHERE machine_id = c.machine_id) AS agent_started_at,
-    (SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = c.machine_id) AS agent_heartbeat_at,
-    n.process AS needs,
-    coalesce(n.backoff_until > clock_timestamp(), false) AS backing_off,
-    n.backoff_until,
-    (SELECT x.machine_id FROM work x WHERE x.machine_id = c.machine_id) IS NOT NULL AS being_worked_on,
-    ARRAY(
-        SELECT x.pause_id
-        FROM machine_pauses x
-        WHERE x.machine_id = c.machine_id AND NOT x.overdue
-        ORDER BY x.created_at, x.pause_id
-    ) AS pause_ids,
-    (SELECT quarantined_at FROM machine_quarantine WHERE machine_id = c.machine_id) AS quarantined_at,
-    (SELECT count(*) FROM machine_recoveries WHERE machine_id = c.machine_id) AS recoveries
+    {found_facts}
 FROM (
     SELECT
-        e.machine_id,
-        e.machine_created_at,
-        p.provider,
-        i.provider AS intended_provider,
-        p.provider_id,
-        p.provider_ip_address,
-        p.provider_location,
-        p.provider_status
+        e.machine_id, e.machine_created_at, p.provider, i.provider AS intended_provider, p.provider_id,
+        p.provider_ip_address, p.provider_location, p.provider_status
     FROM (
         (
             SELECT machine_id, machine_created_at
@@ -115,15 +93,11 @@ FROM (
     ORDER BY e.machine_id
     OFFSET 0
 ) AS c
-CROSS JOIN LATERAL (SELECT * FROM machine_states WHERE machine_id = c.machine_id LIMIT 1) AS s
-LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = c.machine_id AND NOT overdue LIMIT 1) AS n ON true
+{found_joins}
 WHERE (:states::text[] IS NULL OR s.state = ANY(:states))
     AND (:state_older::float8 IS NULL OR s.state_since <= statement_timestamp() - :state_older * interval '1 second')
     AND (:state_younger::float8 IS NULL OR s.state_since >= statement_timestamp() - :state_younger * interval '1 second')
-    AND (
-        :paused::boolean IS NULL
-        OR :paused = ((SELECT count(*) FROM machine_pauses x WHERE x.machine_id = c.machine_id AND NOT x.overdue) > 0)
-    )
+    AND (:paused::boolean IS NULL OR :paused = (cardinality(u.pause_ids) > 0))
 ORDER BY c.machine_id
 LIMIT :limit;
 

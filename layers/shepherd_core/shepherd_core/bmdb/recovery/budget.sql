@@ -6,8 +6,7 @@
 WITH {session},
 policy AS (
     SELECT
-        startup_timeout_seconds,
-        heartbeat_timeout_seconds,
+        startup_timeout_seconds, heartbeat_timeout_seconds,
         statement_timestamp() - heartbeat_timeout_seconds * interval '1 second' AS fresh_since,
         statement_timestamp() - heartbeat_timeout_seconds / 2 * interval '1 second' AS heard_since
     FROM recovery_policy
@@ -24,11 +23,7 @@ counted AS MATERIALIZED (
         array_agg(ROW(machine_id, last_heartbeat_at, report_interval_seconds)) FILTER (WHERE NOT fresh) AS others
     FROM (
         SELECT
-            n.machine_id,
-            n.location,
-            n.last_heartbeat_at,
-            n.report_interval_seconds,
-            n.failed_attempts,
+            n.machine_id, n.location, n.last_heartbeat_at, n.report_interval_seconds, n.failed_attempts,
             n.reported AND n.last_heartbeat_at > (SELECT heard_since FROM policy) AS heard,
             coalesce(n.reported AND n.last_heartbeat_at > (SELECT fresh_since FROM policy), false) AS fresh
         FROM machine_need n
@@ -57,10 +52,7 @@ others AS MATERIALIZED (
 -- last look of the last hour found it alive.
 dark AS MATERIALIZED (
     SELECT
-        d.machine_id,
-        d.location,
-        d.watched,
-        d.dark_at,
+        d.machine_id, d.location, d.watched, d.dark_at,
         d.watched AND coalesce(
             (
                 SELECT x.step IS NOT NULL
@@ -157,8 +149,7 @@ candidates AS (
         array_agg(suspect ORDER BY due_at, machine_id) AS suspects
     FROM (
         SELECT
-            d.machine_id,
-            d.location,
+            d.machine_id, d.location,
             greatest(d.dark_at, b.until) AS due_at,
             coalesce(b.deaths > 0, false) AS suspect,
             row_number() OVER (PARTITION BY d.location ORDER BY greatest(d.dark_at, b.until), d.machine_id) AS place
@@ -198,9 +189,7 @@ SELECT
         WHERE b.fault = 'access' AND p.provider = :provider
     ) AS no_access,
     f.*,
-    c.ids,
-    c.due_seconds,
-    c.suspects
+    c.ids, c.due_seconds, c.suspects
 FROM session
 LEFT JOIN figures f ON true
 LEFT JOIN candidates c ON c.location = f.location;
@@ -238,12 +227,7 @@ SELECT 1 FROM locked_session;
 -- name: budgets
 -- Where the budget of recovery is smaller than usual, and how many machines there wait for it.
 SELECT
-    g.provider,
-    g.location,
-    g.per_hour,
-    g.brake,
-    g.reason,
-    g.began_at,
+    g.provider, g.location, g.per_hour, g.brake, g.reason, g.began_at,
     (
         SELECT count(*)
         FROM work_backoff b

@@ -2,9 +2,7 @@
 -- For each process of a loop, one row: whether a claim would take the machine now, and if not, what blocks it first, until
 -- when, and when nothing blocks it any more (null: unknown).
 SELECT
-    x.process,
-    v.block AS blocked_by,
-    v.because,
+    x.process, v.block AS blocked_by, v.because,
     nullif(v.until, 'infinity') AS until,
     CASE
         WHEN v.block IS NULL THEN statement_timestamp()

@@ -3,13 +3,10 @@
 SELECT
     p.machine_id,
     clock_timestamp() AS now,
-    a.agent_started_at AS started_at,
-    h.agent_heartbeat_at AS last_heartbeat_at,
-    p.provider_ip_address AS address,
+    a.agent_started_at AS started_at, h.agent_heartbeat_at AS last_heartbeat_at, p.provider_ip_address AS address,
     coalesce(p.provider_location, '') AS location,
     nullif(r.rebooted_at, '-infinity') AS rebooted_at,
-    f.agent_sha256 AS failed_agent,
-    f.kind AS failed_kind
+    f.agent_sha256 AS failed_agent, f.kind AS failed_kind
 FROM machine_provided p
 LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at

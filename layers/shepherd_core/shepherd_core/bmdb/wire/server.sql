@@ -13,8 +13,7 @@ FROM (
         'open' AS kind,
         pid,
         usename::text AS owner,
-        application_name AS application,
-        state,
+        application_name AS application, state,
         extract(epoch FROM clock_timestamp() - xact_start)::float8 AS seconds
     FROM pg_stat_activity
     WHERE datname = current_database()

@@ -4,11 +4,7 @@
 -- All sessions, those alive first, with the number of machines that they hold and the ids of at most ten of them. :limit
 -- at most: there are as many as invocations run at once.
 SELECT
-    s.session_id,
-    s.component_name,
-    s.runtime_info,
-    s.created_at,
-    s.deadline,
+    s.session_id, s.component_name, s.runtime_info, s.created_at, s.deadline,
     s.deadline > clock_timestamp() AS alive,
     (SELECT count(*) FROM work w WHERE w.session_id = s.session_id) AS machines,
     ARRAY(SELECT w.machine_id FROM work w WHERE w.session_id = s.session_id ORDER BY w.machine_id LIMIT 10) AS machine_ids,

@@ -18,18 +18,9 @@ WITH RECURSIVE loops AS (
     ) AS n
 )
 SELECT
-    t.loop,
-    t.provider,
-    t.began_at,
-    t.ended_at,
+    t.loop, t.provider, t.began_at, t.ended_at,
     extract(epoch FROM t.ended_at - t.began_at)::float8 AS seconds,
-    t.outcome,
-    t.kind,
-    t.cause,
-    t.counts,
-    t.settings_hash,
-    t.code_version,
-    t.runtime_info
+    t.outcome, t.kind, t.cause, t.counts, t.settings_hash, t.code_version, t.runtime_info
 FROM loops l
 CROSS JOIN LATERAL (
     SELECT *

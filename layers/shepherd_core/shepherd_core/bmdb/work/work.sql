@@ -85,10 +85,7 @@ history_rows AS (
 SELECT
     w.machine_id,
     :process::text AS process,
-    p.provider_id,
-    k.host_key,
-    b.last_interval_seconds,
-    k.origin AS host_key_origin,
+    p.provider_id, k.host_key, b.last_interval_seconds, k.origin AS host_key_origin,
     coalesce(b.deaths, 0) AS deaths
 FROM (
     SELECT machine_id FROM begun UNION ALL

@@ -438,8 +438,7 @@ WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 -- only without an agent are subqueries, since few machines have none.
 CREATE VIEW machine_need AS
 SELECT
-    p.machine_id,
-    p.provider,
+    p.machine_id, p.provider,
     CASE
         WHEN z.machine_id IS NOT NULL OR t.installed OR t.failed THEN NULL
         WHEN a.machine_id IS NULL THEN 'ShepherdAgentStart'
@@ -466,10 +465,7 @@ SELECT
     coalesce(h.agent_heartbeat_at, a.agent_started_at) AS last_heartbeat_at,
     nullif(p.provider_location, '') AS location,
     z.machine_id IS NOT NULL AS quarantined,
-    t.installed,
-    h.report_interval_seconds,
-    h.failed_attempts,
-    t.timeout,
+    t.installed, h.report_interval_seconds, h.failed_attempts, t.timeout,
     CASE
         WHEN z.machine_id IS NOT NULL THEN 'quarantined'
         WHEN t.installed THEN 'installed'
@@ -510,8 +506,7 @@ CROSS JOIN LATERAL (
 -- state since it was last rebooted or given time to come back; a running one since the first heartbeat of its agent.
 CREATE VIEW machine_states AS
 SELECT
-    m.machine_id,
-    s.state,
+    m.machine_id, s.state,
     CASE s.state
         WHEN 'creating' THEN m.machine_created_at
         WHEN 'starting' THEN n.last_heartbeat_at
@@ -555,19 +550,8 @@ WHERE (event = 'Finished' AND step IS NOT NULL OR event IN ('Looked', 'Attempted
 -- pause of the process or the provider. A lock does not matter here: a claim looks after it has locked.
 CREATE VIEW machine_eligibility AS
 SELECT
-    n.machine_id,
-    n.provider,
-    x.process,
-    x.since,
-    n.reported,
-    n.location,
-    n.state,
-    x.overdue,
-    x.due_at,
-    b.until AS backoff_until,
-    b.last_interval_seconds,
-    u.paused_until,
-    e.due,
+    n.machine_id, n.provider, x.process, x.since, n.reported, n.location, n.state, x.overdue, x.due_at,
+    b.until AS backoff_until, b.last_interval_seconds, u.paused_until, e.due,
     e.due AND NOT EXISTS (
         SELECT 1
         FROM pause_scopes y
@@ -577,9 +561,7 @@ FROM machine_need n
 CROSS JOIN LATERAL (
     -- What it needs by its facts.
     SELECT
-        n.process,
-        n.since,
-        false AS overdue,
+        n.process, n.since, false AS overdue,
         CASE n.process
             WHEN 'ShepherdAgentStart' THEN n.since
             WHEN 'ShepherdRecovery' THEN coalesce(n.since + n.timeout, 'infinity')
@@ -588,8 +570,7 @@ CROSS JOIN LATERAL (
     -- Its recovery, if it is not back in time and an agent start has failed since, by the machine's own fault.
     SELECT
         'ShepherdRecovery',
-        n.back_by,
-        true,
+        n.back_by, true,
         CASE WHEN f.fault IN ('machine', 'unreached') THEN n.back_by ELSE 'infinity' END
     FROM (SELECT 1) AS one_row
     LEFT JOIN work_backoff f
