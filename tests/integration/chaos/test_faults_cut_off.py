@@ -20,11 +20,11 @@ def test_a_connection_cut_off_in_a_transaction_soon_frees_its_locks(fleet: Fleet
     with Proxy(Path(settings.bmdb_host) / f".s.PGSQL.{settings.bmdb_port}", speaks_sql=True) as proxy:
         far = settings.model_copy(update={"bmdb_host": "127.0.0.1", "bmdb_port": proxy.port})
         cut_off = Connection(far, None, SystemClock(), limits=TimeLimits(connect=0.5, statement=0.5))
-        # Startup, BEGIN, preparing and running the statement, COMMIT: that one never arrives.
-        proxy.arm(Break(5, "request", "stall"))
+        # Startup, setting limits, BEGIN, preparing and running the statement, COMMIT: that one never arrives.
+        proxy.arm(Break(6, "request", "stall"))
         with pytest.raises(CommitUnknown):
             cut_off.transact(lambda: cut_off.run("penalize", provider="equinix", **PENALTY))
-        assert proxy.names[4] == "COMMIT"
+        assert proxy.names[5] == "COMMIT"
         other = fleet.connect(limits=TimeLimits(statement=5))
         other.run("penalize", provider="equinix", **PENALTY)
         cut_off.close()
