@@ -20,8 +20,10 @@ from shepherdctl.descriptions.conditions import (
 
 def read(connection: Connection) -> FleetStatus:
     """Return the status of the whole fleet; reads each machine once."""
+    now = server.now(connection)
     return FleetStatus(
-        server.now(connection),
+        now,
+        now.timestamp() - connection.clock["time"] / 1000,
         overview.fleet_counts(connection, [SILENT_SECONDS], places=True),
         overview.unsteady(connection),
         remediation.bad_agents(connection),

@@ -75,14 +75,19 @@ def pytest_collection_finish() -> None:
 
 
 class ManualClock:
-    """A Clock that only moves when it is told to, or when somebody sleeps on it."""
+    """A Clock whose elapsed time only moves when it is told to, or when somebody sleeps on it."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
         self.slept: list[float] = []
+        self.behind = 0.0
+        """By how many seconds the time of day is behind that of the database."""
 
     def monotonic(self) -> float:
         return self.now
+
+    def time_of_day(self) -> int:
+        return SystemClock().time_of_day() - round(self.behind * 1000)
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

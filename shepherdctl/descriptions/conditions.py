@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from shepherd_core.domain.budget import Brake, where
+from shepherd_core.domain.clock import TOLERANCE_SECONDS
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.states import State
@@ -78,6 +79,7 @@ class ConditionName(StrEnum):
         return made
 
     DATABASE_READ_ONLY = "database-read-only", Severity.URGENT
+    CLOCK_DIFFERS = "clock-differs", Severity.URGENT, "failing"
     RECOVERY_LIMITED = "recovery-limited", Severity.URGENT, "recovery-limited"
     LOOP_LATE = "loop-late", Severity.URGENT, "failing"
     PROVIDER_AWAY = "provider-away", Severity.URGENT, "failing"
@@ -123,6 +125,9 @@ class FleetStatus:
     """What ``shepherdctl status`` reads, at one moment."""
 
     now: datetime
+    """By the database's clock."""
+    clock_ahead_seconds: float
+    """By how much that is ahead of the clock here; negative: behind it."""
     machines: Sequence[FleetCount]
     """By location, and by whether the last heartbeat is younger than ``SILENT_SECONDS``."""
     unsteady: Sequence[Unsteady]
@@ -176,6 +181,11 @@ def _of_database(fleet: FleetStatus) -> Iterator[Condition]:
             "the database takes no writes: it is a standby, or was made read-only",
             "point SHEPHERD_BMDB_HOST at the primary, or end its read-only mode: a full disk is the usual reason",
         )
+    ahead = fleet.clock_ahead_seconds
+    if abs(ahead) > TOLERANCE_SECONDS:
+        name = ConditionName.CLOCK_DIFFERS
+        text = f"the database's clock is {span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the one here"
+        yield Condition(name, f"{text}: until they agree, no loop runs and no heartbeat is taken", CURES[name])
     if fleet.oldest_transaction is not None:
         text, cure = old_transaction(fleet.oldest_transaction)
         since = fleet.now - timedelta(seconds=fleet.oldest_transaction.seconds)

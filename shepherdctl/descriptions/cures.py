@@ -12,6 +12,10 @@ CURES = {
     ),
     "bmdb-unavailable": "Look at the database. The loops resume by themselves.",
     "bmdb-untrusted": "Correct `SHEPHERD_BMDB_HOST`, or name the CAs in `SHEPHERD_BMDB_CA_SOURCE`.",
+    "clock-differs": (
+        "Find out which clock is wrong (`date -u`), and correct it, by NTP. Then everything goes on by itself; nothing "
+        "needs to be repaired."
+    ),
     "serialization-conflict": "Look for long transactions of other clients.",
     "commit-unknown": (
         "Once: nothing, the next invocation reads the outcome. Often: find out why commits take so long, at "

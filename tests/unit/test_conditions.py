@@ -38,6 +38,7 @@ def tick(loop: str, minutes_ago: float = 1, **changes: Any) -> Tick:
 
 WELL = FleetStatus(
     NOW,
+    0,
     [count(State.RUNNING), count(State.UNHEALTHY)],
     [],
     [],
@@ -66,6 +67,7 @@ def test_a_fleet_that_is_well_has_no_condition() -> None:
 
 BUDGET = ShownBudget("redfish", "", 0, Brake.SILENT, "no machine reports", NOW - timedelta(hours=2), 4)
 LIMITED = "recovery-limited: recovery takes no step: redfish"
+NOTHING_RUNS = "the one here: until they agree, no loop runs and no heartbeat is taken"
 NO_ANSWER = "provider-away: redfish does not answer as it should"
 FAILED: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.CONFIG_ERROR, "cause": "no bucket"}
 AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAILABLE, "cause": "503"}
@@ -78,6 +80,15 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
             {"read_only": True},
             "database-read-only: the database takes no writes: it is a standby, or was made read-only",
         ),
+        (
+            {"clock_ahead_seconds": 7_200.0},
+            f"clock-differs: the database's clock is 2 h ahead of {NOTHING_RUNS}",
+        ),
+        (
+            {"clock_ahead_seconds": -301.0},
+            f"clock-differs: the database's clock is 5 min behind {NOTHING_RUNS}",
+        ),
+        ({"clock_ahead_seconds": 300.0}, None),
         (
             {"budgets": [BUDGET], "machines": [count(State.UNHEALTHY, 3, "r1"), count(State.UNHEALTHY, 1, "r2")]},
             f"{LIMITED}, the whole provider; no machine reports; of the 4 unhealthy ones, 3 at r1, 1 at r2",

@@ -207,6 +207,8 @@ CLAIM = ("find_candidates", "lock_machines", "begin_work")
 CLAIM_LINES, CLAIM_CTES = 40, 4
 """The most that each statement of a claim may have, without blank lines and comments, and with its fragments."""
 SHARED = {
+    "clock_agrees": (written_for_sessions() - WITHOUT_DEADLINE)
+    | {"read_fleet", "no_longer_due", "open_session", "close_session", "accept_heartbeat"},
     "agent_timeout": {"read_fleet"},
     "ended_work": ENDS_WORK,
     "found_facts": {"search_machines", "show_machine"},

@@ -12,7 +12,7 @@ from shepherd_core.agent.installation_signature import signed
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.installation import Installation
 from shepherd_core.bmdb.machines.lookup import ShownMachine
-from shepherd_core.domain.clock import time_of_day
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSImageRef, OSInstallationRequest
 from shepherd_core.domain.states import State
@@ -151,7 +151,7 @@ def install(
             confirm(str(found.provider_id))
 
         def encode(request: OSInstallationRequest) -> bytes:
-            return signed(request, machine_id, time_of_day(), sign)
+            return signed(request, machine_id, SystemClock().time_of_day(), sign)
 
         if not dry_run and installation.request(connection, machine_id, wanted, seen, encode) is None:
             message = f"meanwhile another installation was requested on machine {machine_id}, or its agent "

@@ -34,7 +34,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.budget import WHOLE_PROVIDER, Budget
 from shepherd_core.domain.errors import HeldBack, NoLongerDue
-from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
+from shepherd_core.domain.errors.bmdb import ClockDiffers, CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, WorkEvent
@@ -214,6 +214,30 @@ class Bmdb(RuleBasedStateMachine):
         self.pass_time(units)
         if event is not None:
             self._happen(self.functions[at], event)
+
+    @rule(
+        at=st.integers(0, FUNCTIONS - 1),
+        process=st.sampled_from(LOOPS),
+        jump=st.sampled_from([HOURLY * 2, HOURLY * 24, -HOURLY * 2, -HOURLY * 24]),
+        units=st.sampled_from([1, 5]),
+    )
+    def jump(self, at: int, process: Process, jump: int, units: int) -> None:
+        """Let the server's clock be wrong for a while: no session is opened then, and none commits."""
+        self._move_clock(jump)
+        try:
+            with pytest.raises(ClockDiffers):
+                self._function()
+            self.renew(at, None, "heartbeats")
+            self.claim(at, process, MACHINES, None, "heartbeats")
+            self.fleet.pass_time(units * UNIT)
+            self.model.now += units * UNIT
+        finally:
+            self._move_clock(-jump)
+
+    def _move_clock(self, seconds: int) -> None:
+        self.fleet.move_clock(seconds)
+        self.model.now += seconds
+        self.model.ahead += seconds
 
     # Each of these is one statement, or locks first, so what happens in the middle of it has happened before it.
 
@@ -995,6 +1019,8 @@ class KnownHistory:
 
     def deaths(self) -> None:
         """Let sessions expire: with work in hand, before it is ended, and in a transaction that began before."""
+        for jump in (2 * HOURLY, -2 * HOURLY):
+            self.step("jump", at=0, process=Process.AGENT_START, jump=jump, units=1)
         self.wait(0, 2, "clock")
         self.step("invoke", at=0, close=True)
         self.claim(0)

@@ -194,7 +194,7 @@ def report(
     reporting = recorder.machines if works is None else [each.machine_id for each in works]
     for each in reporting:
         heartbeat = reports.Heartbeat(machine_id=each, public_key=KEY, signed_at=now, installation=outcome)
-        reports.accept_heartbeat(recorder.connection, heartbeat, HOUR)
+        reports.accept_heartbeat(recorder.connection, heartbeat)
     recorder.look()
 
 

@@ -22,7 +22,7 @@ def written(fleet: Fleet, machine_id: UUID) -> dict[str, Any]:
         "signed_at": signed_at,
         "report_interval": 120,
         "failed_attempts": 0,
-        "stale_seconds": HOUR,
+        **fleet.connection.clock,
         "schema_version": fleet.sql("SELECT max(version) FROM schema_migrations")[0][0],
     }
     arguments = ", ".join(pg8000.native.literal(value) for value in in_order(values))

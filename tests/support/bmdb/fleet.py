@@ -19,6 +19,7 @@ from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
+from tests.conftest import ManualClock
 from tests.support import defaults
 from tests.support.waiting import eventually
 
@@ -400,6 +401,16 @@ class Fleet:
             script(self._backends.passing_time.replace(":seconds", str(seconds)))
         else:
             self._backends.pass_time.run(seconds=seconds)
+
+    def move_clock(self, seconds: float) -> None:
+        """Let the server's clock jump ahead, or back: what is on record moves away from it, and so do other clocks."""
+        self.pass_time(seconds)
+        self.sql(
+            "UPDATE machine_agent_heartbeat SET agent_signed_at = agent_signed_at - CAST(:ms AS bigint)",
+            ms=round(seconds * 1000),
+        )
+        assert isinstance(self._clock, ManualClock)
+        self._clock.behind += seconds
 
     # What tests can read.
 

@@ -24,6 +24,7 @@ from nacl.signing import SigningKey
 
 from shepherd_core.agent.heartbeats import HeartbeatRefused
 from shepherd_core.bmdb.agents import reports
+from shepherd_core.domain.clock import TOLERANCE_SECONDS
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -49,8 +50,6 @@ class Limits:
     """What paths must begin with; None: anything."""
     body_bytes: int = 65_536
     """The largest body. A report of a server with hundreds of devices has a quarter of that."""
-    stale_seconds: float = 300
-    """By how much the time of a signature may differ from the database's clock, as in Kerberos."""
 
 
 @dataclass(slots=True)
@@ -105,7 +104,7 @@ class Judgement:
     def _accept(self, known: _Known, heartbeat: reports.Heartbeat, now: int) -> reports.HeartbeatOutcome | None:
         """Record a heartbeat whose signature fits, and cache the key; None: it was not accepted."""
         self._check_pace(known, heartbeat, now)
-        outcome = reports.accept_heartbeat(self._connection, heartbeat, self._limits.stale_seconds)
+        outcome = reports.accept_heartbeat(self._connection, heartbeat)
         if outcome is None:
             return None
         known.reported_at = now
@@ -132,7 +131,7 @@ class Judgement:
         if not heartbeat.signed_at:
             return "it has no signing time"
         early = agent.time - heartbeat.signed_at
-        if abs(early) > self._limits.stale_seconds * 1000:
+        if abs(early) > TOLERANCE_SECONDS * 1000:
             return f"it was signed {abs(early) / 1000:.0f} s {'ago' if early > 0 else 'ahead'}"
         if agent.signed_at is not None and heartbeat.signed_at <= agent.signed_at:
             return "it is not later than the last one"

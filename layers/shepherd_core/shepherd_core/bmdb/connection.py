@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire import driver
+from shepherd_core.domain.clock import TOLERANCE_SECONDS
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, CommitUnknown, SerializationConflict
 
@@ -120,6 +121,11 @@ class Connection:
         self._driver: Driver | None = None
         self._prepared: dict[str, Prepared] = {}
         self._in_transaction = False
+
+    @property
+    def clock(self) -> dict[str, Any]:
+        """Return the parameters by which a statement compares the server's clock with ours."""
+        return {"time": self._clock.time_of_day(), "tolerance_seconds": TOLERANCE_SECONDS}
 
     def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
         """

@@ -1,9 +1,15 @@
 -- Parts of statements that several of them share. A statement names one in braces, and the loader puts its text there
 -- (statements.py). A fragment may name those above it.
 
+-- fragment: clock_agrees
+-- The server's clock agrees with that of the caller, who sends :time in milliseconds. Otherwise nothing is written that a
+-- time depends on, so that no time on record lies far in the future or the past once the clocks agree again.
+abs(extract(epoch FROM clock_timestamp()) * 1000 - :time::bigint) <= :tolerance_seconds::float8 * 1000
+
 -- fragment: session_alive
--- The session of this statement has not expired. A statement that writes uses live_session instead.
-session_id = :session_id AND deadline > clock_timestamp()
+-- The session of this statement has not expired, by a clock that may be believed. A statement that writes uses live_session
+-- instead.
+session_id = :session_id AND deadline > clock_timestamp() AND {clock_agrees}
 
 -- fragment: session
 -- The session, if it has not expired.

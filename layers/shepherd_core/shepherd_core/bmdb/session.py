@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
+from shepherd_core.bmdb.wire.server import check_clock, now
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.domain.clock import RENEWALS, in_background
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, StatementFailed
@@ -73,6 +74,7 @@ class Session:
 
         Raises:
             SchemaMismatch: the BMDB is older or newer than this code.
+            ClockDiffers: the BMDB's clock differs from ours; nothing was written.
         """
         provider, timeouts = policy or (None, None)
         head = component if isinstance(component, TickHead) else None
@@ -94,6 +96,7 @@ class Session:
                     startup_timeout_seconds=timeouts and timeouts.startup_timeout_seconds,
                     grace_seconds=timeouts and timeouts.grace_seconds,
                     schema_version=migrations()[-1].version,
+                    **connection.clock,
                 )
             except CommitUnknown:
                 # Usual for the first use of a connection that broke while the function was frozen. If the session was
@@ -106,6 +109,7 @@ class Session:
                     raise mismatch(connection) from error
                 raise
             if not opened:
+                check_clock(connection, round(now(connection).timestamp() * 1000))
                 raise mismatch(connection)
             return cls(connection, clock, opened[0], seconds, began)
         raise AssertionError  # the second round returns or raises
@@ -134,7 +138,7 @@ class Session:
     @property
     def key(self) -> dict[str, Any]:
         """Return the parameters by which a statement finds the session and checks that it is not fenced off."""
-        return {"session_id": self.session_id, "fence": self._fence}
+        return {"session_id": self.session_id, "fence": self._fence, **self.connection.clock}
 
     def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
         """

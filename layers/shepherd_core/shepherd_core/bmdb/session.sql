@@ -24,11 +24,12 @@
 -- For the Recoverer of :provider (null: for others), also record its timeouts, if they have changed (else nothing is
 -- locked). Also delete at most 20 ticks that began more than 14 days ago.
 --
--- No row: the schema has another version than this code.
+-- No row: the schema has another version than this code, or the clocks differ; then nothing else happens either.
 WITH expired_sessions AS (
     SELECT s.session_id, s.component_name
     FROM sessions s
     WHERE s.deadline <= statement_timestamp()
+        AND {clock_agrees}
         AND EXISTS (SELECT 1 FROM work w WHERE w.session_id = s.session_id)
     ORDER BY s.deadline
     LIMIT 20
@@ -85,6 +86,7 @@ policy_row AS (
     WHERE w.provider IS NOT NULL
         AND (y.heartbeat_timeout_seconds, y.startup_timeout_seconds, y.grace_seconds)
             IS DISTINCT FROM (w.heartbeat, w.startup, w.grace)
+        AND {clock_agrees}
         AND (SELECT max(version) FROM schema_migrations) = :schema_version
     ON CONFLICT (provider) DO UPDATE
     SET (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) =
@@ -96,7 +98,7 @@ ticks_deleted AS (
         ARRAY(
             SELECT session_id
             FROM ticks
-            WHERE began_at < statement_timestamp() - interval '14 days'
+            WHERE began_at < statement_timestamp() - interval '14 days' AND {clock_agrees}
             ORDER BY began_at
             LIMIT 20 -- in an array it is evaluated once; in a join the planner may evaluate it for each row
             FOR UPDATE SKIP LOCKED
@@ -109,7 +111,8 @@ SELECT
     :component_name, :runtime_info, :seconds::float8,
     clock_timestamp() + :seconds::float8 * interval '1 second',
     :loop::text, :loop_provider::text, :settings_hash::text, :code_version::text
-WHERE (SELECT max(version) FROM schema_migrations) = :schema_version
+WHERE {clock_agrees}
+    AND (SELECT max(version) FROM schema_migrations) = :schema_version
 RETURNING session_id;
 
 -- name: fence_session
@@ -128,7 +131,8 @@ RETURNING session_id;
 
 -- name: close_session
 -- End the session, and cancel the work that it still has. Also delete at most 100 expired sessions that have no work, a
--- minute after their deadline and only if no statement of theirs is about to commit (SKIP LOCKED).
+-- minute after their deadline and only if no statement of theirs is about to commit (SKIP LOCKED). While the clocks differ,
+-- nothing: the session expires by itself.
 --
 -- Each deleted session of a loop leaves a row in ticks. So a tick is recorded once, however often this statement runs and
 -- whoever deletes the session.
@@ -137,7 +141,7 @@ RETURNING session_id;
 -- contain that work. The caller runs it again.
 WITH work_deleted AS (
     DELETE FROM work
-    WHERE session_id = :session_id
+    WHERE session_id = :session_id AND {clock_agrees}
     RETURNING machine_id, process, began_at
 ),
 history_rows AS (
@@ -147,6 +151,7 @@ history_rows AS (
 sessions_deleted AS (
     DELETE FROM sessions
     WHERE (SELECT count(*) FROM work_deleted) >= 0
+        AND {clock_agrees}
         AND (
             session_id = :session_id
             OR session_id IN (

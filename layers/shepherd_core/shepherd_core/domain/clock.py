@@ -1,7 +1,7 @@
 """
 Elapsed time, deadlines, and the time that an invocation reserves.
 
-The time of day comes from the database, except where the database must not be trusted (``time_of_day``).
+The time of day comes from the database. It is believed while it agrees with that of the function, within a tolerance.
 """
 
 from __future__ import annotations
@@ -35,11 +35,18 @@ RENEWALS = 3
 """How often a session is renewed in the time after which it would expire."""
 
 
+TOLERANCE_SECONDS = 300.0
+"""By how much two clocks may differ, as in Kerberos: a function's or an agent's from the database's."""
+
+
 class Clock(Protocol):
-    """Elapsed seconds; a Protocol, so that tests can control them."""
+    """Elapsed seconds, and the time of day; a Protocol, so that tests can control them."""
 
     def monotonic(self) -> float:
         """Return the seconds since an arbitrary moment; never goes back."""
+
+    def time_of_day(self) -> int:
+        """Return the milliseconds since the Unix epoch."""
 
     def sleep(self, seconds: float) -> None:
         """Wait for *seconds*; returns at once if that is not positive."""
@@ -52,15 +59,14 @@ class SystemClock:
         """Return the seconds since an arbitrary moment; never goes back."""
         return time.monotonic()
 
+    def time_of_day(self) -> int:
+        """Return the milliseconds since the Unix epoch by this computer's clock."""
+        return time.time_ns() // 1_000_000
+
     def sleep(self, seconds: float) -> None:
         """Wait for *seconds*; returns at once if that is not positive."""
         if seconds > 0:
             time.sleep(seconds)
-
-
-def time_of_day() -> int:
-    """Return the milliseconds since the Unix epoch by this computer's clock; for the signatures of installations."""
-    return time.time_ns() // 1_000_000
 
 
 class Deadline:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shepherd_core import telemetry
 from shepherd_core.agent.takeover import AgentProgram, take_over
 from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
-from shepherd_core.domain.clock import time_of_day
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.machine import HostKeyUnknown, NoAddress, TakeoverFailed
 from shepherd_core.domain.machine import HostKeyOrigin
@@ -99,7 +99,7 @@ class Initializer(Loop[AgentStarted]):
                 bmaas_endpoint=self._options.endpoint,
                 ca_certificate=self._ca_certificate,
                 installation_key=self._installation_keys,
-                time=time_of_day(),
+                time=SystemClock().time_of_day(),
             )
             takeover = take_over(connection, self._program, init, deadline)
         except ShepherdError as error:

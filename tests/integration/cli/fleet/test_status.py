@@ -9,6 +9,8 @@ from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.states import State
 
+from shepherdctl import fleet_status
+from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.command_line import CommandLine
 
@@ -209,6 +211,12 @@ def test_the_worst_locations_are_shown(fleet: Fleet) -> None:
     place = lines.index("WORST LOCATIONS PROVIDER MACHINES UNHEALTHY")
     assert lines[place + 1 : place + 3] == ["fra static 3 2", "ams static 2 1"]
     assert not any("muc" in line for line in lines)
+
+
+@pytest.mark.parametrize("seconds", [2 * HOUR, -2 * HOUR])
+def test_a_clock_that_jumped_is_told(fleet: Fleet, clock: ManualClock, seconds: float) -> None:
+    fleet.move_clock(seconds)
+    assert fleet_status.read(fleet.connection).clock_ahead_seconds == pytest.approx(seconds, abs=60)
 
 
 def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet) -> None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
+from shepherd_core.bmdb.wire.server import check_clock
 from shepherd_core.domain.errors.bmdb import CommitUnknown, StatementFailed
 from shepherd_core.domain.records import record
 
@@ -107,6 +108,7 @@ def reporting_agent(connection: Connection, machine_id: UUID) -> Agent:
 
     Raises:
         SchemaMismatch: the BMDB is older or newer than this code.
+        ClockDiffers: the BMDB's clock differs from ours.
     """
 
     def ask() -> Agent:
@@ -121,19 +123,21 @@ def reporting_agent(connection: Connection, machine_id: UUID) -> Agent:
             agent = ask()
         if not agent.fits:
             raise mismatch(connection)
+        check_clock(connection, agent.time)
         return agent
 
     return _in_this_schema(connection, unit)
 
 
-def accept_heartbeat(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) -> HeartbeatOutcome | None:
+def accept_heartbeat(connection: Connection, heartbeat: Heartbeat) -> HeartbeatOutcome | None:
     """
     Record *heartbeat* and its reports, or nothing of it; return the answer for the agent.
 
     Without reports it takes one round trip, with reports a transaction. None: it is
     refused, because its public key is not (or no longer) on record for the machine;
-    because it was signed more than *stale_seconds* from the database's time; or
-    because it is no newer than the last one. ``reporting_agent`` shows which. If the
+    because the time of its signature differs too much from the database's, or that
+    from ours; or because it is no newer than the last one. ``reporting_agent`` shows
+    which. If the
     connection breaks, it is sent again; if it is refused then, the BMDB is asked
     whether it is on record.
 
@@ -143,10 +147,10 @@ def accept_heartbeat(connection: Connection, heartbeat: Heartbeat, stale_seconds
 
     def unit() -> HeartbeatOutcome | None:
         try:
-            return _accept(connection, heartbeat, stale_seconds)
+            return _accept(connection, heartbeat)
         except CommitUnknown:
             # Waits for the lost statement to end. What it committed is refused now, and found on record.
-            outcome = _accept(connection, heartbeat, stale_seconds)
+            outcome = _accept(connection, heartbeat)
             if outcome is None:
                 agent = reporting_agent(connection, heartbeat.machine_id)
                 if (agent.public_key, agent.signed_at) == (heartbeat.public_key, heartbeat.signed_at):
@@ -156,9 +160,9 @@ def accept_heartbeat(connection: Connection, heartbeat: Heartbeat, stale_seconds
     return _in_this_schema(connection, unit)
 
 
-def _accept(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) -> HeartbeatOutcome | None:
+def _accept(connection: Connection, heartbeat: Heartbeat) -> HeartbeatOutcome | None:
     def unit() -> HeartbeatOutcome | None:
-        return _record(connection, heartbeat, stale_seconds)
+        return _record(connection, heartbeat)
 
     if heartbeat.installation is not None:
         try:
@@ -168,7 +172,7 @@ def _accept(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) 
     return unit() if heartbeat.hardware is None else connection.transact(unit)
 
 
-def _record(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) -> HeartbeatOutcome | None:
+def _record(connection: Connection, heartbeat: Heartbeat) -> HeartbeatOutcome | None:
     machine_id, hardware, installation = heartbeat.machine_id, heartbeat.hardware, heartbeat.installation
     outcomes = connection.fetch(
         HeartbeatOutcome,
@@ -178,8 +182,8 @@ def _record(connection: Connection, heartbeat: Heartbeat, stale_seconds: float) 
         signed_at=heartbeat.signed_at,
         report_interval=heartbeat.report_interval_seconds,
         failed_attempts=heartbeat.failed_attempts,
-        stale_seconds=stale_seconds,
         schema_version=migrations()[-1].version,
+        **connection.clock,
     )
     if not outcomes:
         return None

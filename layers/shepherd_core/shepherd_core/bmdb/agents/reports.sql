@@ -17,7 +17,8 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 -- Record a heartbeat, and return the installation that is requested. Writes one row and no index entry. An
 -- agent's first heartbeat inserts the row, and first_heartbeat_at by its default; later
 -- ones leave that as it is. No row: the machine has no agent, or its agent has another key; the agent's time differs too
--- much from the database's, or is not later than the last one; or the schema has another version.
+-- much from the database's, or is not later than the last one; the database's time differs from the function's; or the
+-- schema has another version.
 --
 -- A heartbeat that is not the first one writes nothing but its row: no lock and no index entry. Whatever deletes or
 -- replaces an agent also deletes that row, or sets agent_signed_at to the highest number (unquarantine). So either this
@@ -31,7 +32,8 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 -- remains. It has no effect; the next agent start or the decommissioning deletes it.
 WITH timely AS (
     SELECT 1
-    WHERE abs(extract(epoch FROM clock_timestamp()) * 1000 - :signed_at::bigint) <= :stale_seconds::float8 * 1000
+    WHERE abs(extract(epoch FROM clock_timestamp()) * 1000 - :signed_at::bigint) <= :tolerance_seconds::float8 * 1000
+        AND {clock_agrees}
         AND (SELECT max(version) FROM schema_migrations) = :schema_version
 ),
 renewed AS (

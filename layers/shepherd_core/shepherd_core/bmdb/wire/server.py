@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from shepherd_core.domain.clock import TOLERANCE_SECONDS
+from shepherd_core.domain.errors.bmdb import ClockDiffers
 from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
@@ -14,6 +16,19 @@ if TYPE_CHECKING:
 def now(connection: Connection) -> datetime:
     """Return the database's time, with which all times in the BMDB are compared."""
     return connection.fetch(datetime, "now")[0]
+
+
+def check_clock(connection: Connection, time: int) -> None:
+    """
+    Check that *time*, which the database told just now, in milliseconds since the Unix epoch, may be believed.
+
+    Raises:
+        ClockDiffers: it differs from the time of day here.
+    """
+    ahead = (time - connection.clock["time"]) / 1000
+    if abs(ahead) > TOLERANCE_SECONDS:
+        how = "ahead of" if ahead > 0 else "behind"
+        raise ClockDiffers(f"the database's clock is {abs(ahead):.0f} s {how} that of this computer")
 
 
 @record

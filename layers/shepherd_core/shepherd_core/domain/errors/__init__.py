@@ -11,6 +11,7 @@ The errors that Shepherd raises.
     ├── BmdbError
     │   ├── BmdbUnavailable          (retryable) not reached, or connection lost
     │   ├── BmdbUntrusted            no TLS, or the wrong certificate
+    │   ├── ClockDiffers             its clock and the function's disagree
     │   ├── SerializationConflict    (retryable) the database asks to try again
     │   ├── CommitUnknown            connection lost while committing
     │   ├── StatementFailed          any other refusal by the database

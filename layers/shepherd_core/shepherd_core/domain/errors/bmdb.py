@@ -25,6 +25,12 @@ class BmdbUntrusted(BmdbError):
     kind = FailureKind.BMDB_UNTRUSTED
 
 
+class ClockDiffers(BmdbError):
+    """The clocks of the database and of the function differ: no time that the database writes can be believed."""
+
+    kind = FailureKind.CLOCK_DIFFERS
+
+
 class SerializationConflict(BmdbError):
     """The BMDB asks to run the transaction again."""
 

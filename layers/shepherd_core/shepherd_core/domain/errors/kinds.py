@@ -18,6 +18,7 @@ class FailureKind(StrEnum):
     ANSWER_UNDELIVERED = "answer-undelivered"
     BMDB_UNAVAILABLE = "bmdb-unavailable"
     BMDB_UNTRUSTED = "bmdb-untrusted"
+    CLOCK_DIFFERS = "clock-differs"
     SERIALIZATION_CONFLICT = "serialization-conflict"
     COMMIT_UNKNOWN = "commit-unknown"
     STATEMENT_FAILED = "statement-failed"

@@ -10,7 +10,8 @@
 CREATE DOMAIN failure_kind AS text
     CONSTRAINT failure_kind_registered CHECK (VALUE IN
         ('config-error', 'event-invalid', 'time-limit-exceeded', 'answer-undelivered', 'bmdb-unavailable',
-         'bmdb-untrusted', 'serialization-conflict', 'commit-unknown', 'statement-failed', 'schema-mismatch',
+         'bmdb-untrusted', 'clock-differs', 'serialization-conflict', 'commit-unknown', 'statement-failed',
+         'schema-mismatch',
          'migration-refused', 'roles-refused', 'session-expired', 'no-longer-due', 'held-back', 'machine-unknown',
          'work-conflict', 'provider-unavailable', 'provider-not-asked', 'provider-refused', 'provider-unusable',
          'provider-forbidden', 'machine-not-found', 'capacity-taken', 'not-supported', 'listing-invalid',
