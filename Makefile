@@ -18,6 +18,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 # The SAM command line pins libraries that ours needs in other versions.
 SAM := SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam
+SAM_CONFIG := --config-file "$(CURDIR)/samconfig.example.toml"
 CFN_LINT := .venv-sam/bin/cfn-lint
 # Names the environment of the real Ironic to the simulator.
 IRONIC := IRONIC_ENVIRONMENT=$(CURDIR)/.venv-ironic
@@ -93,7 +94,7 @@ mutants: .venv/.ready ## change the core in small ways, one at a time, and see w
 .PHONY: build
 build: .venv-sam/.ready ## build what `sam deploy` deploys (ARCHITECTURE=arm64 or x86_64)
 	@$(if $(filter arm64 x86_64,$(ARCHITECTURE)),,echo "ARCHITECTURE is arm64 or x86_64, not $(ARCHITECTURE)" >&2; exit 1)
-	@PYTHON="$(CURDIR)/.venv-sam/bin/python" $(SAM) build --parameter-overrides Architecture=$(ARCHITECTURE)
+	@PYTHON="$(CURDIR)/.venv-sam/bin/python" $(SAM) build $(SAM_CONFIG) --parameter-overrides Architecture=$(ARCHITECTURE)
 	@.venv-sam/bin/python -c 'import pathlib; [print("%s: %.1f MB unzipped" % (part.name, \
 		sum(f.stat().st_size for f in part.rglob("*") if f.is_file()) / 1e6)) \
 		for part in sorted(pathlib.Path(".aws-sam/build").glob("*Layer*"))]'
@@ -122,7 +123,7 @@ LOCAL := build/sam
 local-invoke: .venv/.ready .venv-sam/.ready ## the same in containers, with `sam build` and `sam local invoke`
 	@$(BIN)/python -m simulator.lambda_.sam_local
 	@mkdir -p $(LOCAL)
-	@PYTHON="$(CURDIR)/.venv-sam/bin/python" $(SAM) build --build-dir $(LOCAL) --cache-dir $(LOCAL)/cache \
+	@PYTHON="$(CURDIR)/.venv-sam/bin/python" $(SAM) build $(SAM_CONFIG) --build-dir $(LOCAL) --cache-dir $(LOCAL)/cache \
 		--parameter-overrides Architecture=$(patsubst aarch64,arm64,$(shell uname -m)) >$(LOCAL).log 2>&1 || \
 		{ cat $(LOCAL).log >&2; exit 1; }
 	@$(BIN)/python -m simulator --sam $(LOCAL) $(INVOCATION)
@@ -147,7 +148,7 @@ check-proto: .venv/.ready
 
 .PHONY: check-template
 check-template: .venv-sam/.ready
-	@$(SAM) validate --lint --region $(REGION)
+	@$(SAM) validate $(SAM_CONFIG) --lint --region $(REGION)
 	@mkdir -p build/expanded && .venv-sam/bin/python .ci/transform.py >build/expanded/template.yaml
 	@for file in templates/*.yaml; do \
 		.venv-sam/bin/python .ci/transform.py --expand $$file >build/expanded/$${file##*/} || exit 1; done

@@ -25,6 +25,7 @@ from shepherdctl.commands import (
     db,
     demo,
     deploy,
+    destroy,
     history,
     inventory,
     logs,
@@ -209,6 +210,7 @@ _add(provider_group, "new", provider.new)
 app.add_typer(provider_group, name="provider")
 
 _add(app, "deploy", deploy.deploy)
+_add(app, "destroy", destroy.destroy)
 _add(app, "status", status.status)
 _add(app, "causes", causes.causes)
 _add(app, "reconcile", reconcile.reconcile)

@@ -64,7 +64,7 @@ def deploy(
       shepherdctl deploy examples/hetzner/shepherd.toml
     """
     require_terminal(yes=yes or dry_run)
-    answers = read(_content(file), template.parameters())
+    answers = read_answers(file)
     aws.use_region(answers.region)
     found = _at_rest(answers)
     made = template.Build(build) if build else _built(answers)
@@ -86,8 +86,15 @@ def deploy(
         raise typer.Exit(EXIT_STATUS)
 
 
-def _content(file: Path) -> bytes:
-    return documents.read(str(file), LIMIT_BYTES)
+def read_answers(file: Path) -> Answers:
+    """
+    Return the answers in *file*.
+
+    Raises:
+        SourceError: there is no such file.
+        ConfigError: it is wrong; lists every fault.
+    """
+    return read(documents.read(str(file), LIMIT_BYTES), template.parameters())
 
 
 def _document(source: str, folder: Path) -> bytes:

@@ -147,8 +147,8 @@ def read(content: bytes, parameters: Mapping[str, Parameter]) -> Answers:
     provider = document.provider
     if provider is None:
         faults.append("the provider is not named: write the table of one, such as [provider.static]")
+    faults += effective(document, told_to_functions(given)).faults
     values = {each.name: given.pop(each.key) for each in parameters.values() if each.key in given}
-    faults += effective(document, told_to_functions(values)).faults
     if faults or provider is None:
         raise ConfigError(bounded(faults))
     values[_PROVIDER] = provider
@@ -177,10 +177,10 @@ def check(document: Document, parameters: Mapping[str, Parameter]) -> tuple[dict
     return given, [*_elsewhere(document, given["bucket"]), *_unreadable(given["documents"])]
 
 
-def told_to_functions(values: Mapping[str, str]) -> dict[str, str]:
-    """Return what the deployment tells its functions of these parameters, and rules between settings read."""
-    told = {"loop_minutes": values.get("LoopMinutes", "")}
-    loops, _, agent_api = values.get("ReservedConcurrency", "").partition(",")
+def told_to_functions(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what the deployment tells its functions of these answers, and rules between settings read."""
+    told = {"loop_minutes": given.get("loop_minutes", "")}
+    loops, _, agent_api = given.get("reserved_concurrency", "").partition(",")
     told |= {"loop_concurrency": loops, "agent_api_concurrency": agent_api}
     return {name: value for name, value in told.items() if value}
 

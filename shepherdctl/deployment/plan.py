@@ -14,6 +14,8 @@ from shepherd_core.adapters.ssh_keys import public_parameter
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings.rules import DOCUMENTS
 
+from shepherdctl.deployment.machine_lists import LISTS, credentials
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 SETTINGS = "settings.toml"
 _UNUSABLE = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"}
 """States of a stack that can only be deleted: its creation failed."""
+_MACHINES = "machines.json"
 _STUCK = "UPDATE_ROLLBACK_FAILED"
 _BEGUN = "REVIEW_IN_PROGRESS"
 """The state of a stack of which there is nothing but a change set."""
@@ -182,20 +185,37 @@ def plan(answers: Answers, found: Found, documents: Mapping[str, bytes], package
 
     Raises:
         ConfigError: something is named that is nowhere, or the stack is in a state that a person must end.
+        ListingInvalid: the list of machines is wrong.
     """
-    if faults := [*_missing(answers, found), *_stuck(answers, found)]:
+    secrets = {answers.parameter(name): answers.secrets.get(name) for name in answers.needed_secrets}
+    listed = _of_bmcs(answers, documents)
+    faults = [*_missing(answers, found), *_stuck(answers, found), *_unreadable(answers, listed)]
+    if faults:
         raise ConfigError(faults)
     return [
         *_bucket(answers, found),
         *(
-            StoreSecret(answers.parameter(name), answers.secrets.get(name))
-            for name in answers.needed_secrets
-            if answers.parameter(name) not in found.parameters
+            StoreSecret(name, source)
+            for name, source in {**dict.fromkeys(listed), **secrets}.items()
+            if name not in found.parameters
         ),
         *_ssh_key(answers, found),
         *_objects(answers, found, documents, package),
         *_stack(answers, found, package),
     ]
+
+
+def _of_bmcs(answers: Answers, documents: Mapping[str, bytes]) -> list[str]:
+    """Return the SSM parameters that the list of machines names."""
+    named = answers.provider in LISTS and _MACHINES in documents
+    return credentials(answers.provider, documents[_MACHINES]) if named else []
+
+
+def _unreadable(answers: Answers, listed: list[str]) -> Iterator[str]:
+    place = answers.parameter("bmc/")
+    for name in listed:
+        if not name.startswith(place):
+            yield f"{_MACHINES} names {name}: functions may read {place}… and no other"
 
 
 def _missing(answers: Answers, found: Found) -> Iterator[str]:

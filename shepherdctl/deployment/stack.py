@@ -114,6 +114,20 @@ def delete(name: str) -> None:
         raise ShepherdError(f"the stack {name} is {status}:\n{reasons}")
 
 
+def resources(name: str) -> dict[str, list[str]]:
+    """Return what is in the stack *name* and in its nested ones, by type."""
+    found: dict[str, list[str]] = {}
+    pending, client = [name], aws.client("cloudformation")
+    with errors(f"listing the resources of {name}"):
+        while pending:
+            for page in client.get_paginator("list_stack_resources").paginate(StackName=pending.pop()):
+                for each in page["StackResourceSummaries"]:
+                    if each["ResourceType"] == _NESTED:
+                        pending.append(each["PhysicalResourceId"])
+                    found.setdefault(each["ResourceType"], []).append(each["LogicalResourceId"])
+    return dict(sorted(found.items()))
+
+
 def outputs(name: str) -> dict[str, str]:
     """Return the outputs of the stack *name*."""
     found = described(name) or {}

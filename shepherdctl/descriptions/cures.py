@@ -24,7 +24,7 @@ CURES = {
     "statement-failed": "Check the permissions of the user; otherwise report it as a defect of Shepherd.",
     "schema-mismatch": "Run `shepherdctl db migrate`, or deploy the code that belongs to the database.",
     "migration-refused": "Restore the migration file; put the change into a new migration.",
-    "roles-refused": "Give the owner these rights, or create the users yourself: docs/deployment.md#2-the-database.",
+    "roles-refused": "Give the owner these rights, or create the users yourself: docs/how-to/database.md.",
     "session-expired": "Once: nothing. Often: look at the database, which was slow or not reached for a minute.",
     "no-longer-due": "Nothing.",
     "held-back": "Nothing; `shepherdctl status` says why the budget is small.",

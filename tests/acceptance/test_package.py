@@ -26,8 +26,8 @@ OBJECT = re.compile(rf"(s3:/|https?://[^/]+)/{BUCKET}/\S+")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build everything but the packages of others, which take most of the time."""
     source = tmp_path_factory.mktemp("source")
-    for name in ("template.yaml", "samconfig.toml"):
-        shutil.copy(ROOT / name, source)
+    shutil.copy(ROOT / "template.yaml", source)
+    shutil.copy(ROOT / "samconfig.example.toml", source / "samconfig.toml")
     for name in ("templates", "functions", "layers", "agent"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
     for name in ("requirements.txt", "unneeded.txt"):

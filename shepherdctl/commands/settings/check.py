@@ -10,6 +10,8 @@ from shepherd_core.settings.effective import effective
 from shepherd_core.settings.sources import variables
 from shepherd_core.wiring.settings import fetch
 
+from shepherdctl.deployment import answers as deployment_answers
+from shepherdctl.deployment.template import parameters
 from shepherdctl.output import printing
 from shepherdctl.output.printing import Form, Output, note
 
@@ -29,16 +31,20 @@ def check(source: SourceArgument = None, output_form: Output = Form.TABLE) -> No
 
     Lists every fault at once, with key, value and what was wanted, and then exits
     with 1. Environment variables win over the document here as in the functions.
-    Set SHEPHERD_LOOP_MINUTES if the loops do not run every minute. Values that
-    the deployment gives its functions may be missing.
+    The table "deployment" is checked, too, if there is one: the answers of
+    "shepherdctl deploy". Without it, set SHEPHERD_LOOP_MINUTES if the loops do
+    not run every minute.
 
     Examples:
-      shepherdctl settings check settings.toml
+      shepherdctl settings check shepherd.toml
       shepherdctl settings check s3://my-bucket/settings.toml
-      SHEPHERD_LOOP_MINUTES=5,1,5,5 shepherdctl settings check settings.toml
     """
     document, faults = read_document(source)
-    found = effective(document)
+    told = {}
+    if document is not None and document.deployment is not None:
+        answers, wrong = deployment_answers.check(document, parameters())
+        told, faults = deployment_answers.told_to_functions(answers), [*faults, *wrong]
+    found = effective(document, told)
     faults += found.faults
     if output_form is Form.JSON:
         printing.document({"settings_hash": document and document.hash, "provider": found.provider, "faults": faults})

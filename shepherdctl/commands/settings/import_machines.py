@@ -4,19 +4,18 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from shepherd_core.domain.errors.provider import ListingInvalid
-from shepherd_core.providers.kit.machine_list import ListField, MachineList, shown
-from shepherd_core.providers.redfish.machine_list import redfish_list
+from shepherd_core.providers.kit.machine_list import ListField, shown
 from shepherd_core.settings.document import bounded
 
+from shepherdctl.deployment.machine_lists import LISTS
 from shepherdctl.output.printing import counted, note, one_of
 
-_LISTS: dict[str, Callable[[Callable[[], bytes]], MachineList]] = {"static": MachineList, "redfish": redfish_list}
 _LARGEST = 10_000_000
 """Bytes; a list of machines may not be larger either."""
 
@@ -26,9 +25,7 @@ def import_machines(
     *,
     provider: Annotated[
         str,
-        typer.Option(
-            parser=one_of(*_LISTS), metavar=f"<{'|'.join(_LISTS)}>", help="The provider that the list is for."
-        ),
+        typer.Option(parser=one_of(*LISTS), metavar=f"<{'|'.join(LISTS)}>", help="The provider that the list is for."),
     ],
 ) -> None:
     """
@@ -44,7 +41,7 @@ def import_machines(
       shepherdctl settings import-machines a.csv --provider static > a.json
       aws s3 cp a.json s3://my-bucket/documents/machines.json
     """
-    wanted = _LISTS[provider](lambda: b"")
+    wanted = LISTS[provider](lambda: b"")
     lines, entries = _entries(_text(file), wanted.fields)
     try:
         wanted.parse(json.dumps(entries).encode(), lambda index: f"line {lines[index]}")

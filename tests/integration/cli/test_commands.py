@@ -111,6 +111,7 @@ def test_an_option_means_the_same_in_all_commands() -> None:
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 ASKED = {
     "deploy": "",
+    "destroy": "",
     "machine adopt": "--all",
     "machine forget": "machine-1 --reason x",
     "machine forget-host-key": "machine-1",

@@ -8,6 +8,7 @@ import boto3
 import botocore.client
 import botocore.exceptions
 import pytest
+from moto.cloudformation.models import cloudformation_backends
 from moto.core.models import DEFAULT_ACCOUNT_ID
 
 from tests.support.command_line import CommandLine
@@ -203,3 +204,55 @@ def test_a_secret_without_a_source_stops_before_the_stack(folder: Path) -> None:
     _, messages = deploy(folder, "--yes", status=1)
     assert "/shepherd/bmdb-password is not in SSM" in messages
     assert there()["stacks"] == {}
+
+
+def destroy(folder: Path, *options: str, status: int = 0) -> str:
+    """Return the messages."""
+    result = CommandLine(None)("destroy", str(folder / "shepherd.toml"), *options)
+    assert result.exit_code == status, result.output
+    return result.stderr
+
+
+def test_destroying_deletes_the_stack_and_nothing_else(folder: Path) -> None:
+    deploy(folder, "--yes")
+    before = there()
+    messages = destroy(folder, "--yes")
+    assert there() == {**before, "stacks": {}}
+    for stays in (*before["parameters"], BUCKET, "db.example.com"):
+        assert f"{stays} " in messages
+    assert "1 AWS::SQS::Queue: Queue" in messages
+    assert "there is no stack" in destroy(folder, "--yes")
+
+
+def test_a_dry_run_destroys_nothing(folder: Path) -> None:
+    deploy(folder, "--yes")
+    before = there()
+    assert "goes: the stack shepherd" in destroy(folder, "--dry-run")
+    assert there() == before
+
+
+def test_a_destroyed_deployment_can_be_deployed_again(folder: Path) -> None:
+    deploy(folder, "--yes")
+    destroy(folder, "--yes")
+    _, messages = deploy(folder, "--yes")
+    assert "secret" not in messages
+    assert there()["stacks"] == {"shepherd": "CREATE_COMPLETE"}
+
+
+@pytest.mark.parametrize("status", ["ROLLBACK_COMPLETE", "CREATE_FAILED", "DELETE_FAILED"])
+def test_a_stack_whose_creation_failed_is_deleted_first(folder: Path, status: str) -> None:
+    """It can neither be updated nor made again; moto calls it whatever it is told."""
+    deploy(folder, "--yes")
+    (stack,) = cloudformation_backends[DEFAULT_ACCOUNT_ID][REGION].stacks.values()
+    stack.status = status
+    _, messages = deploy(folder, "--yes")
+    assert f"delete the stack shepherd: it is {status}" in messages
+    assert there()["stacks"] == {"shepherd": "CREATE_COMPLETE"}
+
+
+def test_a_rollback_that_failed_is_for_a_person(folder: Path) -> None:
+    deploy(folder, "--yes")
+    (stack,) = cloudformation_backends[DEFAULT_ACCOUNT_ID][REGION].stacks.values()
+    stack.status = "UPDATE_ROLLBACK_FAILED"
+    _, messages = deploy(folder, "--yes", status=1)
+    assert "continue-update-rollback --stack-name shepherd" in messages

@@ -385,8 +385,8 @@ def test_what_is_watched_costs_at_most_four_dollars_a_month() -> None:
     assert sum(len(list(seen_by_alarm(alarm))) for alarm in HTTP_API_ALARMS.values()) <= 30
 
 
-def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
-    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+def test_the_page_on_cost_has_what_is_computed() -> None:
+    page = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
     printed = "\n\n".join(each(MACHINES, Inputs()) for each in (table, intervals, comparison))
     assert f"```\n{printed}\n```" in page
 

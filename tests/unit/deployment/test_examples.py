@@ -1,36 +1,39 @@
-"""The examples are complete: the templates take the answers, functions the settings, and providers the lists."""
+"""The examples are refused as they are and, filled in, complete: up to the plan of their deployment."""
 
 import re
 import tomllib
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.providers.redfish.machine_list import redfish_list
-from shepherd_core.providers.static import StaticProvider
-from shepherd_core.settings.document import parse
-from shepherd_core.settings.effective import effective
+from shepherd_core.domain.errors import ConfigError, ShepherdError
+from shepherd_core.settings.base import PLACEHOLDER
 from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.sources import load
 
 from bench.cost.formula import month
 from bench.cost.inputs import Inputs
-from tests.support.deployment.deployments import ROOT, environment, stack_of
+from shepherdctl.deployment.answers import Answers, read
+from shepherdctl.deployment.machine_lists import LISTS
+from shepherdctl.deployment.plan import DeployStack, Found, PutObject, StoreSecret, plan
+from shepherdctl.deployment.template import Package, parameters
+from tests.support.deployment.deployments import environment, stack_of
+from tests.support.deployment.examples import EXAMPLES, filled_in
 
-EXAMPLES = [path.parent for path in sorted((ROOT / "examples").glob("*/README.md"))]
 EVERY_EXAMPLE = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+PACKAGE = Package("code/template", {"code/template": b"{}"})
 
 
-def answers(folder: Path) -> dict[str, str]:
-    config = tomllib.loads((folder / "samconfig.toml").read_text(encoding="utf-8"))["default"]
-    return dict(item.split("=", 1) for item in config["deploy"]["parameters"]["parameter_overrides"])
+@cache
+def answers(folder: Path) -> Answers:
+    return read(filled_in(folder)["shepherd.toml"].encode(), parameters())
 
 
-def document(folder: Path) -> dict[str, Any]:
-    return tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))
+def documents(folder: Path) -> dict[str, bytes]:
+    files = filled_in(folder)
+    return {name: files.get(name, "a certificate").encode() for name in answers(folder).documents}
 
 
 def test_each_provider_in_use_has_an_example() -> None:
@@ -39,68 +42,61 @@ def test_each_provider_in_use_has_an_example() -> None:
 
 
 @EVERY_EXAMPLE
+def test_an_example_is_refused_until_it_is_filled_in(folder: Path) -> None:
+    text = (folder / "shepherd.toml").read_text(encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read(text.encode(), parameters())
+    assert all("fill it in" in fault for fault in caught.value.faults)
+    assert len(caught.value.faults) == len(re.findall(rf'^[^#\n]*"[^"\n]*{PLACEHOLDER}', text, re.MULTILINE))
+
+
+@EVERY_EXAMPLE
 def test_the_answers_make_a_deployment(folder: Path) -> None:
-    stack = stack_of(answers(folder))
+    stack = stack_of(answers(folder).parameters)
     assert stack.refusals() == []
     assert stack.resources
     assert stack.parameters["Provider"] == folder.name
 
 
 @EVERY_EXAMPLE
-def test_sam_is_told_the_same_as_without_an_example(folder: Path) -> None:
-    usual, own = (
-        tomllib.loads((path / "samconfig.toml").read_text(encoding="utf-8"))["default"] for path in (ROOT, folder)
-    )
-    del own["deploy"]["parameters"]["parameter_overrides"]
-    assert (own["global"], own["deploy"]) == (usual["global"], usual["deploy"])
+def test_the_plan_makes_everything_that_is_named(folder: Path) -> None:
+    given = answers(folder)
+    changes = plan(given, Found("123456789012"), documents(folder), PACKAGE)
+    put = {each.key for each in changes if isinstance(each, PutObject)}
+    assert put == {"settings.toml", "code/template", *(f"documents/{name}" for name in given.documents)}
+    secrets = {each.name for each in changes if isinstance(each, StoreSecret)}
+    assert {given.parameter(name) for name in given.needed_secrets} <= secrets
+    assert isinstance(changes[-1], DeployStack)
 
 
 @EVERY_EXAMPLE
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_accepts_the_settings(folder: Path, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in environment(stack_of(answers(folder)), function).items():
+    given = answers(folder)
+    for name, value in environment(stack_of(given.parameters), function).items():
         monkeypatch.setenv(name, value)
-    read, faults = parse((folder / "settings.toml").read_bytes())
-    assert faults == []
-    assert effective(read).faults == []
-    assert read.provider == folder.name
-    assert load(FUNCTIONS[function], document=read)
-    assert function not in LOOPS or load(find(folder.name).settings, document=read)
-
-
-@EVERY_EXAMPLE
-def test_the_settings_are_accepted_before_the_deployment(folder: Path) -> None:
-    assert effective(parse((folder / "settings.toml").read_bytes())[0]).faults == []
+    assert load(FUNCTIONS[function], document=given.document)
+    assert function not in LOOPS or load(find(folder.name).settings, document=given.document)
 
 
 @EVERY_EXAMPLE
 def test_what_the_settings_name_in_the_bucket_may_be_read(folder: Path) -> None:
-    named = re.findall(r's3://([^"]+)', (folder / "settings.toml").read_text(encoding="utf-8"))
-    stack = stack_of(answers(folder))
-    allowed = str(stack.statements("InitializerFunction"))
+    given = answers(folder)
+    named = set(re.findall(r's3://([^"]+)', given.content.decode()))
+    allowed = str(stack_of(given.parameters).statements("InitializerFunction"))
     assert named
-    for each in named:
-        assert f"arn:aws:s3:::{each}'" in allowed, each
-        assert f"s3://{each}" in (folder / "README.md").read_text(encoding="utf-8")
-
-
-def test_what_instances_are_launched_with_is_permitted() -> None:
-    folder = ROOT / "examples" / "ec2"
-    ids = re.findall(
-        r"(?:subnet|sg|ami|lt)-[0-9a-f]+|m7i[^\"]+", (folder / "settings.toml").read_text(encoding="utf-8")
-    )
-    assert sorted(ids) == sorted(answers(folder)["Ec2Resources"].split(","))
+    assert {each for each in named if f"arn:aws:s3:::{each}'" not in allowed} == set()
+    assert {each.rpartition("/")[2] for each in named} == given.documents.keys()
 
 
 @pytest.mark.parametrize(("name", "machines"), [("static", 10), ("redfish", 24)])
-def test_the_list_of_machines_is_read(name: str, machines: int) -> None:
-    content = (ROOT / "examples" / name / "machines.json").read_bytes()
-    deadline = Deadline(SystemClock(), 10)
-    if name == "redfish":
-        assert len(redfish_list(lambda: content).entries(deadline)) == machines
-    else:
-        assert len(StaticProvider(lambda: content).list_machines(deadline)) == machines
-    assert document(ROOT / "examples" / name)["provisioner"]["max_machines"] == machines
+def test_the_list_of_machines_is_read_when_it_is_filled_in(name: str, machines: int) -> None:
+    folder = next(each for each in EXAMPLES if each.name == name)
+    content = documents(folder)["machines.json"]
+    assert len(LISTS[name](lambda: content).parse(content)) == machines
+    assert tomllib.loads(answers(folder).content.decode())["provisioner"]["max_machines"] == machines
+    with pytest.raises(ShepherdError, match=PLACEHOLDER):
+        LISTS[name](lambda: b"").parse((folder / "machines.json").read_bytes())
 
 
 @EVERY_EXAMPLE
@@ -114,5 +110,5 @@ def test_the_cost_is_computed(folder: Path) -> None:
     given = {name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", changes)}
     inputs = replace(Inputs(), **given)  # type: ignore[arg-type]  # counts may be fractions here
     assert f"{sum(month(int(machines), inputs).values()):.2f}" == total
-    minutes = [int(each) for each in stack_of(answers(folder)).parameters["LoopMinutes"].split(",")]
+    minutes = [int(each) for each in answers(folder).parameters["LoopMinutes"].split(",")]
     assert inputs.ticks_per_minute == pytest.approx(sum(1 / each for each in minutes) / len(minutes))

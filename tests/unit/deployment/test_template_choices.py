@@ -135,7 +135,7 @@ def test_the_recoverer_runs_by_default_where_providers_can_reboot(provider: str)
 
 
 def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> None:
-    lines = (ROOT / "samconfig.toml").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "samconfig.example.toml").read_text(encoding="utf-8").splitlines()
     first = lines.index("# parameter_overrides = [")
     last = lines.index("# ]")
     text = "\n".join([*lines[:first], *(line.removeprefix("# ") for line in lines[first : last + 1])])
