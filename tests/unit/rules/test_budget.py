@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.domain.budget import WHOLE_PROVIDER, Brake, Budget, FleetFigures
-from shepherd_core.rules.budget import BudgetLimits, budgets, permitted
+from shepherd_core.rules.budget import BudgetLimits, budgets, permitted, shown
 
 LIMITS = BudgetLimits(per_hour=20, dead_share=0.2)
 
@@ -65,6 +65,19 @@ def test_each_location_has_a_budget_and_the_provider_one() -> None:
     after = budgets({"r1": figures(20, 10), "r2": figures(9)}, LIMITS, was_silent=True)[WHOLE_PROVIDER]
     assert (after.per_hour, after.brake, after.lasts) == (0, Brake.SILENT, True)
     assert budgets({"r1": figures(10, 9), "r2": figures(10)}, LIMITS)[WHOLE_PROVIDER].brake is Brake.SHARE
+
+
+@pytest.mark.parametrize(
+    ("fleet", "shows"),
+    [
+        (figures(10, 9, reporting=10), False),  # all were interrupted, and report
+        (figures(100, 20, reporting=100, steps=20), False),
+        (figures(10, 9, reporting=9), True),
+        (figures(100, heard=100, losing=71), True),
+    ],
+)
+def test_a_budget_that_is_low_for_machines_that_report_is_not_shown(fleet: FleetFigures, shows: bool) -> None:
+    assert set(shown(budgets({"r1": fleet}, LIMITS), {"r1": fleet})) == ({"r1", WHOLE_PROVIDER} if shows else set())
 
 
 def test_without_a_limit_of_the_share_the_number_is_left() -> None:

@@ -22,7 +22,7 @@ from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.remediation import QUARANTINE, LookTarget, NextStep
 from shepherd_core.loops.base import Admission, Loop, log_failure
 from shepherd_core.recovery import NotTaken, Outcome, Steps, Taken, position
-from shepherd_core.rules.budget import BudgetLimits, budgets, permitted
+from shepherd_core.rules.budget import BudgetLimits, budgets, permitted, shown
 from shepherd_core.rules.policy import possible
 from shepherd_core.rules.remediation import looks, next_step, uninterrupted
 from shepherd_core.telemetry import Metric
@@ -87,7 +87,7 @@ class Recoverer(Loop[Outcome]):
         figures = {each.location: each for each in fleet if each.location is not None}
         self._settled = fleet[0].settled
         self._budgets = budgets(figures, self._rules.limits, was_silent=fleet[0].silent)
-        limited = {location: each for location, each in sorted(self._budgets.items()) if each.brake}
+        limited = shown(self._budgets, figures)
         if limited or fleet[0].limited:
             budget.show_budgets(session, provider, limited)
         for location, each in limited.items():

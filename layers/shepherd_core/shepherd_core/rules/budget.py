@@ -60,6 +60,19 @@ def budgets(fleet: Mapping[str, FleetFigures], limits: BudgetLimits, *, was_sile
     return {**found, WHOLE_PROVIDER: whole}
 
 
+def shown(found: Mapping[str, Budget], fleet: Mapping[str, FleetFigures]) -> dict[str, Budget]:
+    """
+    Return those of ``budgets`` that operators are shown: smaller than usual, where something may need more.
+
+    Machines that were interrupted count for six hours. When all of them report, nothing there waits for a step.
+    """
+    provider = sum(fleet.values(), FleetFigures())
+    figures = {**fleet, WHOLE_PROVIDER: provider}
+    well = {location for location, each in figures.items() if each.reporting == each.fleet}
+    over = (Brake.SHARE, Brake.NUMBER)
+    return {at: each for at, each in sorted(found.items()) if each.brake and not (at in well and each.brake in over)}
+
+
 def permitted(
     asked: Mapping[UUID, str],
     budgets: Mapping[str, Budget],

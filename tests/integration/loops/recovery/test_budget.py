@@ -76,6 +76,21 @@ def test_many_dead_machines_lower_the_budget_to_one_an_hour(env: RecoveryEnviron
     assert len(set(env.provider.reboots) & {env.provider_id(machine) for machine in dark}) == 2
 
 
+def test_a_budget_that_nobody_needs_any_more_is_not_shown(env: RecoveryEnvironment) -> None:
+    """A cured rack counts as dead for six hours; an alarm that long would hide the next fault."""
+    env.add_reporting(60, "ams")
+    env.add_reporting(20, "fra")
+    env.fleet.sql(
+        "INSERT INTO machine_rebooted SELECT machine_id, now() - interval '2 hours', now() FROM machine_provided "
+        "WHERE provider_location = 'fra' LIMIT 12"
+    )
+    assert env.tick()[Metric.RECOVERY_LIMITED] == 0
+    assert env.limited() == {}
+    env.reporting.pop()
+    env.wait(16)
+    assert env.limited() == {"fra": (1, Brake.SHARE)}
+
+
 def test_a_machine_that_waits_says_for_what(env: RecoveryEnvironment) -> None:
     env.add_reporting(100, "ams")
     env.add_reporting(10, "fra")
