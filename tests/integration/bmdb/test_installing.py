@@ -82,7 +82,7 @@ def test_only_a_report_of_the_wanted_generation_ends_the_wait(
         fleet.report_installation(machine_id, *reported)
     found = installation.load(connection, machine_id)
     assert found.pending is (holds == "pending")
-    assert fleet.sql("SELECT installed, process IS NULL FROM machine_need") == [[holds == "fulfilled"] * 2]
+    assert fleet.sql("SELECT state = 'installed', process IS NULL FROM machine_need") == [[holds == "fulfilled"] * 2]
 
 
 CHANGES: dict[str, Callable[[Fleet, UUID], None]] = {

@@ -76,7 +76,7 @@ UPDATE machine_rebooted SET rebooted_at = now() - interval '10 minutes'
 INSERT INTO recovery_budgets SELECT 'static', 'fra', 1, 'share', '?';
 WITH gone AS (INSERT INTO machines SELECT FROM generate_series(1, 1000) RETURNING machine_id)
     INSERT INTO machine_tombstone
-    SELECT machine_id, 'Released', 'static', machine_id::text, NULL, NULL, 'me', '?' FROM gone;
+    SELECT machine_id, 'Released', 'static', machine_id::text, 'me', '?' FROM gone;
 INSERT INTO machine_release SELECT machine_id, now(), 'me', '?', now() FROM machine_rebooted LIMIT {BATCH};
 INSERT INTO provider_listings SELECT 'static', session_id, now(), now() FROM sessions;
 INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)

@@ -72,9 +72,7 @@ def test_list_and_machine_agree_on_being_worked_on(fleet: Fleet) -> None:
 @pytest.mark.parametrize("how", ["Forgotten", "Released"])
 def test_a_machine_that_is_gone_is_shown_as_gone(fleet: Fleet, how: str) -> None:
     machine_id = fleet.bare_machine()
-    fleet.sql(
-        "INSERT INTO machine_tombstone VALUES (:id, :how, 'static', 'x', NULL, NULL, 'me', '?')", id=machine_id, how=how
-    )
+    fleet.sql("INSERT INTO machine_tombstone VALUES (:id, :how, 'static', 'x', 'me', '?')", id=machine_id, how=how)
     shown = lookup.show_machine(fleet.connection, machine_id)
     assert shown.state == how.lower()
     assert shown.state_since is not None

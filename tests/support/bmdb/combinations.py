@@ -61,7 +61,7 @@ class Combination(NamedTuple):
             if self.provided
             else None,
             "machine_creation_intent": None if self.provided or self.gone else f", '{self.provider}'",
-            "machine_tombstone": self.gone and f", '{self.gone.title()}', '?', '?', NULL, NULL, '?', '?'",
+            "machine_tombstone": self.gone and f", '{self.gone.title()}', '?', '?', '?', '?'",
             "machine_quarantine": ", now(), '?', 'steps-used-up'" if self.quarantined else None,
             "machine_os_installation_request": requested and f", {requested}, ''",
             "machine_os_installation_report": reported and f", {reported}, '{result}', ''",

@@ -28,19 +28,12 @@ provided_deleted AS (
                 WHERE agent_heartbeat_at > clock_timestamp() - :fresh_seconds::float8 * interval '1 second'
             )
         END
-    RETURNING machine_id, provider, provider_id, provider_reservation_id
+    RETURNING machine_id, provider, provider_id
 ),
 tombstone AS (
-    INSERT INTO machine_tombstone (
-        machine_id, how, provider, provider_id, provider_reservation_id, agent_heartbeat_at, decommissioned_by, reason
-    )
+    INSERT INTO machine_tombstone (machine_id, how, provider, provider_id, decommissioned_by, reason)
     SELECT
-        g.machine_id,
-        :how::text,
-        g.provider, g.provider_id, g.provider_reservation_id,
-        (SELECT agent_heartbeat_at FROM last_heartbeat),
-        coalesce(:owner::text, r.asked_by),
-        coalesce(:reason::text, r.reason)
+        g.machine_id, :how::text, g.provider, g.provider_id, coalesce(:owner::text, r.asked_by), coalesce(:reason::text, r.reason)
     FROM provided_deleted g
     LEFT JOIN machine_release r ON r.machine_id = g.machine_id
 ),

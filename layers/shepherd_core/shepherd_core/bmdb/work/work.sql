@@ -11,14 +11,11 @@
 -- deleted. It returns those machines; the work of a machine that is missing in the result was lost.
 
 -- name: find_candidates
--- The machines of the provider that need the process and that nothing is seen to keep from it, the longest waiting
--- first: at most :limit of them, and their total. A suspect is a machine whose work for this process expired last
--- time: it may have killed its function. Reads the facts of the whole fleet once; a claim looks at each machine again.
+-- The machines of the provider that need the process (not recovery: read_fleet) and that nothing is seen to keep from it, the
+-- longest waiting first: at most :limit of them, and their total. A suspect is a machine whose work for this process expired
+-- last time: it may have killed its function. Reads the facts of the whole fleet once; a claim looks at each machine again.
 WITH candidates AS (
-    SELECT
-        n.machine_id,
-        greatest(n.since + CASE WHEN n.process = 'ShepherdRecovery' THEN n.timeout ELSE interval '0' END, b.until) AS due_at,
-        coalesce(b.deaths > 0, false) AS suspect
+    SELECT n.machine_id, greatest(n.since, b.until) AS due_at, coalesce(b.deaths > 0, false) AS suspect
     FROM machine_need n
     LEFT JOIN work w ON w.machine_id = n.machine_id
     LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = :process

@@ -111,8 +111,6 @@ CREATE TABLE machine_tombstone (
     how text NOT NULL CONSTRAINT machine_tombstone_how CHECK (how IN ('Forgotten', 'Released')),
     provider text NOT NULL,
     provider_id varchar(128) NOT NULL,
-    provider_reservation_id varchar(128),
-    agent_heartbeat_at timestamptz,
     decommissioned_by text NOT NULL,
     reason text NOT NULL,
     decommissioned_at timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -465,8 +463,7 @@ SELECT
     h.machine_id IS NOT NULL AS reported,
     coalesce(h.agent_heartbeat_at, a.agent_started_at) AS last_heartbeat_at,
     nullif(p.provider_location, '') AS location,
-    z.machine_id IS NOT NULL AS quarantined,
-    t.installed, h.report_interval_seconds, h.failed_attempts, t.timeout,
+    h.report_interval_seconds, h.failed_attempts, t.timeout,
     CASE
         WHEN z.machine_id IS NOT NULL THEN 'quarantined'
         WHEN t.installed THEN 'installed'
@@ -547,22 +544,24 @@ WHERE (event = 'Finished' AND step IS NOT NULL OR event IN ('Looked', 'Attempted
 -- A row for the process of machine_need (none: null); with overdue, one more for the recovery of a machine that did not
 -- come back.
 --
--- due_at: when what it needs is due. due: nothing about the machine itself keeps the process from it. ready: nor does a
--- pause of the process or the provider. A lock does not matter here: a claim looks after it has locked.
+-- due_at: when what it needs is due. ready: neither a backoff nor a pause keeps the process from it. A lock does not matter
+-- here: a claim looks after it has locked.
 CREATE VIEW machine_eligibility AS
 SELECT
-    n.machine_id, n.provider, x.process, x.since, n.reported, n.location, n.state, x.overdue, x.due_at,
-    b.until AS backoff_until, b.last_interval_seconds, u.paused_until, e.due,
-    e.due AND NOT EXISTS (
-        SELECT 1
-        FROM pause_scopes y
-        WHERE y.machine_id IS NULL AND y.process IN ('', x.process) AND y.provider IN ('', n.provider)
-    ) AS ready
+    n.machine_id, n.provider, x.process, n.reported, x.overdue, x.due_at,
+    b.until AS backoff_until, b.last_interval_seconds, u.paused_until,
+    coalesce(greatest(x.due_at, b.until) <= statement_timestamp(), false)
+        AND u.paused_until IS NULL
+        AND NOT EXISTS (
+            SELECT 1
+            FROM pause_scopes y
+            WHERE y.machine_id IS NULL AND y.process IN ('', x.process) AND y.provider IN ('', n.provider)
+        ) AS ready
 FROM machine_need n
 CROSS JOIN LATERAL (
     -- What it needs by its facts.
     SELECT
-        n.process, n.since, false AS overdue,
+        n.process, false AS overdue,
         CASE n.process
             WHEN 'ShepherdAgentStart' THEN n.since
             WHEN 'ShepherdRecovery' THEN coalesce(n.since + n.timeout, 'infinity')
@@ -570,8 +569,7 @@ CROSS JOIN LATERAL (
     UNION ALL
     -- Its recovery, if it is not back in time and an agent start has failed since, by the machine's own fault.
     SELECT
-        'ShepherdRecovery',
-        n.back_by, true,
+        'ShepherdRecovery', true,
         CASE WHEN f.fault IN ('machine', 'unreached') THEN n.back_by ELSE 'infinity' END
     FROM (SELECT 1) AS one_row
     LEFT JOIN work_backoff f
@@ -584,10 +582,7 @@ LEFT JOIN LATERAL (
     SELECT max(coalesce(y.expires_at, 'infinity')) AS paused_until
     FROM pause_scopes y
     WHERE y.machine_id = n.machine_id AND y.process IN ('', x.process) AND y.provider IN ('', n.provider)
-) AS u ON true
-CROSS JOIN LATERAL (
-    SELECT coalesce(greatest(x.due_at, b.until) <= statement_timestamp(), false) AND u.paused_until IS NULL AS due
-) AS e;
+) AS u ON true;
 
 -- A row for each pause that keeps a loop away from a machine: of the machine, the process, the provider, or
 -- everything. Read for single machines: both kinds are found by the index of the machines.
