@@ -14,6 +14,7 @@ from typing import Any
 
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
+from shepherd_core.loops.claims import elsewhere
 
 from bench.fleet import PROVIDER, BenchFleet
 from bench.results import Result, Table, in_turn, median
@@ -114,10 +115,13 @@ def _ours(fleet: BenchFleet, batch: int) -> Callable[[], Done]:
         meter.begin()
         began = last = time.perf_counter()
         count = 0
-        while found := work.candidates(session, Process.AGENT_START, PROVIDER).machines:
-            machine_ids = [each.machine_id for each in found]
-            for start in range(0, len(machine_ids), batch):
-                claim = work.claim(session, Process.AGENT_START, machine_ids[start : start + batch])
+        while due := list(work.candidates(session, Process.AGENT_START, PROVIDER).machines):
+            while due:
+                chosen = [each.machine_id for each in due[:batch]]
+                del due[:batch]
+                claim = work.claim(session, Process.AGENT_START, chosen)
+                if 2 * len(claim) < len(chosen):
+                    due = elsewhere(due)
                 if claim:
                     count += len(work.finish_agent_start(session, dict.fromkeys(claim, _FACTS)))
                     last = time.perf_counter()

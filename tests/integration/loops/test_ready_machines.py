@@ -1,16 +1,20 @@
 """A tick that has room leaves no machine unclaimed that the facts call ready, and takes no other."""
 
+import random
+from collections import Counter
 from itertools import cycle
 from uuid import UUID
 
+from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.states import State
+from shepherd_core.loops.claims import Claims
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.integration.loops.test_control_loop import FakeLoop, Runner
 from tests.support.bmdb.combinations import COMBINATIONS, plant
-from tests.support.bmdb.fleet import PROVIDER, Fleet
+from tests.support.bmdb.fleet import PROVIDER, Fleet, ids
 from tests.support.bmdb.recovery import RecoveryEnvironment
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -70,3 +74,19 @@ def test_the_recoverer_leaves_no_ready_machine(fleet: Fleet, clock: ManualClock)
     counts = env.run()
     assert {row[0] for row in fleet.sql("SELECT machine_id FROM work_history WHERE event = 'Started'")} == ready
     assert counts[Metric.BACKLOG] == 0
+
+
+def test_a_tick_that_meets_another_goes_on_elsewhere(fleet: Fleet, clock: ManualClock) -> None:
+    """Both begin at the machine that waits longest; they would meet at every batch. None is left."""
+    random.seed(1)
+    machines = [fleet.provided_machine() for _ in range(40)]
+    one, two = (
+        Claims(FakeLoop(), fleet.open_session(connection=fleet.connect()), clock, PROVIDER, Counter()) for _ in range(2)
+    )
+    assert two.claim(0) == ()  # it has read the fleet
+    assert ids(one.claim(2)) == machines[:2]
+    place = machines.index(ids(two.claim(2))[0])
+    assert 2 < place < 32
+    work.claim(one.session, START, machines[place + 2 : place + 4])
+    assert ids(two.claim(4)) == machines[place + 4 : place + 8]  # half of a batch is no sign of another
+    assert set(ids(two.claim(40))) == {*machines[2:place], *machines[place + 8 :]}

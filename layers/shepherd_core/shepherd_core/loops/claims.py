@@ -7,6 +7,7 @@ worked on alone in this operating-system process, so that it takes no other mach
 
 from __future__ import annotations
 
+import random
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,17 @@ Fewer may be chance: functions also die at a deployment, at their time limit, or
 
 THREAD = "work on a machine"
 """The name of the threads of all invocations that work on machines."""
+
+
+def elsewhere(due: Sequence[Candidate]) -> list[Candidate]:
+    """
+    Return *due*, suspects last, from a random place on, and then what is before it.
+
+    For one that found most machines of its batch taken: another, who began at the same machines, is working through
+    them in order, and both would meet at every batch.
+    """
+    place = random.randrange(1 + sum(not each.suspect for each in due))  # noqa: S311 - not cryptography
+    return sorted((*due[place:], *due[:place]), key=lambda each: each.suspect)
 
 
 @dataclass(slots=True)
@@ -99,6 +111,8 @@ class Claims:
             self.counts[Metric.CLAIMED] += len(claimed)
             claimed = tuple(work for work in claimed if not self._quarantined(work))
             self.held |= {work.machine_id: self._due_since(chosen[work.machine_id]) for work in claimed}
+            if 2 * len(claimed) < len(chosen):
+                self._due = elsewhere(self._due)
             works += claimed
         return works
 
