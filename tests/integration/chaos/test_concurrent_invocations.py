@@ -124,7 +124,7 @@ class _KillsAt:
         return Action.CONTINUE, stopped[0]
 
 
-def test_a_broken_promise_is_reported_at_the_step_that_breaks_it(real_time: Fleet) -> None:
+def test_a_broken_promise_is_reported_at_its_step(real_time: Fleet) -> None:
     """Some violations are repaired before the invocation ends, and a check at the end would miss them."""
     environment = Environment(real_time, SystemClock())
     try:

@@ -106,7 +106,7 @@ def test_a_provisioner_that_misses_an_answer_makes_each_machine_once(
     assert explored.kills >= 3, "one for each machine"
 
 
-def test_a_provisioner_killed_twice_in_a_row_creates_each_machine_once(real_time: Fleet, check: Check) -> None:
+def test_a_provisioner_killed_twice_creates_each_machine_once(real_time: Fleet, check: Check) -> None:
     """The repair of the first kill may be killed as well."""
     scenario = Provisioning(real_time)
     explored = explore_pairs(scenario, undisturbed(scenario).effects, Random(SEED), more(PAIRS, 0.15))

@@ -14,7 +14,7 @@ from tests.support.bmdb.fleet import Fleet
 PENALTY = {"capacity_id": "rack", "seconds": 60, "kind": "unexpected", "cause": "?"}
 
 
-def test_a_connection_cut_off_in_a_transaction_soon_frees_its_locks(fleet: Fleet) -> None:
+def test_a_connection_cut_off_soon_frees_its_locks(fleet: Fleet) -> None:
     """Without a timeout, the server would keep the locks on the provider and on due machines for hours."""
     settings = fleet.settings
     with Proxy(Path(settings.bmdb_host) / f".s.PGSQL.{settings.bmdb_port}", speaks_sql=True) as proxy:

@@ -115,7 +115,7 @@ def shepherdctl(fleet: Fleet, tmp_path: Path) -> CommandLine:
     return CommandLine(fleet.settings, environment)
 
 
-def test_the_page_of_the_command_line_is_that_of_the_code(shepherdctl: CommandLine, tmp_path: Path) -> None:
+def test_the_page_of_commands_is_that_of_the_code(shepherdctl: CommandLine, tmp_path: Path) -> None:
     """It is generated: `make cli-page` writes it again."""
     written = page({"settings": CommandLine(None)}, shepherdctl, EXAMPLES, tmp_path)
     if os.environ.get("WRITE_PAGE"):

@@ -55,7 +55,7 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
-def test_a_reboot_keeps_disk_and_host_key_and_a_reinstallation_does_not(client: Client, busy: str) -> None:
+def test_a_reboot_keeps_disk_and_host_key_unlike_a_reinstallation(client: Client, busy: str) -> None:
     """It is the same machine after a reboot, without its agent."""
     (process,) = client.pool.agents(busy)
     key = client.host_key(busy)

@@ -287,7 +287,7 @@ def test_thousands_in_one_location_do_not_hide_candidates_elsewhere(env: Recover
     assert other in candidates
 
 
-def test_the_ssh_brake_holds_although_one_of_three_got_its_step(env: RecoveryEnvironment) -> None:
+def test_the_ssh_brake_holds_after_the_step_of_one(env: RecoveryEnvironment) -> None:
     """It is given time to come back, and is not reached any better than before."""
     env.add_reporting(20)
     for _ in range(3):
