@@ -13,14 +13,13 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import Any
 
-import pg8000.native
 from pg8000.core import IDLE
-from pg8000.exceptions import DatabaseError, InterfaceError
+from shepherd_core.bmdb.wire import driver as wire
+from shepherd_core.bmdb.wire.driver import FAULTS, Driver
 
-_FAULTS = (InterfaceError, DatabaseError, OSError)
 _MOST = 4
-_Driver = pg8000.native.Connection
-_idle: dict[str, pg8000.native.Connection] = {}
+_Driver = wire._Connection
+_idle: dict[str, Driver] = {}
 _lock = threading.Lock()
 _blocks = 0
 
@@ -41,10 +40,10 @@ def _count(change: int) -> None:
     global _blocks  # noqa: PLW0603 - commands may run concurrently
     with _lock:
         _blocks += change
-        vars(pg8000.native)["Connection"] = _connect if _blocks else _Driver
+        vars(wire)["_Connection"] = _connect if _blocks else _Driver
 
 
-def _connect(user: str, sock: socket.socket | None = None, **options: Any) -> pg8000.native.Connection:
+def _connect(user: str, sock: socket.socket | None = None, **options: Any) -> Driver:
     if sock is None or sock.family != socket.AF_UNIX:
         return _Driver(user, sock=sock, **options)
     key = repr((sock.getpeername(), user, options))
@@ -52,7 +51,7 @@ def _connect(user: str, sock: socket.socket | None = None, **options: Any) -> pg
     try:
         if driver is not None:
             driver.run("RESET ALL")
-    except _FAULTS:  # a test ended it
+    except FAULTS:  # a test ended it
         _end(driver)
         driver = None
     if driver is None:
@@ -64,11 +63,11 @@ def _connect(user: str, sock: socket.socket | None = None, **options: Any) -> pg
     return driver
 
 
-def _retire(driver: pg8000.native.Connection, key: str, sock: socket.socket) -> None:
+def _retire(driver: Driver, key: str, sock: socket.socket) -> None:
     """Keep the server process for another connection, unless it is in a transaction or failed."""
     if driver._usock is not sock:
         sock.close()
-    if isinstance(sys.exception(), _FAULTS) or driver._transaction_status != IDLE or key in _idle:
+    if isinstance(sys.exception(), FAULTS) or driver._transaction_status != IDLE or key in _idle:
         _end(driver)
         return
     driver.run("SET application_name = 'idle'")
@@ -77,6 +76,6 @@ def _retire(driver: pg8000.native.Connection, key: str, sock: socket.socket) -> 
         _end(_idle.pop(next(iter(_idle))))
 
 
-def _end(driver: pg8000.native.Connection) -> None:
-    with suppress(*_FAULTS):
+def _end(driver: Driver) -> None:
+    with suppress(*FAULTS):
         _Driver.close(driver)
