@@ -178,7 +178,7 @@ def test_what_to_do_follows_the_reasons(fleet: Fleet, shepherdctl: CommandLine) 
     told = shepherdctl("machine", "why", str(machine_id))
     assert told.stderr.splitlines() == [
         f"machine machine-1 ({machine_id})",
-        f"ssh-host-key-changed: {CURES['ssh-host-key-changed']}",
+        f"ssh-host-key-changed: {CURES['ssh-host-key-changed']} (docs/failures.md#ssh-host-key-changed)",
     ]
 
 
@@ -263,7 +263,7 @@ def test_a_machine_in_quarantine_is_seen_and_given_back(fleet: Fleet, shepherdct
     assert shepherdctl.read("machine", "list").splitlines()[0].split()[-2:] == ["RECOVERED", "STATE"]
     why = shepherdctl("machine", "why", str(machine_id))
     assert "still unhealthy after reboot 3 times, and its agent reports again" in why.stdout
-    assert why.stderr.endswith(f"\nreports-again: {CURES['reports-again']}\n")
+    assert why.stderr.endswith(f"\nreports-again: {CURES['reports-again']} (docs/failures.md#reports-again)\n")
     (counted,) = shepherdctl.load("status", status=3)["machines"]
     assert (counted["state"], counted["machines"]) == ("quarantined", 1)
 
