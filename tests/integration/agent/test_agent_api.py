@@ -467,6 +467,8 @@ def test_the_longer_interval_of_told_and_in_use_is_recorded(
     answer = HeartbeatResponse.FromString(endpoint(connection, interval=told).handle(request).body)
     assert answer.report_interval_seconds == told
     assert fleet.sql(RECORDED) == [[interval, 0]]
+    endpoint(connection).handle(agent.request(HeartbeatRequest(report_interval_seconds=7)))
+    assert fleet.sql(RECORDED) == [[7, 0]]
 
 
 def test_failed_attempts_are_recorded_up_to_a_limit(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:

@@ -4,7 +4,7 @@ import ast
 import shutil
 import subprocess
 import sys
-import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from tests.support.agents.executable import write_agent
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "agent").rglob("*.py"))
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
@@ -44,7 +43,7 @@ def test_the_agent_runs_with_python_3_9_alone(source: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        (["agent", "--version"], 0, f"shepherd-agent {VERSION}\n"),
+        (["agent", "--version"], 0, f"shepherd-agent {version('shepherd')}\n"),
         (["agent", "--help"], 0, "TakeoverInit"),
         (["agent", "--halp"], 2, "TakeoverInit"),
     ],

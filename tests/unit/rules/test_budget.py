@@ -65,6 +65,9 @@ def test_each_location_has_a_budget_and_the_provider_one() -> None:
     after = budgets({"r1": figures(20, 10), "r2": figures(9)}, LIMITS, was_silent=True)[WHOLE_PROVIDER]
     assert (after.per_hour, after.brake, after.lasts) == (0, Brake.SILENT, True)
     assert budgets({"r1": figures(10, 9), "r2": figures(10)}, LIMITS)[WHOLE_PROVIDER].brake is Brake.SHARE
+    few = figures(500, 2, unreached=2)
+    assert budgets({"r1": few, "r2": few}, LIMITS)[WHOLE_PROVIDER].brake is Brake.SSH
+    assert budgets({"r1": figures(500, 3, unreached=3)}, LIMITS)[WHOLE_PROVIDER].brake is None, "it is the location's"
 
 
 @pytest.mark.parametrize(

@@ -153,10 +153,7 @@ REBINDING: dict[str, tuple[Comparison, str]] = {
         both(listed("b", address=ELSEWHERE, host_key=KEY), provided=(known(host_key=KEY),)),
         "has its hardware, host key or address",
     ),
-    "the same address, behind another machine": (
-        both(listed("0", address=ELSEWHERE), listed("b"), provided=(LOST, known("0", 9))),
-        "has its hardware, host key or address",
-    ),
+    "the same address": (both(listed("b"), provided=(LOST,)), "has its hardware, host key or address"),
     "the same address, another host key": (
         both(listed("b", host_key="ssh-ed25519 B"), provided=(LOST,)),
         "shows nothing of it",
@@ -182,7 +179,10 @@ REBINDING: dict[str, tuple[Comparison, str]] = {
     "another machine": (both(listed("b"), provided=(known(), known("b", 2))), f"!this is machine {uuid(2)}"),
     "still there": (both(listed("a"), listed("b"), provided=(known(),)), "!the provider still has a in use"),
     "to be released": (both(listed("b"), provided=(known(asked_seconds=1),)), "!the release of a was requested"),
-    "not listed": (both(provided=(known(),)), "!the provider does not list such a machine"),
+    "not listed": (
+        both(listed("c"), provided=(known(), known("c", 2))),
+        "!the provider does not list such a machine",
+    ),
     "free capacity": (
         both(listed("b", availability=Availability.KNOWN_UNUSED), provided=(known(),)),
         "!the provider does not list such a machine",

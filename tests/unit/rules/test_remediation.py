@@ -86,6 +86,10 @@ def test_the_cause_of_quarantine_counts_what_used_up_the_policy() -> None:
     assert decide([*refused, *answered], policy).summary == (
         "still unhealthy after power-cycle 2 times; the provider refused reboot 1 time"
     )
+    silent = PastAttempt("reboot", at(0), FailureKind.PROVIDER_UNAVAILABLE, concluded=True)
+    assert decide([silent], defaults.policy("reboot:1,quarantine")).summary == (
+        "the provider did not answer reboot 1 time"
+    )
 
 
 def test_a_killed_functions_attempt_counts_and_is_not_repeated() -> None:

@@ -362,6 +362,7 @@ def test_neither_parameters_nor_what_entitles_to_an_image_is_shown(fleet: Fleet,
         assert "the-secret" not in text
     request = installation.load(fleet.connection, machine_id).request
     assert request is not None
+    assert "the-secret" not in repr(request)
     assert OSInstallationRequest.FromString(request.raw).metropolis.image_url == url
 
 
