@@ -101,6 +101,7 @@ def test_the_agent_gets_what_the_operator_asked_for(
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert facts["installation"] == ["generation 1, requested just now"]
     assert facts["outcome"] == ["generation 1 failed, reported just now: no disk was found"]
+    assert "no disk" not in repr(installation.load(fleet.connection, agent.machine_id))
 
     assert shepherdctl.load("machine", "install", "machine-1", *IMAGE, "--yes")["generation"] == 2
     heard(fleet, agent.outcome(2))
