@@ -52,10 +52,11 @@ def test_a_fleet_that_never_reports_at_all_is_not_rebooted(env: RecoveryEnvironm
 
 def test_the_recoverer_interrupts_no_more_machines_than_the_budget_has(env: RecoveryEnvironment) -> None:
     """Twenty at once, the others later; in six hours, twice as many."""
-    env.add_reporting(1000)
+    env.add_reporting(250)
     env.add_unhealthy(50)
     for minutes, most in ((0, 20), (48, 20), (20, 40), (4 * 60, 40), (60, 50)):
-        env.wait(minutes)
+        env.fleet.pass_time(minutes * MINUTE)
+        env.fleet.report(env.reporting)
         env.run(concurrency=100)
         assert len(env.provider.reboots) == most
 

@@ -98,12 +98,12 @@ def test_a_machine_that_is_forbidden_among_others_ends_in_quarantine(fleet: Flee
     """A permission may be missing for one machine. While nobody is served it is ours, and the machine stays."""
     env = OneMachine(fleet, clock)
     env.provider.then, env.provider.answers = refuse(ProviderForbidden("403")), True
-    env.watch(6 * 60)
+    env.watch(6 * 60, every=15)
     assert set(env.provider.asked) == {"reboot"}
     assert fleet.sql("SELECT 1 FROM machine_quarantine") == []
     for _ in range(12):
         env.take_elsewhere()
-        env.watch(30)
+        env.watch(30, every=10)
     ((kind, cause),) = fleet.sql("SELECT kind, cause FROM machine_quarantine")
     assert (kind, cause) == (
         "steps-used-up",

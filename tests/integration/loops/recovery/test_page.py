@@ -116,7 +116,7 @@ class Stage(OneMachine):
         """Nothing happens to the machine until a moment before *after*; then these events."""
         told = self.events(process)
         moment = min(MINUTE, after / 4)
-        self.watch((after - moment) / MINUTE, every=10)
+        self.watch((after - moment) / MINUTE, every=30)
         assert self.events(process) == told
         self.watch(moment / MINUTE)
         assert self.events(process)[len(told) :] == list(events)
