@@ -4,13 +4,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from getpass import getpass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from shepherd_core.adapters import aws, documents
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
-from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors import ShepherdError, SourceError
 from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.document import LIMIT_BYTES
 
@@ -30,6 +31,7 @@ from shepherdctl.deployment.plan import (
     StoreSecret,
     plan,
 )
+from shepherdctl.deployment.questions import Place, ask
 from shepherdctl.descriptions.conditions import EXIT_STATUS
 from shepherdctl.options import DryRun
 from shepherdctl.output.printing import counted, note
@@ -52,8 +54,9 @@ def deploy(
     """
     Deploy Shepherd into your AWS account, or bring the deployment up to date.
 
-    FILE is the settings document; its table "deployment" has the answers. It
-    holds no secret, and belongs into version control. The command makes what is
+    FILE is the settings document; its table "deployment" has the answers. If it
+    does not exist, the command asks, and writes it. It holds no secret, and
+    belongs into version control. The command makes what is
     missing (bucket, secrets, SSH key, documents), builds and uploads the code,
     creates or updates the stack, and waits until the loops have run. Lists all
     changes and asks first. May be repeated at any time, also after an
@@ -64,6 +67,8 @@ def deploy(
       shepherdctl deploy examples/hetzner/shepherd.toml
     """
     require_terminal(yes=yes or dry_run)
+    if sys.stdin.isatty() and not (yes or file.exists()):
+        _ask(file)
     answers = read_answers(file)
     aws.use_region(answers.region)
     found = _at_rest(answers)
@@ -84,6 +89,30 @@ def deploy(
     _print_exports(answers)
     if not ran:
         raise typer.Exit(EXIT_STATUS)
+
+
+def _ask(file: Path) -> None:
+    """Ask what cannot be known, and write the answers into *file*."""
+    note(f"{file} does not exist: a few questions make it. Enter takes what is in brackets; Ctrl-C writes nothing.")
+    place = Place(account.caller(), str(aws.client("sts").meta.region_name), file.parent)
+    note(f"account {place.account}, region {place.region}")
+    text = ask(_typed, note, template.parameters(), place)
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        message = f"{file} cannot be written: {error.strerror}"
+        raise SourceError(message) from error
+    note(f"{file} has the answers, and no secret: keep it in version control")
+
+
+def _typed(prompt: str) -> str:
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        message = "the input ended before the last question; nothing was written"
+        raise ShepherdError(message)
+    return line
 
 
 def read_answers(file: Path) -> Answers:
@@ -166,8 +195,12 @@ def _carry_out(change: Change, answers: Answers, found: Found, folder: Path) -> 
 
 def _secret(name: str, source: str | None, folder: Path) -> str:
     if source is None:
-        message = f"the secret {name} is not in SSM: store it there, or name its source in [deployment.secrets]"
-        raise ShepherdError(message)
+        if not sys.stdin.isatty():
+            message = f"the secret {name} is not in SSM: store it there, or name its source in [deployment.secrets]"
+            raise ShepherdError(message)
+        while not (value := getpass(f"{name} (not shown): ")):
+            note("a secret cannot be empty")
+        return value
     try:
         value = _document(source, folder).decode().rstrip("\r\n")
     except UnicodeDecodeError:

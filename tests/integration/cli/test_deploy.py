@@ -1,6 +1,7 @@
 """shepherdctl deploy: against moto, with a template that moto understands, and the real BMDB."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import botocore.exceptions
 import pytest
 from moto.cloudformation.models import cloudformation_backends
 from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.server import ThreadedMotoServer
 
 from tests.support.command_line import CommandLine
 from tests.support.deployment import small_stack
@@ -256,3 +258,44 @@ def test_a_rollback_that_failed_is_for_a_person(folder: Path) -> None:
     stack.status = "UPDATE_ROLLBACK_FAILED"
     _, messages = deploy(folder, "--yes", status=1)
     assert "continue-update-rollback --stack-name shepherd" in messages
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    """Return the URL of a server that imitates AWS, for processes of their own."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def test_on_a_terminal_it_asks_and_keeps_the_answers(folder: Path, endpoint: str) -> None:
+    """Nothing but the file is made in a dry run."""
+    file = folder / "new.toml"
+    given = ["static", "", "", "db.example.com", "", "", "", "machines.json"]
+    command_line = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint})
+    options = ("--build", str(folder / "build"), "--dry-run")
+    command_line.on_terminal(100, "deploy", str(file), *options, typed="".join(f"{each}\n" for each in given))
+    assert (
+        file.read_text()
+        == f"""version = 1
+
+[deployment]
+region = "{REGION}"
+bucket = "shepherd-{DEFAULT_ACCOUNT_ID}-{REGION}"
+bmdb_host = "db.example.com"
+
+[deployment.documents]
+"machines.json" = "machines.json"
+
+[provider.static]
+machines = "s3://shepherd-{DEFAULT_ACCOUNT_ID}-{REGION}/documents/machines.json"
+"""
+    )
+
+
+def test_without_a_terminal_nothing_is_asked(folder: Path) -> None:
+    (folder / "shepherd.toml").unlink()
+    _, messages = deploy(folder, "--yes", status=1)
+    assert "shepherd.toml' could not be read" in messages
