@@ -21,7 +21,8 @@ from bench.results import machine, shown
 
 ROOT = Path(__file__).parents[1]
 PARTS = {
-    module.rpartition(".")[2]: module for module in ("claims", "heartbeats.heartbeats", "minute", "ssh.initializer")
+    module.rpartition(".")[2]: module
+    for module in ("claims", "heartbeats.heartbeats", "minute", "pages", "ssh.initializer")
 }
 
 

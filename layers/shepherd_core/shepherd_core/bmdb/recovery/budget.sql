@@ -225,18 +225,26 @@ budget_rows AS (
 SELECT 1 FROM locked_session;
 
 -- name: budgets
--- Where the budget of recovery is smaller than usual, and how many machines there wait for it.
+-- Where the budget of recovery is smaller than usual, and how many machines there wait for it. Those that wait are read once,
+-- however many budgets are small.
+WITH waiting AS MATERIALIZED (
+    SELECT p.provider, p.provider_location AS location, count(*) AS machines
+    FROM work_backoff b
+    JOIN machine_provided p ON p.machine_id = b.machine_id
+    WHERE b.process = 'ShepherdRecovery' AND b.kind = 'held-back' AND b.until > statement_timestamp()
+    GROUP BY p.provider, p.provider_location
+)
 SELECT
-    g.provider, g.location, g.per_hour, g.brake, g.reason, g.began_at,
+    g.provider,
+    g.location,
+    g.per_hour,
+    g.brake,
+    g.reason,
+    g.began_at,
     (
-        SELECT count(*)
-        FROM work_backoff b
-        JOIN machine_provided p ON p.machine_id = b.machine_id
-        WHERE b.process = 'ShepherdRecovery'
-            AND b.kind = 'held-back'
-            AND b.until > statement_timestamp()
-            AND p.provider = g.provider
-            AND g.location IN ('', p.provider_location)
+        SELECT coalesce(sum(w.machines), 0)::bigint
+        FROM waiting w
+        WHERE w.provider = g.provider AND g.location IN ('', w.location)
     ) AS waiting
 FROM recovery_budgets g
 ORDER BY g.provider, g.location;
