@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.agent.endpoint import AgentApi, AgentRequest
+from shepherd_core.agent.judgement import Limits
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.bmdb.wire.driver import TimeLimits
@@ -293,6 +294,16 @@ def test_a_heartbeat_takes_one_round_trip(fleet: Fleet, agent: SignedAgent, coun
     new = SignedAgent(fleet, agent.machine_id)
     assert trips(counting, warm, new.request()) == (OK, 2)
     assert trips(counting, warm, new.request()) == (OK, 1)
+
+
+def test_more_agents_than_are_cached_displace_one(fleet: Fleet, counting: BreakingConnection) -> None:
+    """A fleet that is a little too large must not cost two round trips for each heartbeat."""
+    api = AgentApi(fleet.connect(counting.settings), Limits(0, 0, 0, cached_keys=5))
+    agents = [SignedAgent(fleet) for _ in range(6)]
+    for _ in range(2):
+        for agent in agents:
+            api.handle(agent.request())
+    assert [trips(counting, api, agent.request())[1] for agent in agents] == [1, 1, 1, 1, 2, 2]
 
 
 def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None:

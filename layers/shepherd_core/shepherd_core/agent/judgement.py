@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from shepherd_core.agent.heartbeats import SignedBody
     from shepherd_core.bmdb.connection import Connection
 
-_CACHED_KEYS = 100_000
-"""Machines whose key is cached; about 30 MB."""
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -50,6 +47,12 @@ class Limits:
     """What paths must begin with; None: anything."""
     body_bytes: int = 65_536
     """The largest body. A report of a server with hundreds of devices has a quarter of that."""
+    cached_keys: int = 100_000
+    """
+    Machines whose key is cached; about 30 MB.
+
+    Of more, the last one gives way: all report in turn, so that the one unused for longest would be the next.
+    """
 
 
 @dataclass(slots=True)
@@ -109,8 +112,8 @@ class Judgement:
             return None
         known.reported_at = now
         known.hardware_at = now if heartbeat.hardware is not None else known.hardware_at
-        if heartbeat.machine_id not in self._known and len(self._known) >= _CACHED_KEYS:
-            self._known.clear()
+        if heartbeat.machine_id not in self._known and len(self._known) >= self._limits.cached_keys:
+            self._known.popitem()
         self._known[heartbeat.machine_id] = known
         if outcome.refused:
             text = "the generation of the installation report goes backwards, or was never asked for"
