@@ -69,16 +69,21 @@ def test_a_part_stands_behind_the_same_fence_or_its_own(clock: ManualClock) -> N
     Deadline(clock, 10).within(5).check()
 
 
-def test_permission_is_asked_until_a_request_may_be_accepted(clock: ManualClock) -> None:
+@pytest.mark.parametrize(
+    ("requests", "asked", "interrupted"),
+    [("", 0, False), ("d", 1, False), ("dd", 2, False), ("a", 1, True), ("da", 2, True), ("daada", 2, True)],
+)
+def test_permission_is_asked_until_a_request_may_be_accepted(
+    clock: ManualClock, requests: str, asked: int, interrupted: bool
+) -> None:
     """A machine that was switched off must be switched on again, even if it reported last of all."""
-    asked: list[int] = []
-    permission = Permission(Deadline(clock, 10), lambda: asked.append(1))
-    permission.confirm()
-    permission.declined()
-    assert (permission.interrupted, len(asked)) == (False, 1)
-    permission.confirm()
-    permission.confirm()
-    assert (permission.interrupted, len(asked)) == (True, 2)
+    questions: list[int] = []
+    permission = Permission(Deadline(clock, 10), lambda: questions.append(1))
+    for outcome in requests:
+        permission.confirm()
+        if outcome == "d":  # declined; otherwise it may have been accepted
+            permission.declined()
+    assert (len(questions), permission.interrupted) == (asked, interrupted)
 
 
 def test_no_interruption_without_permission_time_and_session(clock: ManualClock) -> None:
