@@ -110,6 +110,12 @@ def test_an_uncounted_attempt_that_may_go_on_is_not_repeated() -> None:
     assert (later.step.kind, later.number, later.concludes) == (REBOOT, 1, False)
 
 
+def test_an_unknown_step_whose_function_was_killed_holds_nothing_up() -> None:
+    """An earlier version took it, of whose grace this one knows nothing."""
+    found = next_step(REMEDIATION_POLICY, EVERYTHING, [PastAttempt("sing", at(0))], at(1))
+    assert (found.step.kind, found.number, found.concludes) == (REBOOT, 1, False)
+
+
 def test_a_quarantine_whose_function_was_killed_is_repeated() -> None:
     """It has no effect outside."""
     attempts = [*taken(*["reboot"] * 3, *["power-cycle"] * 2), PastAttempt("quarantine", at(999 * HOUR))]

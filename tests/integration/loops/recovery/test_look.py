@@ -165,11 +165,17 @@ def test_an_agent_is_found_by_any_shell(env: LookSetup, shell: str, tmp_path: Pa
 @pytest.mark.parametrize("as_command", [False, True])
 def test_an_installation_is_waited_for(env: LookSetup, as_command: bool) -> None:
     """A new agent would end it, and what it had written to the disk so far would be no system."""
+    rebooted_at = env.fleet.sql(
+        "INSERT INTO machine_rebooted VALUES (:id, now() - interval '7 hours', now()) RETURNING rebooted_at",
+        id=env.machine,
+    )
     install = env.agent.with_name("agent.install")
     install.touch()
     with install.open() as opened:
         (env.run_as_command if as_command else env.run_agent)(opened)
     assert env.watch_and_start(2 * 60) == 0
+    waited = "SELECT rebooted_at + interval '2 hours' FROM machine_rebooted"
+    assert env.fleet.sql(waited) == rebooted_at, "or the budget would count it"
     assert len(env.causes) >= 3
     assert set(env.causes) == {INSTALLS}
     assert env.provider.asked == []

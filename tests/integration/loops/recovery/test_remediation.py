@@ -324,6 +324,18 @@ def test_a_step_whose_function_died_counts_and_is_not_repeated(env: RemediationS
     assert env.quarantined, "two attempts, the one that died among them"
 
 
+def test_no_agent_start_ends_the_attempt_of_a_killed_function(env: RemediationSetup) -> None:
+    """The step may still go on: only the end of recovery work says what came of it."""
+    env.fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, step, timestamp) VALUES "
+        "(:id, 'ShepherdRecovery', 'Attempted', 'reboot', now() - interval '9 minutes'), "
+        "(:id, 'ShepherdAgentStart', 'Finished', NULL, now() - interval '5 minutes')",
+        id=env.machine,
+    )
+    env.run()
+    assert env.provider.asked == []
+
+
 def test_a_function_killed_before_the_step_delays_the_next_attempt(env: RemediationSetup) -> None:
     """The step may have been taken, so the machine gets its grace before the next attempt."""
     session = env.fleet.open_session()
