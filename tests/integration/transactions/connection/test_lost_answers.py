@@ -144,7 +144,7 @@ def test_the_lock_of_a_provider_is_taken_whatever_was_lost(
     session: Session, breaking: BreakingConnection, lost: Lost
 ) -> None:
     """Taking it may run twice: its row names the holder."""
-    breaking.lose(lost, commit=True)
+    breaking.lose(lost)
     assert provisioning.take_lock(session, PROVIDER) == PreviousInvocation()
 
 
